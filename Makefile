@@ -37,11 +37,11 @@ unit: setup  ## tests without JVM, Spark and other processes, few examples, para
 	$(UNIT) $(PYTEST_ARGS)
 
 test: setup  ## all tests but those of the gate: with Spark, with Apache Kafka and the others side by side
-	$(BIN)/python tests/side_by_side.py 'spark and not gate' 'real and not (spark or gate)' 'not (spark or real or gate)' \
+	$(BIN)/python tests/side_by_side.py 'spark and not gate=2' 'real and not (spark or gate)' 'not (spark or real or gate)=2' \
 		-- $(PYTEST_ARGS)
 
 gate: setup  ## all tests, side by side
-	$(BIN)/python tests/side_by_side.py spark 'real and not spark' 'not (spark or real)' -- $(PYTEST_ARGS)
+	$(BIN)/python tests/side_by_side.py spark=2 'real and not spark' 'not (spark or real)=2' -- $(PYTEST_ARGS)
 
 test-spark: setup  ## tests that need a JVM with Spark
 	$(BIN)/pytest -m spark $(PYTEST_ARGS)

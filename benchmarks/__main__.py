@@ -27,6 +27,7 @@ SECTIONS = {
     "processors": "StatefulProcessor classes against Spark itself",
     "aggregates": "totals by key beside Spark, Kafka Streams and quix-streams",
     "standby": "an owner of state that is killed, with a standby copy and without",
+    "upserts": "tables with one row a key against appended ones and MERGE",
     "pipeline": "Spark reading from a group",
     "small_batches": "small batches read by the driver or by a task",
     "handover": "partitions that move between applications",

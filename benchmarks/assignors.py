@@ -20,7 +20,7 @@ from benchmarks.groups import WORKLOADS, Group, Members, Topics, equal, events, 
 from benchmarks.peers import MissingError, Peer, TooSlowError
 from roster.assignors import COOPERATIVE_STICKY
 from roster.assignors.certificate import verify
-from roster.cli.plan.collector import collector_paused
+from roster.cli.plan.output import collector_paused
 from roster.member.assign_group import lead, plan_group
 from roster.member.group_snapshot import GroupSnapshot
 from roster.model import Problem

@@ -44,10 +44,10 @@ LLVMLITE = "from roster.records.native import kernel; kernel()"
 NUMBA = """
 import numpy as np
 from numba import njit, types
-from roster.wire.columns import kernel, layout
-for name, parameters in layout.SIGNATURES.items():
+from roster.wire.columns import decode_kernel, decode_layout
+for name, parameters in decode_layout.SIGNATURES.items():
     kinds = [types.int64 if kind is None else types.CPointer(getattr(types, kind)) for kind in parameters.values()]
-    njit(types.int64(*kinds), cache=True, error_model="numpy")(getattr(kernel, name).py_func)
+    njit(types.int64(*kinds), cache=True, error_model="numpy")(getattr(decode_kernel, name).py_func)
 """
 
 

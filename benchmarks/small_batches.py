@@ -31,8 +31,9 @@ from roster.spark import session
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.driver.planner import tasks
 from roster.spark.jobs import small_batches
-from roster.spark.jobs.runner import SparkRunner
+from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import SmallBatches
+from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.sinks.foreach import ForeachBatch
 from roster.spark.tasks.arrow_function import as_struct
 from roster.spark.tasks.reader import ReaderConfig
@@ -77,7 +78,8 @@ def main(words: Sequence[str] | None = None) -> None:
         spark.sparkContext.setLogLevel("OFF")
         config = ReaderConfig(bootstrap=broker.bootstrap, group="bench", compiled=compiled())
         small = SmallBatches(config)
-        runner = SparkRunner(spark, config, None, as_struct(config.schema), None, small)
+        jobs = SparkJobs(spark, config.group)
+        runner = SparkRunner(jobs, ReadBatches(jobs, config, None), as_struct(config.schema), small=small)
         planned = Batch(
             0, Owner("bench", 1, "m"), {TopicPartition(TOPIC, p): Range(0, size) for p in range(PARTITIONS)}
         )

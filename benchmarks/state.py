@@ -30,8 +30,8 @@ from roster.client import Admin
 from roster.model import TopicPartition
 from roster.model.address import parse_addresses
 from roster.records.fetch import read_ranges
-from roster.records.ranges import Settings
-from roster.spark.state.tasks.processing import StoreTarget, catch_up
+from roster.records.fetch_decisions import Settings
+from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Kind, aggregate
 from roster.state.changelog import restore

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from roster.client import Admin, GroupMember, OffsetAndMetadata
 from roster.model import TopicPartition, parse_addresses
+from roster.records.encoding import EncodingWriter
 from roster.records.produce import KafkaWriter
-from roster.records.staging import StagingWriter
 from roster.security import PLAINTEXT
 from roster.spark.batch import Batch, Owner, Range
-from roster.spark.sinks.base import Source
+from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.kafka_transactions import TRANSACTION_TIMEOUT_MS, KafkaTransactions
 from roster.testing.broker import BrokerProcess
 
@@ -63,7 +63,7 @@ def compare(bootstrap: str, rounds: int) -> tuple[list[float], list[float]]:
 
             time.sleep(PAUSE)
             begun = time.perf_counter()
-            staging = StagingWriter(writer).open()
+            staging = EncodingWriter(writer).open()
             staging.write(records)
             transactions.write([staging.close()], writer, batch)
             transactions.commit(batch)

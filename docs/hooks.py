@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: tables of options from their declaration, and Mermaid diagrams as SVG in the page."""
+"""Hooks of mkdocs: tables of options from their declaration, Mermaid diagrams as SVG, no requests to other hosts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import inspect
 import itertools
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from griffe import Class, Docstring, Extension, Function, Parameter, ParameterKind, Parameters
+from mkdocs.exceptions import PluginError
 
 from roster.broker.config import PARTS
 from roster.client.options import GroupMemberOptions
@@ -18,6 +20,9 @@ from roster.security.settings import SECURITY_OPTIONS
 from roster.spark.consumer_settings import CONSUMER_SETTINGS
 from roster.spark.pipeline_options import PipelineOptions
 from roster.spark.state_options import State
+
+if TYPE_CHECKING:
+    from mkdocs.structure.pages import Page
 
 TABLES = {
     "EmbeddedBroker": {name: option for kind in reversed(PARTS.values()) for name, option in declared(kind).items()},
@@ -29,6 +34,11 @@ TABLES = {
     "TaskOptions": declared(TaskOptions),
 }
 _MARK = re.compile(r"^<!-- options: (\w+) -->$", re.MULTILINE)
+_LOADED = re.compile(
+    r"""<(?:[a-z]+\b[^>]*?\ssrc|link\b(?=[^>]*\brel=["']?(?:stylesheet|icon|preload|preconnect|prefetch))[^>]*?\shref)"""
+    r"""\s*=\s*["']?((?:https?:)?//[^"'\s>]*)""",
+    re.IGNORECASE,
+)
 _DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -45,6 +55,12 @@ def _drawn(source: str, number: int) -> str:
 
     svg = " ".join(render(source).svg().split("\n")).replace("my-svg", f"diagram-{number}")
     return f'<figure class="diagram" data-search-exclude>{svg}</figure>'
+
+
+def on_post_page(output: str, page: Page, **_: object) -> None:
+    """Refuse a page that makes browsers fetch a script, style or image from another host."""
+    if found := _LOADED.search(output):
+        raise PluginError(f"{page.file.src_uri} loads {found[1]} from another host")
 
 
 class Signatures(Extension):

@@ -1,8 +1,11 @@
-"""Fixtures every room may use: Hypothesis profiles, and the real parts (Apache Kafka, Java, kcat, Roster's broker)."""
+"""Fixtures every room may use: Hypothesis profiles, Spark, real parts (Apache Kafka, Java, kcat, Roster's broker)."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,6 +19,8 @@ from tests.real.realparts.clients import Host, HostedMember, KcatMember, Member,
 from tests.real.realparts.cluster import Cluster
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.real.realparts.secured import SecuredKafka
 
 DEMANDING = os.environ.get("ROSTER_REQUIRE_REAL") == "1" or "CI" in os.environ
@@ -29,7 +34,7 @@ MARKS = {
     "java_host": "real",
     "kcat": "real",
     "client": "real",
-    "cluster": "process",
+    "cluster": "real",
     "roster_broker": "process",
     "spark": "spark",
 }
@@ -38,6 +43,22 @@ REAL_TIMEOUT = 600
 """Seconds: the first test that needs the jars may have to fetch them."""
 STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"}
 """Audit events of a new process."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: tests wait for sockets, threads and the disk."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[Any]:
+    """Keep all that collection made out of the later runs of Python's garbage collector: it lives until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,11 +71,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Let the JVMs of Spark start quickly if a test may start one."""
+    """Let Spark start quickly if a test may start it."""
     if not session.config.option.collectonly and any(item.get_closest_marker("spark") for item in session.items):
-        from tests.spark.quick_jvm import use_archive
+        from tests.spark.quick_spark import start_quickly
 
-        use_archive()
+        start_quickly()
 
 
 def _runs_programs(item: pytest.Item) -> bool:
@@ -90,6 +111,35 @@ class ProcessGuard:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ProcessGuard())
+
+
+@pytest.fixture
+def missing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients of this process take a topic or partition that they are not told of for missing, and do not ask again."""
+    from roster.client import cluster, offsets
+
+    monkeypatch.setattr(cluster.Cluster.topics, "__defaults__", (0.0,))
+    monkeypatch.setattr(offsets, "PROPAGATION_TIME", 0.0)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session for every test that needs one."""
+    from roster.spark import session
+
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    started = session(
+        "roster-tests",
+        master="local[2,4]",
+        spark_sql_shuffle_partitions=2,
+        spark_driver_memory="1g",
+        **{"spark.sql.warehouse.dir": str(warehouse), "spark.python.authenticate.socketTimeout": "180s"},
+    )
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # pytest would take a SystemExit for a failed test
+    started.sparkContext.setLogLevel("ERROR")
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Runs pytest for several marks side by side: progress line by line as it comes, all other output of a part at its end.
 
-    side_by_side.py MARK [MARK ...] -- [ARGUMENTS OF PYTEST ...]
+    side_by_side.py MARK[=PROCESSES] [MARK[=PROCESSES] ...] -- [ARGUMENTS OF PYTEST ...]
 
 The exit code is 1 if a part failed; one for which no test was chosen fails only if that is so for all. With
 ROSTER_TRY_AGAIN=1 up to AGAIN failed tests run once more when nothing else does: one that passes then depends on how
@@ -28,17 +28,20 @@ _printing = threading.Lock()
 
 @dataclass(frozen=True)
 class Part:
-    """The tests with one mark."""
+    """The tests with one mark, in so many processes."""
 
     mark: str
+    processes: str
     arguments: list[str]
     cache: Path
     """pytest's own, in which it keeps the failed tests."""
 
-    def start(self, *more: str) -> subprocess.Popen[str]:
+    def start(self, processes: str, *more: str) -> subprocess.Popen[str]:
         """Start pytest."""
+        spread = ["--numprocesses", processes, "--dist", "worksteal"]
+        own = ["-m", self.mark, "-o", f"cache_dir={self.cache}", *spread]
         return subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-m", self.mark, "-o", f"cache_dir={self.cache}", *self.arguments, *more],
+            [sys.executable, "-m", "pytest", *own, *self.arguments, *more],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -52,8 +55,8 @@ class Part:
         return list(json.loads(found.read_text())) if found.exists() else []
 
     def passes_again(self) -> bool:
-        """Run the failed tests once more."""
-        process = self.start("--last-failed", "--last-failed-no-failures=none")
+        """Run the failed tests once more, one after the other."""
+        process = self.start("0", "--last-failed", "--last-failed-no-failures=none")
         follow(process)
         return process.wait() == 0
 
@@ -74,7 +77,7 @@ def follow(process: subprocess.Popen[str]) -> None:
 
 def run(parts: list[Part]) -> list[int]:
     """Run all parts at the same time; return their exit codes."""
-    processes = [part.start() for part in parts]
+    processes = [part.start(part.processes) for part in parts]
     threads = [threading.Thread(target=follow, args=(process,)) for process in processes]
     for thread in threads:
         thread.start()
@@ -108,7 +111,10 @@ def pass_again(parts: list[Part], failed: dict[str, list[str]]) -> bool:
 def main(marks: list[str], arguments: list[str]) -> int:
     """Run pytest for each mark; return the exit code."""
     with tempfile.TemporaryDirectory(prefix="roster-tests-") as directory:
-        parts = [Part(mark, arguments, Path(directory) / str(number)) for number, mark in enumerate(marks)]
+        parts = []
+        for number, given in enumerate(marks):
+            mark, _, processes = given.partition("=")
+            parts.append(Part(mark, processes or "0", arguments, Path(directory) / str(number)))
         codes = run(parts)
         if all(code == _NO_TESTS for code in codes):
             return 1

@@ -27,17 +27,18 @@ def test_bad(number):
 def gate(tmp_path, monkeypatch):
     """`gate(count, failures)` runs two parts, one of whose tests fail so many times; returns the exit code."""
 
-    def run(count: int, failures: int, *, again: bool = True) -> int:
+    def run(count: int, failures: int, *, again: bool = True, processes: int = 0) -> int:
         (tmp_path / "test_it.py").write_text(TESTS.format(count=count, failures=failures))
         (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow")
         monkeypatch.setenv("ROSTER_TRY_AGAIN", "1" if again else "0")
-        return main(["slow", "not slow"], ["-q", "-c", str(tmp_path / "pytest.ini"), str(tmp_path)])
+        return main(["slow", f"not slow={processes}"], ["-q", "-c", str(tmp_path / "pytest.ini"), str(tmp_path)])
 
     return run
 
 
-def test_a_test_that_passes_alone_is_named_as_flaky(gate, capfd):
-    assert gate(count=2, failures=1) == 0
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_test_that_passes_alone_is_named_as_flaky(gate, capfd, processes):
+    assert gate(count=2, failures=1, processes=processes) == 0
     out, _ = capfd.readouterr()
     assert "2 failed, 1 passed" in out
     *_, before, first, second, last = out.splitlines()
@@ -64,4 +65,4 @@ def test_a_failure_fails(gate, capfd, count, failures, again, tries):
 def test_all_passed_or_nothing_was_chosen(gate, capfd):
     assert gate(count=0, failures=0) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "tests that needed a second try: 0"
-    assert main(["slow"], ["-q", "-k", "nothing", "tests/test_side_by_side.py"]) == 1
+    assert main(["slow=2"], ["-q", "-k", "nothing", "tests/test_side_by_side.py"]) == 1

@@ -1,6 +1,6 @@
-"""The pytest plugin: fixtures with a Kafka broker. pytest loads it wherever Roster is installed.
+"""The pytest plugin: fixtures with a Kafka broker. pytest loads it if Roster is installed.
 
-Nothing of Roster is imported before a test asks for a fixture.
+Nothing else of Roster is imported until a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def roster_broker_settings() -> dict[str, Any]:
-    """Settings of every broker: override it in a conftest.py; a marker's settings go on top."""
+    """Settings of every broker: override it in a conftest.py; a marker's settings take precedence."""
     return {}
 
 
 @pytest.fixture
 def roster_broker(request: pytest.FixtureRequest, roster_broker_settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
-    """A broker of the test's own (`roster.testing.EmbeddedBroker`); `.bootstrap` is its address."""
+    """A broker for one test (`roster.testing.EmbeddedBroker`); `.bootstrap` is its address."""
     from roster.testing.embedded import EmbeddedBroker  # noqa: PLC0415
 
     with EmbeddedBroker(**{**roster_broker_settings, **_marked(request)}) as broker:
@@ -42,7 +42,7 @@ def roster_broker(request: pytest.FixtureRequest, roster_broker_settings: dict[s
 
 @pytest.fixture(scope="session")
 def roster_session_broker(roster_broker_settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
-    """One broker for the whole run: give topics and groups names of their own."""
+    """One broker for the whole test run; each test should use topic and group names of its own."""
     from roster.testing.embedded import EmbeddedBroker  # noqa: PLC0415
 
     with EmbeddedBroker(**roster_broker_settings) as broker:
@@ -66,7 +66,7 @@ def roster_broker_process(request: pytest.FixtureRequest, tmp_path_factory: Any)
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the settings of the test's markers, those nearest to the test on top."""
+    """Return the settings of the test's markers; those nearest to the test take precedence."""
     settings: dict[str, Any] = {}
     for mark in reversed(list(request.node.iter_markers(MARKER))):
         if mark.args:

@@ -76,7 +76,7 @@ def test_ha_4_an_unbounded_acceptable_lag_moves_at_once():
     assert not plan.followup
 
 
-def test_ha_6_better_the_caught_up_client_is_wished_for_so_nothing_warms_up():
+def test_ha_6_better_the_caught_up_client_is_the_target_so_nothing_warms_up():
     clients = {"A": Client(1, lags(t0_0=500)), "B": Client(1, lags(t0_0=0, t0_1=RUNNING))}
     plan = solve(ids("0_0"), clients, stateless=ids("0_1"), acceptable_lag=100)
     assert actives(plan) == {"A": ["0_1"], "B": ["0_0"]}
@@ -208,7 +208,7 @@ def test_a_caught_up_copy_is_never_given_up_before_the_copy_that_replaces_it_has
     plan = solve(T9, clients, standbys=1, acceptable_lag=10_000)
     for task in T9:
         assert [name for name, tasks in plan.clients.items() if task in tasks.active + tasks.standby] == ["c1", "c2"]
-    assert counts(plan) == [6, 3, 0], "what is wished for c2 moves at once, what is wished for c3 is restored first"
+    assert counts(plan) == [6, 3, 0], "the target of c2 moves at once, the target of c3 is restored first"
     assert len(plan.clients["c3"].warmup) == 2
     assert plan.followup
 
@@ -434,12 +434,12 @@ def test_an_active_moves_only_to_a_caught_up_owner(problem):
 
 @given(problems())
 @settings(max_examples=examples(40))
-def test_the_wish_restores_then_moves_then_lags_as_little_as_any_balanced_placement(problem):
+def test_the_target_restores_then_moves_then_lags_as_little_as_any_balanced_placement(problem):
     stateful, clients = problem
     names = sorted(clients)
     plan = solve(stateful, clients, acceptable_lag=100, max_warmups=99)
-    wished = {task: name for name, tasks in plan.clients.items() for task in tasks.active}
-    wished |= {task: name for name, tasks in plan.clients.items() for task in tasks.warmup}
+    target = {task: name for name, tasks in plan.clients.items() for task in tasks.active}
+    target |= {task: name for name, tasks in plan.clients.items() for task in tasks.warmup}
 
     def restores_moves_and_gap(owners):
         restored = moved = gap = 0
@@ -464,8 +464,8 @@ def test_the_wish_restores_then_moves_then_lags_as_little_as_any_balanced_placem
     candidates = [dict(zip(stateful, choice, strict=True)) for choice in itertools.product(names, repeat=len(stateful))]
     least = min(map(cost, candidates))
     balanced = [owners for owners in candidates if cost(owners) <= least + 1e-9]
-    assert cost(wished) <= least + 1e-9
-    assert restores_moves_and_gap(wished) == min(map(restores_moves_and_gap, balanced))
+    assert cost(target) <= least + 1e-9
+    assert restores_moves_and_gap(target) == min(map(restores_moves_and_gap, balanced))
 
 
 class Restoring:

@@ -177,7 +177,21 @@ def test_the_broker_has_settings_under_kafkas_names(client: RawClient, broker: B
     assert settings["auto.create.topics.enable"][:2] == ("false", 5)
     assert settings["min.insync.replicas"][:2] == ("1", 5)
     assert settings["log.retention.ms"][0] == "5000000"
+    assert settings["node.id"][:2] == ("4", 4)
+    assert settings["transaction.max.timeout.ms"][:2] == ("900000", 5)
+    assert settings["offsets.retention.check.interval.ms"][:2] == ("600000", 5)
     assert described(client, 4, "") == described(client, 32, "group") == described(client, 16, "metrics") == {}
+
+
+def test_settings_have_the_types_of_kafkas_broker_configuration(client: RawClient) -> None:
+    asked = DescribeConfigsRequest(resources=[DescribeConfigsRequest.Resource(resource_type=4, resource_name="4")])
+    types = {each.name: each.config_type for each in client.ask(asked, 4).results[0].configs}
+    boolean, whole, long, several = 1, 3, 5, 7
+    assert types["auto.create.topics.enable"] == boolean
+    assert types["log.dirs"] == several
+    assert {types[name] for name in ("num.partitions", "group.max.size", "transactional.id.expiration.ms")} == {whole}
+    longs = ("connections.max.idle.ms", "log.retention.check.interval.ms", "offsets.retention.check.interval.ms")
+    assert {types[name] for name in longs} == {long}
 
 
 def test_altered_settings_replace_all_others(client: RawClient) -> None:

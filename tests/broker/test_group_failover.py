@@ -15,14 +15,15 @@ import pytest
 from roster.broker import Broker, BrokerFailedError, LogConfig
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.stored_records import append_records, read_transactional_records
-from roster.testing.broker import BrokerProcess, quick_config
+from roster.testing.broker import BrokerProcess, quick_config, running_broker
 from roster.wire import ErrorCode
-from roster.wire.messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from roster.wire.messages import HeartbeatRequest, InitProducerIdRequest, JoinGroupRequest, SyncGroupRequest
 from tests.broker.rawclient import RawClient
 from tests.broker.test_partition_log import NOW
 from tests.broker.test_restart import QUICK, address, commit, committed, create, refusal
 from tests.coordinator.coordinator_harness import GROUP, LOG_PARTITION, Client, GroupState, subscription
 from tests.examples_tried import examples
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,6 +246,18 @@ def test_a_record_that_does_not_fit_on_the_disk_is_refused_and_the_broker_goes_o
 
     with_broker(tmp_path, talk)
     with_broker(tmp_path, rebalance)
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+def test_records_that_cannot_be_decoded_are_said_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, topic: str
+) -> None:
+    with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
+        client.ask(InitProducerIdRequest(transactional_id="a", transaction_timeout_ms=1000), 1)
+    assert "cannot be decoded" not in caplog.text
+    written(tmp_path / "topics" / topic / "49", [(b"", None), (b"\x00", b"x")])
+    with running_broker(tmp_path):
+        until(lambda: f"2 records of {topic} cannot be decoded: what they hold is lost" in caplog.text)
 
 
 # -- an old coordinator ------------------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def test_a_bug_in_a_handler_closes_its_connection_only(
 
 
 def test_an_idle_connection_and_half_a_frame_are_closed_in_time(tmp_path: Path) -> None:
-    with running_broker(tmp_path, idle_timeout_ms=500) as broker:
+    with running_broker(tmp_path, idle_timeout_ms=200) as broker:
         with RawClient(broker.address) as client:
             assert client.is_closed()
         with RawClient(broker.address) as client:

@@ -310,7 +310,7 @@ def test_the_command_deletes_records(broker, client, capsys):
     assert told("--before", "end")[:2] == (0, "by-command-0: begins at offset 5\n")
     for arguments, text in (
         (("--before", "-1"), "--before: '-1' is neither an offset nor 'end'"),
-        (("--before", "1", "-p", "7"), "--partition: by-command has 1 partitions, so there is no 7"),
+        (("--before", "1", "-p", "7"), "--partition: by-command has no partition 7; it has 1"),
     ):
         code, _, error = told(*arguments)
         assert (code, text in error) == (2, True), error

@@ -338,18 +338,18 @@ def test_offsets_of_a_group_that_does_not_exist_are_an_error(cluster, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what"),
+    ("arguments", "question"),
     [
-        (["topics", "delete", "a"], "deletes topic a and all its records"),
-        (["groups", "delete", "g"], "deletes group g and its offsets"),
-        (["groups", "reset", "g", "-t", "a", "--to", "latest"], "changes where group g goes on reading"),
+        (["topics", "delete", "a"], "Delete topic a and all its records?"),
+        (["groups", "delete", "g"], "Delete group g and its offsets?"),
+        (["groups", "reset", "g", "-t", "a", "--to", "latest"], "Set these offsets of group g?"),
     ],
 )
-def test_without_a_terminal_nothing_is_deleted_or_reset_unless_told(cluster, capsys, arguments, what):
+def test_without_a_terminal_nothing_is_deleted_or_reset_unless_told(cluster, capsys, arguments, question):
     cluster.members.clear()
     before = (dict(cluster.topics), dict(cluster.committed))
     code, line = complaint(capsys, *arguments)
-    assert (code, line) == (2, f"--yes: this {what}, and there is no terminal to confirm it on; add --yes")
+    assert (code, line) == (2, f"--yes: there is no terminal to ask {question!r} on; add --yes")
     assert (cluster.topics, cluster.committed) == before
     assert not hasattr(cluster, "deleted")
 
@@ -380,10 +380,10 @@ def test_internal_topics_are_not_deleted(cluster, capsys, name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (".", "NAME: '.' cannot be a topic: the broker names a directory after it"),
+        (".", "NAME: '.' cannot be a topic; use 1 to 249 letters, digits, '.', '_' or '-', and neither '.' nor '..'"),
         ("..", "NAME: '..' cannot be a topic"),
-        ("a b", "NAME: 'a b' has ' ' in it; a topic is named with a-z"),
-        ("x" * 250, "NAME: has 250 characters, a topic's name at most 249"),
+        ("a b", "NAME: 'a b' cannot be a topic; use 1 to 249 letters"),
+        ("x" * 250, f"NAME: '{'x' * 39}... (252 characters) cannot be a topic; use 1 to 249 letters"),
         ("", "Invalid value for 'NAME': must not be empty"),
     ],
 )

@@ -33,7 +33,8 @@ def bootstrap():
 
 def records(bootstrap: str, topic: str, partitions: int, count: int) -> list[tuple[int, int, bytes | None, dict]]:
     """(partition, offset, key, value) of all records, and no more than there should be."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reads", "enable.partition.eof": True})
+    settings = {"group.id": "reads", "enable.partition.eof": True, "fetch.wait.max.ms": 10}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     found, ended = [], set()
     deadline = time.monotonic() + 60
@@ -94,6 +95,7 @@ def test_a_topic_that_is_not_there_or_has_other_partitions_is_named(bootstrap, t
     assert run([*arguments, "here"]) == 0
 
 
+@pytest.mark.usefixtures("missing_at_once")
 def test_a_bad_row_means_nothing_is_sent(bootstrap, tmp_path, capsys):
     (tmp_path / "f.csv").write_text("a\n" + "1\n" * 1000 + "1,2\n")
     arguments = ["load", str(tmp_path / "f.csv"), "--topic", "unsent", "--partitions", "1", "--bootstrap", bootstrap]

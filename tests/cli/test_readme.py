@@ -1,4 +1,7 @@
-"""The README's blocks do what it says: every one of them runs here, in order, against a broker of their own."""
+"""The README's blocks do what it says: every one of them runs here, in order, against a broker of their own.
+
+The first program is one of its own; others run in the tests' Spark session.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,17 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
+
+from tests.spark.programs import run_in_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -59,8 +69,27 @@ def shell(script: str, directory: Path, address: str, timeout: float = 500) -> s
     return done.stdout
 
 
-def run_blocks(text: str, directory: Path, first: str = "") -> str:
-    """Do what a page says, with a broker of its own; the output. Python blocks without a file name are skipped."""
+def run_script(script: str, directory: Path, address: str, own: Callable[[str], str] | None, programs: int) -> str:
+    """Run a script in a shell; `own` runs all programs in Python but the first so many. The output."""
+    if own is None:
+        return shell(script, directory, address)
+    command = re.compile(r"^python (\w+\.py)(?: +#.*)?\n", re.MULTILINE)
+    here = list(command.finditer(script))[programs:]
+    assert here, "no program is left for the session"
+    output, at = "", 0
+    for each in here:
+        output += shell(script[at : each.start()], directory, address) + own(each[1])
+        at = each.end()
+    return output + shell(script[at:], directory, address)
+
+
+def run_blocks(
+    text: str, directory: Path, first: str = "", own: Callable[[str], str] | None = None, programs: int = 0
+) -> str:
+    """Do what a page says, with a broker of its own; the output. Python blocks without a file name are skipped.
+
+    `own` runs programs in Python instead of the shell, all but the first so many (`programs`).
+    """
     address = free_address()
     broker = None
     script = first
@@ -76,7 +105,7 @@ def run_blocks(text: str, directory: Path, first: str = "") -> str:
                 script += body
         if broker is None:
             broker = start_broker(directory, address, ["broker", "--listen", address, "--data", "data"])
-        output = shell(script, directory, address)
+        output = run_script(script, directory, address, own, programs)
     finally:
         if broker is not None:
             broker.send_signal(signal.SIGTERM)
@@ -93,16 +122,16 @@ def start_broker(directory: Path, address: str, arguments: list[str]) -> subproc
     return broker
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.timeout(600)
-def test_every_block_of_the_readme_runs(tmp_path):
+def test_every_block_of_the_readme_runs(spark, tmp_path):
     text = (ROOT / "README.md").read_text()
     assert {language for language, _ in BLOCK.findall(text)} == {"sh", "python"}
     assert [body.split()[1] for language, body in BLOCK.findall(text) if language == "python"] == [
         "shops.py",
         "totals.py",
     ]
-    output = run_blocks(text, tmp_path)
+    output = run_blocks(text, tmp_path, own=partial(run_in_session, spark, tmp_path), programs=1)
     assert "orders: 4 records acknowledged" in output
     assert re.search(r"\|\s*Rome\|\s*2\|\s*40\.5\|", output)
     assert re.search(r"\|\s*Oslo\|\s*2\|\s*30\.0\|", output)
@@ -110,21 +139,23 @@ def test_every_block_of_the_readme_runs(tmp_path):
     assert re.search(r'"shop":\s*"Rome",\s*"orders":\s*2,\s*"revenue":\s*40\.5', output.replace("\\", ""))
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.timeout(600)
-def test_getting_started_runs(tmp_path):
-    output = run_blocks((ROOT / "docs" / "getting-started.md").read_text(), tmp_path)
+def test_getting_started_runs(spark, tmp_path):
+    text = (ROOT / "docs" / "getting-started.md").read_text()
+    output = run_blocks(text, tmp_path, own=partial(run_in_session, spark, tmp_path))
     assert re.search(r"\|\s*Rome\|\s*2\|\s*40\.5\|", output)
     assert re.search(r"revenue: Empty, 0 members.* lag 0", output)
 
 
 @pytest.mark.process
 @pytest.mark.timeout(600)
-def test_the_landing_pages_program_runs(tmp_path):
+def test_the_landing_pages_program_runs(spark, tmp_path):
     load = "echo shop,price > orders.csv; echo Rome,12.5 >> orders.csv; echo Rome,28 >> orders.csv\n"
     load += "roster load orders.csv --topic orders --key shop --partitions 2; roster topics create totals-by-shop\n"
     load = load.replace("--topic", "-b $ROSTER_BOOTSTRAP --topic").replace("create", "create -b $ROSTER_BOOTSTRAP")
-    output = run_blocks((ROOT / "docs" / "index.md").read_text(), tmp_path, load)
+    own = partial(run_in_session, spark, tmp_path)
+    output = run_blocks((ROOT / "docs" / "index.md").read_text(), tmp_path, load, own)
     assert re.search(r'"shop":\s*"Rome",\s*"orders":\s*2,\s*"revenue":\s*40\.5', output.replace("\\", ""))
 
 

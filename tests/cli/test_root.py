@@ -165,9 +165,9 @@ def test_closed_standard_output_is_refused_before_anything_is_done():
 
 
 @pytest.mark.process
-def test_closed_standard_input_and_error_do_not_matter():
+def test_closed_standard_input_and_error_do_not_matter(tmp_path):
     assert python("--version", shell="<&- 2>&-").returncode == 0
-    done = python("topics", "delete", "t", shell="<&-")
+    done = python("users", "remove", "u", "--data", str(tmp_path), shell="<&-")
     assert done.returncode == 2
     assert done.stderr.startswith("roster: error: --yes: ")
 

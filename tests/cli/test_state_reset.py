@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roster.cli.root import run
-from roster.cli.state_reset import own_topics
 from roster.client import Admin, GroupMember, OffsetAndMetadata
 from roster.model import TopicPartition
-from roster.model.topology import changelog_topic, repartition_topic
+from roster.model.topology import changelog_topic, own_topics, repartition_topic
 from roster.state.cleaning import stores_below
 from roster.state.lmdb_store import LmdbStore
 from tests.real.realparts.cluster import unique

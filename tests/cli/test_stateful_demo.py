@@ -17,9 +17,9 @@ from rich.console import Console
 
 from roster.cli.demo import oracle, view
 from roster.cli.demo.environment import flights, in_order
+from roster.cli.demo.jobs import AIRCRAFT, CARRIERS, GRACE, totals_of, windows_of
 from roster.cli.demo.oracle import Figures, Outcome, read_flights
 from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Group
-from roster.cli.demo.state_jobs import AIRCRAFT, CARRIERS, GRACE, totals_of, windows_of
 from roster.cli.demo.takeover import ask
 from roster.cli.groups.live import size_of
 from roster.console import Away, MemberSeen, Snapshot

@@ -32,6 +32,7 @@ def name() -> str:
     return f"admin-{next(numbers)}"
 
 
+@pytest.mark.usefixtures("missing_at_once")
 def test_the_life_of_a_topic(admin: Admin, name: str) -> None:
     admin.create_topic(name, 2)
     with pytest.raises(TopicExistsError):
@@ -54,6 +55,7 @@ def test_the_life_of_a_topic(admin: Admin, name: str) -> None:
         admin.end_offsets([TopicPartition(name, 0)])
 
 
+@pytest.mark.usefixtures("missing_at_once")
 def test_a_partition_that_does_not_exist_is_named(admin: Admin, name: str) -> None:
     admin.create_topic(name, 1)
     with pytest.raises(UnknownTopicError, match=f"there is no {name}-7"):

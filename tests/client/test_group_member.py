@@ -77,7 +77,7 @@ def make(bootstrap: str, topic: str) -> Iterator[Callable[..., GroupMember]]:
 def _release(member: GroupMember, stop: threading.Event) -> None:
     epoch = -1
     while not stop.is_set():
-        now = member.wait(epoch, 0.2)
+        now = member.wait(epoch, 0.05)
         epoch = now.epoch
         if now.revoking:
             member.release(now.revoking)

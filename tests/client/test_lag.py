@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from roster.assignors import LagOptions, lag_cooperative_sticky
 from roster.client import Admin, GroupMember, OffsetAndMetadata, OptionError
@@ -18,6 +20,7 @@ from tests.librdkafka import idempotent_producer
 from tests.waiting import until
 
 numbers = count()
+Fill = Callable[[str, dict[int, int]], None]
 
 
 @pytest.fixture
@@ -27,18 +30,30 @@ def address(bootstrap: str) -> str:
 
 
 @pytest.fixture
-def topic(address: str) -> str:
+def topic(address: str, fill: Fill) -> str:
     """LA-1's topic, a thousandth of its size."""
     name = f"lagging-{next(numbers)}"
     with Admin(address) as admin:
         admin.create_topic(name, 3)
-    fill(address, name, {0: 100, 1: 60, 2: 50})
+    fill(name, {0: 100, 1: 60, 2: 50})
     return name
 
 
-def fill(address: str, topic: str, records: dict[int, int]) -> None:
-    """So many more records in each partition."""
-    producer = idempotent_producer(address)
+@pytest.fixture(scope="module")
+def producer() -> Iterator[Callable[[str], Producer]]:
+    """One for each address: librdkafka waits half a second for the first producer id."""
+    kept = cache(idempotent_producer)
+    yield kept
+    kept.cache_clear()
+
+
+@pytest.fixture
+def fill(producer: Callable[[str], Producer], address: str) -> Fill:
+    """Write so many more records to each partition."""
+    return partial(_fill, producer(address))
+
+
+def _fill(producer: Producer, topic: str, records: dict[int, int]) -> None:
     for partition, most in records.items():
         for number in range(most):
             producer.produce(topic, str(number), partition=partition)
@@ -71,7 +86,7 @@ def make(address: str, topic: str) -> Iterator[Callable[..., GroupMember]]:
 def _release(member: GroupMember, stop: threading.Event) -> None:
     epoch = -1
     while not stop.is_set():
-        now = member.wait(epoch, 0.1)
+        now = member.wait(epoch, 0.05)
         epoch = now.epoch
         if now.revoking:
             member.release(now.revoking)
@@ -157,7 +172,8 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
         ends = member.end_offsets(owned.partitions)
         member.commit({p: OffsetAndMetadata(end) for p, end in ends.items()}, owned)
     before = both[0].ownership().partitions
-    fill(address, topic, {p.partition: 200 for p in before})
+    # Another producer: the first would refuse the new partitions.
+    _fill(idempotent_producer(address), topic, {p.partition: 200 for p in before})
     with Admin(address) as admin:
         admin.create_partitions(topic, 6)
     rest(both, 6)

@@ -1,4 +1,7 @@
-"""The examples run as they are, each as a process of its own, on one topic, and their results are right."""
+"""The examples run as they are, on one topic, and their results are right.
+
+Those with Spark run in the tests' session; the second runs, and those without Spark, are programs of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,12 @@ from roster.client import Admin, OffsetAndMetadata
 from roster.model import TopicPartition
 from roster.testing import running_broker
 from tests.librdkafka import idempotent_producer
+from tests.spark.programs import run_in_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = [("Rome", "book", 12.5), ("Oslo", "lamp", 30), ("Rome", "lamp", 28), ("Oslo", "book", None)]
@@ -77,37 +83,29 @@ def test_every_example_is_tested_and_in_the_list():
     assert {name for name in names if f"| `{name}.py` |" not in listed} == set()
 
 
-IN_ONE_PROCESS = """
-import os, runpy, sys
-examples, bootstrap, *names = sys.argv[1:]
-for name in names:  # one after the other in one process: starting a JVM for each would take most of the time
-    print(f"== {name}", flush=True)
-    sys.argv = [name, bootstrap]
-    runpy.run_path(f"{examples}/{name}.py", run_name="__main__")
-"""
 TWICE = ["totals_to_parquet", "totals_in_sqlite"]
 ONCE = ["clean_with_arrow", "enrich_to_kafka", "totals_by_shop", "largest_orders", "suspicious_sessions"]
 ONCE += ["enrich_from_topic", "visits_by_page"]
 
 
 @pytest.fixture(scope="module")
-def spark_runs(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> dict[str, list[list[str]]]:
+def spark_runs(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, bootstrap: str
+) -> dict[str, list[list[str]]]:
     """The output of each Spark example, by name, one list of lines for each of its runs."""
     directory = tmp_path_factory.mktemp("spark-examples")
     runs: dict[str, list[list[str]]] = {}
-    for names in [[*TWICE, *ONCE], TWICE]:
-        command = [sys.executable, "-c", IN_ONE_PROCESS, str(EXAMPLES), bootstrap, *names]
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=800, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        for part in done.stdout.split("== ")[1:]:
-            name, *lines = part.splitlines()
-            runs.setdefault(name, []).append(lines)
-        with Admin(bootstrap) as admin:  # as after a crash between the transaction and the commit to the group
-            admin.delete_group("totals-in-sqlite")
+    for name in [*TWICE, *ONCE]:
+        output = run_in_session(spark, directory, EXAMPLES / f"{name}.py", bootstrap)
+        runs[name] = [output.splitlines()]
+    with Admin(bootstrap) as admin:  # as after a crash between the transaction and the commit to the group
+        admin.delete_group("totals-in-sqlite")
+    for name in TWICE:
+        runs[name].append(run(directory, name, bootstrap))
     return runs
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.gate
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["totals_to_parquet", "totals_in_sqlite"])
@@ -117,14 +115,14 @@ def test_totals_are_right_and_a_second_run_adds_nothing(name, spark_runs):
     assert second[-2:] == TOTALS
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_records_are_cleaned_inside_the_task(spark_runs):
     assert spark_runs["clean_with_arrow"][0][-1] == "4 orders, 1 problems"
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_orders_get_their_shops_country(spark_runs, bootstrap):
@@ -139,7 +137,7 @@ def test_orders_get_their_shops_country(spark_runs, bootstrap):
     assert sorted(got, key=str) == sorted(expected, key=str)
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_totals_by_shop_follow_the_group(spark_runs, bootstrap):
@@ -149,7 +147,7 @@ def test_totals_by_shop_follow_the_group(spark_runs, bootstrap):
     assert found == {shop: {"shop": shop.decode(), "orders": 2, "revenue": of} for shop, of in totals.items()}
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_the_largest_orders_are_those_larger_than_all_before(spark_runs, bootstrap):
@@ -158,14 +156,14 @@ def test_the_largest_orders_are_those_larger_than_all_before(spark_runs, bootstr
     assert found == [(b"Oslo", 30.0), (b"Rome", 12.5), (b"Rome", 28.0)]
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_orders_get_what_a_topic_says_of_their_shop(spark_runs):
     assert spark_runs["enrich_from_topic"][0][-2:] == ["None 3", "Norway 2"]
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_suspicious_sessions_come_once_they_are_over(spark_runs, bootstrap):
@@ -182,7 +180,7 @@ def test_suspicious_sessions_come_once_they_are_over(spark_runs, bootstrap):
     ]
 
 
-@pytest.mark.spark
+@pytest.mark.process
 @pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_visits_that_are_reported_twice_count_once(spark_runs, bootstrap):

@@ -234,6 +234,19 @@ def test_a_coordinator_that_is_named_and_not_there_is_looked_for_less_and_less_o
     assert stage.has(FindCoordinatorRequest), "one that has worked is looked for at once"
 
 
+def test_a_coordinator_that_is_named_and_not_there_is_not_asked_for_in_a_loop_before_an_assignment() -> None:
+    """Heartbeats go on while SyncGroup waits to be sent again, and find that it is not there."""
+    stage = completing()
+    for _ in range(4):
+        stage.find_coordinator()
+        lose_coordinator(stage, HeartbeatRequest)
+        assert not stage.has(FindCoordinatorRequest)
+        began = stage.now
+        while not stage.has(FindCoordinatorRequest):
+            stage.wait(1)
+        assert stage.now - began >= 80
+
+
 @pytest.mark.parametrize("api", ["SyncGroup", "Heartbeat"])
 def test_a_coordinator_that_does_not_know_the_generation_costs_no_partition(api: str) -> None:
     """Apache Kafka stores a generation with its assignment only, so its new coordinator refuses what was announced."""

@@ -46,7 +46,7 @@ class Polling:
     def _poll(self) -> None:
         try:
             while not self._end.is_set():
-                self.consumer.poll(timeout_ms=500)
+                self.consumer.poll(timeout_ms=100)
         except BaseException as error:
             self.error = error
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from roster.broker import BrokerConfig
+from roster.broker.described_settings import broker_settings
 from tests.real.realparts.exchange import Exchange, scenario
 from tests.waiting import until
 
@@ -117,6 +120,14 @@ def own(x: Exchange, topic: str) -> dict[str, Any]:
     resources = [{"resource_type": 2, "resource_name": topic, "configuration_keys": None}]
     told = x.ask("DescribeConfigs", 4, resources=resources, include_synonyms=True, include_documentation=False)
     return {each["name"]: each for each in told["results"][0]["configs"] if each["config_source"] == 1}
+
+
+@scenario
+def test_the_brokers_settings_have_kafkas_names_and_types(x):
+    names = [each.name for each in broker_settings(BrokerConfig(data_dir=Path()), "")]
+    resources = [{"resource_type": 4, "resource_name": "1", "configuration_keys": names}]
+    told = x.ask("DescribeConfigs", 4, resources=resources, include_synonyms=False, include_documentation=False)
+    x.note("types", {each["name"]: each["config_type"] for each in told["results"][0]["configs"]})
 
 
 @scenario

@@ -24,12 +24,10 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def word_count(tmp_path_factory: pytest.TempPathFactory) -> str:
+def word_count() -> str:
     """The class path of the compiled application."""
-    classes = tmp_path_factory.mktemp("classes")
-    path = f"{classes}:{jvm.streams_jars()}/*:{jvm.jars()}/*"
-    subprocess.run([jvm.tool("javac"), "-d", str(classes), "-cp", path, str(SOURCE)], check=True, timeout=120)
-    return path
+    path = f"{jvm.streams_jars()}/*:{jvm.jars()}/*"
+    return f"{jvm.compiled([SOURCE], path)}:{path}"
 
 
 class Application:
@@ -42,7 +40,14 @@ class Application:
 
     def start(self) -> None:
         self._starts += 1
-        command = [jvm.tool("java"), *jvm.QUICK_START, "-Xmx200m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+        self._archive = jvm.Archive("WordCount", self._class_path)
+        command = [
+            jvm.tool("java"),
+            *jvm.QUICK_START,
+            self._archive.option,
+            "-Xmx200m",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        ]
         where = str(self._directory / f"store-{self._starts}")
         with (self._directory / f"log-{self._starts}").open("wb") as log:
             self._process = subprocess.Popen(
@@ -52,6 +57,11 @@ class Application:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(PATIENCE)
+        self._archive.keep()
 
 
 class Reader:
@@ -107,7 +117,7 @@ def test_every_word_is_counted_once(cluster, word_count, reader, tmp_path):
         write(200)
         until(lambda: seen.counts() == expected, PATIENCE, lambda: f"{seen.counts()} and not {expected}")
     finally:
-        application.kill()
+        application.stop()
     assert len(seen.rows) == expected.total()
     for word, total in expected.items():
         assert sorted(count for each, count in seen.rows if each == word) == list(range(1, total + 1))

@@ -12,7 +12,7 @@ import aiokafka
 import kafka
 import kafka.errors
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.real.realparts import golang
 from tests.real.realparts.clients import AdminError, Host
@@ -194,6 +194,7 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 @contextmanager
 def consuming(cluster: Cluster, topic: str, group: str | None = None, level: str = "read_committed") -> Iterator:
+    """Consume a topic as a member of a group, or its partition 0 without one."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -203,10 +204,14 @@ def consuming(cluster: Cluster, topic: str, group: str | None = None, level: str
             "isolation.level": level,
             "enable.partition.eof": True,
             "session.timeout.ms": 6000,
+            "fetch.wait.max.ms": 20,
         }
     )
-    GROUPS[id(consumer)] = group or ""
-    consumer.subscribe([topic])
+    if group is None:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    else:
+        GROUPS[id(consumer)] = group
+        consumer.subscribe([topic])
     try:
         yield consumer
     finally:

@@ -64,6 +64,8 @@ def main() -> None:
         spark_driver_memory="512m",
         spark_executor_memory="512m",
         spark_executor_cores=1,
+        # Tasks run in workers as any application has them: nothing is loaded before.
+        **({} if arguments.in_driver else {"spark.python.daemon.module": "pyspark.daemon"}),
     )
     spark.sparkContext.setLogLevel("ERROR")
     if arguments.in_driver:

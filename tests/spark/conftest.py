@@ -1,9 +1,7 @@
-"""One Spark session for every test of this room that needs one."""
+"""Topics, groups and an S3 server for the tests of this room."""
 
 from __future__ import annotations
 
-import logging
-import signal
 import uuid
 from typing import TYPE_CHECKING
 
@@ -12,29 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
-
     from tests.spark.spark_topics import Topics
     from tests.spark.table_places import Server
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from roster.spark import session
-
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    started = session(
-        "roster-tests",
-        master="local[2,4]",
-        spark_sql_shuffle_partitions=2,
-        spark_driver_memory="1g",
-        **{"spark.sql.warehouse.dir": str(warehouse), "spark.python.authenticate.socketTimeout": "180s"},
-    )
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # pytest would take a SystemExit for a failed test
-    started.sparkContext.setLogLevel("ERROR")
-    yield started
-    started.stop()
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from tests.spark.table_places import PLACES
 
 if TYPE_CHECKING:
     from roster.spark import Pipeline
-    from roster.spark.sinks.base import Sink
+    from roster.spark.sinks.batch_sink import BatchSink
 
 WINDOW = timedelta(seconds=10)
 
@@ -33,7 +33,7 @@ class Results:
         self._folder = str(folder)
         self._place = None if kind == "parquet" else PLACES[kind](self._folder)
 
-    def sink(self) -> Sink:
+    def sink(self) -> BatchSink:
         from roster.spark import ParquetSink
 
         return ParquetSink(self._folder) if self._place is None else self._place.sink()
@@ -45,7 +45,7 @@ class Results:
 
 
 def windows(
-    spark: Any, sink: Sink, bootstrap: str, group: str, topic: str, late: str, directory: str, most: int
+    spark: Any, sink: BatchSink, bootstrap: str, group: str, topic: str, late: str, directory: str, most: int
 ) -> Pipeline:
     from roster.spark import Pipeline, State, Window
 
@@ -70,17 +70,17 @@ def windows(
 
 def main() -> None:
     from roster.spark import session
-    from roster.spark.sinks.kafka import KafkaSink
+    from roster.spark.sinks.kafka_transactions import TransactionalSink
 
     kind, folder, bootstrap, group, topic, late, directory, most, killed_at = sys.argv[1:]
-    commit, calls = KafkaSink.commit, count(1)
+    commit, calls = TransactionalSink.commit, count(1)
 
-    def dying(sink: KafkaSink, staged: None, batch: Any) -> None:
+    def dying(sink: TransactionalSink, written: None, batch: Any) -> None:
         if next(calls) == int(killed_at):
             os.kill(os.getpid(), signal.SIGKILL)
-        commit(sink, staged, batch)
+        commit(sink, written, batch)
 
-    KafkaSink.commit = dying  # type: ignore[method-assign]
+    TransactionalSink.commit = dying  # type: ignore[method-assign]
     spark = session("late", "local[1]", spark_driver_memory="512m")
     results = Results(kind, Path(folder))
     windows(spark, results.sink(), bootstrap, group, topic, late, directory, int(most)).run(available_now=True)

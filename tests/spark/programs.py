@@ -1,22 +1,31 @@
-"""Programs of the tests that run Spark: started, listened to and killed."""
+"""Programs of the tests that run Spark: started, listened to and killed, or run in the tests' own session."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import queue
+import runpy
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+from unittest import mock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 START_SECONDS = 300
-_ROOTS = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(_ROOTS)}
-"""Of programs that import from the tests."""
+
+
+def environment() -> dict[str, str]:
+    """Of programs that import from the tests."""
+    roots = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(roots)}
 
 
 class Application:
@@ -65,3 +74,23 @@ class Application:
 
     def ends(self, seconds: float = START_SECONDS) -> int:
         return self.process.wait(seconds)
+
+
+def run_in_session(spark: SparkSession, directory: Path, program: str | Path, *arguments: str) -> str:
+    """Run a program in a directory and in this session, which its `session()` returns and which goes on; its output."""
+    context = spark.sparkContext
+    files = context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration())
+    before, output, handler = files.getWorkingDirectory(), io.StringIO(), signal.getsignal(signal.SIGTERM)
+    files.setWorkingDirectory(context._jvm.org.apache.hadoop.fs.Path(str(directory)))
+    try:
+        with (
+            contextlib.chdir(directory),
+            contextlib.redirect_stdout(output),
+            mock.patch.object(sys, "argv", [str(program), *arguments]),
+            mock.patch.object(type(spark), "stop"),
+        ):
+            runpy.run_path(str(program), run_name="__main__")
+    finally:
+        files.setWorkingDirectory(before)
+        signal.signal(signal.SIGTERM, handler)
+    return output.getvalue()

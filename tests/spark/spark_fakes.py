@@ -10,7 +10,7 @@ from roster.spark.batch import Batch, Owner
 from roster.spark.driver.batch_guard import BatchGuard
 from roster.spark.driver.runner_protocol import Outcome
 from roster.spark.errors import SinkFencedError
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -98,7 +98,7 @@ class FakeMember:
         return [entry for entry in self.history if entry[0] in kinds]
 
 
-class FakeSink(Sink):
+class FakeSink(BatchSink):
     """Exactly once like `ParquetSink` when `exact`, else without a position."""
 
     default_trigger_interval_ms = 0
@@ -119,14 +119,14 @@ class FakeSink(Sink):
         self.claims.update(dict.fromkeys(partitions, owner.member_id))
         return {p: self.positions[p] for p in partitions if p in self.positions} if self.exact else {}
 
-    def commit(self, staged: list[tuple[TopicPartition, int]], batch: Batch) -> None:
+    def commit(self, written: list[tuple[TopicPartition, int]], batch: Batch) -> None:
         for partition, span in batch.ranges.items():
             if self.exact and self.positions.get(partition, span.start) != span.start:
                 raise SinkFencedError(f"{partition} stands elsewhere")
         self.positions.update(batch.next_offsets)
-        self.records += staged
+        self.records += written
 
-    def abort(self, staged: Any, batch: Batch) -> None:
+    def abort(self, written: Any, batch: Batch) -> None:
         self.aborted += 1
 
 
@@ -143,7 +143,7 @@ class FakeRunner:
         self.cancelled = False
         self.finished = 0
 
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink) -> Outcome:
         self.batches.append(batch)
         self.cancelled = False
         self.during(batch)

@@ -36,12 +36,12 @@ from roster.spark.driver.loop import DriverLoop
 from roster.spark.driver.runner_protocol import Outcome
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options, Tuning
-from roster.spark.sinks.base import Source
-from roster.spark.state.copies.restoring import deal
-from roster.spark.state.join_runner import TableJoins
-from roster.spark.state.runner import summed
-from roster.spark.state.sink import StateSink
-from roster.spark.state.tasks.processing import Place
+from roster.spark.sinks.batch_sink import Source
+from roster.spark.state.copies.restore_schedule import deal
+from roster.spark.state.joined_batches import TableJoins
+from roster.spark.state.stateful_batches import BetweenStatefulBatches, summed, tokens_of
+from roster.spark.state.stores import Stores
+from roster.spark.state.tasks.place import Place
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.stores import Restored, process_id, stores_found
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
@@ -53,11 +53,12 @@ from roster.state.aggregate import Aggregate, Aggregation, Update
 from roster.state.keys import encode_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from roster.model import TopicPartition
-    from roster.spark.batch import Batch, Restoring, Split
-    from roster.spark.sinks.base import Sink
+    from roster.model.tasks import TaskId
+    from roster.spark.batch import Batch, Split
+    from roster.spark.sinks.batch_sink import BatchSink
+    from roster.spark.state.tasks.stores import RestoreJob
 
 KEYS, GROUPS = 30, 7
 COLUMNS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
@@ -94,16 +95,17 @@ class InProcess:
         self,
         config: ReaderConfig,
         work: TopologyPlan,
-        sink: StateSink,
+        stores: Stores,
         open_seconds: float,
         function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]],
         joins: Sequence[TableJoins],
     ) -> None:
-        self._config, self._work, self._targets, self._open_seconds = config, work, sink.targets, open_seconds
+        self._config, self._work, self._targets, self._open_seconds = config, work, stores.targets, open_seconds
         self._function, self._joins = function, joins
-        self._copies, self._sink = sink.copies, sink
+        self._copies, self._stores = stores.copies, stores
+        self.tokens: dict[TaskId, str] = {}
 
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink) -> Outcome:
         targets, reports, copies = self._targets.prepare(batch), Collected(), Collected()
         for joins in self._joins:
             joins.begin(batch)
@@ -120,12 +122,13 @@ class InProcess:
             raise SinkFencedError("as if a worker had been killed")
         if random.random() < 0.05:  # a second attempt
             written(writer, reading.read([0]))
-        staged = sink.collect(writer, results, batch)
+        kept = sink.collect(writer, results, batch)
         time.sleep(random.uniform(0, self._open_seconds))
-        assert staged is None
+        assert kept is None
         self._copies.worked({target.changelog: target.end for each in targets.values() for target in each})
-        self._sink.wakeups.worked({task: each[-1].timer for task, each in reports.value.items()})  # type: ignore[misc]
+        self._stores.wakeups.worked({task: each[-1].timer for task, each in reports.value.items()})  # type: ignore[misc]
         self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
+        self.tokens = tokens_of(reports.value)  # type: ignore[arg-type]
         return summed(Outcome(None, batch.offsets), reports.value, self._copies)
 
     def _done(self, copies: list[Restored], **beside: Any) -> None:
@@ -133,27 +136,10 @@ class InProcess:
         if copies:
             print(json.dumps({"copies": {each.changelog.partition: each.position for each in copies}}), flush=True)
 
-    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        return self._copies.held(partitions)
-
-    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
-        return self._sink.wakeups.due(partitions, once=once)
-
-    def restore(self, seconds: float) -> bool:
-        jobs, seconds = self._copies.between_batches(seconds)
+    def restore(self, jobs: Sequence[RestoreJob], seconds: float) -> bool:
         work: Any = StatefulTask(self._config, [], self._work, {}, jobs=RestoreJobs((), seconds))
-        done = list(work.restore(jobs))
-        self._done(done)
-        return bool(jobs)
-
-    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return self._sink.log_ends(partitions)
-
-    def settle(self) -> None:
-        """What is aside stays so: applications of these tests are killed."""
-
-    def restoring(self) -> Mapping[str, Restoring]:
-        return self._copies.restoring()
+        self._done(list(work.restore(jobs)))
+        return True
 
     def cancel(self) -> None:
         """Tasks are short."""
@@ -163,6 +149,11 @@ class InProcess:
 
     def activity(self) -> object:
         return time.monotonic()
+
+
+class Between(BetweenStatefulBatches):
+    def settle(self) -> None:
+        """What is aside stays so: applications of these tests are killed."""
 
 
 TOTALS = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
@@ -222,10 +213,15 @@ SUMS = Aggregation(
 )
 
 
-def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = numbers) -> None:
+def main(
+    operator: Any = TOTALS,
+    columns: pa.Schema = COLUMNS,
+    function: Any = numbers,
+    migrate: Mapping[str, str | None] | None = None,
+) -> None:
     """`function` makes rows of `columns` of records, for the operator."""
     bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
-    standbys, node = more[:1], OperatorNode(operator, columns, "totals")
+    standbys, node = more[:1], OperatorNode(operator, columns, "totals", migrate=migrate)
     has_several, tables = more[2:] == ["several"], [name for name in more[2:] if name != "several"]
     if has_several:
         function, node = grouped_numbers, OperatorNode(SUMS, NUMBERED, "totals")
@@ -264,36 +260,38 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
         state=State(standbys=int(standbys[0]) if standbys else 0),
         tuning=Tuning(acceptable_lag=20, max_warmups=6),
     )
-    to = KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000})
-    sink = StateSink(to, options, plans)
-    sink.purge.interval = 0.5
+    sink = KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000})
+    stores = Stores(options, plans, out)
+    stores.purge.interval = 0.5
     sink.open(None, group)  # type: ignore[arg-type]
-    sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
+    stores.open(group, sink)
+    bound = sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     definitions = {name: each for plan in plans for name, each in plan.definitions.items()}
     kinds, found = {}, {}
-    for each, changelog in zip((node for plan in plans for node in plan.nodes), sink.changelogs, strict=True):
+    for each, changelog in zip((node for plan in plans for node in plan.nodes), stores.changelogs, strict=True):
         place = Place(state_dir, changelog.topic, changelog.topic_id)
         kinds[each.store] = StoreKind(place, definitions[each.store])
         found |= {changelog[task]: offset for task, offset in stores_found(place).items()}
     work = TopologyPlan(tuple(plans), kinds, out)
     if work.places:
-        sink.copies.found({process_id(work.places[0]): found})
+        stores.copies.found({process_id(work.places[0]): found})
     own = replace(options, state=State(dir=state_dir))
     joins = [
         TableJoins.open(own, each.tables, each.own_sources, each.subtopology.number) for each in plans if each.tables
     ]
-    runner = InProcess(config, work, sink, float(open_seconds), function, joins)
-    member = sink.member(options)
+    runner = InProcess(config, work, stores, float(open_seconds), function, joins)
+    member = stores.member(options)
     loop = DriverLoop(
-        *(member, runner, sink, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
-        between_batches=runner,
+        *(member, runner, bound, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
+        between_batches=Between(runner, stores, lambda: None),
     )
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     member.start(60)
     try:
         loop.run(available_now=False)
     finally:
+        stores.close()
         sink.close()
         member.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from roster.model import TopicPartition
@@ -47,6 +48,12 @@ class Place(Protocol):
     def polars(self) -> Any:
         """The newest snapshot, as a frame of polars'."""
 
+    def live_files(self) -> set[str]:
+        """Names of the newest snapshot's data files."""
+
+    def files(self) -> set[str]:
+        """Names of all data files in the folder."""
+
 
 class DeltaPlace:
     def __init__(self, folder: str, server: Server | None = None) -> None:
@@ -85,12 +92,18 @@ class DeltaPlace:
 
         return polars.read_delta(f"{self.root}/table", storage_options=self.options)
 
+    def live_files(self) -> set[str]:
+        return {uri.rpartition("/")[2] for uri in self.table().file_uris()}
+
+    def files(self) -> set[str]:
+        return {path.name for path in Path(self.root).rglob("*.parquet")}
+
 
 class IcebergPlace:
     """A catalog in SQLite beside the warehouse, or where that is on a server, in the folder alone."""
 
     def __init__(self, folder: str, server: Server | None = None) -> None:
-        self.is_remote = server is not None
+        self.is_remote, self.folder = server is not None, folder
         warehouse = f"s3://tables{folder}/warehouse" if server else f"file://{folder}/warehouse"
         self.catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": warehouse}
         if server is not None:
@@ -125,6 +138,12 @@ class IcebergPlace:
         options = {names.get(name, f"aws_{name.replace('-', '_')}"): value for name, value in s3.items()}
         options |= {"aws_allow_http": "true"} if s3 else {}
         return polars.scan_iceberg(self.table(), storage_options=options or None).collect()
+
+    def live_files(self) -> set[str]:
+        return {task.file.file_path.rpartition("/")[2] for task in self.table().scan().plan_files()}
+
+    def files(self) -> set[str]:
+        return {path.name for path in Path(self.folder).rglob("*.parquet")}
 
 
 PLACES = {"delta": DeltaPlace, "iceberg": IcebergPlace}

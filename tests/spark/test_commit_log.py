@@ -104,9 +104,9 @@ def copy(log: CommitLog, place: Memory, owner: Owner, step: int, most: int = 100
         span = Range(at, min(at + step, LOG_END[T0]))
         if not span.size:
             return
-        stage = log.stage({T0: span})
-        place.create(f"{stage}/part.txt", "".join(f"{T0} {offset}\n" for offset in range(*span)).encode())
-        log.commit(owner, {T0: span}, stage, ["part.txt"], span.size)
+        folder = log.new_folder({T0: span})
+        place.create(f"{folder}/part.txt", "".join(f"{T0} {offset}\n" for offset in range(*span)).encode())
+        log.commit(owner, {T0: span}, folder, ["part.txt"], span.size)
 
 
 T0_ROWS = sorted(f"{T0} {offset}" for offset in range(LOG_END[T0]))
@@ -119,15 +119,15 @@ class Writer:
         self.root, self.owner, self.step = root, owner, step
         self.log = CommitLog(place or Storage(str(root)), checkpoint_every=2)
 
-    def stage(self, ranges: dict[TopicPartition, Range]) -> tuple[str, list[str]]:
-        stage = self.log.stage(ranges)
+    def uncommitted(self, ranges: dict[TopicPartition, Range]) -> tuple[str, list[str]]:
+        folder = self.log.new_folder(ranges)
         files = []
         for partition, span in ranges.items():
-            file = self.root / stage / f"part-{partition.partition}.txt"
+            file = self.root / folder / f"part-{partition.partition}.txt"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{partition} {offset}\n" for offset in range(*span)))
             files.append(file.name)
-        return stage, files
+        return folder, files
 
     def work(self, partitions: tuple[TopicPartition, ...] = (T0, T1)) -> None:
         self.log.prepare()
@@ -140,8 +140,8 @@ class Writer:
             ranges = {p: span for p, span in ranges.items() if span.size}
             if not ranges:
                 return
-            stage, files = self.stage(ranges)
-            self.log.commit(self.owner, ranges, stage, files, sum(span.size for span in ranges.values()))
+            folder, files = self.uncommitted(ranges)
+            self.log.commit(self.owner, ranges, folder, files, sum(span.size for span in ranges.values()))
 
 
 def visible(root: Path) -> list[str]:
@@ -149,7 +149,7 @@ def visible(root: Path) -> list[str]:
     return sorted(line for path in root.rglob("*.txt") for line in path.read_text().splitlines())
 
 
-def staged(root: Path) -> list[str]:
+def left(root: Path) -> list[str]:
     """What is left in the staging folder beside the root."""
     return sorted(path.name for path in (root.parent / f".{root.name}.staging").iterdir() if path.name != "_roster.txt")
 
@@ -178,7 +178,7 @@ def test_a_crash_at_any_operation_loses_and_doubles_nothing(tmp_path: Path, afte
         assert len(seen) == len(set(seen)), "a reader never sees a row twice"
         Writer(root, B).work()
         assert visible(root) == ALL, f"crash at operation {at}"
-        assert staged(root) == [], "nothing is left staged"
+        assert left(root) == [], "nothing uncommitted is left"
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -218,9 +218,9 @@ def test_two_writers_of_different_partitions_interleave(tmp_path: Path) -> None:
     first.log.claim((T0,), A)
     second.log.claim((T1,), B)
     one, two = {T0: Range(0, 10)}, {T1: Range(0, 5)}
-    staged, staged_too = first.stage(one), second.stage(two)
-    assert second.log.commit(B, two, *staged_too, 5).version == 3
-    assert first.log.commit(A, one, *staged, 10).version == 4, "the version was taken, the ranges were not"
+    mine, mine_too = first.uncommitted(one), second.uncommitted(two)
+    assert second.log.commit(B, two, *mine_too, 5).version == 3
+    assert first.log.commit(A, one, *mine, 10).version == 4, "the version was taken, the ranges were not"
     assert CommitLogOf(tmp_path).positions == {T0: 10, T1: 5}
 
 
@@ -236,11 +236,11 @@ def test_a_writer_without_a_claim_or_at_the_wrong_offset_is_fenced_and_its_files
     for claim, span, why in [(False, Range(0, 5), "claimed by no member"), (True, Range(5, 9), "stands at 0")]:
         if claim:
             writer.log.claim((T0,), A)
-            writer.log.commit(A, {T0: Range(0, 0)}, *writer.stage({}), 0)
-        stage, files = writer.stage({T0: span})
+            writer.log.commit(A, {T0: Range(0, 0)}, *writer.uncommitted({}), 0)
+        folder, files = writer.uncommitted({T0: span})
         with pytest.raises(SinkFencedError, match=why):
-            writer.log.commit(A, {T0: span}, stage, files, span.size)
-        assert not (tmp_path / stage).exists()
+            writer.log.commit(A, {T0: span}, folder, files, span.size)
+        assert not (tmp_path / folder).exists()
     assert visible(tmp_path) == []
 
 
@@ -252,7 +252,7 @@ def test_what_another_kind_of_member_did_and_committed_is_passed_over(tmp_path: 
     assert again.claim((T0, T1), B, {T0: 25, T1: 28}) == {T0: 30, T1: 28}
     assert CommitLogOf(tmp_path).positions == {T0: 30, T1: 28}
     span = {T1: Range(28, 29)}
-    again.commit(B, span, *Writer(tmp_path, B).stage(span), 1)
+    again.commit(B, span, *Writer(tmp_path, B).uncommitted(span), 1)
     assert visible(tmp_path) == sorted([*ALL, "t-1 28"])
 
 
@@ -330,11 +330,11 @@ def test_published_names_keep_partition_folders_and_sort_in_commit_order(tmp_pat
     writer = Writer(tmp_path, A)
     writer.log.open()
     writer.log.claim((T0,), A)
-    stage = writer.log.stage({T0: Range(0, 1)})
-    file = tmp_path / stage / "day=1" / "part-00000-abc.c000.snappy.parquet"
+    folder = writer.log.new_folder({T0: Range(0, 1)})
+    file = tmp_path / folder / "day=1" / "part-00000-abc.c000.snappy.parquet"
     file.parent.mkdir(parents=True)
     file.write_text("x")
-    writer.log.commit(A, {T0: Range(0, 1)}, stage, ["day=1/part-00000-abc.c000.snappy.parquet"], 1)
+    writer.log.commit(A, {T0: Range(0, 1)}, folder, ["day=1/part-00000-abc.c000.snappy.parquet"], 1)
     assert (tmp_path / "day=1" / "part-0000000002-00000.c000.snappy.parquet").exists()
 
 
@@ -404,9 +404,11 @@ def test_an_entry_whose_writer_slept_and_died_before_it_looked_at_the_checkpoint
     asleep = CommitLog(place, checkpoint_every=2)
     asleep.open()
     copy(CommitLog(place, checkpoint_every=2), place, B, 1, 12)
-    stage = "../.out.staging/dead"
-    place.create(f"{stage}/part.txt", b"t-0 3\n")
-    stale = Entry(asleep.version + 1, A, ranges={T0: Range(3, 4)}, stage=stage, files=[(f"{stage}/part.txt", "x.txt")])
+    folder = "../.out.staging/dead"
+    place.create(f"{folder}/part.txt", b"t-0 3\n")
+    stale = Entry(
+        asleep.version + 1, A, ranges={T0: Range(3, 4)}, folder=folder, files=[(f"{folder}/part.txt", "x.txt")]
+    )
     assert place.create(f"{LOG}/{stale.version:020}.json", stale.encode()), "its version was trimmed"
     asleep.refresh()
     asleep.complete()
@@ -438,7 +440,7 @@ def test_a_staging_folder_that_is_missing_while_files_wait_there_is_an_error(tmp
     assert CommitLogOf(root).positions == LOG_END, "nothing waits there: it may be removed"
 
 
-def test_where_nothing_can_be_made_beside_the_path_files_are_staged_below_it(
+def test_where_nothing_can_be_made_beside_the_path_files_wait_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Storage, "can_publish_from", lambda self, folder: False)

@@ -20,7 +20,8 @@ from roster.spark.state import definition_check
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.definition_check import DefinitionCheck
 from roster.spark.state.store_targets import StoreTargets
-from roster.spark.state.tasks.processing import Place, process_batch
+from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.processing import process_batch
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.tasks.reader import ReaderConfig
 from roster.state.aggregate import Aggregate, Aggregation, Update
@@ -140,6 +141,26 @@ def test_stores_of_one_kind_whose_names_were_swapped_are_refused(cluster: Cluste
         cluster.written(*apart).check()
     cluster.written(one).check()
     cluster.written(plan(("two", FIRST))).check()
+
+
+def test_a_release_is_the_first_one_until_a_partition_is_changed(cluster: Cluster) -> None:
+    old = plan(("s", TOTALS), ("kept", FIRST))
+    more = Aggregation(("k",), COUNT | {"last": Aggregate.parse("max(at)")})
+    new = plan(("s", more), ("kept", FIRST))
+
+    def is_first() -> bool:
+        checked = cluster.written(new)
+        checked.check()
+        return checked.is_first
+
+    assert not is_first(), "nothing is written"
+    cluster.append(old, "kept", 0)
+    assert not is_first(), "no store changes"
+    for partition in (0, 1):
+        cluster.append(old, "s", partition)
+        assert is_first()
+    cluster.append(new, "s", 1)
+    assert not is_first(), "another member of this release has begun"
 
 
 class Counting:

@@ -14,7 +14,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from roster.spark import KafkaSink, Pipeline, PipelineError, Window
-from roster.spark.state.sink import StateSink
+from roster.spark.state.stores import Stores
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
@@ -83,10 +83,13 @@ RELEASES: dict[str, Release] = {
     "key": (lambda made: made.aggregate("at", {"n": "count(*)"}), ROWS, r"\(shop string\), .* \(at timestamp"),
     "keys": (lambda made: made.aggregate(["shop", "item"], {"n": "count(*)"}), ROWS, r"\(shop string, item string\)"),
     "key type": (totals, "shop int", r"keys \(shop string\), and this pipeline has keys \(shop int32\)"),
-    "aggregates": (
-        lambda made: made.aggregate("shop", {"n": "count(*)", "s": "sum(price)"}),
+    "another name": (
+        lambda made: made.aggregate("shop", {"orders": "count(*)"}),
         ROWS,
-        r"aggregates \(n count\(\*\) int64\), .* \(n count\(\*\) int64, s sum\(price\) double\)",
+        (
+            r"written with orders none, and this pipeline has orders count\(\*\) int64\. migrate={'orders': 'n'} if it"
+            r" is 'n' under another name, migrate={'orders': None} if it begins anew"
+        ),
     ),
     "operator": (
         lambda made: made.deduplicate("shop", within=HOUR, column="at", store="aggregates"),
@@ -111,14 +114,14 @@ def test_the_totals_go_on_after_each_release_that_was_refused(
     expected = Counter({10: 10, 20: 10})
     assert shops.results() == expected
     before, members = shops.kept(), 0
-    member = StateSink.member
+    member = Stores.member
 
     def counted(*given: Any) -> Any:
         nonlocal members
         members += 1
         return member(*given)
 
-    monkeypatch.setattr(StateSink, "member", counted)
+    monkeypatch.setattr(Stores, "member", counted)
     for number, (release, columns, message) in enumerate(RELEASES.values()):
         if number == len(RELEASES) // 2:
             shops.send()  # the first ones have no new records
@@ -128,6 +131,37 @@ def test_the_totals_go_on_after_each_release_that_was_refused(
     assert members == 0, "none has joined"
     shops.run(totals(shops.pipeline()))
     assert (shops.results(), members) == (expected + Counter({30: 10}), 1)
+
+
+def test_results_may_be_added_reordered_renamed_and_left_out_and_the_totals_go_on(
+    spark: SparkSession, topics: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    shops = Shops(spark, topics)
+
+    def released(aggregates: dict[str, str], migrate: Any = None) -> dict[str, Any]:
+        """Send ten records of each shop, run the release, and return the last results of a shop."""
+        shops.send()
+        shops.run(shops.pipeline().aggregate("shop", aggregates, migrate=migrate))
+        found = {key: json.loads(value or b"") for _, key, value in committed_records(topics, shops.out)}
+        assert len({json.dumps({**each, "shop": ""}) for each in found.values()}) == 1, "of each shop the same"
+        return {name: value for name, value in found[b"s3"].items() if name != "shop"}
+
+    assert released({"n": "count(*)", "paid": "sum(price)"}) == {"n": 10, "paid": 10.0}
+    with caplog.at_level("INFO", "roster.spark.state.definition_check"):
+        later = {"highest": "max(price)", "paid": "sum(price)", "n": "count(*)"}
+        assert released(later) == {"highest": 1.0, "paid": 20.0, "n": 20}
+    said = [line for line in caplog.messages if "changes in place" in line]
+    assert [line.partition("in place: ")[2].partition(":")[0] for line in said] == ["highest", "order"]
+    renamed = {"orders": "count(*)", "mean": "avg(price)"}
+    assert released(renamed, {"orders": "n", "mean": None}) == {"orders": 30, "mean": 1.0}
+    with pytest.raises(PipelineError, match=r"a newer release has changed its state: .*Stop this release, or take"):
+        released(later)
+    assert released(renamed) == {"orders": 50, "mean": 1.0}, "those of the refused release, too"
+
+    def summed(rows: Any) -> Any:
+        return rows.append_column("paid", rows["sum of mean"])
+
+    assert released({"paid": "sum(price)", "orders": "count(*)"}, summed) == {"paid": 40.0, "orders": 60}
 
 
 def test_a_new_release_beside_the_old_one_is_refused_and_that_goes_on(spark: SparkSession, topics: Topics) -> None:
@@ -143,6 +177,31 @@ def test_a_new_release_beside_the_old_one_is_refused_and_that_goes_on(spark: Spa
         until(lambda: shops.results()[20] == 10, what="the next totals")
     finally:
         old.stop()
+
+
+def test_a_release_that_changes_the_state_joins_when_the_old_one_has_left(spark: SparkSession, topics: Topics) -> None:
+    shops = Shops(spark, topics)
+    shops.send()
+    old = totals(shops.pipeline()).write(KafkaSink(topics.bootstrap, shops.out)).start()
+    new = shops.pipeline().aggregate("shop", {"n": "count(*)", "paid": "sum(price)"})
+    try:
+        until(lambda: shops.results()[10] == 10, what="the first totals")
+        new.write(KafkaSink(topics.bootstrap, shops.out)).start()
+        until(lambda: new.status == "waiting for the earlier release", what="the new release")
+        shops.send()
+        until(lambda: shops.results()[20] == 10, what="totals of the old release")
+        assert new.status == "waiting for the earlier release"
+        old.stop()
+        old.wait()
+        until(lambda: new.status == "running", what="the new release to join")
+        shops.send()
+        until(lambda: shops.results()[30] == 10, what="totals of the new release")
+    finally:
+        old.stop()
+        new.stop()
+        new.wait()
+    last = json.loads(committed_records(topics, shops.out)[-1][2] or b"")
+    assert (last["n"], last["paid"]) == (30, 10.0)
 
 
 class Counting(StatefulProcessor):
@@ -178,7 +237,7 @@ def test_a_processor_goes_on_with_its_own_variables_only(spark: SparkSession, to
     shops.send()
     for made, message in [
         (counted(Counting("total")), r"'processor' of the group .*state variable 'count'.*deleteIfExists\('count'\)"),
-        (counted(Counting(schema="n double")), r"'count': its field 'n' was written as int64 and is double"),
+        (counted(Counting(schema="n int")), r"'count': its field 'n' was written as int64 and is int32"),
         (counted(Counting(), "ProcessingTime"), r"time_mode None, and this pipeline has time_mode ProcessingTime"),
         (shops.pipeline().aggregate("shop", {"n": "count(*)"}, store="processor"), "operator transform_with_state"),
     ]:
@@ -188,7 +247,7 @@ def test_a_processor_goes_on_with_its_own_variables_only(spark: SparkSession, to
     shops.run(counted(Counting(schema="n long, more string")))
     assert shops.results() == Counter({10: 10, 20: 10}), "a field may be added"
     shops.send()
-    with pytest.raises(PipelineError, match="its field 'more' was written as string and is not there"):
+    with pytest.raises(PipelineError, match="a newer release has added its field 'more'"):
         shops.run(counted(Counting()))
     shops.run(counted(Counting("total", gives_up="count")))
     assert shops.results() == Counter({10: 20, 20: 10}), "what is given up begins anew"

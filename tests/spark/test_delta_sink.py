@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from roster.spark import DeltaSink, PipelineError, SinkFencedError
 from tests.spark.table_places import T0, T1, DeltaPlace, batch, opened, plain, rows
-from tests.spark.table_worker import GROUP, SCHEMA, staged
+from tests.spark.table_worker import GROUP, SCHEMA, uncommitted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ def test_what_a_commit_has_beside_files(place: DeltaPlace) -> None:
     sink = opened(place.sink(partition_by=["shop"]), T0, T1)
     for ranges in ({T0: (0, 10)}, {T0: (10, 12), T1: (0, 7)}):
         each = batch(ranges)
-        sink.commit(staged(sink, each), each)
+        sink.commit(uncommitted(sink, each), each)
     assert place.table().version() == 2
     assert place.table().metadata().partition_columns == ["shop"]
     assert place.table().transaction_version("roster/g/t/0") == 12
@@ -53,7 +53,7 @@ def test_owners_of_other_partitions_do_not_disturb_each_other(place: DeltaPlace)
     one, two = opened(place.sink(), T0), opened(place.sink(), T1)
     for start in range(0, 30, 10):
         first, second = batch({T0: (start, start + 10)}), batch({T1: (start, start + 10)})
-        both = staged(one, first), staged(two, second)
+        both = uncommitted(one, first), uncommitted(two, second)
         one.commit(both[0], first)
         two.commit(both[1], second)
     assert rows(place) == plain({0: 30, 1: 30})
@@ -62,14 +62,14 @@ def test_owners_of_other_partitions_do_not_disturb_each_other(place: DeltaPlace)
 def test_a_position_that_another_sink_has_passed_moves_up(place: DeltaPlace) -> None:
     sink = opened(place.sink(), T0)
     first = batch({T0: (0, 5)})
-    sink.commit(staged(sink, first), first)
+    sink.commit(uncommitted(sink, first), first)
     assert sink.claim([T0, T1], first.owner, {T0: 8, T1: 3}) == {T0: 8}
     second = batch({T0: (8, 9)})
-    sink.commit(staged(sink, second), second)
+    sink.commit(uncommitted(sink, second), second)
     assert sink.positions(GROUP, [T0]) == {T0: 9}
     gap = batch({T0: (12, 13)})
     with pytest.raises(SinkFencedError, match="stands at 9, not at 12"):
-        sink.commit(staged(sink, gap), gap)
+        sink.commit(uncommitted(sink, gap), gap)
 
 
 def test_a_commit_whose_answer_is_lost_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,11 +84,11 @@ def test_a_commit_whose_answer_is_lost_counts_once(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", lossy)
     only = batch({T0: (0, 10)})
-    sink.commit(staged(sink, only), only)
+    sink.commit(uncommitted(sink, only), only)
     assert len(calls) == 1
     assert rows(place) == plain({0: 10})
     second = batch({T0: (10, 11)})
-    sink.commit(staged(sink, second), second)
+    sink.commit(uncommitted(sink, second), second)
     assert rows(place) == plain({0: 11})
 
 
@@ -102,7 +102,7 @@ def test_a_storage_that_goes_on_failing_is_one_error(tmp_path: Path, monkeypatch
     monkeypatch.setattr(time, "sleep", lambda _: None)
     only = batch({T0: (0, 10)})
     with pytest.raises(PipelineError, match=r"DeltaSink: 100 commits in a row failed .* with the disk is full"):
-        sink.commit(staged(sink, only), only)
+        sink.commit(uncommitted(sink, only), only)
 
 
 def test_what_a_commit_says_of_its_files(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_what_a_commit_says_of_its_files(tmp_path: Path) -> None:
     found = {add["partitionValues"]["flag"]: json.loads(add["stats"]) for add in added}
     assert found["true"] == {
         "numRecords": 2,
-        "minValues": {"n": 1, "text": "a"},
-        "maxValues": {"n": 1, "text": "c"},
+        "minValues": {"n": 1, "text": "a", "at": "2024-02-29T01:02:03.456Z", "long": "x" * 32},
+        "maxValues": {"n": 1, "text": "c", "at": "2024-02-29T01:02:03.457Z", "long": "x" * 32 + "\U0010ffff"},
         "nullCount": {"n": 1, "text": 0, "at": 1, "long": 0},
     }
     read = place.table().to_pyarrow_table().sort_by("text").to_pylist()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from roster.model import TopicPartition
 from roster.spark.batch import Range, Restoring
 from roster.spark.driver.loop import DriverLoop
+from roster.spark.driver.runner_protocol import BetweenBatches
+from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options, Tuning
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink, StillGuard
 
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from roster.spark.batch import Batch
 
-class FakeCopies:
+
+class FakeCopies(BetweenBatches):
     """Restores `needs` in so many pieces each, and then has `spare` pieces of work on copies of others."""
 
     def __init__(self, needs: Mapping[TopicPartition, int], spare: int = 0) -> None:
@@ -25,6 +29,16 @@ class FakeCopies:
         self.between_ends: dict[TopicPartition, int] = {}
         self.timers: list[tuple[bool, set[TopicPartition]]] = []
         """What each look at timers is to find, and whether only a run's first ones count."""
+        self.told: list[tuple[str, set[TopicPartition]]] = []
+
+    def took(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("took", set(partitions)))
+
+    def committed(self, batch: Batch) -> None:
+        self.told.append(("committed", set(batch.ranges)))
+
+    def aborted(self, batch: Batch) -> None:
+        self.told.append(("aborted", set(batch.ranges)))
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(each for each in partitions if self.needs.get(each))
@@ -74,6 +88,32 @@ def test_a_task_is_not_read_before_it_is_restored_and_others_are() -> None:
     assert [set(batch.ranges) for batch in setup.runner.batches] == [{P1}, {P0}]
     assert copies.pieces == [0.2] * 3, "as long as a look for records would have waited"
     assert setup.member.offsets == {P0: 10, P1: 20}
+
+
+def test_stores_are_told_which_partitions_come_and_how_each_batch_ends() -> None:
+    copies = FakeCopies({})
+    setup = Setup(copies, max_offsets_per_batch=2)
+
+    def lose(batch: Batch) -> None:
+        setup.runner.during = overtaken
+        setup.member.become(P1, lost=frozenset({P0}), generation=2)
+        setup.loop._guard.look(setup.member.ownership(), 0.0)
+
+    def overtaken(batch: Batch) -> None:
+        setup.runner.during = lambda batch: setup.loop.stop() if batch.number else None
+        raise SinkFencedError("another writer came first")
+
+    setup.runner.during = lose
+    setup.loop.run(available_now=True)
+    assert copies.told == [
+        ("took", {P0, P1}),
+        ("aborted", {P0, P1}),
+        ("took", {P1}),
+        ("aborted", {P1}),
+        ("took", {P1}),
+        ("committed", {P1}),
+        ("committed", {P1}),
+    ]
 
 
 def test_copies_of_others_have_the_time_without_input() -> None:

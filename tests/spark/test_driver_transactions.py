@@ -32,18 +32,18 @@ class TransactionalSink(FakeSink):
     def offset_metadata(self, owner: Owner) -> str:
         return f"owned by {owner.member_id}"
 
-    def commit(self, staged: list[tuple[TopicPartition, int]], batch: Batch) -> None:
+    def commit(self, written: list[tuple[TopicPartition, int]], batch: Batch) -> None:
         self.member.history.append(("together", batch.next_offsets, batch.owner.generation))
         if self.errors and (error := self.errors.pop(0)) is not None:
             raise error
-        self.records += staged
+        self.records += written
         self.member.offsets.update(batch.next_offsets)
 
-    def abort(self, staged: Any, batch: Batch) -> None:
+    def abort(self, written: Any, batch: Batch) -> None:
         self.member.history.append(("abort",))
 
 
-def staged() -> tuple[DriverLoop, FakeMember, TransactionalSink, list[Progress]]:
+def scripted() -> tuple[DriverLoop, FakeMember, TransactionalSink, list[Progress]]:
     member = FakeMember({P0: 10, P1: 20})
     sink = TransactionalSink(member)
     options = Options(spark=None, bootstrap="b:1", group="g", topics=("t",), tuning=Tuning(min_offsets_per_task=1))
@@ -59,7 +59,7 @@ EVERYTHING = sorted([(P0, offset) for offset in range(10)] + [(P1, offset) for o
 
 
 def test_what_is_open_ends_before_offsets_are_read_and_the_claim_comes_before_the_batch() -> None:
-    loop, member, sink, reports = staged()
+    loop, member, sink, reports = scripted()
     loop.run(available_now=True)
     assert member.history == [
         ("take over", {P0, P1}),
@@ -71,7 +71,7 @@ def test_what_is_open_ends_before_offsets_are_read_and_the_claim_comes_before_th
 
 
 def test_a_commit_whose_outcome_is_open_is_repeated_under_the_generation_of_then() -> None:
-    loop, member, sink, _ = staged()
+    loop, member, sink, _ = scripted()
     sink.errors = [CommitRetriable("between two generations"), UnreachableError("no broker"), None]
     member.script = [lambda: member.become(P0, P1, generation=2)]
     loop.run(available_now=True)
@@ -81,7 +81,7 @@ def test_a_commit_whose_outcome_is_open_is_repeated_under_the_generation_of_then
 
 
 def test_a_fenced_batch_is_aborted_and_read_again_from_where_the_group_stands() -> None:
-    loop, member, sink, _ = staged()
+    loop, member, sink, _ = scripted()
     sink.errors = [SinkFencedError("another producer has the transactional id")]
     loop.run(available_now=True)
     assert [entry[0] for entry in member.history] == [
@@ -92,7 +92,7 @@ def test_a_fenced_batch_is_aborted_and_read_again_from_where_the_group_stands() 
 
 
 def test_partitions_lost_while_the_outcome_is_open_end_the_transaction() -> None:
-    loop, member, sink, _ = staged()
+    loop, member, sink, _ = scripted()
     sink.errors = [CommitRetriable("no coordinator")]
     member.script = [lambda: member.become(P1, generation=2, lost=frozenset({P0}))]
     loop.run(available_now=True)
@@ -101,7 +101,7 @@ def test_partitions_lost_while_the_outcome_is_open_end_the_transaction() -> None
 
 
 def test_partitions_that_left_and_came_back_do_not_count_under_the_old_work(monkeypatch: Any) -> None:
-    loop, member, sink, _ = staged()
+    loop, member, sink, _ = scripted()
     confirm = member.confirm
     answers = [CommitFenced("1 partitions were lost", partitions={P0})]
 
@@ -117,7 +117,7 @@ def test_partitions_that_left_and_came_back_do_not_count_under_the_old_work(monk
 
 
 def test_without_its_claim_a_partition_is_not_worked_on() -> None:
-    loop, member, sink, _ = staged()
+    loop, member, sink, _ = scripted()
     member.commit_errors = [CommitRetriable("no coordinator")]
     member.script = [lambda: member.become(P0, P1, generation=1)]
     loop.run(available_now=False)

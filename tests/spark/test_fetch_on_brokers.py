@@ -22,7 +22,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from roster.model.address import parse_addresses
 from roster.records import fetch
 from roster.records.fetch import read_ranges
-from roster.records.ranges import FetchError, Settings
+from roster.records.fetch_decisions import FetchError, Settings
 from roster.testing.broker import BrokerProcess
 from tests.real.realparts.apache import ApacheKafka
 from tests.spark.librdkafka_reader import consumed

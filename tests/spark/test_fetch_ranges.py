@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roster.records.fetch_decisions import ANY, FetchError, Knowledge, Ranges, Settings
 from roster.records.native import kernel
-from roster.records.ranges import ANY, FetchError, Knowledge, Ranges, Settings
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.columns.reader import RecordColumns
 from roster.wire.frames import decode_response, encode_response

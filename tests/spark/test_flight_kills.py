@@ -22,10 +22,10 @@ import pytest
 
 from roster.cli.demo import oracle
 from roster.cli.demo.environment import flights, in_order
-from roster.cli.demo.state_jobs import AIRCRAFT, CARRIERS
+from roster.cli.demo.jobs import AIRCRAFT, CARRIERS
 from roster.client import ClientError
 from tests.real.realparts.apache import ApacheKafka, free_ports
-from tests.spark.programs import ENVIRONMENT
+from tests.spark.programs import environment
 from tests.spark.spark_topics import Topics
 from tests.spark.test_transactional_kills import quick_broker
 from tests.waiting import until
@@ -54,7 +54,7 @@ class Application:
         command = [sys.executable, "-m", "roster.cli.demo.application", *words]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=ENVIRONMENT, start_new_session=True
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
             )
 
     def send(self, number: int) -> None:
@@ -144,7 +144,7 @@ def streaming(bootstrap: str, path: Path, rate: float) -> Iterator[Callable[[], 
         subprocess.Popen(
             [*roster, "load", str(path), "--topic", job.topic, "--key", *job.key, *options],
             stdout=subprocess.DEVNULL,
-            env=ENVIRONMENT,
+            env=environment(),
         )
         for job in JOBS
     ]

@@ -13,7 +13,7 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 from roster.model import TopicPartition
 from roster.spark import IcebergSink, PipelineError, SinkFencedError
 from tests.spark.table_places import T0, T1, IcebergPlace, batch, opened, plain, rows
-from tests.spark.table_worker import GROUP, SCHEMA, staged
+from tests.spark.table_worker import GROUP, SCHEMA, uncommitted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def test_what_a_snapshot_has_beside_files(place: IcebergPlace) -> None:
     sink = opened(place.sink(partition_by=["shop"]), T0, T1)
     for ranges in ({T0: (0, 10)}, {T0: (10, 12), T1: (0, 7)}):
         each = batch(ranges)
-        sink.commit(staged(sink, each), each)
+        sink.commit(uncommitted(sink, each), each)
     assert len(place.table().snapshots()) == 2
     assert place.table().scan(row_filter="shop = 1").to_arrow()["shop"].to_pylist() == [1] * 6
     assert place.table().current_snapshot().summary["roster.positions.g"] == '{"t":{"0":12,"1":7}}'
@@ -39,7 +39,7 @@ def test_what_a_snapshot_has_beside_files(place: IcebergPlace) -> None:
 def test_positions_outlive_the_snapshots_of_others(place: IcebergPlace) -> None:
     sink = opened(place.sink(), T0)
     first = batch({T0: (0, 3)})
-    sink.commit(staged(sink, first), first)
+    sink.commit(uncommitted(sink, first), first)
     table = place.table()
     table.append(table.scan().to_arrow().slice(0, 1))
     assert sink.positions(GROUP, [T0]) == {T0: 3}
@@ -51,7 +51,7 @@ def test_a_commit_that_is_overtaken_looks_at_the_positions_again(
 ) -> None:
     one, two = opened(place.sink(), T0, T1), opened(place.sink(), T0, T1)
     mine, other = batch({T0: (0, 10)}), batch({theirs: (0, 4)})
-    files = staged(one, mine), staged(two, other)
+    files = uncommitted(one, mine), uncommitted(two, other)
     commit = IcebergSink._try_commit
     overtaken: list[bool] = []
 
@@ -75,7 +75,7 @@ def test_a_commit_that_is_overtaken_looks_at_the_positions_again(
 def test_a_commit_whose_answer_is_lost_counts_once(place: IcebergPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = opened(place.sink(), T0)
     only = batch({T0: (0, 10)})
-    files = staged(sink, only)
+    files = uncommitted(sink, only)
     commit = Transaction.commit_transaction
     calls = []
 

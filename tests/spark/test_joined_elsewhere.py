@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from roster.spark.sinks.base import Sink
+    from roster.spark.sinks.batch_sink import BatchSink
     from tests.spark.spark_topics import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -78,7 +78,7 @@ class Orders:
             if number > 1 and order["id"] != 3
         ]
 
-    def pipeline(self, spark: SparkSession, sink: Sink, state_dir: Path) -> Pipeline:
+    def pipeline(self, spark: SparkSession, sink: BatchSink, state_dir: Path) -> Pipeline:
         made = Pipeline(spark, self._topics.bootstrap, self.group, self.topic, state=State(dir=str(state_dir)), **QUICK)
         made.json_columns(ORDERS).repartition("item", partitions=3)
         made.join_table(self.prices, "item", "price long").filter(pc.field("price") > 10)

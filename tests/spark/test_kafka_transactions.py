@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter
 from contextlib import ExitStack, closing
@@ -10,21 +11,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from roster.cli.root import run
 from roster.client import ClaimedBy, ClientError, CommitRetriable, GroupMember, OffsetAndMetadata, UnknownTopicError
 from roster.client import transactional_producer as producer_module
 from roster.model import TopicPartition, parse_addresses
+from roster.records.encoding import EncodedBatch, EncodingWriter
 from roster.records.produce import KafkaWriter, WriteError
-from roster.records.staging import StagedBatch, StagingWriter
-from roster.security import PLAINTEXT
+from roster.security import PLAINTEXT, parse_security
 from roster.spark import KafkaSink, PipelineError
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
-from roster.spark.sinks.base import Source
+from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.kafka_transactions import KafkaTransactions, transactional_id
+from tests.broker.secured import secured_broker
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.real.realparts.cluster import Cluster
 
@@ -59,12 +63,12 @@ class Application:
     def write(self, offset: int, *values: bytes) -> Batch:
         """A batch over all partitions that ends at an offset; records go to the first two partitions in turn."""
         partitions = pa.array([number % 2 for number in range(len(values))], pa.int32())
-        output = StagingWriter(self._writer).open()
+        output = EncodingWriter(self._writer).open()
         output.write(pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), "partition": partitions}))
-        staged: list[StagedBatch] = output.close() or []
+        encoded: list[EncodedBatch] = output.close() or []
         owned = self.member.ownership().partitions
         batch = Batch(0, self.owner, {p: Range(0, offset) for p in owned})
-        self.transactions.write([staged], self._writer, batch)
+        self.transactions.write([encoded], self._writer, batch)
         return batch
 
     def offsets(self, topics: Topics) -> set[int]:
@@ -251,3 +255,30 @@ def test_the_owner_beside_offsets_is_read_back_from_the_cluster(
     owner = ClaimedBy.of(found[TopicPartition(application.topic, 0)].metadata)
     assert owner is not None
     assert owner.member_id == application.owner.member_id
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_a_missing_right_to_transactions_is_named_with_the_command_that_grants_it(
+    tmp_path: Path, stateful: bool
+) -> None:
+    with secured_broker(tmp_path) as secured:
+        config = tmp_path / "admin.properties"
+        config.write_text("".join(f"{name}={value}\n" for name, value in secured.settings("admin").items()))
+
+        def roster(words: str) -> None:
+            assert run([*words.split(), "--bootstrap", secured.bootstrap, "--config", str(config)]) == 0
+
+        roster("acls add --allow User:otto --operation read --group g")
+        settings = secured.settings("otto")
+        sink = KafkaSink(secured.bootstrap, "t", security=settings, exactly_once=True)
+        if stateful:
+            sink.carry([])
+        source = Source(secured.bootstrap, "g", security=parse_security(settings))
+        with pytest.raises(PipelineError, match=r"no transactions: .*TRANSACTIONAL_ID_AUTHORIZATION_FAILED") as refused:
+            sink.bind(source)
+        assert ("leave exactly_once out" in str(refused.value)) == (not stateful)
+        command = re.search("`roster (.*)`", str(refused.value))
+        assert command is not None
+        roster(command[1].replace("User:NAME", "User:otto"))
+        with closing(sink):
+            assert sink.bind(source).commits_offsets

@@ -8,7 +8,7 @@ import pytest
 from roster.model.tasks import TaskId
 from roster.records.produce import WriteError
 from roster.spark.errors import PipelineError
-from roster.spark.state.runner import named_change
+from roster.spark.state.stateful_batches import named_change
 from roster.spark.state.tasks.processing import Report, large_change
 from roster.state.processor.overlay import Overlay
 from roster.state.processor.variables import Variables

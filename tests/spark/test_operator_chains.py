@@ -25,9 +25,10 @@ from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
 from roster.spark.state.changelogs import Changelog, Changelogs
-from roster.spark.state.runner import tokens_of, with_batch
+from roster.spark.state.stateful_batches import tokens_of, with_batch
 from roster.spark.state.store_targets import StoreTargets
-from roster.spark.state.tasks.processing import Place, process_batch
+from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.processing import process_batch
 from roster.spark.state.tasks.result_records import as_records
 from roster.spark.state.tasks.task import StatefulTask, StoreKind, TopologyPlan
 from roster.spark.tasks.reader import ReaderConfig
@@ -104,7 +105,7 @@ def declared(names: Sequence[str], repartitioned: Collection[int] = ()) -> Opera
     return made.aggregate("user", {"rows": "count(*)", "n": "sum(n)", "latest": "max(at)"}, store="totals")
 
 
-def stages_of(made: Operations) -> tuple[SubtopologyPlan, ...]:
+def plans_of(made: Operations) -> tuple[SubtopologyPlan, ...]:
     return subtopology_plans(Options(None, "b:9092", "g", ("t",)), made._declared, SHAPE, SHAPE)
 
 
@@ -322,7 +323,7 @@ def test_a_chain_equals_its_operators_alone(
     tmp_path_factory: pytest.TempPathFactory, names: Any, repartitioned: Any, sent: Any, script: Any
 ) -> None:
     sent = [*sent, *({"user": user, "n": 0, "at": at} for at in PASSED for user in USERS)]
-    plans = stages_of(declared(names, repartitioned))
+    plans = plans_of(declared(names, repartitioned))
     group = Group(plans, tmp_path_factory.mktemp("state"))
     group.send(sent)
     for befalls, number, sizes in script:
@@ -342,7 +343,7 @@ def test_results_that_go_on_may_leave_out_their_keys(*, is_repartitioned: bool, 
     if is_repartitioned:
         made.repartition("user")
     made.aggregate("user", {"rows": "count(*)"})
-    work = Group(stages_of(made), tmp_path).work()
+    work = Group(plans_of(made), tmp_path).work()
     assert list(StatefulTask(ReaderConfig("b:9092", "g"), [()], work, {}).read([0])) == [], "a warm-up"
 
 
@@ -404,7 +405,7 @@ def test_two_columns_of_one_name_are_refused(*, is_last: bool) -> None:
     if not is_last:
         made.repartition("user").aggregate("user", {"rows": "count(*)"})
     with pytest.raises(PipelineError, match=r"map_arrow: there are two columns 'user'. Give each a name of its own"):
-        stages_of(made)
+        plans_of(made)
 
 
 def failing(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -413,7 +414,7 @@ def failing(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def test_an_error_behind_an_operator_names_its_store(tmp_path: Path) -> None:
     made = OPERATORS["first rows"](OPERATORS["first rows"](Operations(SESSION), "one").map_arrow(failing, SHAPE), "two")
-    group = Group(stages_of(made), tmp_path)
+    group = Group(plans_of(made), tmp_path)
     group.send([{"user": "a", "n": 1, "at": BEGIN}])
     with pytest.raises(FunctionError, match="luck with 1, given results of the stateful operator with the store 'one'"):
         group.batch([9])
@@ -422,7 +423,7 @@ def test_an_error_behind_an_operator_names_its_store(tmp_path: Path) -> None:
 def test_a_task_of_another_release_ends_with_one_error_before_anything_is_written(tmp_path: Path) -> None:
     def release(text: str) -> tuple[SubtopologyPlan, ...]:
         made = OPERATORS["first rows"](Operations(SESSION), "one")
-        return stages_of(made.aggregate("user", {"n": text}, store="two"))
+        return plans_of(made.aggregate("user", {"n": text}, store="two"))
 
     group = Group(release("count(*)"), tmp_path)
     group.send({"user": "a", "n": number, "at": BEGIN + number * HOUR} for number in range(9))
@@ -448,7 +449,7 @@ def test_rows_that_come_by_key_are_not_late_for_a_window_behind(repartitioned: C
     if repartitioned:
         made.repartition("user", partitions=2)
     windows(made, "hours", Window("at", HOUR))
-    group = Group(stages_of(made), tmp_path)
+    group = Group(plans_of(made), tmp_path)
     group.send({"user": user, "n": 1, "at": BEGIN + number * HOUR} for number in range(9) for user in USERS)
     while group.batch([99]):
         pass

@@ -50,11 +50,11 @@ def test_rows_on_another_machines_disk_are_one_error_and_nothing_counts(
     first = batch(0, 0, 10)
     sink.commit(sink.write(spark.range(0, 10, 1, 2), first), first)
     second = batch(1, 10, 20)
-    staged = sink.write(spark.range(10, 20, 1, 2), second)
+    written = sink.write(spark.range(10, 20, 1, 2), second)
     # One executor's file is not on this disk.
     min((tmp_path / ".out.staging").rglob("part-*.parquet")).unlink()
     with pytest.raises(PipelineError, match=r"^path: executors wrote 10 rows, of which the driver finds 5 in .*share"):
-        sink.commit(staged, second)
+        sink.commit(written, second)
     assert not list((tmp_path / ".out.staging").rglob("*.parquet"))
     assert ParquetSink(tmp_path / "out").positions() == {T0: 10}
     assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(10))
@@ -65,11 +65,11 @@ def test_no_file_at_all_is_noticed_where_columns_become_folders(
 ) -> None:
     sink = opened(spark, tmp_path / "out", partition_by=["n"])
     only = batch(0, 0, 50)
-    staged = sink.write(counted(spark.range(50)), only)
+    written = sink.write(counted(spark.range(50)), only)
     for file in (tmp_path / ".out.staging").rglob("*.parquet"):
         file.unlink()
     with pytest.raises(PipelineError, match=r"executors wrote 7 rows, of which the driver finds 0"):
-        sink.commit(staged, only)
+        sink.commit(written, only)
     assert ParquetSink(tmp_path / "out").positions() == {}
 
 
@@ -81,10 +81,10 @@ def test_what_was_written_and_found_agrees(
         sink = opened(spark, tmp_path / f"out{len(partition_by)}", partition_by=partition_by)
         only = batch(0, 0, 50)
         frame = counted(spark.range(rows)) if rows else counted(spark.range(50)).where("false")
-        staged = sink.write(frame, only)
-        assert staged.rows == (7 if rows else 0)
-        sink.commit(staged, only)
-        assert sink.rows() == staged.rows
+        written = sink.write(frame, only)
+        assert written.rows == (7 if rows else 0)
+        sink.commit(written, only)
+        assert sink.rows() == written.rows
 
 
 def test_rows_are_counted_only_where_executors_are_other_processes(spark: SparkSession, tmp_path: Path) -> None:
@@ -191,12 +191,12 @@ def test_files_of_tasks_on_another_machines_disk_are_one_error_and_nothing_count
 ) -> None:
     sink = opened(spark, tmp_path / "out")
     for ruin in (Path.unlink, lambda file: file.write_bytes(b"cut off")):
-        staged = in_tasks(sink, spark.range(10), batch(0, 0, 10))
+        written = in_tasks(sink, spark.range(10), batch(0, 0, 10))
         ruin(next((tmp_path / ".out.staging").rglob("part-*.parquet")))
         with pytest.raises(
             PipelineError, match=r"^path: executors wrote 10 rows, of which the driver finds 5 in .*share"
         ):
-            sink.commit(staged, batch(0, 0, 10))
+            sink.commit(written, batch(0, 0, 10))
     assert not list((tmp_path / ".out.staging").rglob("*.parquet"))
     assert ParquetSink(tmp_path / "out").positions() == {}
 
@@ -235,7 +235,7 @@ def test_what_only_spark_writes_is_left_to_it(
 ) -> None:
     sink = opened(spark, tmp_path / "out", **options)
     assert sink.task_writer(batch(0, 0, 1), spark.createDataFrame([], schema).schema) is None
-    assert not list((tmp_path / ".out.staging").glob("*.json")), "no stage is left behind"
+    assert not list((tmp_path / ".out.staging").glob("*.json")), "no folder is left behind"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from roster.client import ClientError
 from roster.model.address import parse_addresses
 from roster.records import fetch
 from roster.records.fetch import read_ranges
-from roster.records.ranges import Settings
+from roster.records.fetch_decisions import Settings
 from tests.real.realparts.apache import ApacheKafka, free_ports
 from tests.real.realparts.cluster import Cluster
 from tests.spark.spark_topics import Topics

@@ -53,6 +53,7 @@ def test_the_first_start_makes_it_and_later_ones_take_it(topics: Topics, partiti
         assert len(open_repartition_topic(topics.admin, group, repartition)) == 3, "the input may grow"
 
 
+@pytest.mark.usefixtures("missing_at_once")
 def test_it_is_not_made_with_other_partitions_than_what_its_rows_are_joined_with(topics: Topics) -> None:
     group, other = new_group(), topics.create(4)
     repartition = between_of(topics, group, 2)

@@ -15,6 +15,7 @@ from roster.spark.driver import run, signals
 from roster.spark.driver.batch_guard import BatchGuard
 from roster.spark.driver.reporting import Reporter
 from roster.spark.driver.run import Run, client_id_of
+from roster.spark.driver.runner_protocol import BetweenBatches
 from roster.spark.jobs.slot_probe import check_worker
 from roster.spark.options import Options, Tuning
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
@@ -77,7 +78,7 @@ class SlotRunner(FakeRunner):
         return probe
 
 
-class Stage:
+class Rig:
     """A run with everything around it faked; members are made as `joins` says."""
 
     def __init__(self) -> None:
@@ -105,112 +106,147 @@ def test_without_a_slot_it_says_so_and_does_not_join(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "roster.pipeline")
-    stage, clock = Stage(), [0.0]
+    rig, clock = Rig(), [0.0]
     monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
 
     def look() -> None:
         clock[0] += 1.0
-        assert stage.members == [], "no member is made, so none holds partitions"
-        assert stage.run.phase == "waiting for executors"
+        assert rig.members == [], "no member is made, so none holds partitions"
+        assert rig.run.phase == "waiting for executors"
 
-    stage.runner.script = [FakeProbe(40, look)]
-    stage.runner.script[0].looks = 40
-    stage.on_start = lambda member: stage.run.stop()
-    stage.run.work(available_now=False)
+    rig.runner.script = [FakeProbe(40, look)]
+    rig.runner.script[0].looks = 40
+    rig.on_start = lambda member: rig.run.stop()
+    rig.run.work(available_now=False)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "g: warms executors up, then joins",
         'g: waits for executors seconds=5 partitions="none meanwhile"',
         'g: waits for executors seconds=35 partitions="none meanwhile"',
     ]
-    assert {entry[0] for entry in stage.members[0].history} == {"start", "close"}
+    assert {entry[0] for entry in rig.members[0].history} == {"start", "close"}
 
 
 def test_stopped_while_waiting_the_probe_is_withdrawn_and_nothing_joins() -> None:
-    stage = Stage()
-    stage.runner.script = [FakeProbe(5, stage.run.stop)]
-    stage.run.work(available_now=False)
-    assert stage.runner.asked[0].cancelled
-    assert stage.members == []
+    rig = Rig()
+    rig.runner.script = [FakeProbe(5, rig.run.stop)]
+    rig.run.work(available_now=False)
+    assert rig.runner.asked[0].cancelled
+    assert rig.members == []
 
 
 def test_it_warms_up_before_it_joins_and_so_owns_nothing_meanwhile() -> None:
-    stage = Stage()
+    rig = Rig()
 
     def look() -> None:
-        assert stage.run.phase == "warming up"
-        assert stage.members == []
+        assert rig.run.phase == "warming up"
+        assert rig.members == []
 
-    stage.runner.on_warm_up = look
-    stage.run.work(available_now=True)
-    assert stage.runner.warmed == 1
-    assert len(stage.members) == 1
+    rig.runner.on_warm_up = look
+    rig.run.work(available_now=True)
+    assert rig.runner.warmed == 1
+    assert len(rig.members) == 1
 
 
 def test_stopped_while_warming_up_its_jobs_are_cancelled_and_nothing_joins() -> None:
-    stage = Stage()
-    stage.runner.on_warm_up = stage.run.stop
-    stage.run.work(available_now=False)
-    assert stage.runner.cancelled
-    assert stage.members == []
+    rig = Rig()
+    rig.runner.on_warm_up = rig.run.stop
+    rig.run.work(available_now=False)
+    assert rig.runner.cancelled
+    assert rig.members == []
 
 
 def test_a_plan_that_fails_without_rows_ends_the_run_before_the_join() -> None:
-    stage = Stage()
+    rig = Rig()
 
     def fail() -> None:
         raise PipelineError("no column x", field="transform")
 
-    stage.runner.on_warm_up = fail
+    rig.runner.on_warm_up = fail
     with pytest.raises(PipelineError, match="no column x"):
-        stage.run.work(available_now=False)
-    assert stage.members == []
+        rig.run.work(available_now=False)
+    assert rig.members == []
+
+
+def test_it_joins_when_no_member_of_the_earlier_release_is_left(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "roster.pipeline")
+    monkeypatch.setattr(run, "_OLD_LOOK", 0.0)
+    rig, left = Rig(), [2, 2, 1]
+
+    def old() -> int:
+        assert rig.members == []
+        return left.pop(0) if left else 0
+
+    monkeypatch.setattr(BetweenBatches, "old_members", lambda _: old())
+    rig.on_start = lambda member: rig.run.stop()
+    rig.run.work(available_now=False)
+    assert (left, len(rig.members)) == ([], 1)
+    said = [line for line in caplog.messages if "earlier release" in line]
+    assert said == ["g: waits for the members of the earlier release to leave members=2 seconds=0"]
+
+
+def test_stopped_while_members_of_the_earlier_release_are_there_it_never_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run, "_OLD_LOOK", 0.0)
+    rig = Rig()
+
+    def old() -> int:
+        if rig.run.phase == "waiting for the earlier release":
+            rig.run.stop()
+        return 1
+
+    monkeypatch.setattr(BetweenBatches, "old_members", lambda _: old())
+    rig.run.work(available_now=False)
+    assert rig.members == []
 
 
 def test_stopped_while_joining_the_join_is_given_up() -> None:
-    stage = Stage()
+    rig = Rig()
 
     def stop_meanwhile(member: FakeMember) -> None:
-        assert stage.run.phase == "joining"
-        stage.run.stop()
+        assert rig.run.phase == "joining"
+        rig.run.stop()
         assert member.of("close"), "closed under the waiting start"
         raise ClosedError("the member was closed")
 
-    stage.on_start = stop_meanwhile
-    stage.run.work(available_now=False)
-    assert stage.runner.batches == []
+    rig.on_start = stop_meanwhile
+    rig.run.work(available_now=False)
+    assert rig.runner.batches == []
 
 
 def test_executors_that_cannot_do_the_work_end_the_run_before_the_join() -> None:
-    stage = Stage()
-    stage.runner.script = [FakeProbe(0, lambda: None, PipelineError("executors run X, which has no Roster"))]
+    rig = Rig()
+    rig.runner.script = [FakeProbe(0, lambda: None, PipelineError("executors run X, which has no Roster"))]
     with pytest.raises(PipelineError, match="which has no Roster"):
-        stage.run.work(available_now=False)
-    assert stage.members == []
+        rig.run.work(available_now=False)
+    assert rig.members == []
 
 
 def test_after_a_stall_the_group_is_left_a_slot_awaited_and_the_work_taken_up_as_another_member(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BatchGuard, "start", lambda self: None)  # it looks when the test says so
-    stage = Stage()
+    rig = Rig()
 
     def stall(batch: Batch) -> None:
-        watch = stage.run._loop._guard  # type: ignore[union-attr]
+        watch = rig.run._loop._guard  # type: ignore[union-attr]
         for now in (0.0, 284.0, 300.0):
-            watch.look(stage.members[0].ownership(), now)
-        assert stage.members[0].of("close"), "left at once, before the batch has come back"
-        stage.runner.during = lambda batch: None
+            watch.look(rig.members[0].ownership(), now)
+        assert rig.members[0].of("close"), "left at once, before the batch has come back"
+        rig.runner.during = lambda batch: None
 
-    stage.runner.during = stall
-    stage.run.work(available_now=True)
-    assert len(stage.runner.asked) == stage.runner.warmed == len(stage.members) == 2
-    assert sorted(stage.sink.records) == sorted((p, o) for p, end in {P0: 10, P1: 20}.items() for o in range(end))
-    assert stage.sink.aborted == 1
-    before, after = stage.runner.batches[:2]
+    rig.runner.during = stall
+    rig.run.work(available_now=True)
+    assert len(rig.runner.asked) == rig.runner.warmed == len(rig.members) == 2
+    assert sorted(rig.sink.records) == sorted((p, o) for p, end in {P0: 10, P1: 20}.items() for o in range(end))
+    assert rig.sink.aborted == 1
+    before, after = rig.runner.batches[:2]
     assert (before.offsets, after.offsets) == (5, 2), "what was learned of batches outlives the membership"
     assert len(after.ranges) == 1
-    assert set(stage.sink.claims.values()) == {"m1"}
+    assert set(rig.sink.claims.values()) == {"m1"}
     assert "handed back partitions" in caplog.text
     assert "max_batch_ms" in caplog.text
 

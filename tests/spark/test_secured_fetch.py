@@ -11,7 +11,7 @@ import pytest
 from roster.model.address import parse_addresses
 from roster.records import connections
 from roster.records.fetch import read_ranges
-from roster.records.ranges import FetchError, Settings
+from roster.records.fetch_decisions import FetchError, Settings
 from roster.security import parse_security
 from tests.client.test_secured_cluster import HINTS, REFUSALS, settings, unsecured_token
 from tests.real.realparts.secured import STRANGER, STRANGER_PASSWORD

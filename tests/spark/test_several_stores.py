@@ -16,7 +16,7 @@ from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import Changelog, Changelogs
-from roster.spark.state.copies.restoring import Copies
+from roster.spark.state.copies.restore_schedule import Copies
 from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.processing import Report, combined
 from roster.spark.state.tasks.stores import Restored

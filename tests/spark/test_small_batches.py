@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from roster.records.encoding import EncodingWriter
 from roster.records.produce import KafkaWriter
-from roster.records.staging import StagingWriter
 from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline
 from roster.spark.batch import Split
 from roster.spark.jobs import runner, small_batches
-from roster.spark.jobs.runner import SparkRunner
+from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import MOST_BYTES, MOST_OFFSETS, CancelledError, SmallBatches, copied
+from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.tasks.arrow_function import ArrowFunction, as_struct
 from roster.spark.tasks.reader import ReaderConfig, ReadError
 from roster.spark.tasks.steps import Filtered, Mapped
@@ -108,16 +109,16 @@ def test_a_batch_that_is_cancelled_is_not_left_to_tasks(monkeypatch: pytest.Monk
     assert read(batches) is not None
 
 
-@pytest.mark.parametrize("stages", [False, True])
+@pytest.mark.parametrize("encodes", [False, True])
 def test_a_writer_that_waits_for_a_broker_notices_that_the_batch_is_cancelled(
-    monkeypatch: pytest.MonkeyPatch, stages: bool
+    monkeypatch: pytest.MonkeyPatch, encodes: bool
 ) -> None:
     plain = KafkaWriter((), "t")
     opened: list[Any] = []
     monkeypatch.setattr(KafkaWriter, "open", lambda _, on_wait=None: opened.append(on_wait))
-    monkeypatch.setattr(StagingWriter, "open", lambda _, on_wait=None: opened.append(on_wait))
+    monkeypatch.setattr(EncodingWriter, "open", lambda _, on_wait=None: opened.append(on_wait))
     batches = SmallBatches(CONFIG)
-    batches.opening(StagingWriter(plain) if stages else plain).open()
+    batches.opening(EncodingWriter(plain) if encodes else plain).open()
     batches.cancel()
     with pytest.raises(CancelledError):
         opened[0]()
@@ -125,7 +126,7 @@ def test_a_writer_that_waits_for_a_broker_notices_that_the_batch_is_cancelled(
 
 def test_dead_letters_keep_the_headers_of_records_that_the_driver_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(monkeypatch, values(b"a"))
-    read(SmallBatches(replace(CONFIG, dead_letters=KafkaWriter((), "failed")), has_function=True))
+    read(SmallBatches(replace(CONFIG, dead_letters=KafkaWriter((), "failed")), ArrowFunction(iter, values().schema)))
     assert reads.config.include_headers
     read(SmallBatches(CONFIG))
     assert not reads.config.include_headers
@@ -144,7 +145,7 @@ def test_dead_letters_keep_the_headers_of_records_that_the_driver_reads(monkeypa
 def test_functions_of_the_user_run_in_the_driver_only_if_that_is_asked_for(
     mode: str, steps: list[Any], does: bool
 ) -> None:
-    assert (SmallBatches.of(mode, CONFIG, steps) is not None) is does
+    assert (SmallBatches.of(mode, CONFIG, steps, None) is not None) is does
 
 
 def test_a_function_is_given_as_tasks_get_it() -> None:
@@ -171,7 +172,8 @@ def test_driver_and_tasks_read_the_same_rows(spark: SparkSession, topics: Topics
     config = ReaderConfig(bootstrap=topics.bootstrap, group="g", include_headers=include_headers)
     columns = as_struct(config.schema)
     tasks = [tuple(Split(topic, number, number, 20) for number in range(3))]
-    runner: Any = SparkRunner(spark, config, None, columns, None, SmallBatches(config))
+    jobs = SparkJobs(spark, "g")
+    runner: Any = SparkRunner(jobs, ReadBatches(jobs, config, None), columns, small=SmallBatches(config))
     frame = runner._frame(tasks)
     assert is_local(frame)
     assert sum(counts.records for counts in runner._counted.value.values()) == 57

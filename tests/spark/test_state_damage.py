@@ -16,7 +16,9 @@ import pytest
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.state.queries.store_reads import ReadsHere, Wanted
-from roster.spark.state.tasks.processing import Place, StoreTarget, on_sound, process_batch
+from roster.spark.state.tasks.catch_up import StoreTarget
+from roster.spark.state.tasks.place import Place, on_sound
+from roster.spark.state.tasks.processing import process_batch
 from roster.spark.state.tasks.stores import RestoreJob, restore_copy
 from roster.spark.state.tasks.subtopology import definition_of
 from roster.state.aggregate import ALL_ROWS, Aggregate, Aggregation, Kind
@@ -24,7 +26,6 @@ from roster.state.changelog import SCHEMA
 from roster.state.definition import STATE_KEY
 from roster.state.entries import Span
 from roster.state.lmdb_store import LmdbStore
-from roster.state.plain_entries import HexEntries
 from roster.state.store import Position
 from tests.examples_tried import some
 from tests.spark.test_store_processing import Log
@@ -183,7 +184,7 @@ def test_a_value_that_cannot_be_decoded_is_restored_too(damaged: Task) -> None:
 
 
 def test_a_query_of_a_damaged_store_says_what_to_delete(damaged: Task) -> None:
-    reads = ReadsHere(damaged.place, HexEntries())
+    reads = ReadsHere(damaged.place, KEPT)
     (outcome,) = reads(Span(), [Wanted(TaskId(0, 0), 1, None)])
     path = damaged.place.path("0_0")
     assert outcome.read is None

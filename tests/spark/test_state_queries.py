@@ -19,12 +19,12 @@ from roster.client import Admin
 from roster.model import Address, TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
-from roster.spark import KafkaSink, State
+from roster.spark import State
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.state.changelogs import Changelogs, open_changelog
-from roster.spark.state.copies.restoring import Copies
+from roster.spark.state.copies.restore_schedule import Copies
 from roster.spark.state.membership import task_member
 from roster.spark.state.queries import view
 from roster.spark.state.queries.client import StateClient
@@ -32,15 +32,17 @@ from roster.spark.state.queries.local_state import LocalState
 from roster.spark.state.queries.server import Served, StateServer, answer, is_own_name
 from roster.spark.state.queries.store_reads import ReadsHere
 from roster.spark.state.queries.view import StateUnavailableError, StateView, view_of
-from roster.spark.state.sink import StateSink
 from roster.spark.state.store_targets import StoreTargets
-from roster.spark.state.tasks.processing import Operator, Place, process_batch
+from roster.spark.state.stores import Stores
+from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.processing import Operator, process_batch
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan, definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.definition import json_text
+from roster.state.entries import Span
 from roster.wire.streams.host_info import HostInfo
-from tests.spark.test_restoring import CHANGELOG, Case, at
+from tests.spark.test_restore_schedule import CHANGELOG, Case, at
 from tests.spark.test_store_processing import Log
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Application:
         self.case.join({})
         self.case.member.become(active, standby)
         self.case.copies.took([TopicPartition("t", number) for number in active])
-        reads = ReadsHere(self.place, self.definition.entries())
+        reads = ReadsHere(self.place, self.definition)
         self.local = LocalState(reads, CHANGELOG, self.case.copies, self.targets.committed_attempt)
         self.view = self.viewed(None)
 
@@ -121,6 +123,25 @@ def test_a_committed_batch_is_seen_before_it_is_applied_and_an_aborted_one_never
     assert task.view.prefix(limit=2) == [row(1, "a", 2), row(1, "b", 1)]
 
 
+def test_a_query_sees_a_store_as_the_own_release_has_it_or_not_at_all(tmp_path: Path) -> None:
+    old = Application(tmp_path)
+    old.batch([(1, "a"), (1, "a")])
+    settled(old, 0)
+    both = Aggregation(("day", "name"), {"first": Aggregate.parse("min(day)"), "n": Aggregate.parse("count(*)")})
+    new = Application(tmp_path, operator=both)
+    new.log, new.at, new.targets = old.log, old.at, StoreTargets(old.log, Changelogs([CHANGELOG]), 1.0)
+    assert new.view.get(1, "a") == {"day": 1, "name": "a", "first": None, "n": 2}, "before its first batch"
+    new.batch([(2, "b")])
+    settled(new, 0)
+    assert new.view.prefix() == [
+        {"day": 1, "name": "a", "first": None, "n": 2},
+        {"day": 2, "name": "b", "first": 2, "n": 1},
+    ]
+    found = old.local.read(Span(), [TaskId(0, 0)], stale=False)
+    assert (found.reads, list(found.problems)) == ({}, [TaskId(0, 0)])
+    assert "a newer release has changed its state" in found.problems[TaskId(0, 0)]
+
+
 def settled(application: Application, partition: int) -> None:
     """Apply what is pending, as the next turn does."""
     with application.place.open(f"0_{partition}") as store:
@@ -166,18 +187,17 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
 
 
 def test_a_task_of_which_two_attempts_ended_is_not_read_before_the_changelog_says_which_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(KafkaSink, "commit", lambda *_: None)
     task = Application(tmp_path, [0, 1])
     plan = SubtopologyPlan(CHANGELOG.of, (OperatorNode(COUNTS, COLUMNS, "s"),))
-    sink = StateSink(KafkaSink("h:1", "out"), Options(None, "h:1", "g", ("t",)), [plan])
-    sink.changelogs, sink.targets, sink.copies = Changelogs([CHANGELOG]), task.targets, task.case.copies
-    with contextlib.closing(sink):
+    stores = Stores(Options(None, "h:1", "g", ("t",)), [plan], "out")
+    stores.changelogs, stores.targets, stores.copies = Changelogs([CHANGELOG]), task.targets, task.case.copies
+    with contextlib.closing(stores):
         task.case.logs.ends.update({0: 3, 1: 3})
         task.case.copies.worked({at(0): 2, at(1): 2})
         ranges = {TopicPartition("t", number): Range(0, 5) for number in range(2)}
-        sink.commit({TaskId(0, 1): "token"}, Batch(0, Owner("g", 1, "m"), ranges))
+        stores.committed({TaskId(0, 1): "token"}, Batch(0, Owner("g", 1, "m"), ranges))
     assert task.view.tasks == {"0_1"}
     assert task.case.jobs() == [0]
 

@@ -14,7 +14,7 @@ import pytest
 from roster.model import TopicPartition
 from roster.spark import ParquetSink, Pipeline, PipelineError, State, Window
 from roster.spark.errors import SinkFencedError
-from roster.spark.sinks.kafka import KafkaSink
+from roster.spark.sinks.kafka_transactions import TransactionalSink
 from tests.librdkafka import idempotent_producer
 from tests.spark.late_app import Results
 from tests.spark.spark_topics import committed_records
@@ -38,14 +38,14 @@ class Stopped(BaseException):
 
 def fails(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
     """Let the commit of state and offsets fail the given time, when the results have been committed already."""
-    commit, calls = KafkaSink.commit, iter(range(1, 1000))
+    commit, calls = TransactionalSink.commit, iter(range(1, 1000))
 
-    def failing(sink: KafkaSink, staged: None, batch: Any) -> None:
+    def failing(sink: TransactionalSink, written: None, batch: Any) -> None:
         if next(calls) == at:
             raise error
-        commit(sink, staged, batch)
+        commit(sink, written, batch)
 
-    monkeypatch.setattr(KafkaSink, "commit", failing)
+    monkeypatch.setattr(TransactionalSink, "commit", failing)
 
 
 @pytest.mark.parametrize(

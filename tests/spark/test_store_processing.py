@@ -19,9 +19,11 @@ from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.state.changelogs import Changelog, Changelogs
-from roster.spark.state.runner import tokens_of
+from roster.spark.state.stateful_batches import tokens_of
 from roster.spark.state.store_targets import StoreTargets
-from roster.spark.state.tasks.processing import Place, Report, StoreTarget, catch_up, process_batch
+from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
+from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.processing import Report, process_batch
 from roster.state import Position
 from roster.state.aggregate import Update
 from roster.state.definition import Definition
@@ -182,7 +184,7 @@ def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_pa
 
 
 def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roster.spark.state.tasks.processing._OFFSETS_PER_TRANSACTION", 4)
+    monkeypatch.setattr("roster.spark.state.tasks.catch_up._OFFSETS_PER_TRANSACTION", 4)
     log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
     for number in range(6):
         log.write(pa.table({"key": [b"%d" % number], "value": [b"v"]}), committed=True)
@@ -216,7 +218,7 @@ def test_a_piece_of_restoring_ends_in_time_among_aborted_records_too(
     log.records += [None] * 400_000
     log.write(last, committed=True)
     now = 0.0
-    monkeypatch.setattr("roster.spark.state.tasks.processing.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("roster.spark.state.tasks.catch_up.time", SimpleNamespace(monotonic=lambda: now))
 
     def fetch(partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         nonlocal now
@@ -284,7 +286,7 @@ def test_a_topic_that_has_grown_ends_the_run() -> None:
 def test_a_process_that_hangs_with_a_store_does_not_hold_up_its_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roster.spark.state.tasks.processing._PATIENCE", 0.0)
+    monkeypatch.setattr("roster.spark.state.tasks.place._PATIENCE", 0.0)
     place = Place(str(tmp_path), "g-s-changelog", "id")
     held = LmdbStore(place.path("0_0"))
     with place.open("0_0") as copy:

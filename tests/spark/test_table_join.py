@@ -17,7 +17,7 @@ from roster.spark.batch import Batch, Owner, Range, Split
 from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
-from roster.spark.state.join_runner import TableJoins, Tables
+from roster.spark.state.joined_batches import TableJoins, Tables
 from roster.spark.state.tasks.table_join import JoinTask, Rows, TableJoin
 from roster.spark.state_options import State
 from roster.spark.tasks.reader import ReaderConfig
@@ -115,6 +115,7 @@ def test_rows_see_the_tables_as_they_are_when_their_batch_begins(topics: Topics,
         assert found == expected
 
 
+@pytest.mark.usefixtures("missing_at_once")
 def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_path: Path) -> None:
     source, table = topics.create(2), topics.create(3)
     options = Options(None, topics.bootstrap, "g", (source,), state=State(dir=str(tmp_path)))

@@ -23,7 +23,7 @@ import pytest
 
 from tests.librdkafka import idempotent_producer
 from tests.spark.late_app import WINDOW, Results, windows
-from tests.spark.programs import ENVIRONMENT
+from tests.spark.programs import environment
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_table_and_late_rows_are_exact_though_the_driver_is_killed_in_between(
                 [*command, str(chance.randint(1, 3))],
                 stdout=lines,
                 stderr=lines,
-                env=ENVIRONMENT,
+                env=environment(),
                 start_new_session=True,
             )
             try:

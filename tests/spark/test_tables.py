@@ -16,7 +16,7 @@ import pytest
 
 from roster.spark import Owner, SinkFencedError
 from tests.spark.table_places import PLACES, T0, T1, Place, Row, Server, batch, opened, plain, rows
-from tests.spark.table_worker import GROUP, SCHEMA, staged, work
+from tests.spark.table_worker import GROUP, SCHEMA, uncommitted, work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def test_batches_are_rows_and_positions_in_one_commit(place: Place, partition_by
     sink = opened(place.sink(partition_by=partition_by), T0, T1)
     for ranges in ({T0: (0, 10)}, {T0: (10, 12), T1: (0, 7)}):
         each = batch(ranges)
-        sink.commit(staged(sink, each), each)
+        sink.commit(uncommitted(sink, each), each)
     assert rows(place) == plain({0: 12, 1: 7})
     assert sink.positions(GROUP, [T0, T1]) == {T0: 12, T1: 7}
     assert sink.positions("another", [T0]) == {}
@@ -52,8 +52,8 @@ def test_batches_are_rows_and_positions_in_one_commit(place: Place, partition_by
 def test_of_two_owners_one_wins_and_the_other_reads_again(place: Place) -> None:
     old, new = (opened(place.sink(), T0, member=name) for name in ("old", "new"))
     slow, quick = batch({T0: (0, 10)}, "old"), batch({T0: (0, 4)}, "new")
-    late = staged(old, slow)
-    new.commit(staged(new, quick), quick)
+    late = uncommitted(old, slow)
+    new.commit(uncommitted(new, quick), quick)
     with pytest.raises(SinkFencedError, match="t-0 stands at 4, not at 0"):
         old.commit(late, slow)
     assert old.claim([T0], slow.owner, {}) == {T0: 4}
@@ -78,7 +78,7 @@ def test_random_histories_of_two_owners(place: Place, seed: int) -> None:
             at[me] = at[me] or {T0: 0, T1: 0, **owners[me].claim([T0, T1], Owner(GROUP, 1, "x"), {})}
             chosen = chance.sample([T0, T1], chance.randint(1, 2))
             each = batch({p: (at[me][p], at[me][p] + chance.randint(1, 5)) for p in chosen})
-            held[me] = each, staged(owners[me], each)
+            held[me] = each, uncommitted(owners[me], each)
         else:
             each, files = held[me]
             try:
@@ -88,7 +88,7 @@ def test_random_histories_of_two_owners(place: Place, seed: int) -> None:
                 at[me] = {}
             held[me] = None
     final = batch({p: (n, n + 1) for p, n in {T0: 0, T1: 0, **owners[0].positions(GROUP, [T0, T1])}.items()})
-    owners[0].commit(staged(owners[0], final), final)
+    owners[0].commit(uncommitted(owners[0], final), final)
     assert rows(place) == plain({p.partition: end for p, end in owners[0].positions(GROUP, [T0, T1]).items()})
 
 
@@ -97,7 +97,7 @@ SIZE = 10
 
 def _work(where: tuple[str, str, Server | None], member: str, end: Any) -> None:
     kind, *rest = where
-    work(PLACES[kind](*rest).sink, member, 2, lambda: end.value, SIZE)
+    work(PLACES[kind](*rest).sink, member, [0, 1], lambda: end.value, SIZE)
 
 
 def test_kills_and_take_overs(where: tuple[str, str, Server | None], place: Place) -> None:
@@ -148,7 +148,7 @@ def test_readers_see_whole_batches_while_writing_goes_on(place: Place) -> None:
     def write() -> None:
         for start in range(0, batches * size, size):
             each = batch({T0: (start, start + size), T1: (start, start + size)})
-            sink.commit(staged(sink, each), each)
+            sink.commit(uncommitted(sink, each), each)
         done.set()
 
     writer = threading.Thread(target=write)

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from tests.spark.table_places import PLACES, T0, T1, Row, batch, opened, plain
-from tests.spark.table_worker import SCHEMA, staged
+from tests.spark.table_worker import SCHEMA, uncommitted
 
 READER = os.environ.get("ROSTER_TABLE_READER")
 pytestmark = [
@@ -39,7 +39,7 @@ class Reader:
 
     def __init__(self, kind: str, folder: Path) -> None:
         command = [f"{READER}/bin/python", str(Path(__file__).parent / "table_reader" / "read.py"), kind, str(folder)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK_"))}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -73,7 +73,7 @@ def test_spark_sees_whole_batches_while_writing_goes_on(kind: str, partition_by:
                 continue
             start = written[-1]
             each = batch({T0: (start, start + SIZE), T1: (start, start + SIZE)})
-            sink.commit(staged(sink, each), each)
+            sink.commit(uncommitted(sink, each), each)
             written.append(start + SIZE)
 
     writer = threading.Thread(target=write)
@@ -96,3 +96,18 @@ def test_spark_sees_whole_batches_while_writing_goes_on(kind: str, partition_by:
         # Files and partitions are left out by the statistics that Roster has written.
         wanted = [row for row in plain({0: written[-1], 1: written[-1]}) if row[1] >= 2 * SIZE and row[2] == 1]
         assert reader.rows(f"offset >= {2 * SIZE} and shop = 1") == wanted
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_spark_sees_one_row_a_key(kind: str, tmp_path: Path) -> None:
+    place: Any = PLACES[kind](str(tmp_path))
+    sink = opened(place.sink(mode="upsert", keys=["partition", "shop"], target_file_bytes=1000), T0, T1)
+    sink.task_writer(batch({T0: (0, 1)}), SCHEMA)
+    with Reader(kind, tmp_path) as reader:
+        for start in range(0, 4 * SIZE, SIZE):
+            each = batch({T0: (start, start + SIZE), T1: (start, start + SIZE)})
+            sink.commit(uncommitted(sink, each), each)
+            last = {(partition, shop): offset for partition, offset, shop in plain({0: start + SIZE, 1: start + SIZE})}
+            wanted = sorted((partition, offset, shop) for (partition, shop), offset in last.items())
+            assert reader.rows() == wanted
+        assert reader.rows("shop = 1 and partition = 0") == [row for row in wanted if row[0] == 0 and row[2] == 1]

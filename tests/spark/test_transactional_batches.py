@@ -16,6 +16,7 @@ from pyspark import cloudpickle
 from roster.spark import KafkaSink, Pipeline, PipelineError
 from roster.spark.options import Tuning
 from roster.spark.sinks import kafka_transactions
+from roster.spark.sinks.kafka_transactions import TransactionalSink
 from roster.spark.tasks.write import exchange
 from roster.spark.tasks.write.exchange import WriteBatches
 from roster.testing.broker import running_broker
@@ -72,20 +73,20 @@ def test_a_pipeline_writes_each_result_once_and_the_offsets_with_them(
 
 
 def test_a_failed_batch_leaves_nothing_for_readers_of_committed_records(
-    spark: SparkSession, topics: Topics, group: str
+    spark: SparkSession, topics: Topics, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, out = topics.create(2, 1000), topics.create(2)
     sink = KafkaSink(topics.bootstrap, out)
     calls: list[int] = []
-    commit = sink.commit
+    commit = TransactionalSink.commit
 
-    def failing(staged: Any, batch: Any) -> None:
+    def failing(bound: TransactionalSink, written: None, batch: Any) -> None:
         calls.append(batch.number)
         if len(calls) == 2:
             raise RuntimeError("the driver breaks between the records and their commit")
-        commit(staged, batch)
+        commit(bound, written, batch)
 
-    sink.commit = failing  # type: ignore[method-assign]
+    monkeypatch.setattr(TransactionalSink, "commit", failing)
     with pytest.raises(RuntimeError, match="between"):
         pipeline(spark, topics, group, topic, sink).run(available_now=True)
     half = committed_records(topics, out)

@@ -24,7 +24,7 @@ import pytest
 from roster.client import ClaimedBy, ClientError
 from roster.testing.broker import BrokerProcess
 from tests.librdkafka import idempotent_producer
-from tests.spark.programs import ENVIRONMENT
+from tests.spark.programs import environment
 from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 
@@ -49,7 +49,7 @@ class Application:
         self.log, self._log = log, log.open("w")
         arguments = [bootstrap, group, topic, out, str(int(SESSION_SECONDS * 1000)), "0.4", *program[1:]]
         command = [sys.executable, program[0], *arguments]
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=ENVIRONMENT)
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=environment())
 
     def send(self, number: int) -> None:
         self.process.send_signal(number)

@@ -11,9 +11,9 @@ import pytest
 from roster.cli.root import run
 from roster.model.address import parse_addresses
 from roster.records.fetch import read_ranges
+from roster.records.fetch_decisions import FetchError, Settings
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
-from roster.records.ranges import FetchError, Settings
 from roster.spark.batch import Split
 from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.tasks.reader import ReaderConfig, ReadError, ReadTask

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import pickle
+import subprocess
 import sys
 import types
 from typing import TYPE_CHECKING
@@ -10,6 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import TaskContext
 
+from roster.spark.jobs import runner
+from roster.spark.jobs.slot_probe import _worker_report
+from roster.spark.state import stateful_batches
 from roster.spark.tasks import python_workers
 
 if TYPE_CHECKING:
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
 def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(python_workers, "_modules_frozen", 0)
     yield
-    gc.unfreeze()
+    gc.freeze()  # as tests/conftest.py does
 
 
 def test_objects_are_frozen_again_only_after_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +47,23 @@ def test_a_process_that_runs_no_task_is_left_alone(monkeypatch: pytest.MonkeyPat
     gc.unfreeze()
     python_workers.freeze_loaded()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", [runner.ByTask, stateful_batches.ByAttempt])
+def test_a_worker_that_adds_to_an_accumulator_imports_nothing_of_the_driver(kind: type) -> None:
+    pickled = pickle.dumps(kind())
+    drivers = ("roster.client", "roster.member", "roster.assignors")
+    program = (
+        f"import pickle, sys; pickle.loads({pickled!r}); "
+        f"print(*(name for name in sys.modules if name.startswith({drivers})))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert not loaded.split()
+
+
+def test_the_probe_for_a_slot_reads_its_input_to_the_end_so_that_its_worker_is_used_again() -> None:
+    numbers = iter([0])
+    (found,) = _worker_report({"roster": "Roster"})(numbers)
+    assert found["missing"] == {}
+    assert next(numbers, None) is None

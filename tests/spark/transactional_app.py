@@ -23,7 +23,7 @@ from roster.spark.driver.loop import DriverLoop
 from roster.spark.driver.member_protocol import group_member
 from roster.spark.driver.runner_protocol import Outcome
 from roster.spark.options import Options
-from roster.spark.sinks.base import Source
+from roster.spark.sinks.batch_sink import Source
 from roster.spark.tasks.reader import ReaderConfig, ReadTask
 from roster.spark.tasks.write.task import written
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roster.spark.batch import Batch, Split
-    from roster.spark.sinks.base import Sink
+    from roster.spark.sinks.batch_sink import BatchSink
 
 
 _COLUMNS = {"key": BinaryType(), "value": BinaryType(), "topic": StringType(), "partition": IntegerType()}
@@ -48,15 +48,15 @@ class InProcess:
     def __init__(self, config: ReaderConfig, open_seconds: float) -> None:
         self._config, self._open_seconds = config, open_seconds
 
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink) -> Outcome:
         writer: Any = sink.task_writer(batch, _ROWS)
         results = []
         for task in range(len(tasks)):
             read = ReadTask(self._config, tasks).read([task])
             results.append(pickle.loads(pickle.dumps(written(writer, read))))
-        staged = sink.collect(writer, results, batch)
+        kept = sink.collect(writer, results, batch)
         time.sleep(random.uniform(0, self._open_seconds))
-        return Outcome(staged, batch.offsets)
+        return Outcome(kept, batch.offsets)
 
     def cancel(self) -> None:
         """Tasks are short."""
@@ -88,9 +88,9 @@ def main() -> None:
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     sink = KafkaSink(bootstrap, out, exactly_once=True, options={"transaction.timeout.ms": 60_000})
     sink.open(None, group)  # type: ignore[arg-type]
-    sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
+    bound = sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
     member = group_member(options)
-    loop = DriverLoop(member, InProcess(config, float(open_seconds)), sink, options)
+    loop = DriverLoop(member, InProcess(config, float(open_seconds)), bound, options)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     member.start(60)
     try:

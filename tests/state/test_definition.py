@@ -17,6 +17,7 @@ from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Definition, Noted, OtherDefinitionError, entries_of
 from roster.state.entries import Entries
+from roster.state.evolution import changes, check, evolution
 from roster.state.pending import WithChanges
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
@@ -70,6 +71,21 @@ DIFFERENT = {
     "more keys": defined(totals("k", "n")),
     "keys in other order": defined(totals("n", "k")),
     "key of other type": defined(totals("k"), with_type("k", pa.binary())),
+    "windows": defined(windowed()),
+    "longer windows": defined(windowed(size=2 * HOUR)),
+    "windows of another time": defined(windowed("later"), ROWS.append(pa.field("later", AT))),
+    "sessions": defined(session()),
+    "longer sessions": defined(session(2 * HOUR)),
+    "first rows": defined(Deduplication(("k",), "at", HOUR)),
+    "join": defined(join()),
+    "longer join": defined(join(2 * HOUR)),
+    "outer join": defined(join(keeps_all=True)),
+    "in another sub-topology": Definition({**defined(totals("k")).document, "subtopology": 1}),
+}
+"""Of each two the entries of one are nothing to the other."""
+
+RESULTS = {
+    "totals": defined(totals("k")),
     "more aggregates": defined(totals("k", c="count(*)", s="sum(n)")),
     "aggregates in other order": defined(totals("k", s="sum(n)", c="count(*)")),
     "other name": defined(totals("k", d="count(*)")),
@@ -80,19 +96,8 @@ DIFFERENT = {
     "of floats": defined(totals("k", c="sum(n)"), with_type("n", pa.float64())),
     "latest": defined(totals("k", c="max(day)")),
     "latest of times": defined(totals("k", c="max(day)"), with_type("day", AT)),
-    "windows": defined(windowed()),
-    "longer windows": defined(windowed(size=2 * HOUR)),
-    "windows of another time": defined(windowed("later"), ROWS.append(pa.field("later", AT))),
-    "sessions": defined(session()),
-    "longer sessions": defined(session(2 * HOUR)),
-    "first rows": defined(Deduplication(("k",), "at", HOUR)),
-    "join": defined(join()),
-    "longer join": defined(join(2 * HOUR)),
-    "outer join": defined(join(keeps_all=True)),
-    "join of other rows": defined(join(), BOTH.append(pa.field("more", pa.int32()))),
-    "in another sub-topology": Definition({**defined(totals("k")).document, "subtopology": 1}),
 }
-"""Of each two the entries of one are nothing to the other."""
+"""Of each two the results differ."""
 
 
 def read_again(definition: Definition) -> Definition:
@@ -104,12 +109,18 @@ def test_only_a_pipeline_of_the_same_meaning_goes_on(name: str) -> None:
     for other, definition in DIFFERENT.items():
         written = read_again(DIFFERENT[name])
         if other == name:
-            definition.check(written)
+            assert check(definition, Noted(written, {})) == []
             assert definition.fingerprint == written.fingerprint
             continue
         with pytest.raises(OtherDefinitionError, match=r"its state was written with .*, and this pipeline has "):
-            definition.check(written)
+            check(definition, Noted(written, {}))
         assert definition.fingerprint != written.fingerprint
+
+
+def test_definitions_of_other_results_are_told_apart() -> None:
+    for (name, one), (other, definition) in itertools.product(RESULTS.items(), repeat=2):
+        assert (one.fingerprint == definition.fingerprint) is (name == other)
+        assert bool(changes(read_again(one), definition)) is (name != other)
 
 
 @pytest.mark.parametrize(
@@ -122,17 +133,18 @@ def test_only_a_pipeline_of_the_same_meaning_goes_on(name: str) -> None:
     ],
 )
 def test_what_is_not_stored_may_change(before: Any, after: Any) -> None:
-    defined(after).check(read_again(defined(before)))
+    assert check(defined(after), Noted(read_again(defined(before)), {})) == []
     narrow = with_type("n", pa.int16())
-    defined(totals("k", s="sum(n)"), narrow).check(read_again(defined(totals("k", s="sum(n)"))))
+    same = defined(totals("k", s="sum(n)"), narrow)
+    assert check(same, Noted(read_again(defined(totals("k", s="sum(n)"))), {})) == []
 
 
 def test_stores_may_go_and_come_but_not_change_places() -> None:
     for before, after in itertools.permutations([("a", "b", "c"), ("a", "c"), ("b", "c", "d"), ("c",)], 2):
-        defined(totals("k"), None, *after).check(read_again(defined(totals("k"), None, *before)))
+        check(defined(totals("k"), None, *after), Noted(read_again(defined(totals("k"), None, *before)), {}))
     for before, after in [("ab", "ba"), ("abc", "ca"), ("ac", "cba")]:
         with pytest.raises(OtherDefinitionError, match=f"stores {', '.join(before)}, and this pipeline has stores"):
-            defined(totals("k"), None, *after).check(read_again(defined(totals("k"), None, *before)))
+            check(defined(totals("k"), None, *after), Noted(read_again(defined(totals("k"), None, *before)), {}))
 
 
 def test_what_a_store_says_can_be_read_by_people() -> None:
@@ -185,6 +197,8 @@ DOCUMENTS = st.fixed_dictionaries(
 def test_any_bytes_are_a_definition_or_refused(data: bytes) -> None:
     with contextlib.suppress(OtherDefinitionError):
         assert isinstance(entries_of(WithChanges(NoState(), {STATE_KEY: data})), Entries)
+    with contextlib.suppress(OtherDefinitionError):
+        evolution(DIFFERENT["totals"], Noted.decode(data))
 
 
 def test_entries_without_a_word_and_those_of_another_release_are_refused() -> None:

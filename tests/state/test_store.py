@@ -44,7 +44,7 @@ positions = st.builds(
 )
 actions = st.one_of(
     st.tuples(st.just("commit"), changes, positions),
-    st.tuples(st.just("stage"), changes, positions),
+    st.tuples(st.just("keep"), changes, positions),
     st.tuples(st.just("settle"), st.booleans(), st.none()),
     st.tuples(st.sampled_from(["reopen", "clear"]), st.none(), st.none()),
 )
@@ -70,8 +70,8 @@ def test_a_store_is_a_sorted_dictionary_with_a_position(tmp_path_factory, script
             store.commit(list(what), list(what.values()), at)
             put(model, what)
             position = at
-        elif action == "stage" and pending is None:
-            store.stage(Pending("a", list(what), list(what.values()), at))
+        elif action == "keep" and pending is None:
+            store.keep(Pending("a", list(what), list(what.values()), at))
             pending = what, at
         elif action == "settle":
             assert store.settle("a" if what else "b") == (what and pending is not None)
@@ -99,12 +99,12 @@ def test_a_store_is_a_sorted_dictionary_with_a_position(tmp_path_factory, script
 
 def test_a_pending_batch_counts_only_under_its_token(tmp_path):
     with LmdbStore(tmp_path) as store:
-        store.stage(Pending("a", [b"k"], [b"v"], Position(9)))
+        store.keep(Pending("a", [b"k"], [b"v"], Position(9)))
         with pytest.raises(PendingError, match="settle the pending batch before the next one"):
-            store.stage(Pending("b", [b"k"], [b"w"], Position(10)))
+            store.keep(Pending("b", [b"k"], [b"w"], Position(10)))
         assert not store.settle("b")
         assert store.multi_get([b"k"]) == [None]
-        store.stage(Pending("c", [b"k"], [b"w"], Position(10)))
+        store.keep(Pending("c", [b"k"], [b"w"], Position(10)))
     with LmdbStore(tmp_path) as store:
         assert store.pending().token == "c"
         assert store.settle("c", Position(12))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from roster.records import native
 from roster.wire import WireError
-from roster.wire.columns import kernel, layout, reader
+from roster.wire.columns import decode_kernel, decode_layout, reader
 from roster.wire.columns.reader import Aborted, RecordColumns, Unreadable, UnreadableError, scan
 from roster.wire.compression import Compression, decompress, most_expanded
 from roster.wire.frames import decode_response, encode_response
@@ -31,7 +31,7 @@ FIRST, LAST = 0, 2**62
 
 
 NATIVE = native.kernel()
-PLAIN = PlainKernel(kernel)
+PLAIN = PlainKernel(decode_kernel)
 KERNELS = [pytest.param(NATIVE, id="native"), pytest.param(PLAIN, id="plain")]
 
 
@@ -506,7 +506,7 @@ def test_records_of_a_fetch_response_are_views_into_its_frame() -> None:
 
 
 def test_header_size_is_one_constant() -> None:
-    assert layout.HEADER == HEADER_SIZE
+    assert decode_layout.HEADER == HEADER_SIZE
 
 
 def test_partitions_of_a_response_share_record_batches() -> None:

@@ -12,7 +12,7 @@ from roster.model import NO_GENERATION, Plan, Problem, TopicPartition
 
 
 class RebalanceProtocol(IntEnum):
-    """Kafka's two client protocols; a group's members must have one in common, the highest wins."""
+    """Kafka's two rebalance protocols. A group uses the highest one that all its members support."""
 
     EAGER = 0
     COOPERATIVE = 1
@@ -22,12 +22,12 @@ class RebalanceProtocol(IntEnum):
 class JoinContext:
     """State of a member that is about to send JoinGroup; the input of `Assignor.subscription_user_data`.
 
-    topics: those it subscribes to. owned: partitions it holds while it joins, none in an eager rebalance.
-    generation: the generation it is in, -1 outside a group.
-    last_assignment, last_generation: the newest assignment and the generation it is from, nothing and -1 before the
-    first one and after the membership was lost (KIP-341).
+    topics: the topics it subscribes to. owned: partitions it keeps while it joins, none in an eager rebalance.
+    generation: its current generation, -1 outside a group.
+    last_assignment, last_generation: the newest assignment and its generation; empty and -1 before the first assignment
+    and after the membership was lost (KIP-341).
     rack, capacity: the member's options. settling: it joins because it has just given up partitions.
-    is_static: it has an instance id: if it joins anew, the leader may not get to see what it sends (KIP-345).
+    is_static: it has an instance id, so after a restart the leader may not receive what it sends (KIP-345).
     """
 
     topics: frozenset[str]
@@ -42,19 +42,19 @@ class JoinContext:
 
 
 class Assignor(ABC):
-    """An assignor (Kafka's ConsumerPartitionAssignor): a decision, and the user data that it exchanges for it.
+    """An assignor (Kafka's ConsumerPartitionAssignor): it makes a group's plan, and the user data that the plan needs.
 
     A subclass sets `name` and defines `assign`; it may override the rest. One instance belongs to one member.
 
     name: the protocol name in JoinGroup, the same in every member of a group.
-    supported_protocols: rebalance protocols, the preferred first. Under the cooperative one Roster withholds for one
-    round what another member still claims, so `assign` need not.
-    claim_source: where members' claims (`Problem.claims`) are read from.
+    supported_protocols: rebalance protocols, the preferred one first. With the cooperative protocol, Roster withholds
+    partitions that another member still claims for one round, so `assign` does not have to.
+    claim_source: the part of a subscription from which claims (`Problem.claims`) are read.
     wants_lag: `assign` uses `Problem.lag`, so the leader fetches offsets first.
 
-    The leader runs `assign` in a thread of its own; heartbeats go on meanwhile. The two other methods run on the
-    thread that sends heartbeats: they compute from their arguments and return at once, without I/O. An exception in
-    `assign` fails the whole group with one error that names the assignor, one in the other methods this member.
+    The leader runs `assign` in a thread of its own while heartbeats continue. The two other methods run on the thread
+    that sends heartbeats: they must return at once, without I/O. An exception in `assign` fails the whole group with
+    one error that names the assignor; an exception in another method fails this member.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Assignor(ABC):
     def assign(self, problem: Problem) -> Plan:
         """Return the plan for a group; `Plan.from_assignment` makes one from a mapping.
 
-        `problem.user_data` has each member's user data and `problem.group_generation` the generation being formed.
+        `problem.user_data` is each member's user data; `problem.group_generation` is the generation being formed.
         """
 
     def subscription_user_data(self, join: JoinContext) -> bytes | None:
@@ -76,9 +76,9 @@ class Assignor(ABC):
     def on_assignment(
         self, partitions: frozenset[TopicPartition], user_data: bytes | None, generation: int
     ) -> str | None:
-        """Receive an assignment, before its partitions are published.
+        """Receive an assignment, before the application sees its partitions.
 
-        user_data: what the leader's plan has for this member, None if nothing. generation: the assignment's.
-        Returns the reason to join again at once (Kafka Streams does while versions are probed), None to stay.
+        user_data: this member's user data in the leader's plan, None if there is none. generation: the assignment's.
+        Returns a reason to rejoin at once (as Kafka Streams does while it probes versions), or None to stay.
         """
         return None

@@ -1,15 +1,16 @@
-"""A proof that a plan is as balanced as can be and moves as little as can be, checked without making a plan.
+"""Proof that a plan is as balanced as possible and moves as few partitions as possible.
 
-It shares nothing with the assignors. Three questions, each about the plan alone:
+The proof shares no code with the assignors and makes no plan of its own. It answers three questions about a plan:
 
-valid: does every partition of a subscribed topic have one owner, which subscribes to it?
+valid: does every partition of a subscribed topic have one owner, which subscribes to the topic?
 
-balanced: can load be passed on, partition by partition, from a member to one that has two less? If from no member, the
-loads are lexicographically fairest (Harvey, Ladner, Lovasz and Tamir, Semi-matchings for bipartite graphs, 2006).
+balanced: can any member pass load on, partition by partition, to a member with at least two partitions fewer? If none
+can, the loads are lexicographically fairest (Harvey, Ladner, Lovasz and Tamir, Semi-matchings for bipartite graphs,
+2006).
 
-fewest: is there a round of exchanges that leaves the loads as they are, but more partitions with the member that holds
-them (or, where racks matter, in a rack with a replica)? If there is none, that is, no negative cycle in the graph of
-possible exchanges, then no plan with these loads moves less.
+fewest: does a cycle of exchanges exist that keeps all loads and leaves more partitions with their present owner (or,
+where racks matter, in a rack with a replica)? Such a cycle is a negative cycle in the graph of possible exchanges. If
+there is none, no plan with these loads moves fewer partitions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from roster.model.arrays import Int32, Int64
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Result of `verify`; `flaw` says what a better plan would do, "" if no plan is better."""
+    """Result of `verify`; `flaw` says what a better plan would improve, "" if no plan is better."""
 
     valid: bool
     balanced: bool
@@ -34,7 +35,7 @@ class Proof:
 
     @property
     def ok(self) -> bool:
-        """Everything was proved."""
+        """True if the plan is valid, balanced, and moves the fewest partitions."""
         return self.valid and self.balanced and self.fewest
 
 
@@ -63,7 +64,7 @@ def _invalid(problem: Problem, plan: Plan) -> str:
 
 
 def _unbalanced(problem: Problem, plan: Plan) -> str:
-    """Search from the fullest members down; whoever is met first is met from the fullest member that can reach it."""
+    """Search from each member, the fullest first, so a member is first reached from the fullest that can reach it."""
     loads = plan.loads().tolist()
     owned = np.unique(plan.owner.astype(np.int64) * len(problem.topics) + problem.topic_of()).tolist()
     owns = _lists(len(problem.members), (divmod(pair, len(problem.topics)) for pair in owned))
@@ -89,7 +90,7 @@ def _unbalanced(problem: Problem, plan: Plan) -> str:
             for topic in owns[member]:
                 for subscription in with_topic[topic]:
                     stack += with_subscription[subscription]
-                    with_subscription[subscription] = []  # all of them are met now or on the stack
+                    with_subscription[subscription] = []  # all these members have been visited or are on the stack
                 with_topic[topic] = []
     return ""
 
@@ -103,11 +104,11 @@ def _lists(size: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def _needless_move(problem: Problem, plan: Plan) -> str:
-    """Look for a round of exchanges that costs less than nothing, with Bellman and Ford's sweeps.
+    """Look for a cycle of exchanges with negative cost (Bellman-Ford); return what it improves, "" if there is none.
 
     Nodes are rows (a topic's partitions in the same racks), subscriptions in one rack, members, and loads. An arc from
-    member to row gives a partition up, one from row to member, or through its subscription, takes one, and an arc from
-    a member with load n by way of node "load n" to one with n + 1 lets them change roles.
+    a member to a row gives up a partition. An arc from a row to a member, directly or through its subscription, takes
+    one. A path through node "load n" swaps the loads of a member with n partitions and a member with n + 1.
     """
     racks, members, loads = problem.racks, len(problem.members), plan.loads().tolist()
     sets = 1 if racks is None else len(racks.sets)
@@ -156,7 +157,7 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
 
 
 def _count(member: Int32, row_of: Int64, rows: int) -> dict[int, int]:
-    """Count partitions: {member * rows + row: number}, without unowned partitions."""
+    """Return {member * rows + row: number of partitions}, without unowned partitions."""
     pairs, counts = np.unique((member * np.int64(rows) + row_of)[member != NO_OWNER], return_counts=True)
     return dict(zip(pairs.tolist(), counts.tolist(), strict=True))
 

@@ -17,16 +17,16 @@ from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_
 
 
 class ClaimSource(Enum):
-    """Part of a subscription that claims partitions, and the generation of the claims."""
+    """The part of a subscription that lists claimed partitions, and the generation of the claims."""
 
     NONE = "none"
     """No claims; user data is the assignor's own."""
     FIELDS = "fields"
     """The subscription's owned partitions and generation; user data is the assignor's own."""
     STICKY_USER_DATA = "sticky user data"
-    """StickyAssignor: always its user data, never the subscription's own fields."""
+    """StickyAssignor's user data; the subscription's own fields are ignored."""
     FIELDS_AND_USER_DATA = "fields and user data"
-    """CooperativeStickyAssignor: the fields; the generation from user data if the fields have none."""
+    """The fields, and the generation from CooperativeStickyAssignor's user data if the fields have none."""
 
 
 class ReadClaims(NamedTuple):

@@ -1,8 +1,8 @@
 """Resolution of conflicting claims (KIP-341).
 
-The newest generation wins. Several claims from the same newest generation cancel out: one of them is wrong, and
-nothing tells which. An uncontested old claim stands. The whole set of claims is looked at, so neither the order of
-members nor earlier calls decide anything.
+The claim of the newest generation wins. If several members claim a partition in that generation, all these claims are
+dropped, since nothing tells which of them is right. An old claim that nobody contests stands. The result depends on
+the set of claims only, not on the order of members or on earlier calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from roster.model.arrays import Bool, Int32
 class SettledClaims(NamedTuple):
     """Result of `settle_claims`.
 
-    owner_before: [partitions] owner by the claims, whether it still subscribes or not, NO_OWNER if none.
+    owner_before: [partitions] owner according to the claims, even if it no longer subscribes; NO_OWNER if none.
     contested: [partitions] True where several members claim it in the newest generation.
     """
 
@@ -38,7 +38,7 @@ def settle_claims(problem: Problem) -> SettledClaims:
     generation = problem.generation[member]
     order = np.lexsort((generation, partition))
     member, partition, generation = member[order], partition[order], generation[order]
-    owner_before[partition] = member  # the last write is of the newest generation
+    owner_before[partition] = member  # claims are in order of generation, so the newest is written last
     twin = (partition[1:] == partition[:-1]) & (generation[1:] == generation[:-1])
     newest = np.append(partition[1:] != partition[:-1], True)[1:]
     doubled = partition[1:][twin & newest]
@@ -48,9 +48,9 @@ def settle_claims(problem: Problem) -> SettledClaims:
 
 
 def to_withhold(problem: Problem, owner: Int32, owner_before: Int32) -> Bool:
-    """Return [partitions]: True where the new owner must wait a round, as another member still claims the partition.
+    """Return [partitions]: True where the new owner must wait one round because another member claims the partition.
 
-    A partition stays with its owner despite an outdated claim; the member with that claim revokes it.
+    An outdated claim takes no partition from its owner; the member that made the claim revokes it.
     """
     claimed_by, partition = problem.claims.member, problem.claims.partition
     new = owner[partition]

@@ -1,4 +1,4 @@
-"""A dry run: let an assignor decide, and prove what can be proved of its plan."""
+"""Dry run of an assignor: its plan, with a proof of how good it is."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from roster.model import NO_OWNER, Plan, Problem
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A plan, and what the certificate says of it.
+    """A plan, and what the certificate proves about it.
 
-    optimal: no plan spreads the numbers of partitions more evenly. fewest_moves: the fewest partitions that a plan as
-    even as possible must move; None if that could not be proved. lag: {member: records to read}, None if unknown.
+    optimal: no plan spreads the numbers of partitions more evenly. fewest_moves: the number of partitions that any
+    optimal plan must move; None if that could not be proved. lag: {member: records to read}, None if unknown.
     """
 
     plan: Plan
@@ -29,28 +29,28 @@ class Evaluation:
 
     @property
     def moved(self) -> int:
-        """Partitions that a member loses to another."""
+        """Number of partitions that move from one member to another."""
         return int(self.plan.moved().sum())
 
     @property
     def least(self) -> int:
-        """The fewest partitions of a member."""
+        """Number of partitions of the member with fewest."""
         return int(self.plan.loads().min(initial=self.most))
 
     @property
     def most(self) -> int:
-        """The most partitions of a member."""
+        """Number of partitions of the member with most."""
         return int(self.plan.loads().max(initial=0))
 
 
 def evaluate(assignor: Assignor, problem: Problem) -> Evaluation:
     """Make the assignor's plan and check it against the certificate.
 
-    Only the sticky assignors promise to put racks before moves, so only their plans are held to that. Raises ValueError
-    for a plan that is not valid; errors of the assignor pass through.
+    Racks count only for the sticky assignors: the others do not promise to put racks before moves. Raises ValueError
+    for an invalid plan; the assignor's own errors pass through.
     """
     plan = make_plan(assignor, problem)
-    if (plan.owner_before == NO_OWNER).all():  # moves are counted from the claims all the same
+    if (plan.owner_before == NO_OWNER).all():  # the assignor ignored claims; moves are counted from them nevertheless
         owner_before, contested = settle_claims(problem)
         plan = replace(plan, owner_before=owner_before, contested=contested)
     if not problem.members:
@@ -68,14 +68,14 @@ def evaluate(assignor: Assignor, problem: Problem) -> Evaluation:
 
 
 def evaluate_claims(problem: Problem) -> Evaluation:
-    """Describe the problem's claims themselves as a plan, with nothing moved."""
+    """Evaluate the present assignment: a plan that gives each partition to the member that claims it."""
     owner = settle_claims(problem).owner_before
     plan = Plan.of(problem, owner, owner_before=owner)
     return Evaluation(plan, verify(problem, plan).balanced, None, lag_by_member(plan))
 
 
 def lag_by_member(plan: Plan) -> dict[str, int] | None:
-    """Sum the lag of each member's partitions, in records; None if the problem has no offsets."""
+    """Return the lag of each member's partitions in records, None if the problem has no offsets."""
     problem = plan.problem
     if problem.lag is None:
         return None

@@ -1,4 +1,4 @@
-"""`make_plan`: one call of an assignor, with its answer checked."""
+"""`make_plan`: calls an assignor and checks its plan."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from roster.model import NO_OWNER, Plan, Problem
 
 
 def make_plan(assignor: Assignor, problem: Problem) -> Plan:
-    """Let the assignor decide, check the plan, and withhold what a cooperative one may not give yet.
+    """Return the assignor's plan, checked; a cooperative plan withholds partitions that other members still claim.
 
-    Raises ValueError that names the field of the plan if it is not valid; errors of the assignor pass through.
+    Raises ValueError that names the invalid field of the plan; the assignor's own errors pass through.
     """
     answer: Any = assignor.assign(problem)
     if not isinstance(answer, Plan):
@@ -57,7 +57,7 @@ def _check_owners(problem: Problem, plan: Plan) -> None:
 
 
 def _withhold_claimed(problem: Problem, plan: Plan) -> Plan:
-    """Withhold what a member other than the new owner still claims, if the plan does not do so itself (KIP-429)."""
+    """Withhold partitions that a member other than the new owner still claims, unless the plan does so (KIP-429)."""
     claims, given = problem.claims, plan.given
     taken = given[claims.partition]
     if not ((taken != NO_OWNER) & (taken != claims.member)).any():

@@ -20,7 +20,7 @@ UNBOUNDED = np.int64(1 << 40)
 """Capacity of an arc without a limit; more than any flow here."""
 
 GOLDEN = 0.6180339887498949
-"""Multiples of the golden ratio's fraction are spread evenly over [0, 1): a different, repeatable start for each."""
+"""Fraction of the golden ratio: its multiples, modulo 1, spread evenly over [0, 1)."""
 
 _UNREACHED = 1 << 30
 
@@ -28,8 +28,8 @@ _UNREACHED = 1 << 30
 class MinCostFlow:
     """A directed network with integer costs, none negative, and an excess (below zero: a demand) at each node.
 
-    `tail`, `head`, `capacity`, `cost` describe the arcs; `initial_flow` may be pushed back, and no arc with a cost has
-    any. Each arc has a reverse arc in the residual network. Arcs are stored in the order of their heads, so the arcs
+    `tail`, `head`, `capacity`, `cost` describe the arcs. `initial_flow` may be pushed back; it is zero on arcs with a
+    cost. Each arc has a reverse arc in the residual network. Arcs are stored in the order of their heads, so the arcs
     into a node are the entries from its `_start` on, and their reverses are the arcs out of it.
     """
 
@@ -53,11 +53,11 @@ class MinCostFlow:
 
     @property
     def flow(self) -> Int64:
-        """Flow on each arc, in the order given."""
+        """Flow on each arc, in the order of the constructor's arguments."""
         return self._residual[self._back]
 
     def solve(self) -> None:
-        """Push excess to demands as far as paths exist; `excess` is what remains."""
+        """Push excess to demands as far as paths exist; `excess` then has the remainder."""
         while (self.excess > 0).any() and (self.excess < 0).any():
             levels = self._level_graph()
             layers = self._admissible_arcs(levels)
@@ -119,7 +119,7 @@ class MinCostFlow:
         return layers[::-1]
 
     def _push_blocking_flow(self, layers: list[tuple[Int64, Int64, Int64]]) -> None:
-        """Push excess down the levels; each node gets no more than the levels below it can take."""
+        """Push excess down the levels; no node gets more than the levels below it can take."""
         arcs, tail, head = (np.concatenate(column) for column in zip(*layers, strict=True))
         if np.bincount(head).max() > 1:
             rotated = _rotated(tail)
@@ -175,7 +175,7 @@ def _distinct(nodes: Int64, bound: int) -> Int64:
 
 
 def _rotated(tail: Int64) -> Int64:
-    """Rotate each tail's run of arcs, each by its own amount, so that not all begin at one head."""
+    """Rotate the arcs of each tail by an amount of its own, so that not all of them begin at the same head."""
     starts = np.flatnonzero(np.append(True, tail[1:] != tail[:-1]))
     degree = np.diff(np.append(starts, len(tail)))
     rotation = ((tail[starts] * GOLDEN) % 1.0 * degree).astype(np.int64)

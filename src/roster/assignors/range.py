@@ -15,10 +15,10 @@ from roster.model.arrays import Bool, Int64
 
 
 def assign(problem: Problem) -> Plan:
-    """Of n partitions and c subscribers the first n mod c members get one more than the others.
+    """Return the plan; with n partitions and c subscribers, the first n mod c members get one more than the others.
 
-    Balance comes before co-partitioning (topics with the same subscribers and as many partitions are cut alike), and
-    that before racks.
+    Balance comes first, then co-partitioning (topics with the same subscribers and number of partitions are divided in
+    the same way), then racks.
     """
     owner = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
     racks = problem.racks
@@ -34,7 +34,7 @@ def assign(problem: Problem) -> Plan:
 
 
 def _alike(problem: Problem) -> Iterator[tuple[Int64, Int64]]:
-    """Topics with the same subscribers and as many partitions: (members, [topics, numbers] flat partitions)."""
+    """Yield (members, [topics, numbers] partitions) for topics with the same subscribers and number of partitions."""
     classes = topic_classes(problem)
     members = members_by_subscription(problem)
     counts = problem.counts
@@ -53,7 +53,7 @@ def _racks_matter(racks: Racks, consumers: Int64, partitions: Int64) -> bool:
 
 
 class _Cut:
-    """One or several co-partitioned topics being cut for the same consumers; `partitions` is [topics, numbers]."""
+    """Division of one or several co-partitioned topics among their consumers; `partitions` is [topics, numbers]."""
 
     def __init__(self, racks: Racks, consumers: Int64, partitions: Int64) -> None:
         self.racks = racks
@@ -64,7 +64,7 @@ class _Cut:
         self.owner = np.full(partitions.shape[1], NO_OWNER, dtype=np.int64)
 
     def owners(self) -> Int64:
-        """[numbers] index into the consumers."""
+        """Return [numbers] the owner of each partition number, as an index into the consumers."""
         alone = len(self.partitions) == 1
         if any(self.racks.member[m] for m in self.consumers.tolist()):
             fits = np.asarray(self.racks.matches()[self.consumers][:, self.racks.set_of[self.partitions]].all(axis=1))
@@ -84,14 +84,14 @@ class _Cut:
         self.spare -= int(self.has[consumer] > self.quota)
 
     def _fill(self, fits: Bool) -> None:
-        """Consumer by consumer, the lowest numbers that fit."""
+        """Give each consumer in turn the lowest partition numbers that fit."""
         for consumer in range(len(self.consumers)):
             numbers = np.flatnonzero((self.owner == NO_OWNER) & fits[consumer])[: max(self._room(consumer), 0)]
             if len(numbers):
                 self._take(consumer, numbers)
 
     def _first_fit(self, fits: Bool) -> None:
-        """Number by number, the first consumer that fits in all the topics and has room."""
+        """Give each partition number to the first consumer with room that fits in all topics."""
         for number in range(len(self.owner)):
             room = self.quota + (self.spare > 0) > self.has
             fitting = np.flatnonzero(fits[:, number] & room)
@@ -100,7 +100,7 @@ class _Cut:
 
 
 class RangeAssignor(Assignor):
-    """`range`: each topic cut into contiguous ranges."""
+    """`range`: each topic divided into contiguous ranges."""
 
     name = "range"
     claim_source = ClaimSource.NONE

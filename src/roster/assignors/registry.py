@@ -1,4 +1,4 @@
-"""Registry of assignors: by name, and as Assignor objects where options are given."""
+"""Registry of assignors: Assignor objects by their protocol names."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
         for assignor in (RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY, LAG, LAG_STICKY, LAG_COOPERATIVE_STICKY)
     }
 )
-"""Every assignor under its Kafka name."""
+"""Every assignor by its protocol name."""
 
 
 def find_assignor(assignor: str | Assignor) -> Assignor:
-    """Return the assignor itself, or the one of that name. Raises ValueError that lists the known names."""
+    """Return an assignor, given itself or its name. Raises ValueError that lists the known names."""
     if isinstance(assignor, Assignor):
         return assignor
     if isinstance(assignor, str) and assignor in ASSIGNORS:
@@ -35,7 +35,7 @@ def find_assignor(assignor: str | Assignor) -> Assignor:
 
 
 def as_tuple(assignors: str | Assignor | Iterable[str | Assignor]) -> tuple[str | Assignor, ...]:
-    """Return a tuple of assignors; a single one may be given alone."""
+    """Return the assignors as a tuple; a single assignor needs no list."""
     return (assignors,) if isinstance(assignors, str | Assignor) else tuple(assignors)
 
 

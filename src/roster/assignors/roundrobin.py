@@ -1,4 +1,4 @@
-"""All partitions in topic order, dealt to the members in turn (Kafka's RoundRobinAssignor)."""
+"""All partitions in topic order, given to the members in turn (Kafka's RoundRobinAssignor)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roster.model import NO_OWNER, Plan, Problem
 
 
 def assign(problem: Problem) -> Plan:
-    """One pointer goes round all members and skips those that do not subscribe to the partition's topic."""
+    """Return the plan: members take turns, and a member that does not subscribe to a partition's topic is skipped."""
     classes = topic_classes(problem)
     members = members_by_subscription(problem)
     consumers = [subscribers(members, classes.subscriptions(number)) for number in range(len(classes))]
@@ -33,7 +33,7 @@ def assign(problem: Problem) -> Plan:
 
 
 class RoundRobinAssignor(Assignor):
-    """`roundrobin`: all partitions dealt in turn."""
+    """`roundrobin`: all partitions given to the members in turn."""
 
     name = "roundrobin"
     claim_source = ClaimSource.NONE

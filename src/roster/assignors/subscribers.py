@@ -1,4 +1,4 @@
-"""Subscribers of topics: topics with the same subscribers, members with the same subscription."""
+"""Subscribers of topics, found by classes of topics with the same subscribers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TopicClasses:
 
 
 def topic_classes(problem: Problem) -> TopicClasses:
-    """Group the topics of a problem, each of which is in some subscription."""
+    """Group the topics of a problem; each topic is in at least one subscription."""
     topic_count = len(problem.topics)
     if len(problem.subscriptions) <= 1 or not topic_count:
         one = np.zeros(min(topic_count, 1), dtype=np.int32)
@@ -51,7 +51,7 @@ def topic_classes(problem: Problem) -> TopicClasses:
 
 
 def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
-    """Return for each list values[start:start + size], none empty, the first list equal to it."""
+    """Return for each list values[start:start + size] the number of the first list equal to it; no list is empty."""
     mixed = (values.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     signature = np.add.reduceat(mixed ^ (mixed >> np.uint64(29)), start)
@@ -61,13 +61,13 @@ def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
     example[order] = np.minimum.reduceat(order, np.flatnonzero(begins))[np.cumsum(begins) - 1]
     if (size == size[example]).all() and (values == values[ranges(start[example], size)]).all():
         return example
-    seen: dict[bytes, int] = {}  # two different lists with one signature
+    seen: dict[bytes, int] = {}  # two different lists have the same signature
     lists = (values[a : a + n].tobytes() for a, n in zip(start.tolist(), size.tolist(), strict=True))
     return np.array([seen.setdefault(key, number) for number, key in enumerate(lists)], dtype=np.int64)
 
 
 def members_by_subscription(problem: Problem) -> list[Int64]:
-    """Return per subscription the indices of its members, ascending."""
+    """Return the indices of the members of each subscription, ascending."""
     order = np.argsort(problem.subscription_of, kind="stable")
     sizes = np.bincount(problem.subscription_of, minlength=len(problem.subscriptions))
     return np.split(order, np.cumsum(sizes)[:-1]) if len(sizes) else []

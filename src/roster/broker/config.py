@@ -100,7 +100,7 @@ class BrokerConfig:
     advertised_host: str | None = None
     """Host that Metadata advertises to clients; by default the one the broker listens on."""
     advertised_port: int | None = None
-    node_id: int = 1
+    node_id: Annotated[int, Option(help="id of the broker in the metadata", least=0, kafka="node.id")] = 1
     default_partitions: Annotated[
         int,
         Option(
@@ -158,6 +158,7 @@ class BrokerConfig:
             help="a connection that neither sends nor reads for this long is closed",
             unit="ms",
             least=1,
+            most=INT64_MAX,
             kafka="connections.max.idle.ms",
             flag="connections-max-idle-ms",
         ),
@@ -204,6 +205,7 @@ class BrokerConfig:
             help="time between two checks of all logs for expired segments and overdue compaction",
             unit="ms",
             least=1,
+            most=INT64_MAX,
             kafka="log.retention.check.interval.ms",
         ),
     ] = 300_000

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from roster._clock import wall_ms
-from roster.broker.group_parts import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
 from roster.broker.log.producer_state import NO_TRANSACTION
 from roster.broker.shell import Shell
+from roster.broker.split_requests import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
 from roster.broker.stored_records import read_transactional_records
 from roster.broker.topics import OFFSETS_TOPIC
 from roster.coordinator import Coordinator
@@ -97,6 +97,9 @@ class CoordinatorShell(Shell[TimerName]):
 
     def _read(self, log: PartitionLog) -> tuple[LoadedRecord, ...]:
         return read_transactional_records(log)
+
+    def _unreadable_records(self) -> int:
+        return self._coordinator.unreadable_records
 
     async def loaded(self) -> None:
         """Return when every group is loaded; the end of a transaction must not come before."""

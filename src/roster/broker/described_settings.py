@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from roster.broker.config import BrokerConfig, LogConfig
-from roster.broker.topic_config import TOPIC_SETTINGS, TYPE_INT, TYPE_LIST, TYPE_LONG, TYPE_STRING, default_settings
+from roster.broker.config import PARTS, BrokerConfig, LogConfig
+from roster.broker.topic_config import TOPIC_SETTINGS, TYPE_INT, TYPE_LIST, TYPE_LONG, default_settings
+from roster.model.options import INT64_MAX, Option, declared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,29 +33,24 @@ _BROKER_NAMES = {
     "segment.ms": "log.roll.ms",
 }
 """Settings of the broker that topics go back to, where the name is not that of the topic's with `log.` before it."""
-_FIELDS: Mapping[str, tuple[int, str]] = {
-    "auto.create.topics.enable": (TYPE_BOOLEAN, "auto_create_topics"),
-    "connections.max.idle.ms": (TYPE_LONG, "idle_timeout_ms"),
-    "fetch.max.bytes": (TYPE_INT, "max_fetch_bytes"),
-    "group.initial.rebalance.delay.ms": (TYPE_INT, "coordinator.initial_rebalance_delay_ms"),
-    "group.max.session.timeout.ms": (TYPE_INT, "coordinator.max_session_timeout_ms"),
-    "group.max.size": (TYPE_INT, "coordinator.max_group_size"),
-    "group.min.session.timeout.ms": (TYPE_INT, "coordinator.min_session_timeout_ms"),
-    "log.dirs": (TYPE_STRING, "data_dir"),
-    "log.retention.check.interval.ms": (TYPE_LONG, "retention_check_interval_ms"),
-    "max.connections": (TYPE_INT, "max_connections"),
-    "max.connections.per.ip": (TYPE_INT, "max_connections_per_ip"),
-    "max.incremental.fetch.session.cache.slots": (TYPE_INT, "fetch_session_slots"),
-    "node.id": (TYPE_INT, "node_id"),
-    "num.partitions": (TYPE_INT, "default_partitions"),
-    "offset.metadata.max.bytes": (TYPE_INT, "coordinator.offset_metadata_max_bytes"),
-    "offsets.topic.num.partitions": (TYPE_INT, "coordinator.partitions"),
-    "socket.request.max.bytes": (TYPE_INT, "max_request_bytes"),
-    "transaction.max.timeout.ms": (TYPE_INT, "transactions.max_timeout_ms"),
-    "transaction.state.log.num.partitions": (TYPE_INT, "transactions.partitions"),
-    "transactional.id.expiration.ms": (TYPE_INT, "transactions.expiration_ms"),
+
+
+def _type(option: Option) -> int:
+    if option.kind == "bool":
+        return TYPE_BOOLEAN
+    return TYPE_LONG if option.most == INT64_MAX else TYPE_INT
+
+
+_FIELDS: Mapping[str, tuple[int, str, str]] = {
+    "log.dirs": (TYPE_LIST, "", "data_dir"),
+    **{
+        option.kafka: (_type(option), part, name)
+        for part in ("", "coordinator", "transactions")
+        for name, option in declared(PARTS[part]).items()
+        if option.kafka
+    },
 }
-"""Settings of the broker that are a field of BrokerConfig, or of what it holds."""
+"""Settings of the broker that are a field of BrokerConfig, or of a part of it: type, part, field."""
 _FIXED: Mapping[str, tuple[int, str]] = {
     "default.replication.factor": (TYPE_INT, "1"),
     "offsets.topic.replication.factor": (TYPE_SHORT, "1"),
@@ -108,8 +104,8 @@ def broker_settings(config: BrokerConfig, advertised: str) -> list[Described]:
     """Return the settings of a broker that tells clients to connect to `advertised`."""
     initial = BrokerConfig(data_dir=config.data_dir)
     named = [
-        Described(name, kind, _origins(name, _field(config, path), _field(initial, path)))
-        for name, (kind, path) in _FIELDS.items()
+        Described(name, kind, _origins(name, _value(config, part, field), _value(initial, part, field)))
+        for name, (kind, part, field) in _FIELDS.items()
     ]
     fixed = [Described(name, kind, (Origin(name, value, SOURCE_DEFAULT),)) for name, (kind, value) in _FIXED.items()]
     listener = Origin("advertised.listeners", advertised, SOURCE_BROKER)
@@ -130,10 +126,9 @@ def _origins(name: str, value: str, initial: str) -> tuple[Origin, ...]:
     return (default,) if value == initial else (Origin(name, value, SOURCE_BROKER), default)
 
 
-def _field(config: object, path: str) -> str:
-    for name in path.split("."):
-        config = getattr(config, name)
-    return str(config).lower() if isinstance(config, bool) else str(config)
+def _value(config: BrokerConfig, part: str, field: str) -> str:
+    value = getattr(getattr(config, part) if part else config, field)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _TOPIC_NAMES = {_BROKER_NAMES.get(name, f"log.{name}"): name for name in TOPIC_SETTINGS}

@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 class Shell(Generic[NameT]):
     """Runs one coordinator for all partitions of an internal topic: requests and timers in, effects out.
 
-    Subclasses set `topic_name` and `kept` (what the records hold, for errors), and define `_step` and `_read`.
+    Subclasses set `topic_name` and `kept` (what the records hold, for errors), and define `_step`, `_read` and
+    `_unreadable_records`.
     """
 
     topic_name: str
@@ -57,6 +58,10 @@ class Shell(Generic[NameT]):
 
     def _read(self, log: PartitionLog) -> tuple[Any, ...]:
         """Read the records of a partition, in a thread. Raises WireError if one is malformed."""
+        raise NotImplementedError
+
+    def _unreadable_records(self) -> int:
+        """Return how many records the coordinator has skipped while loading, since it could not decode them."""
         raise NotImplementedError
 
     async def _open(self, partitions: int) -> int:
@@ -87,6 +92,8 @@ class Shell(Generic[NameT]):
                     self._step(PartitionLoaded(partition, records, wall_ms()))
         except WireError as error:
             self._on_failure(BrokerFailedError(f"cannot load the {self.kept}: {error}"))
+        if skipped := self._unreadable_records():
+            logger.warning("%d records of %s cannot be decoded: what they hold is lost", skipped, self.topic_name)
 
     async def stop(self) -> None:
         """Stop timers, loading and work under way; parked requests are not answered."""

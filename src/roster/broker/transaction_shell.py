@@ -90,6 +90,9 @@ class TransactionShell(Shell[TimerName]):
     def _read(self, log: PartitionLog) -> tuple[LogRecord, ...]:
         return read_records(log)
 
+    def _unreadable_records(self) -> int:
+        return 0 if self._coordinator is None else self._coordinator.unreadable_records
+
     # Requests
 
     async def handle(self, call: Call[Any]) -> Message:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
-from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, require_yes, yes_option
-from roster.cli.output import print_json, print_table
-from roster.model.acl import (
-    CLUSTER_NAME,
-    AclBinding,
-    AclFilter,
-    AclOperation,
-    AclPermission,
-    PatternType,
-    ResourceType,
-)
+from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, yes_option
+from roster.cli.output import print_found
+from roster.model.acl import CLUSTER_NAME, AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 
-OPERATIONS = tuple(each.name.lower().replace("_", "-") for each in AclOperation if each > AclOperation.ANY)
 _COLUMNS = ("permission", "principal", "host", "operation", "resource", "pattern", "name")
+_Resource = tuple[ResourceType, str, PatternType]
+
+
+def _word(value: IntEnum) -> str:
+    return value.name.lower().replace("_", "-")
+
+
+OPERATIONS = {_word(each): each for each in AclOperation if each > AclOperation.ANY}
 
 
 @click.group()
@@ -34,6 +33,11 @@ def acls() -> None:
 def _resource_options(command: Any) -> Any:
     """Add --topic, --group, --transactional-id, --cluster and --prefixed, of which the command gets `resource`."""
 
+    @click.option("--topic", type=NAME, help="A topic; * for all.")
+    @click.option("--group", type=NAME, help="A group; * for all.")
+    @click.option("--transactional-id", type=NAME, help="A transactional id; * for all.")
+    @click.option("--cluster", is_flag=True, help="The cluster.")
+    @click.option("--prefixed", is_flag=True, help="All whose names begin so.")
     @functools.wraps(command)
     def with_resource(
         *arguments: Any,
@@ -44,34 +48,24 @@ def _resource_options(command: Any) -> Any:
         prefixed: bool,
         **options: Any,
     ) -> object:
-        named = [
-            (ResourceType.TOPIC, topic),
-            (ResourceType.GROUP, group),
-            (ResourceType.TRANSACTIONAL_ID, transactional_id),
-            (ResourceType.CLUSTER, CLUSTER_NAME if cluster else None),
-        ]
-        given = [(kind, name) for kind, name in named if name is not None]
+        named = {
+            ResourceType.TOPIC: topic,
+            ResourceType.GROUP: group,
+            ResourceType.TRANSACTIONAL_ID: transactional_id,
+            ResourceType.CLUSTER: CLUSTER_NAME if cluster else None,
+        }
+        given = [(kind, name) for kind, name in named.items() if name is not None]
         if len(given) > 1:
-            raise UserError("give one of --topic, --group, --transactional-id and --cluster")
+            raise UserError(_ONE)
         if prefixed and (not given or cluster):
             raise UserError("--prefixed: needs --topic, --group or --transactional-id")
         pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
         return command(*arguments, resource=(*given[0], pattern) if given else None, **options)
 
-    options: list[Callable[[Any], Any]] = [
-        click.option("--topic", type=NAME, help="A topic; * for all."),
-        click.option("--group", type=NAME, help="A group; * for all."),
-        click.option("--transactional-id", type=NAME, help="A transactional id; * for all."),
-        click.option("--cluster", is_flag=True, help="The cluster."),
-        click.option("--prefixed", is_flag=True, help="All whose names begin so."),
-    ]
-    decorated: Any = with_resource
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    return with_resource
 
 
-_Resource = tuple[ResourceType, str, PatternType]
+_ONE = "give one of --topic, --group, --transactional-id and --cluster"
 
 
 @acls.command(name="list", short_help="List ACLs.")
@@ -83,10 +77,9 @@ def list_(principal: str | None, resource: _Resource | None, as_json: bool, targ
     """List ACLs, all or those of a principal or a resource."""
     with admin(target) as cluster:
         found = cluster.list_acls(_filter(principal, resource))
-    if as_json:
-        print_json([dict(zip(_COLUMNS, _row(acl), strict=True)) for acl in found])
-        return
-    print_table(_COLUMNS, [_row(acl) for acl in found], "no ACLs", shorten=("principal", "name"))
+    rows = [_row(acl) for acl in found]
+    documents = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
+    print_found(as_json, documents, _COLUMNS, rows, "no ACLs", shorten=("principal", "name"))
 
 
 @acls.command(short_help="Add ACLs.")
@@ -94,7 +87,12 @@ def list_(principal: str | None, resource: _Resource | None, as_json: bool, targ
 @click.option("--deny", metavar="User:NAME", type=NAME, multiple=True, help="Whom to deny; repeatable.")
 @click.option("--host", type=NAME, default="*", show_default=True, help="Address from which.")
 @click.option(
-    "--operation", "operations", type=click.Choice(OPERATIONS), multiple=True, required=True, help="What; repeatable."
+    "--operation",
+    "operations",
+    type=click.Choice(list(OPERATIONS)),
+    multiple=True,
+    required=True,
+    help="What; repeatable.",
 )
 @_resource_options
 @cluster_options
@@ -108,7 +106,7 @@ def add(
 ) -> None:
     """Allow or deny principals operations on a resource."""
     if resource is None:
-        raise UserError("give one of --topic, --group, --transactional-id and --cluster")
+        raise UserError(_ONE)
     people = [(name, AclPermission.ALLOW) for name in allow] + [(name, AclPermission.DENY) for name in deny]
     if not people:
         raise UserError("--allow: name a principal, as in --allow User:rita; or --deny")
@@ -117,7 +115,7 @@ def add(
             raise UserError(f"{name!r} is not a principal; write User:{name}")
     kind, named, pattern = resource
     wanted = [
-        AclBinding(kind, named, pattern, name, host, AclOperation[operation.upper().replace("-", "_")], permission)
+        AclBinding(kind, named, pattern, name, host, OPERATIONS[operation], permission)
         for name, permission in people
         for operation in operations
     ]
@@ -135,7 +133,6 @@ def remove(principal: str | None, resource: _Resource | None, yes: bool, target:
     """Remove the ACLs of a principal, of a resource, or of both. Asks first."""
     if principal is None and resource is None:
         raise UserError("--principal: name it, or a resource, or both")
-    require_yes(yes, "removes the ACLs that match")
     with admin(target) as cluster:
         wanted = _filter(principal, resource)
         found = cluster.list_acls(wanted)
@@ -146,18 +143,9 @@ def remove(principal: str | None, resource: _Resource | None, yes: bool, target:
 
 
 def _filter(principal: str | None, resource: _Resource | None) -> AclFilter:
-    if resource is None:
-        return AclFilter(principal=principal)
-    return AclFilter(*resource, principal=principal)
+    return AclFilter(principal=principal) if resource is None else AclFilter(*resource, principal=principal)
 
 
 def _row(acl: AclBinding) -> tuple[str, ...]:
-    return (
-        acl.permission.name.lower(),
-        acl.principal,
-        acl.host,
-        acl.operation.name.lower().replace("_", "-"),
-        acl.resource_type.name.lower().replace("_", "-"),
-        acl.pattern_type.name.lower(),
-        acl.resource_name,
-    )
+    kind, pattern = _word(acl.resource_type), _word(acl.pattern_type)
+    return (_word(acl.permission), acl.principal, acl.host, _word(acl.operation), kind, pattern, acl.resource_name)

@@ -6,21 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from roster.cli.errors import Failure, UserError, one_line
-from roster.client import (
-    Admin,
-    ClientError,
-    GroupNotEmptyError,
-    GroupTypeError,
-    InvalidRequestError,
-    InvalidTopicError,
-    OptionError,
-    TopicExistsError,
-    UnknownGroupError,
-    UnknownTopicError,
-    UnknownTransactionError,
-    UnknownUserError,
-    UnreachableError,
-)
+from roster.client import Admin, ClientError, UnreachableError, errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,16 +15,16 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_MS = 10_000
 _CALLERS_MISTAKES = (
-    GroupNotEmptyError,
-    GroupTypeError,
-    InvalidRequestError,
-    InvalidTopicError,
-    OptionError,
-    TopicExistsError,
-    UnknownGroupError,
-    UnknownTopicError,
-    UnknownTransactionError,
-    UnknownUserError,
+    errors.GroupNotEmptyError,
+    errors.GroupTypeError,
+    errors.InvalidRequestError,
+    errors.InvalidTopicError,
+    errors.OptionError,
+    errors.TopicExistsError,
+    errors.UnknownGroupError,
+    errors.UnknownTopicError,
+    errors.UnknownTransactionError,
+    errors.UnknownUserError,
 )
 
 

@@ -6,23 +6,18 @@ import asyncio
 import gc
 import logging
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from roster._extras import how_to_install
-from roster.broker import (
-    Broker,
-    BrokerConfig,
-    BrokerFailedError,
-    BrokerStartError,
-    parse_listen,
-    run,
-)
-from roster.cli.broker_options import broker_options
+from roster.broker import Broker, BrokerConfig, BrokerFailedError, BrokerStartError, parse_listen, run
+from roster.broker.config import OPTIONS
 from roster.cli.errors import Failure, UserError
+from roster.model.options import Option
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +26,42 @@ SWITCH_INTERVAL = 0.0005
 """Seconds, a tenth of Python's: the event loop waits less for the threads that decode large requests."""
 GC_THRESHOLDS = (2_000, 10, 25)
 """Full collections are rarer than by default: one stops the event loop while it visits the objects of all requests."""
+
+C = TypeVar("C", bound=Callable[..., object])
+
+_SEPARATORS: dict[type, str] = {tuple: ",", frozenset: ";"}
+"""Of settings with several values, by their type."""
+
+
+def broker_options(command: C) -> C:
+    """Add an option for each setting; the command gets those by the settings' names."""
+    for option in reversed(OPTIONS.values()):
+        command = _click_option(option)(command)
+    return command
+
+
+def _click_option(option: Option) -> Callable[[C], C]:
+    given: dict[str, Any] = {"default": option.default, "show_default": True}
+    separator = _SEPARATORS.get(type(option.default))
+    if option.kind == "bool":
+        given = {"is_flag": True}
+    elif option.least is not None:
+        given["type"] = click.IntRange(option.least, option.most)
+    elif option.choices:
+        given["type"] = click.Choice(option.choices)
+    elif option.kind == "Path":
+        given["type"] = click.Path(path_type=Path, dir_okay=False)
+    elif separator is not None:
+        values: Any = option.default
+        given |= {"default": separator.join(values), "show_default": bool(values), "metavar": f"NAME[{separator}…]"}
+        given["callback"] = lambda _context, _parameter, text: type(values)(_names(text, separator))
+    unit = f" ({option.unit})" if option.unit and not option.flag.endswith(f"-{option.unit}") else ""
+    text = option.help[0].upper() + option.help[1:]
+    return click.option(f"--{option.flag}", option.name, help=f"{text}{unit}.", **given)
+
+
+def _names(text: str, separator: str) -> list[str]:
+    return [name for each in text.split(separator) if (name := each.strip())]
 
 
 @click.command()
@@ -66,11 +97,7 @@ def broker(listen: str, advertise: str | None, data: Path, log_level: str, **set
         host, port = parse_listen(listen)
         advertised_host, advertised_port = parse_listen(advertise, "--advertise") if advertise else (None, None)
         config = BrokerConfig(
-            data_dir=data,
-            host=host,
-            port=port,
-            advertised_host=advertised_host,
-            advertised_port=advertised_port,
+            data_dir=data, host=host, port=port, advertised_host=advertised_host, advertised_port=advertised_port
         ).with_settings(settings)
         config.security.check_listener(host)
     except (BrokerStartError, ValueError) as error:

@@ -5,9 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import TYPE_CHECKING
+
 import click
 
 from roster._errors import one_line as plain_line
+from roster._extras import EXTRAS, missing_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FAILED = 1
 USAGE = 2
@@ -29,3 +36,19 @@ class Failure(click.ClickException):
 def one_line(error: BaseException) -> str:
     """Return the error's message on one line, or the name of its class if it has none."""
     return " ".join(error.format_message().split()) if isinstance(error, click.ClickException) else plain_line(error)
+
+
+@contextlib.contextmanager
+def explained_imports(command: str) -> Iterator[None]:
+    """Turn an import that fails for want of an extra, or on this platform, into a Failure."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = error.name or ""
+        extras = [extra for extra, modules in EXTRAS.items() if module in modules]
+        if not extras:
+            raise
+        extra = command if command in extras else extras[0]
+        raise Failure(str(missing_error(f"roster {command}", extra, [module]))) from error
+    except ImportError as error:
+        raise Failure(one_line(error)) from error

@@ -95,36 +95,30 @@ _bootstrap_option = click.option(
     callback=_check_bootstrap,
     help="Brokers to ask first; else those that --config names.",
 )
-_CONFIG: dict[str, Any] = {
-    "cls": _OptionWithVariable,
-    "metavar": "FILE",
-    "type": click.Path(path_type=Path),
-    "envvar": "ROSTER_CONFIG",
-    "show_envvar": True,
-    "help": "Properties file with security.protocol and other settings of Kafka's clients.",
-}
-_config_option = click.option("--config", "--command-config", "config", **_CONFIG)
-_command_config_option = click.option("--command-config", "config", **_CONFIG)
-
 C = TypeVar("C", bound=Callable[..., object])
 
 
-def cluster_options(command: C) -> C:
-    """Add --bootstrap and --config to a command, which gets their `target`."""
-    return _with_target(command, _config_option)
+def _target_options(*config_flags: str) -> Callable[[C], C]:
+    """Return a decorator that adds --bootstrap and an option for the file to a command, which gets their `target`."""
+    config_option = click.option(
+        *config_flags,
+        "config",
+        cls=_OptionWithVariable,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        envvar="ROSTER_CONFIG",
+        show_envvar=True,
+        help="Properties file with security.protocol and other settings of Kafka's clients.",
+    )
 
+    def add(command: C) -> C:
+        @functools.wraps(command)
+        def with_target(*arguments: Any, bootstrap: str, config: Path | None, **options: Any) -> object:
+            return command(*arguments, target=_target(bootstrap, config), **options)
 
-def cluster_options_but_config(command: C) -> C:
-    """Add the same to a command that has another --config: there the file is --command-config."""
-    return _with_target(command, _command_config_option)
+        return _bootstrap_option(config_option(with_target))  # type: ignore[return-value]
 
-
-def _with_target(command: C, config_option: Callable[[Any], Any]) -> C:
-    @functools.wraps(command)
-    def with_target(*arguments: Any, bootstrap: str, config: Path | None, **options: Any) -> object:
-        return command(*arguments, target=_target(bootstrap, config), **options)
-
-    return _bootstrap_option(config_option(with_target))  # type: ignore[no-any-return]
+    return add
 
 
 def _target(bootstrap: str, config: Path | None) -> Target:
@@ -143,34 +137,30 @@ def _target(bootstrap: str, config: Path | None) -> Target:
     return Target(bootstrap, found.security, found.client_id or CLIENT_ID)
 
 
+cluster_options = _target_options("--config", "--command-config")
+"""Adds --bootstrap and --config to a command, which gets their `target`."""
+cluster_options_but_config = _target_options("--command-config")
+"""Likewise for a command that has another --config: there the file is --command-config."""
+form_option = click.option(
+    "--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="Format of FILE, if its name does not say."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")
-
 yes_option = click.option("--yes", is_flag=True, help="Do not ask; needed where standard input is no terminal.")
-
-
-def require_yes(yes: bool, what: str) -> None:
-    """Refuse without a terminal to ask on.
-
-    Args:
-        yes: whether --yes was given.
-        what: the sentence that says what would happen, as in "deletes topic t and its records".
-
-    Raises:
-        UserError: neither --yes nor a terminal on standard input.
-
-    """
-    if not yes and not sys.stdin.isatty():
-        raise UserError(f"--yes: this {what}, and there is no terminal to confirm it on; add --yes")
 
 
 def confirm(yes: bool, question: str) -> None:
     """Ask on the terminal unless --yes was given.
 
     Raises:
+        UserError: neither --yes nor a terminal on standard input.
         Failure: the answer was no.
 
     """
-    if not yes and not click.confirm(question, err=True):
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(f"--yes: there is no terminal to ask {question!r} on; add --yes")
+    if not click.confirm(question, err=True):
         raise Failure("not confirmed; nothing was changed")
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
+from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SAMPLE = 1000
 """Rows that decide how wide the columns are; all others are printed as they come."""
-_CHUNK = 500
+_ESCAPED_AT_ONCE = 1 << 16
+"""Characters: the text of each is an object of its own until they are joined."""
 _GAP = "  "
 _NARROW = 8
 """A column that may be shortened keeps this many cells."""
@@ -29,6 +32,35 @@ _PROSE = 24
 def print_json(document: Any) -> None:
     """Print a JSON document, indented, keys in the order given."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def print_json_line(document: Any) -> None:
+    """Print a JSON document on a line, at once."""
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+def print_found(
+    as_json: bool,
+    documents: Iterable[Any],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    empty: str,
+    *,
+    shorten: Collection[str] = (),
+) -> None:
+    """Print what was found, as a JSON array of documents or as a table of rows; only one of the two is read."""
+    if as_json:
+        print_json(list(documents))
+    else:
+        print_table(columns, rows, empty, shorten=shorten)
+
+
+def utc(moment_ms: float, timespec: str = "milliseconds") -> str:
+    """Milliseconds since 1970 as ISO 8601 in UTC; beyond the year 9999 the number itself."""
+    try:
+        return (EPOCH + timedelta(milliseconds=moment_ms)).isoformat(timespec=timespec).replace("+00:00", "Z")
+    except OverflowError:
+        return str(moment_ms)
 
 
 def print_table(
@@ -53,8 +85,8 @@ def print_table(
         _shrink(widths, cut, room)
     layout = _Layout(widths, numeric, cut if room is not None else set(), room)
     click.echo(click.style("\n".join(layout.lines(columns)), bold=True))
-    for chunk in _chunks(chain(first, ([_text(value) for value in row] for row in every))):
-        click.echo("\n".join(line for row in chunk for line in layout.lines(row)))
+    every_row = chain(first, ([_text(value) for value in row] for row in every))
+    sys.stdout.writelines(f"{line}\n" for row in every_row for line in layout.lines(row))
 
 
 def drop_stdout() -> None:
@@ -64,10 +96,16 @@ def drop_stdout() -> None:
     os.close(nowhere)
 
 
+def escaped(text: str) -> str:
+    """Escape control characters, which could move the cursor or end the line."""
+    if text.isprintable():
+        return text
+    parts = (text[at : at + _ESCAPED_AT_ONCE] for at in range(0, len(text), _ESCAPED_AT_ONCE))
+    return "".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in part) for part in parts)
+
+
 def _text(value: object) -> str:
-    """A value on one line; a control character, which could move the cursor, is escaped."""
-    text = "-" if value is None else str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "-" if value is None else escaped(str(value))
 
 
 def _shrink(widths: list[int], cut: Collection[int], room: int) -> None:
@@ -77,12 +115,6 @@ def _shrink(widths: list[int], cut: Collection[int], room: int) -> None:
         if widest is None:
             return
         widths[widest] -= 1
-
-
-def _chunks(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
-    every = iter(rows)
-    while chunk := list(islice(every, _CHUNK)):
-        yield chunk
 
 
 class _Layout:

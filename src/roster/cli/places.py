@@ -5,19 +5,34 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import click
+
 from roster.cli.errors import UserError
+from roster.cli.options import INT32, INT64
+from roster.cli.output import EPOCH
+from roster.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from roster.client import Admin
-    from roster.model import TopicPartition
 
 PLACES = "earliest|latest|OFFSET|TIME"
 Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
-MOST_OFFSET = 2**63 - 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+
+partition_option = click.option(
+    "--partition", "-p", "only", type=click.IntRange(0, INT32), multiple=True, help="Only this partition; repeatable."
+)
+
+
+def partitions_of(cluster: Admin, topic: str, only: Collection[int]) -> list[TopicPartition]:
+    """Return the partitions of a topic, or those of --partition. Raises UserError for one that there is not."""
+    there = [each.partition for each in cluster.describe_topic(topic).partitions]
+    missing = sorted(set(only) - set(there))
+    if missing:
+        raise UserError(f"--partition: {topic} has no partition {missing[0]}; it has {len(there)}")
+    return [TopicPartition(topic, number) for number in sorted(set(only) or there)]
 
 
 def parse_place(text: str, option: str) -> Place:
@@ -27,13 +42,11 @@ def parse_place(text: str, option: str) -> Place:
         UserError: the text is not a place, the offset does not fit 64 bits, the time lies before 1970.
 
     """
-    if text == "earliest":
-        return "earliest"
-    if text == "latest":
-        return "latest"
+    if text in ("earliest", "latest"):
+        return "earliest" if text == "earliest" else "latest"
     if text.isascii() and text.isdigit():
-        if len(text) > len(str(MOST_OFFSET)) or int(text) > MOST_OFFSET:
-            raise UserError(f"{option}: {text} is larger than any offset ({MOST_OFFSET})")
+        if len(text) > len(str(INT64)) or int(text) > INT64:
+            raise UserError(f"{option}: {text} is larger than any offset ({INT64})")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -42,7 +55,7 @@ def parse_place(text: str, option: str) -> Place:
             f"{option}: {text!r} is not earliest, latest, an offset or a time like 2026-01-31T12:00"
         ) from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if moment < _EPOCH:
+    if moment < EPOCH:
         raise UserError(f"{option}: {text} lies before 1970, where the clock of Kafka starts")
     return moment
 
@@ -59,7 +72,7 @@ def locate(
     An offset outside of the log becomes its begin or end, a time after the last record its end.
     """
     if isinstance(place, datetime):
-        found = cluster.offsets_for_times(dict.fromkeys(partitions, (place - _EPOCH) // _MS))
+        found = cluster.offsets_for_times(dict.fromkeys(partitions, (place - EPOCH) // _MS))
         offsets = {tp: ends[tp] if (offset := found[tp]) is None else offset for tp in partitions}
         late = f"the end: no record at or after {place.isoformat()}"
         return offsets, {tp: late for tp in partitions if found[tp] is None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import os
@@ -14,34 +13,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from roster import __version__
-from roster._extras import EXTRAS, missing_error
-from roster.cli.errors import FAILED, INTERRUPTED, USAGE, Failure, one_line
+from roster.cli.errors import FAILED, INTERRUPTED, USAGE, Failure, explained_imports, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 # name -> (module, attribute, line in `roster --help`)
 COMMANDS = {
     "broker": ("roster.cli.broker", "broker", "Run the embedded broker: one process, durable."),
     "topics": ("roster.cli.topics.command", "topics", "List, create, describe, read, grow and delete topics."),
-    "groups": (
-        "roster.cli.groups.command",
-        "groups",
-        "List, describe, watch and reset consumer groups.",
-    ),
+    "groups": ("roster.cli.groups.command", "groups", "List, describe, watch and reset consumer groups."),
     "transactions": (
         "roster.cli.transactions",
         "transactions",
         "List, describe and abort transactions, hanging ones too.",
     ),
-    "state": ("roster.cli.state", "state", "Look into the stores of stateful pipelines; reset a group."),
+    "state": ("roster.cli.state", "state", "Look into stores of stateful pipelines; export, import and reset state."),
     "users": ("roster.cli.users", "users", "List, add and remove users who log in."),
     "acls": ("roster.cli.acls", "acls", "List, add and remove ACLs: who may do what."),
-    "plan": (
-        "roster.cli.plan.command",
-        "plan",
-        "Dry run of an assignor, with JSON lines or a live group.",
-    ),
+    "plan": ("roster.cli.plan.command", "plan", "Dry run of an assignor, with JSON lines or a live group."),
     "load": ("roster.cli.load.command", "load", "Send a CSV, JSON lines or Parquet file to a topic."),
     "demo": ("roster.cli.demo.command", "demo", "Show two applications that share a topic through failures."),
 }
@@ -59,7 +49,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        with _explained_imports(cmd_name):
+        with explained_imports(cmd_name):
             command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
@@ -78,22 +68,6 @@ class LazyGroup(click.Group):
         """Write the list from the table above."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
-
-
-@contextlib.contextmanager
-def _explained_imports(command: str) -> Iterator[None]:
-    """Turn an import that fails for want of an extra, or on this platform, into one line."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        module = error.name or ""
-        extras = [extra for extra, modules in EXTRAS.items() if module in modules]
-        if not extras:
-            raise
-        extra = command if command in extras else extras[0]
-        raise Failure(str(missing_error(f"roster {command}", extra, [module]))) from error
-    except ImportError as error:
-        raise Failure(one_line(error)) from error
 
 
 _COMPLETION = """Completion of commands and options, for the current shell:

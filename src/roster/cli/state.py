@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import json_option
-from roster.cli.output import print_json, print_table
+from roster.cli.output import print_found
+from roster.cli.state_files import export, import_
 from roster.cli.state_reset import reset
 from roster.state import StateError
 from roster.state.definition import Noted, OtherDefinitionError, entries_of, json_text
@@ -31,13 +32,15 @@ DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group()
 def state() -> None:
-    """Look into the stores of stateful pipelines that lie on this machine, and reset a stateful group.
+    """Look into stores of stateful pipelines on this machine; export, import and reset the state of a group.
 
     A store is a copy of its changelog up to an offset: what a pipeline committed last may not be in it yet.
     """
 
 
 state.add_command(reset)
+state.add_command(export)
+state.add_command(import_)
 
 
 @state.command(short_help="List stores with their positions and sizes.")
@@ -46,25 +49,17 @@ state.add_command(reset)
 def describe(directory: Path, as_json: bool) -> None:
     """List the stores below DIRECTORY, which is a pipeline's state_dir or a part of it."""
     found = [_described(path.parent) for path in sorted(directory.rglob("store.json"))]
-    if as_json:
-        print_json(found)
-        return
     columns = ("changelog", "task", "operator", "offset", "input offsets", "entries", "bytes", "written", "store")
-    rows = [
-        (
-            each["changelog"],
-            each["task"],
-            each["definition"].get("operator", "-"),
-            each["offset"],
-            ", ".join(f"{topic} {offset}" for topic, offset in each["inputs"].items()),
-            each["entries"],
-            each["bytes"],
-            each["written"],
-            each["store"],
-        )
-        for each in found
-    ]
-    print_table(columns, rows, "no stores", shorten=("changelog", "store"))
+    rows = ([_cell(each, column) for column in columns] for each in found)
+    print_found(as_json, found, columns, rows, "no stores", shorten=("changelog", "store"))
+
+
+def _cell(described: dict[str, Any], column: str) -> object:
+    if column == "operator":
+        return described["definition"].get("operator", "-")
+    if column == "input offsets":
+        return ", ".join(f"{topic} {offset}" for topic, offset in described["inputs"].items())
+    return described[column]
 
 
 def _described(path: Path) -> dict[str, Any]:
@@ -106,7 +101,7 @@ def scan(store: Path, limit: int | None, variable: str | None, side: str | None)
     """Print the entries of one STORE, in the order of their keys, one JSON object a row."""
     with _store(store) as opened:
         entries = entries_of(opened)
-        _print(entries, opened, Span(limit=limit, part=_part(entries, variable, side)))
+        _print(entries, opened, Span(limit=limit, part=entries.part_of(variable, side)))
 
 
 @state.command(short_help="Print the entries of a key.")
@@ -122,7 +117,7 @@ def get(store: Path, key: tuple[str, ...], variable: str | None, side: str | Non
             wanted = entries.key_of(key)
         except (StateError, ValueError) as error:
             raise UserError(f"KEY: {error}") from None
-        span = Span(wanted, is_key=True, part=_part(entries, variable, side))
+        span = Span(wanted, is_key=True, part=entries.part_of(variable, side))
         if not _print(entries, opened, span):
             raise Failure(f"{store}: no entry of {' '.join(key)}")
 
@@ -134,6 +129,8 @@ def _store(path: Path) -> Iterator[LmdbStore]:
         store = LmdbStore(path, read_only=True)
         with store:
             yield store
+    except QueryError as error:
+        raise UserError(f"--{error}") from None
     except OtherDefinitionError as error:
         raise Failure(f"{path}: {error}") from None
     except StateError as error:
@@ -143,21 +140,11 @@ def _store(path: Path) -> Iterator[LmdbStore]:
         raise Failure(f"{path}: an entry does not fit what the store says of it ({reason})") from None
 
 
-def _part(entries: Entries, variable: str | None, side: str | None) -> str | None:
-    try:
-        return entries.part_of(variable, side)
-    except QueryError as error:
-        raise UserError(f"--{error}") from None
-
-
 def _print(entries: Entries, store: LmdbStore, span: Span) -> bool:
     """Print rows; return False if there are none."""
     with store.snapshot() as snapshot:
         read = entries.read(snapshot, span)
-    try:
-        entries.check([read], span.part)
-    except QueryError as error:
-        raise UserError(f"--{error}") from None
+    entries.check([read], span.part)
     rows = entries.rows([read])
     for row in rows:
         click.echo(json_text(row))

@@ -14,13 +14,13 @@ from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import UnknownGroupError
-from roster.model.topology import CHANGELOG, REPARTITION, TopologyError, changelog_topic
+from roster.model.topology import CHANGELOG, REPARTITION, TopologyError, changelog_topic, own_topics
 from roster.state.cleaning import store_bytes, stores_below
 from roster.state.store import StateError
 from roster.state.store_files import check_unused, directory_name, remove_store, state_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from roster.client import Admin
     from roster.model import TopicPartition
@@ -72,7 +72,10 @@ def _found(cluster: Admin, group: str, names: Sequence[str], root: Path) -> Foun
     others = [each.group_id for each in cluster.list_groups() if each.group_id != group]
     repartitions, of_others = own_topics(group, topics, others, REPARTITION)
     if names:
-        changelogs = [_changelog(group, name) for name in names]
+        try:
+            changelogs = [changelog_topic(group, name) for name in names]
+        except TopologyError as error:
+            raise UserError(f"--store: {error}") from None
         if missing := [topic for topic in changelogs if topic not in topics]:
             raise UserError(f"--store: there is no topic {missing[0]!r}")
         doubtful: dict[str, str] = {}
@@ -81,27 +84,6 @@ def _found(cluster: Admin, group: str, names: Sequence[str], root: Path) -> Foun
     offsets = {partition: at.offset for partition, at in cluster.group_offsets(group).items()}
     stores = [path for topic in changelogs for path in stores_below(root / directory_name(topic))]
     return Found(changelogs, repartitions, offsets, stores, doubtful | of_others)
-
-
-def _changelog(group: str, store: str) -> str:
-    try:
-        return changelog_topic(group, store)
-    except TopologyError as error:
-        raise UserError(f"--store: {error}") from None
-
-
-def own_topics(
-    group: str, topics: Collection[str], others: Collection[str], end: str
-) -> tuple[list[str], dict[str, str]]:
-    """Return a group's topics with this suffix, and those that may be another group's, as names are ambiguous."""
-    mine = [topic for topic in sorted(topics) if _is_own(group, topic, end)]
-    doubtful = {topic: other for topic in mine for other in sorted(others) if _is_own(other, topic, end)}
-    return [topic for topic in mine if topic not in doubtful], doubtful
-
-
-def _is_own(group: str, topic: str, end: str) -> bool:
-    begin = f"{group}-"
-    return topic.startswith(begin) and topic.endswith(end) and len(topic) > len(begin) + len(end)
 
 
 def _require_no_members(cluster: Admin, group: str) -> None:
@@ -139,27 +121,21 @@ def _show(group: str, found: Found, *, executed: bool, as_json: bool) -> None:
                 "executed": executed,
                 "changelogs": found.changelogs,
                 "repartitions": found.repartitions,
-                "offsets": [
-                    {"topic": topic, "partition": number, "offset": offset}
-                    for (topic, number), offset in sorted(found.offsets.items())
-                ],
+                "offsets": [{**tp._asdict(), "offset": offset} for tp, offset in sorted(found.offsets.items())],
                 "stores": [str(path) for path in found.stores],
                 "left": found.doubtful,
             }
         )
         return
     done = "deleted" if executed else "would be deleted"
-    rows: list[tuple[str, str, str, str]] = []
-    rows += [("changelog topic", topic, "", done) for topic in found.changelogs]
-    rows += [("repartition topic", topic, "", done) for topic in found.repartitions]
+    topics = {"changelog topic": found.changelogs, "repartition topic": found.repartitions}
+    rows = [(kind, topic, "", done) for kind, names in topics.items() for topic in names]
     rows += [("committed offset", str(at), str(offset), done) for at, offset in sorted(found.offsets.items())]
     rows += [("store on this machine", str(path), f"{store_bytes(path)} bytes", done) for path in found.stores]
-    rows += [
-        ("changelog topic", topic, "", f"stays, may be of group {other}: name it with --store")
-        if topic.endswith(CHANGELOG)
-        else ("repartition topic", topic, "", f"stays, may be of group {other}: see `roster topics delete`")
-        for topic, other in sorted(found.doubtful.items())
-    ]
+    for topic, other in sorted(found.doubtful.items()):
+        of_changelog = ("changelog topic", "name it with --store")
+        kind, way = of_changelog if topic.endswith(CHANGELOG) else ("repartition topic", "see `roster topics delete`")
+        rows.append((kind, topic, "", f"stays, may be of group {other}: {way}"))
     print_table(("what", "name", "value", "reset"), rows, f"group {group} has no state", shorten=("name",))
     if rows and not executed:
         click.echo("nothing was changed; --execute does it")

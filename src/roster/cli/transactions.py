@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
-from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, require_yes, yes_option
-from roster.cli.output import print_json, print_table
+from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, yes_option
+from roster.cli.output import print_found, print_json, print_table, utc
 from roster.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -50,12 +49,9 @@ def list_(
         if topic:
             raise UserError("--topic: needs --open or --hanging")
         listed = cluster.list_transactions(state)
-    if as_json:
-        print_json([asdict(each) for each in listed])
-    else:
-        rows = [(each.transactional_id, each.state, each.producer_id, each.broker) for each in listed]
-        columns = ("transactional id", "state", "producer id", "coordinator")
-        print_table(columns, rows, "no transactional ids", shorten=("transactional id",))
+    rows = ((each.transactional_id, each.state, each.producer_id, each.broker) for each in listed)
+    columns = ("transactional id", "state", "producer id", "coordinator")
+    print_found(as_json, map(asdict, listed), columns, rows, "no transactional ids", shorten=columns[:1])
 
 
 def _open(cluster: Admin, topics: tuple[str, ...]) -> list[OpenTransaction]:
@@ -68,22 +64,20 @@ def _open(cluster: Admin, topics: tuple[str, ...]) -> list[OpenTransaction]:
 
 
 def _print_open(found: list[OpenTransaction], *, as_json: bool) -> None:
-    if as_json:
-        print_json([{**asdict(each), "partition": list(each.partition)} for each in found])
-        return
-    rows = [
+    rows = (
         (
             *each.partition,
             each.first_offset,
             each.producer_id,
-            _time(each.last_write_ms),
+            utc(each.last_write_ms, "seconds"),
             each.transactional_id,
             "hanging" if each.hanging else "",
         )
         for each in found
-    ]
+    )
+    documents = ({**asdict(each), "partition": list(each.partition)} for each in found)
     columns = ("topic", "partition", "first offset", "producer id", "last write", "transactional id", "")
-    print_table(columns, rows, "no open transactions", shorten=("topic", "transactional id"))
+    print_found(as_json, documents, columns, rows, "no open transactions", shorten=("topic", "transactional id"))
 
 
 @transactions.command(short_help="Show state, producer and partitions of a transactional id.")
@@ -98,7 +92,7 @@ def describe(transactional_id: str, as_json: bool, target: Target) -> None:
         print_json({**asdict(found), "partitions": [list(each) for each in found.partitions]})
         return
     click.echo(f"{found.transactional_id}: {found.state}, coordinator {found.coordinator}")
-    began = "" if found.started_ms is None else f", last transaction began {_time(found.started_ms)}"
+    began = "" if found.started_ms is None else f", last transaction began {utc(found.started_ms, 'seconds')}"
     timeout = f"timeout {found.timeout_ms / 1000:g} s"
     click.echo(f"producer {found.producer_id}, epoch {found.producer_epoch}, {timeout}{began}")
     if found.partitions:
@@ -127,7 +121,6 @@ def abort(
     """
     of_partition = (topic, partition, producer_id)
     if transactional_id is not None and of_partition == (None, None, None):
-        require_yes(yes, f"aborts the transaction of {transactional_id} and fences its producer")
         confirm(yes, f"Abort the transaction of {transactional_id} and fence its producer?")
         with admin(target) as cluster:
             cluster.abort_transaction(transactional_id)
@@ -136,7 +129,6 @@ def abort(
     if transactional_id is not None or topic is None or partition is None or producer_id is None:
         raise UserError("give TRANSACTIONAL_ID, or --topic, --partition and --producer-id")
     where = TopicPartition(topic, partition)
-    require_yes(yes, f"aborts the transaction of producer {producer_id} in {where}")
     confirm(yes, f"Abort the transaction of producer {producer_id} in {where}?")
     with admin(target) as cluster:
         found = next((each for each in cluster.open_transactions([where]) if each.producer_id == producer_id), None)
@@ -149,7 +141,3 @@ def abort(
             )
         cluster.abort_hanging_transaction(found)
     click.echo(f"aborted the transaction of producer {producer_id} in {where}")
-
-
-def _time(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +11,12 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
-from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, require_yes, yes_option
+from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, yes_option
 from roster.cli.output import print_json, print_table
 from roster.wire.sasl import DEFAULT_ITERATIONS, LEAST_ITERATIONS, MECHANISM_NUMBERS, MOST_STORED_ITERATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from roster.broker.security.store import SecurityStore
 
@@ -40,17 +41,13 @@ def users() -> None:
 @cluster_options
 def list_(data: Path | None, as_json: bool, target: Target) -> None:
     """List users with their mechanisms; nothing of their passwords is shown."""
-    if data is not None:
-        found: dict[str, dict[str, int]] = {}
-
-        def read(store: SecurityStore) -> None:
-            for name, known in sorted(store.users.items()):
-                found[name] = {mechanism: each.iterations for mechanism, each in known.items()}
-
-        _in_directory(data, read)
-    else:
+    if data is None:
         with admin(target) as cluster:
             found = cluster.list_users()
+    else:
+        with _store(data) as store:
+            every = sorted(store.users.items())
+        found = {name: {which: each.iterations for which, each in known.items()} for name, known in every}
     if as_json:
         print_json(found)
         return
@@ -85,7 +82,11 @@ def add(name: str, data: Path | None, mechanisms: tuple[str, ...], iterations: i
         with admin(target) as cluster:
             cluster.set_password(name, password, mechanisms=mechanisms, iterations=iterations)
     else:
-        _in_directory(data, lambda store: _set(store, name, password, mechanisms, iterations))
+        from roster.broker.security.store import new_credential  # noqa: PLC0415 - not for a running cluster
+
+        known = {mechanism: new_credential(mechanism, password, iterations) for mechanism in mechanisms}
+        with _store(data) as store:
+            store.save({**store.users, name: {**store.users.get(name, {}), **known}}, store.acls)
     click.echo(f"user {name} logs in with {' or '.join(mechanisms)}")
 
 
@@ -96,13 +97,15 @@ def add(name: str, data: Path | None, mechanisms: tuple[str, ...], iterations: i
 @cluster_options
 def remove(name: str, data: Path | None, yes: bool, target: Target) -> None:
     """Remove user NAME, who cannot log in any more. Asks first."""
-    require_yes(yes, f"removes user {name}")
     confirm(yes, f"Remove user {name}?")
     if data is None:
         with admin(target) as cluster:
             cluster.remove_user(name)
     else:
-        _in_directory(data, lambda store: _remove(store, name))
+        with _store(data) as store:
+            if name not in store.users:
+                raise UserError(f"there is no user {name!r}")
+            store.save({other: known for other, known in store.users.items() if other != name}, store.acls)
     click.echo(f"removed user {name}")
 
 
@@ -116,8 +119,9 @@ def _password() -> str:
     return password
 
 
-def _in_directory(data: Path, work: Callable[[SecurityStore], None]) -> None:
-    """Do something with the users of a data directory that no broker holds."""
+@contextlib.contextmanager
+def _store(data: Path) -> Iterator[SecurityStore]:
+    """Open the users of a data directory that no broker holds."""
     from roster.broker import BrokerStartError  # noqa: PLC0415 - not for a running cluster
     from roster.broker.log.files import DirectoryLock  # noqa: PLC0415
     from roster.broker.security.store import SecurityStore  # noqa: PLC0415
@@ -129,23 +133,10 @@ def _in_directory(data: Path, work: Callable[[SecurityStore], None]) -> None:
         try:
             store = SecurityStore(data)
             store.load()
-            work(store)
+            yield store
         finally:
             lock.release()
     except BrokerStartError as error:
         raise Failure(f"--data: {error}; while the broker runs, give --bootstrap instead of --data") from error
     except OSError as error:
         raise Failure(f"--data: cannot use {data}: {error.strerror}") from error
-
-
-def _set(store: SecurityStore, name: str, password: str, mechanisms: tuple[str, ...], iterations: int) -> None:
-    from roster.broker.security.store import new_credential  # noqa: PLC0415
-
-    known = {mechanism: new_credential(mechanism, password, iterations) for mechanism in mechanisms}
-    store.save({**store.users, name: {**store.users.get(name, {}), **known}}, store.acls)
-
-
-def _remove(store: SecurityStore, name: str) -> None:
-    if name not in store.users:
-        raise UserError(f"there is no user {name!r}")
-    store.save({other: known for other, known in store.users.items() if other != name}, store.acls)

@@ -1,4 +1,4 @@
-"""The broker's half of Kafka's classic group protocol as a state machine without I/O and clock."""
+"""The broker's side of Kafka's classic group protocol, as a state machine without I/O or clock."""
 
 from roster.coordinator.config import CoordinatorConfig
 from roster.coordinator.coordinator import REQUEST_HANDLERS, Coordinator

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from roster.model.options import INT32_MAX, Option, problem_of
+from roster.model.options import INT32_MAX, INT64_MAX, Option, problem_of
 
 DAY_MS = 24 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorConfig:
-    """Limits and delays; times are milliseconds. Raises ValueError for a setting that makes no sense."""
+    """Limits and delays; times are in ms. Raises ValueError for an invalid setting."""
 
     partitions: Annotated[
         int,
@@ -86,6 +86,7 @@ class CoordinatorConfig:
             help="time between two checks for expired offsets",
             unit="ms",
             least=1,
+            most=INT64_MAX,
             kafka="offsets.retention.check.interval.ms",
         ),
     ] = 600_000

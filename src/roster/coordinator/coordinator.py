@@ -80,7 +80,7 @@ REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], Message |
     DescribeGroupsRequest: describe_groups,
     DeleteGroupsRequest: delete_groups,
 }
-"""Handler of each request that RequestReceived may carry: returns the response, or None if that comes later."""
+"""Handler of each request in RequestReceived; it returns the response, or None if the response comes later."""
 
 TIMER_HANDLERS: dict[TimerKind, Callable[[GroupContext, TimerName], None]] = {
     TimerKind.SESSION: lambda ctx, name: expire_session(ctx, name.member_id),
@@ -93,10 +93,9 @@ TIMER_HANDLERS: dict[TimerKind, Callable[[GroupContext, TimerName], None]] = {
 class Coordinator:
     """Kafka's classic group protocol as a state machine; deterministic, no I/O, no clock.
 
-    `new_id` returns a fresh unguessable string for a member id (a UUID, for example). `is_connected` returns True while
-    the client of a request, named by its token, still waits for the response on an open connection; without it a
-    session ends at its timeout though the member waits. Writes to one partition must be reported complete in the order
-    of the effects.
+    `new_id` returns a new unguessable string for a member id, such as a UUID. `is_connected(token)` returns True while
+    the client of that request waits for the response on an open connection; without it, the session of a waiting member
+    ends at its timeout. The shell must report the writes to one partition complete in the order of the effects.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class Coordinator:
         return self._rt.take_effects()
 
     def heartbeat(self, request: HeartbeatRequest, now: int) -> tuple[ErrorCode, Sequence[TimerEffect]]:
-        """Do what `step` does for a heartbeat, whose only effects are its error code and perhaps timers."""
+        """Handle a heartbeat as `step` does; return its error code and timers, as it has no other effects."""
         rt = self._rt
         rt.now = now
         error = beat(rt, request)

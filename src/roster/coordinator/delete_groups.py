@@ -14,7 +14,7 @@ from roster.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
 
 def delete_groups(rt: Runtime, event: RequestReceived, request: DeleteGroupsRequest) -> DeleteGroupsResponse | None:
-    """Delete empty groups with their offsets; None if the response waits until every deletion is durable or failed."""
+    """Delete empty groups with their offsets; None if the response waits until all deletions are durable or failed."""
     response = DeleteGroupsResponse(
         results=[
             DeleteGroupsResponse.Result(group_id=group_id, error_code=validate(rt, group_id))

@@ -19,7 +19,7 @@ NOT_FOUND_FROM = 6
 
 
 def list_groups(rt: Runtime, event: RequestReceived, request: ListGroupsRequest) -> ListGroupsResponse:
-    """List the groups of this process, filtered by state and type without regard to case."""
+    """List the groups of this process, filtered by state and type, ignoring case."""
     if PartitionStatus.LOADING in rt.partitions.values():
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}

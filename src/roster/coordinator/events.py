@@ -1,4 +1,4 @@
-"""Events, timers and effects of the group coordinator: its interface, with those of `roster.coordinator_common`."""
+"""Events, timers and effects of the group coordinator: with `roster.coordinator_common.events`, its interface."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class TimerKind(Enum):
     SESSION = "session"
     """Session of a member, or the reservation of a pending member id."""
     JOIN = "join"
-    """End of the join phase, or of a window of the initial one."""
+    """End of the join phase, or of one delay of an initial rebalance."""
     SYNC = "sync"
-    """End of the wait for members that do not fetch their assignment."""
+    """End of the sync phase: members that have not fetched their assignment are removed."""
     OFFSET_EXPIRATION = "offset expiration"
     """Next check of the committed offsets of one partition of `__consumer_offsets`."""
 
@@ -38,7 +38,7 @@ class TimerName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransactionalRecord:
-    """A record of a transaction of this producer: it counts when the transaction commits."""
+    """A record in a transaction of a producer; it takes effect when the transaction commits."""
 
     producer_id: int
     key: bytes

@@ -1,6 +1,6 @@
 """State of one group: members, generation, pending requests and committed offsets, as in Kafka's ClassicGroup.
 
-What a single request needs is O(1) in the number of members; only a rebalance walks them all.
+A single request costs O(1) in the number of members; only a rebalance visits all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """The protocols (assignors) of a member, preferred first: (name, metadata), names unique."""
 
 MAX_GENERATION_LEAD = 1_000
-"""How far ahead of the group a generation claimed by a member is still believed."""
+"""A member's generation is ignored if it is more than this above the group's."""
 
 
 def metadata_size(protocols: Protocols) -> int:
@@ -37,7 +37,7 @@ class ParkedJoin(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """A durable committed offset; `expires_at_ms` is set where an old client asked for a retention of its own."""
+    """A durable committed offset; `expires_at_ms` is set if an old client asked for a retention of its own."""
 
     offset: int
     leader_epoch: int
@@ -48,10 +48,10 @@ class CommittedOffset(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A member of a group; `deadline` is the end of its session unless a request renews it.
+    """A member of a group; its session ends at `deadline` unless a request renews it.
 
-    `timer_deadline` is that of the session timer at the shell: at or before `deadline`, so that a heartbeat changes a
-    number only; None while no timer is set.
+    `timer_deadline` is the deadline of the shell's session timer, None while no timer is set. It may be before
+    `deadline`, so a heartbeat changes only `deadline` and no timer.
     """
 
     member_id: str
@@ -62,7 +62,7 @@ class Member:
     rebalance_timeout_ms: int
     protocols: Protocols
     protocols_complete: bool = True
-    """False after loading until the member joins again: the log has its metadata for the selected protocol only."""
+    """False from loading until the member rejoins: the log has its metadata for the selected protocol only."""
     assignment: bytes = b""
     parked_join: ParkedJoin | None = None
     parked_sync: int | None = None
@@ -75,7 +75,7 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def waits_for_join(self) -> bool:
-        """Return True for a member with a parked JoinGroup; not for a new one, which may have gone without closing."""
+        """Return True for a member with a parked JoinGroup, except a new one: it may be gone without closing."""
         return not self.is_new and self.parked_join is not None
 
 
@@ -91,9 +91,9 @@ class Group:
     protocol: str | None = None
     generation: int = 0
     generation_floor: int = 0
-    """Highest generation that a member claims; the next one is above it."""
+    """Highest generation that a member claims; the next generation is higher."""
     perhaps_unannounced: bool = False
-    """True after loading a generation without its assignment: some of its members may not know of it."""
+    """True after loading a generation without its assignment; some of its members may not know of it."""
     leader_id: str | None = None
     recorded: bool = False
     """True once a record of the group itself has been written, or is being written."""
@@ -102,11 +102,11 @@ class Group:
     instances: dict[str, str] = field(default_factory=dict)
     """Static members: group.instance.id to member id."""
     pending_members: dict[str, int] = field(default_factory=dict)
-    """Member ids handed out with MEMBER_ID_REQUIRED and not used yet, with their deadlines."""
+    """Deadlines of the member ids that were sent with MEMBER_ID_REQUIRED and not used yet."""
     supported_protocols: Counter[str] = field(default_factory=Counter)
     """Number of members that support each protocol."""
     incomplete_protocols: int = 0
-    """Number of members whose other protocols are not known, see `Member.protocols_complete`."""
+    """Number of members whose protocols are not all known; see `Member.protocols_complete`."""
     metadata_bytes: int = 0
     """Size of the metadata of all protocols of all members."""
     awaiting_join: int = 0
@@ -115,7 +115,7 @@ class Group:
     """Members of this generation that have not sent SyncGroup yet."""
 
     initial_delay_left_ms: int | None = None
-    """During the first rebalance of an empty group: how far its delay may still be extended; otherwise None."""
+    """In the first rebalance of an empty group: by how much its delay may still be extended (ms); otherwise None."""
     initial_delay_ms: int = 0
     new_member_added: bool = False
     """A member joined during the current initial delay."""
@@ -123,26 +123,26 @@ class Group:
     changes: int = 0
     """Number of changes of members, their ids or their protocols so far."""
     generation_write: int | None = None
-    """While the next generation is being written: the number of `changes` it was written with."""
+    """While the next generation is being written: the value of `changes` when its write began."""
     sync_deadline: int | None = None
     sync_write_generation: int | None = None
     """The generation whose assignment is being written."""
 
     offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=dict)
     pending_offset_writes: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """(topic, partition) of offset writes that are not durable yet."""
+    """(topic, partition) of offset writes that are not yet durable."""
     transactional_writes: Counter[tuple[str, int]] = field(default_factory=Counter)
     """The same for offsets in transactions."""
     offset_positions: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Place of each durable offset among the offset records of the group: of two the later one in the log counts."""
+    """Place of each durable offset among the group's offset records; the one later in the log is valid."""
     last_position: int = 0
     pending_offsets: dict[int, dict[tuple[str, int], tuple[int, CommittedOffset]]] = field(default_factory=dict)
-    """By producer id, durable offsets of transactions that are not decided, with their places."""
+    """By producer id, the durable offsets of undecided transactions, with their places in the log."""
 
     # -- state ---------------------------------------------------------------------------------------------------
 
     def transition(self, trigger: Trigger, wall_ms: int) -> None:
-        """Change state along TRANSITIONS; raises IllegalTransitionError for any other combination."""
+        """Change the state as TRANSITIONS says. Raises IllegalTransitionError for any other combination."""
         state = TRANSITIONS.get((self.state, trigger))
         if state is None:
             raise IllegalTransitionError(f"group {self.group_id!r}: {trigger.value} in state {self.state.value}")
@@ -152,9 +152,9 @@ class Group:
     def validate_generation(self, generation: int) -> ErrorCode:
         """Check the generation in a request.
 
-        A higher one than the group's is remembered: another coordinator may have announced it without storing it, as
-        Apache Kafka does. After a failover between the record of a generation and its responses, members of the one
-        before are asked to rejoin; they may not know of the new one yet.
+        A generation above the group's is recorded: another coordinator may have announced it without storing it, as
+        Apache Kafka does. If a failover came between the record of a generation and its responses, members of the
+        previous generation have to rejoin; they may not know of the new one.
         """
         if generation == self.generation:
             return ErrorCode.NONE
@@ -167,7 +167,7 @@ class Group:
     # -- members -------------------------------------------------------------------------------------------------
 
     def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check the ids in a request; a static member is fenced if another one has its instance id now (KIP-345)."""
+        """Check the ids in a request; a static member is fenced if another member has its instance id (KIP-345)."""
         if instance_id is not None:
             holder = self.instances.get(instance_id)
             if holder is None:
@@ -189,7 +189,7 @@ class Group:
             self.awaiting_join += 1
 
     def remove(self, member: Member) -> None:
-        """Remove a member; if it was the leader, the oldest of the others takes over."""
+        """Remove a member; if it was the leader, the oldest other member becomes leader."""
         del self.members[member.member_id]
         self.pending_sync_members.discard(member.member_id)
         if member.instance_id is not None:
@@ -201,7 +201,7 @@ class Group:
             self.leader_id = next(iter(self.members), None)
 
     def replace_member_id(self, member: Member, new_id: str) -> None:
-        """Give a static member a new id, in every place where the old one is kept."""
+        """Give a static member a new id, wherever the old one is stored."""
         old_id = member.member_id
         self.changes += 1
         del self.members[old_id]
@@ -234,13 +234,13 @@ class Group:
         return displaced
 
     def unpark_join(self, member: Member) -> ParkedJoin | None:
-        """Take the parked JoinGroup out, to answer it."""
+        """Remove and return the parked JoinGroup, to answer it."""
         parked, member.parked_join = member.parked_join, None
         self.awaiting_join -= parked is not None
         return parked
 
     def unpark_joins(self) -> list[tuple[Member, ParkedJoin]]:
-        """Take every parked JoinGroup out, to answer them."""
+        """Remove and return every parked JoinGroup, to answer them."""
         return [(m, parked) for m in self.members.values() if (parked := self.unpark_join(m)) is not None]
 
     def current_members(self) -> list[JoinGroupResponse.Member]:
@@ -261,7 +261,7 @@ class Group:
         return (self.state, Trigger.REBALANCE_NEEDED) in TRANSITIONS
 
     def has_all_members_joined(self) -> bool:
-        """Return True if no member is missing; a group without members does not wait for pending ones either."""
+        """Return True if all members have joined; a group without members does not wait for pending ones."""
         return self.awaiting_join == len(self.members) and not (self.members and self.pending_members)
 
     def remove_not_yet_rejoined(self) -> list[Member]:
@@ -283,7 +283,7 @@ class Group:
 
     @property
     def next_generation(self) -> int:
-        """The number of the next generation."""
+        """Number of the next generation."""
         return max(self.generation, self.generation_floor) + 1
 
     def become_empty(self, wall_ms: int) -> None:
@@ -294,11 +294,11 @@ class Group:
         self.transition(Trigger.LAST_MEMBER_LEFT, wall_ms)
 
     def begin_generation(self, generation: int, protocol: str, wall_ms: int) -> None:
-        """Begin a generation with the members there are."""
+        """Begin a generation with the present members."""
         self.generation, self.protocol = generation, protocol
         self.perhaps_unannounced = False
         self.transition(Trigger.JOIN_PHASE_COMPLETED, wall_ms)
-        # Assignments stay: DescribeGroups shows the former ones until the sync.
+        # Assignments stay: DescribeGroups shows the previous ones until the sync.
         self.pending_sync_members = set(self.members)
 
     def rebalance_timeout_ms(self) -> int:
@@ -308,11 +308,11 @@ class Group:
     # -- protocols -----------------------------------------------------------------------------------------------
 
     def supports_protocols(self, protocol_type: str, protocols: Protocols, joining: Member | None = None) -> bool:
-        """Return True if one of the protocols may be common to all other members, so that a member may join with them.
+        """Return True if all other members may support one of the protocols, so a member may join with them.
 
-        The former protocols of the `joining` member do not count. Members whose other protocols are not known get the
-        benefit of the doubt, and one that joins with the present protocol may stay while there is such a doubt; the end
-        of the join phase decides (`without_common_protocol`).
+        The previous protocols of the `joining` member do not count. A member whose protocols are not all known is
+        assumed to support any. While there is such a member, one that joins with the group's protocol is accepted; the
+        end of the join phase decides (`without_common_protocol`).
         """
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
@@ -333,7 +333,7 @@ class Group:
         )
 
     def without_common_protocol(self) -> list[Member]:
-        """Return the members that have no protocol in common with all of those before them, as few as may be."""
+        """Return the members that have no protocol in common with the members before them."""
         if len(self.members) in self.supported_protocols.values():
             return []
         common: set[str] = set()
@@ -384,8 +384,8 @@ class Group:
     def subscribed_topics(self) -> set[str] | None:
         """Return the topics that the members of a consumer group subscribe to, or None if they cannot be read.
 
-        Subscriptions are decoded on demand only: malformed metadata cannot stop a rebalance (worked case DF-4), it only
-        keeps the group's offsets from being deleted and from expiring by topic.
+        Subscriptions are decoded only on demand: malformed metadata does not stop a rebalance (worked case DF-4), but
+        the group's offsets then cannot be deleted or expire by topic.
         """
         if not self.is_consumer_group():
             return None
@@ -398,7 +398,7 @@ class Group:
         return topics
 
     def topics_of(self, member: Member) -> set[str] | None:
-        """Return the topics that a member of a consumer group subscribes to, or None if they cannot be read."""
+        """Return the topics that a member of a consumer group subscribes to, None if they cannot be decoded."""
         if not self.is_consumer_group():
             return None
         try:
@@ -415,14 +415,14 @@ class Group:
         return durable | undecided | set(self.pending_offset_writes) | set(self.transactional_writes)
 
     def is_unstable(self, topic: str, partition: int) -> bool:
-        """Return True if an offset of the partition is in a transaction that is not decided (KIP-447)."""
+        """Return True if an offset of the partition is in an undecided transaction (KIP-447)."""
         key = (topic, partition)
         return key in self.transactional_writes or any(key in offsets for offsets in self.pending_offsets.values())
 
     def store_offset(
         self, topic: str, partition: int, committed: CommittedOffset | None, position: int | None = None
     ) -> None:
-        """Set a durable offset, at its place in the log or as the last one; None removes it, and pending ones too."""
+        """Set a durable offset, at its place in the log or as the last one; None removes it and pending ones."""
         key = (topic, partition)
         if committed is not None:
             self.offsets.setdefault(topic, {})[partition] = committed
@@ -451,13 +451,13 @@ class Group:
         pending[topic, partition] = self._next_position(), committed
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Decide the pending offsets of a producer's transaction; one that is later in the log stays."""
+        """Commit or drop the pending offsets of a producer's transaction; offsets later in the log stay."""
         for (topic, partition), (position, offset) in self.pending_offsets.pop(producer_id, {}).items():
             if committed and position > self.offset_positions.get((topic, partition), 0):
                 self.store_offset(topic, partition, offset, position)
 
     def take_offsets(self, other: Group) -> None:
-        """Take over the offsets of the group as it was before."""
+        """Take over the offsets of the group's previous object."""
         self.offsets, self.offset_positions = other.offsets, other.offset_positions
         self.pending_offsets, self.last_position = other.pending_offsets, other.last_position
 

@@ -1,7 +1,7 @@
 """A group within one step of the coordinator: its sessions, its parked requests and their responses.
 
-A member's session is a deadline in memory. The shell's timer may fire before it and is then set again for the time
-left, so a heartbeat costs no timer, and a silent member is still removed at its deadline to the millisecond.
+A member's session is a deadline in memory. If the shell's timer fires before the deadline, it is set again for the time
+left. So a heartbeat sets no timer, and a silent member is still removed exactly at its deadline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GroupContext(NamedTuple):
         self.rt.writes.start(self.group.partition, [records.generation_record(self.group, generation, protocol)], then)
 
     def write_group(self, then: Continuation, assignments: Mapping[str, bytes] | None = None) -> None:
-        """Append the group's record, with `assignments` by member id or else the current ones."""
+        """Append the group's record, with `assignments` by member id, by default the current ones."""
         self.rt.writes.start(self.group.partition, [records.group_record(self.group, assignments)], then)
 
     # -- parked requests -----------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class GroupContext(NamedTuple):
             self.complete_sync(member, error)
 
     def complete_sync(self, member: Member, error: ErrorCode = ErrorCode.NONE, explanation: bytes = b"") -> None:
-        """Answer the member's parked SyncGroup, if any, with its assignment, or an error and what explains it."""
+        """Answer the member's parked SyncGroup, if any, with its assignment, or an error and its explanation."""
         if member.parked_sync is None:
             return
         token, member.parked_sync = member.parked_sync, None
@@ -79,7 +79,7 @@ class GroupContext(NamedTuple):
     # -- sessions ------------------------------------------------------------------------------------------------
 
     def renew_session(self, member: Member, timeout_ms: int | None = None) -> None:
-        """Start the session timeout again, or another `timeout_ms`, from now on."""
+        """Restart the session: it ends after the session timeout, or after `timeout_ms`."""
         member.deadline = self.rt.now + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         if member.timer_deadline is None or member.timer_deadline > member.deadline:
             self._set_session_timer(member)
@@ -87,7 +87,7 @@ class GroupContext(NamedTuple):
     def session_expired(self, member: Member) -> bool:
         """Handle a session timer: True if the member must be removed; otherwise the timer is set again if needed.
 
-        A member that waits for the leader need not send heartbeats: its connection shows whether it is there.
+        A member that waits for the leader sends no heartbeats: its open connection shows that it is alive.
         """
         member.timer_deadline = None
         if member.waits_for_join():

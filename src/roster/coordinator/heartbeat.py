@@ -17,7 +17,7 @@ def heartbeat(rt: Runtime, event: RequestReceived, request: HeartbeatRequest) ->
 
 
 def beat(rt: Runtime, request: HeartbeatRequest) -> ErrorCode:
-    """Renew the session, during a rebalance too; REBALANCE_IN_PROGRESS asks the member to rejoin."""
+    """Renew the session, also during a rebalance; REBALANCE_IN_PROGRESS asks the member to rejoin."""
     group = rt.groups.get(request.group_id)
     error = validate(rt, group, request)
     if error or group is None:
@@ -33,7 +33,7 @@ def validate(rt: Runtime, group: Group | None, request: HeartbeatRequest) -> Err
             return ErrorCode.INVALID_GROUP_ID
         error = rt.availability_error(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            return ErrorCode.NONE  # sessions start again after loading, so no member has to rejoin
+            return ErrorCode.NONE  # loading restarts the sessions, so no member has to rejoin
         return error or ErrorCode.UNKNOWN_MEMBER_ID
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

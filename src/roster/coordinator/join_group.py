@@ -1,4 +1,4 @@
-"""JoinGroup: validate the request, add or update the member, and start a rebalance where one is needed."""
+"""JoinGroup: validate the request, add or update the member, and start a rebalance if needed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from roster.wire import ErrorCode
 from roster.wire.messages import JoinGroupRequest, JoinGroupResponse
 
 MEMBER_ID_REQUIRED_FROM = 4
-"""KIP-394: JoinGroup version from which a new dynamic member is given an id first and joins with it."""
+"""KIP-394: JoinGroup version from which a new dynamic member first gets an id and then joins with it."""
 SKIP_ASSIGNMENT_FROM = 9
 """KIP-814: JoinGroup version from which a returning static leader is answered with skip_assignment."""
 MAX_INSTANCE_ID_LENGTH = 249
-"""Kafka's limit for group.instance.id; its clients check it, a server has to."""
+"""Kafka's limit for group.instance.id. Kafka's clients check it, others may not."""
 MAX_CLIENT_ID_PREFIX = 249
 
 
@@ -44,7 +44,7 @@ def join_group(rt: Runtime, event: RequestReceived, request: JoinGroupRequest) -
 
 
 class JoinCall(NamedTuple):
-    """A JoinGroup request with what is derived from it."""
+    """A JoinGroup request with values derived from it."""
 
     event: RequestReceived
     request: JoinGroupRequest
@@ -57,13 +57,13 @@ class JoinCall(NamedTuple):
     metadata_bytes: int
     """Size of the metadata of all protocols."""
     parked: ParkedJoin
-    """What is kept of the request while it waits for the end of the join phase."""
+    """The part of the request that is kept until the end of the join phase."""
 
     @classmethod
     def of(cls, event: RequestReceived, request: JoinGroupRequest) -> JoinCall:
-        """Take in a request: of a protocol named twice the first entry counts.
+        """Parse a request; if it names a protocol twice, the first entry counts.
 
-        The session timeout is the rebalance timeout too where the request has none (v0) or none above zero.
+        Without a rebalance timeout above 0 (v0 has none), the session timeout is used for it.
         """
         protocols: dict[str, bytes] = {}
         for protocol in request.protocols:
@@ -92,7 +92,7 @@ def validate(rt: Runtime, group: Group | None, join: JoinCall) -> ErrorCode:
 
 
 def validate_request(config: CoordinatorConfig, join: JoinCall) -> ErrorCode:
-    """Check what does not depend on the group."""
+    """Check the parts of a request that do not depend on the group."""
     if not join.request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if not config.min_session_timeout_ms <= join.request.session_timeout_ms <= config.max_session_timeout_ms:
@@ -131,7 +131,7 @@ def validate_joining_member(config: CoordinatorConfig, group: Group, join: JoinC
 
 
 def accepts_joining_member(config: CoordinatorConfig, group: Group, join: JoinCall) -> bool:
-    """Check the limits of members and of metadata, the latter with the member's new protocols in place of its old."""
+    """Check the limits on the number of members and on their metadata, with the member's new protocols."""
     member = group.members.get(join.member_id or group.instances.get(join.instance_id or "", ""))
     before = 0 if member is None else metadata_size(member.protocols)
     if group.metadata_bytes - before + join.metadata_bytes > config.max_group_metadata_bytes:
@@ -139,7 +139,7 @@ def accepts_joining_member(config: CoordinatorConfig, group: Group, join: JoinCa
     match group.state:
         case GroupState.EMPTY | GroupState.DEAD:
             return True
-        case GroupState.PREPARING:  # of members that rejoin the first max_group_size have a place
+        case GroupState.PREPARING:  # the first max_group_size members that rejoin are accepted
             return group.awaiting_join < config.max_group_size or (
                 member is not None and member.parked_join is not None
             )
@@ -148,7 +148,7 @@ def accepts_joining_member(config: CoordinatorConfig, group: Group, join: JoinCa
 
 
 def reject(rt: Runtime, group: Group | None, join: JoinCall, error: ErrorCode) -> JoinGroupResponse:
-    """Build the error; a member that a full group has no place for is removed, and its id is void."""
+    """Build the error response; if the group is full, remove the member and invalidate its id."""
     full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
     if full and group is not None:
         remove_from_full_group(GroupContext(rt, group), join.member_id)
@@ -156,7 +156,7 @@ def reject(rt: Runtime, group: Group | None, join: JoinCall, error: ErrorCode) -
 
 
 def remove_from_full_group(ctx: GroupContext, member_id: str) -> None:
-    """Remove a member, or a pending one, that could not rejoin, and complete the join phase if it waited for it."""
+    """Remove a member, or a pending one, that could not rejoin; complete the join phase if it waited for that one."""
     group = ctx.group
     if member_id in group.pending_members:
         ctx.remove_pending_member(member_id)
@@ -170,7 +170,7 @@ def remove_from_full_group(ctx: GroupContext, member_id: str) -> None:
 
 
 def create_group(rt: Runtime, group_id: str) -> GroupContext:
-    """Create a group and write its record; if that fails and no generation is written either, the group is aborted."""
+    """Create a group and write its record; abort the group if that fails and no generation is written."""
     ctx = GroupContext(rt, rt.create_group(group_id))
 
     def written(error: ErrorCode) -> None:
@@ -183,7 +183,7 @@ def create_group(rt: Runtime, group_id: str) -> GroupContext:
 
 
 def abort_new_group(ctx: GroupContext, error: ErrorCode) -> None:
-    """Answer every parked JoinGroup of a group that could not be stored with `error`, and drop the group."""
+    """Drop a group that could not be stored; answer its parked JoinGroup requests with `error`."""
     group = ctx.group
     for member in list(group.members.values()):
         ctx.fail_join(member, error)
@@ -202,7 +202,7 @@ def abort_new_group(ctx: GroupContext, error: ErrorCode) -> None:
 
 
 def join_new_dynamic_member(ctx: GroupContext, join: JoinCall) -> JoinGroupResponse | None:
-    """Add a dynamic member, or give it a member id to join with, so that a lost response leaves no member behind."""
+    """Add a dynamic member, or send it a member id to join with: then a lost response leaves no member behind."""
     new_id = f"{join.event.client_id[:MAX_CLIENT_ID_PREFIX]}-{ctx.rt.new_id()}"
     if join.event.api_version >= MEMBER_ID_REQUIRED_FROM:
         ctx.add_pending_member(new_id, join.request.session_timeout_ms)
@@ -214,7 +214,7 @@ def join_new_dynamic_member(ctx: GroupContext, join: JoinCall) -> JoinGroupRespo
 def add_member(ctx: GroupContext, join: JoinCall, member_id: str) -> None:
     """Add a member with its JoinGroup parked, and start or continue a rebalance.
 
-    Until the response it cannot send heartbeats, so `new_member_join_timeout_ms` replaces its session timeout.
+    It cannot send heartbeats before the response, so its session timeout is `new_member_join_timeout_ms` until then.
     """
     group = ctx.group
     if not group.members:
@@ -240,7 +240,7 @@ def add_member(ctx: GroupContext, join: JoinCall, member_id: str) -> None:
 
 
 def join_existing_member(ctx: GroupContext, join: JoinCall) -> JoinGroupResponse | None:
-    """Add a pending member; let a member rejoin, or repeat the current generation if nothing changes."""
+    """Add a pending member, let a member rejoin, or answer with the current generation if nothing changes."""
     group = ctx.group
     if join.member_id in group.pending_members and join.instance_id is None:
         add_member(ctx, join, join.member_id)
@@ -263,14 +263,14 @@ def join_existing_member(ctx: GroupContext, join: JoinCall) -> JoinGroupResponse
 
 
 def is_unchanged(group: Group, member: Member, join: JoinCall) -> bool:
-    """Return True if a member joins with the protocols it had; after loading the selected one decides."""
+    """Return True if a member joins with the same protocols; after loading, only the selected one is compared."""
     if member.protocols_complete:
         return join.protocols == member.protocols
     return dict(join.protocols).get(group.protocol or "") == member.metadata(group.protocol)
 
 
 def update_member(ctx: GroupContext, member: Member, join: JoinCall) -> None:
-    """Take over protocols and timeouts of a JoinGroup and park it; an earlier one of the member has to retry."""
+    """Update protocols and timeouts from a JoinGroup and park it; an earlier parked JoinGroup has to retry."""
     group, request = ctx.group, join.request
     group.update_member(member, join.protocols, request.session_timeout_ms, join.rebalance_timeout_ms)
     displaced = group.park_join(member, join.parked)
@@ -294,8 +294,8 @@ def join_new_static_member(ctx: GroupContext, join: JoinCall) -> None:
 def replace_static_member(ctx: GroupContext, join: JoinCall, new_id: str) -> None:
     """Give the returning member a new id and fence the old one.
 
-    Rebalance only if the selected protocol or the subscription changes. The latter differs from Apache Kafka, where the
-    group keeps an assignment that does not fit the subscription until something else has it rebalance.
+    The group rebalances only if the selected protocol or the subscription changes. For the subscription this differs
+    from Apache Kafka, where the group keeps an assignment that does not fit until another event causes a rebalance.
     """
     group = ctx.group
     member = group.members[group.instances[join.instance_id or ""]]
@@ -339,14 +339,14 @@ class ReplacedMember:
 
 
 def keep_generation(ctx: GroupContext, member: Member, before: ReplacedMember, old_leader: str | None) -> None:
-    """Store the new member id, then answer with the current generation; the other members notice nothing."""
+    """Store the new member id, then answer with the current generation; the other members are not affected."""
     group = ctx.group
     call = member.parked_join
     new_id = member.member_id
 
     def written(error: ErrorCode) -> None:
         if group.state is not GroupState.STABLE or member.member_id != new_id or member.parked_join is not call:
-            return  # a rebalance began meanwhile; the JoinGroup waits in it, or has been answered
+            return  # a rebalance has begun meanwhile; the JoinGroup is parked there or has been answered
         parked = group.unpark_join(member)
         if parked is None:
             return
@@ -365,8 +365,8 @@ def returning_member_response(
 ) -> JoinGroupResponse:
     """Build the response for a static member that returned.
 
-    A returning leader must not assign again. From v9 on the response says so; up to v8 it names the leader's old id,
-    which is not the member's own.
+    A returning leader must not assign again. From v9 on the response says so; up to v8 it names the leader's old id, so
+    the member takes itself for a follower.
     """
     if call.api_version >= SKIP_ASSIGNMENT_FROM:
         return join_response(group, member, skip_assignment=member.member_id == group.leader_id)

@@ -1,4 +1,4 @@
-"""LeaveGroup: remove members at their own or an administrator's request."""
+"""LeaveGroup: remove members, on their own request or an administrator's."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from roster.wire import ErrorCode
 from roster.wire.messages import LeaveGroupRequest, LeaveGroupResponse
 
 BATCH_LEAVE_FROM = 3
-"""KIP-345: LeaveGroup version from which one request names several members and has an error for each."""
+"""KIP-345: LeaveGroup version from which a request names several members and the response has an error for each."""
 
 
 def leave_group(rt: Runtime, event: RequestReceived, request: LeaveGroupRequest) -> LeaveGroupResponse | None:
-    """Remove members; if that leaves the group empty, the response waits until its record is durable."""
+    """Remove members; if the group is then empty, the response waits until its record is durable."""
     batch = event.api_version >= BATCH_LEAVE_FROM
     leaving = request.members if batch else [LeaveGroupRequest.Member(member_id=request.member_id)]
     group = rt.groups.get(request.group_id)

@@ -59,17 +59,20 @@ def validate(rt: Runtime, group: Group | None, request: OffsetDeleteRequest) -> 
     if group.state is GroupState.DEAD:
         return ErrorCode.GROUP_ID_NOT_FOUND
     if group.state is not GroupState.EMPTY and not group.is_consumer_group():
-        return ErrorCode.NON_EMPTY_GROUP  # the topics that its members use are unknown
+        return ErrorCode.NON_EMPTY_GROUP  # unknown which topics its members use
     return ErrorCode.NONE
 
 
 def is_subscribed_to(group: Group, subscribed: set[str] | None, topic: str) -> bool:
-    """Return True if a topic is in use; unreadable consumer groups use every topic, other kinds of groups none."""
+    """Return True if a topic is in use.
+
+    A consumer group with a subscription that cannot be decoded uses every topic, a group of another type none.
+    """
     return group.is_consumer_group() if subscribed is None else topic in subscribed
 
 
 def topics_deleted(rt: Runtime, topics: Iterable[str]) -> None:
-    """Delete the offsets of deleted topics, whether or not members subscribe to them."""
+    """Delete the offsets of deleted topics, even if members subscribe to them."""
     deleted = set(topics)
     for group in list(rt.groups.values()):
         tombstones: dict[tuple[str, int], CommittedOffset | None] = {

@@ -1,4 +1,4 @@
-"""Expiration: delete offsets past their retention, and groups that have none left."""
+"""Expiration: delete offsets past their retention, and empty groups that have no other offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def expire_offsets(rt: Runtime, partition: int) -> None:
 
 
 def expired_offsets(rt: Runtime, group: Group) -> dict[tuple[str, int], CommittedOffset | None]:
-    """Return the offsets past their retention, as tombstones; those with a pending write or transaction stay.
+    """Return the offsets past their retention, as tombstones, without those with a pending write or transaction.
 
     | group                                              | retention runs from                        |
     |----------------------------------------------------|--------------------------------------------|
@@ -53,7 +53,7 @@ def expired_offsets(rt: Runtime, group: Group) -> dict[tuple[str, int], Committe
 
 
 def has_expired(rt: Runtime, committed: CommittedOffset, since_ms: int | None) -> bool:
-    """Return True if the offset's own expiry time, where a client set one, or its retention has passed."""
+    """Return True if the offset's own expiry time, if a client set one, or its retention has passed."""
     if committed.expires_at_ms is not None:
         return rt.wall_ms >= committed.expires_at_ms
     start = committed.committed_at_ms if since_ms is None else since_ms

@@ -1,4 +1,4 @@
-"""OffsetFetch: answer at once, from durable offsets only."""
+"""OffsetFetch: answered at once, from durable offsets only."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from roster.wire import ErrorCode
 from roster.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 MANY_GROUPS_FROM = 8
-"""OffsetFetch version from which one request names several groups."""
+"""OffsetFetch version from which a request names several groups."""
 GROUP_ERROR_FROM = 2
-"""OffsetFetch version from which there is an error for the whole group."""
+"""OffsetFetch version from which the response has an error for the whole group."""
 NO_OFFSET = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1)
 
 
 def fetch_offsets(rt: Runtime, event: RequestReceived, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """Answer with the durable offsets; -1 for a partition without one."""
+    """Return the durable offsets; -1 for a partition without one."""
     if event.api_version >= MANY_GROUPS_FROM:
         return OffsetFetchResponse(
             groups=[
@@ -42,7 +42,8 @@ def fetch_group(
 ) -> OffsetFetchResponse.Group:
     """Build one group's part of the response, for `topics` or for all topics (None).
 
-    With `stable` an offset in a transaction that is not decided is UNSTABLE_OFFSET_COMMIT: the client asks again.
+    With `stable`, a partition with an offset in an undecided transaction gets UNSTABLE_OFFSET_COMMIT; the client
+    retries.
     """
     if error := rt.availability_error(group_id):
         return OffsetFetchResponse.Group(group_id=group_id, error_code=error)
@@ -62,7 +63,7 @@ def fetch_group(
 
 
 def mark_unstable(group: Group, topics: list[OffsetFetchResponse.Group.Topic]) -> None:
-    """Replace the offsets of partitions that have one in an undecided transaction by the error."""
+    """Replace the offset by the error for partitions with an offset in an undecided transaction."""
     for topic in topics:
         for partition in topic.partitions:
             if group.is_unstable(topic.name, partition.partition_index):

@@ -1,7 +1,6 @@
-"""Committed offsets of a group: writing them, deleting them with or without their group.
+"""Writes and deletes the committed offsets of a group.
 
-An offset becomes visible when its write is durable, never before; a deleted one stays visible until its tombstone is
-durable.
+An offset is visible from the time its write is durable until its tombstone is durable.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def write_pending_offsets(
     producer: tuple[int, int],
     then: Continuation,
 ) -> None:
-    """Write offsets as part of a producer's (id, epoch) transaction; they count when its marker comes."""
+    """Write offsets as part of a producer's (id, epoch) transaction; they take effect with the commit marker."""
     group, rt = ctx.group, ctx.rt
     producer_id, _ = producer
     group.transactional_writes.update(offsets.keys())
@@ -71,7 +70,7 @@ def write_pending_offsets(
 
 
 def end_transaction(rt: Runtime, partition: int, end: TransactionEnd) -> None:
-    """Decide the pending offsets of a producer's transaction in one partition."""
+    """Commit or drop the pending offsets of a producer's transaction in one partition."""
     for group_id in rt.in_transaction.pop((partition, end.producer_id), ()):
         group = rt.groups.get(group_id)
         if group is not None:
@@ -80,7 +79,7 @@ def end_transaction(rt: Runtime, partition: int, end: TransactionEnd) -> None:
 
 
 def drop_if_unused(ctx: GroupContext) -> None:
-    """Drop a simple group without offsets; the log has no record of it either."""
+    """Drop a simple group without offsets; the log has no record of it."""
     group = ctx.group
     never_joined = group.protocol_type is None and group.generation == 0 and not group.recorded
     if never_joined and group.state is GroupState.EMPTY and not group.pending_members and not group.all_offsets():

@@ -1,8 +1,8 @@
-"""The two phases of a rebalance: join and sync. `states.TRANSITIONS` lists what leads from one to the other.
+"""The two phases of a rebalance: join and sync. `states.TRANSITIONS` has the transitions between them.
 
 Each phase ends with a record that is durable before any response: the join phase with the generation and its members,
-the sync phase (`sync_group`) with their assignments. So a coordinator that takes over goes on where this one stopped
-(client-side assignment proposal, "Handling Coordinator Failures").
+the sync phase (`sync_group`) with their assignments. So a new coordinator continues where this one stopped (client-side
+assignment proposal, "Handling Coordinator Failures").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from roster.wire import ErrorCode
 
 
 def maybe_prepare_rebalance_or_complete_join(ctx: GroupContext) -> None:
-    """Handle a change of members or metadata: open a join phase, or complete the current one if all have joined."""
+    """Handle a change of members or metadata: begin a join phase, or complete the current one if all have joined."""
     if ctx.group.can_rebalance():
         prepare_rebalance(ctx)
     else:
@@ -27,7 +27,7 @@ def maybe_prepare_rebalance_or_complete_join(ctx: GroupContext) -> None:
 
 
 def prepare_rebalance(ctx: GroupContext) -> None:
-    """Open a join phase; parked SyncGroup requests are answered REBALANCE_IN_PROGRESS."""
+    """Begin a join phase; parked SyncGroup requests are answered REBALANCE_IN_PROGRESS."""
     group = ctx.group
     if group.state is GroupState.COMPLETING:
         reset_assignments(ctx, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -45,7 +45,7 @@ def prepare_rebalance(ctx: GroupContext) -> None:
 
 
 def schedule_initial_rebalance(ctx: GroupContext, delay_ms: int) -> None:
-    """Collect the first members of an empty group for `delay_ms`, so that they share one generation."""
+    """Wait `delay_ms` for the first members of an empty group, so that they join the same generation."""
     ctx.group.new_member_added = False
     ctx.group.initial_delay_ms = delay_ms
     if delay_ms == 0:
@@ -55,7 +55,7 @@ def schedule_initial_rebalance(ctx: GroupContext, delay_ms: int) -> None:
 
 
 def expire_join_phase(ctx: GroupContext) -> None:
-    """Handle the join timer: extend the initial delay if a member joined in it and time is left, else complete."""
+    """Handle the join timer: extend the initial delay if a member joined meanwhile and time is left, else complete."""
     group = ctx.group
     if group.state is not GroupState.PREPARING or group.join_deadline is None or ctx.rt.now < group.join_deadline:
         return
@@ -68,7 +68,7 @@ def expire_join_phase(ctx: GroupContext) -> None:
 
 
 def maybe_complete_join_phase(ctx: GroupContext) -> None:
-    """Complete the join phase early once all members have joined; the initial delay always runs its time."""
+    """Complete the join phase early once all members have joined; the initial delay is never shortened."""
     group = ctx.group
     waits = group.initial_delay_left_ms is not None or group.generation_write is not None
     if group.state is GroupState.PREPARING and not waits and group.has_all_members_joined():
@@ -76,7 +76,7 @@ def maybe_complete_join_phase(ctx: GroupContext) -> None:
 
 
 def complete_join_phase(ctx: GroupContext) -> None:
-    """End the join phase: the members that have rejoined form the next generation, dynamic ones that have not go."""
+    """End the join phase: remove dynamic members that have not rejoined; the others form the next generation."""
     group = ctx.group
     cancel_join_phase(ctx)
     for member in group.remove_not_yet_rejoined():
@@ -93,16 +93,16 @@ def complete_join_phase(ctx: GroupContext) -> None:
 
 
 def refuse_member(ctx: GroupContext, member: Member) -> None:
-    """Remove a member whose protocols do not go with those of the others."""
+    """Remove a member that has no protocol in common with the others."""
     ctx.fail_join(member, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member.member_id)
     ctx.remove_member(member)
 
 
 def store_generation(ctx: GroupContext) -> None:
-    """Store the next generation; its members learn of it once it is durable.
+    """Store the next generation; its members are answered once it is durable.
 
-    Until then the former generation lasts. Members that come or go meanwhile are taken into account by another record
-    of the same generation, which no member knows yet.
+    Until then the previous generation is valid. If members join or leave meanwhile, the same generation is written
+    again, since no member knows it yet.
     """
     group = ctx.group
     generation, protocol, changes = group.next_generation, group.select_protocol() or "", group.changes
@@ -110,7 +110,7 @@ def store_generation(ctx: GroupContext) -> None:
 
     def written(error: ErrorCode) -> None:
         if group.generation_write != changes:
-            return  # the group was given up
+            return  # the group was aborted
         group.generation_write = None
         if error:
             fail_join_phase(ctx, error)
@@ -125,7 +125,7 @@ def store_generation(ctx: GroupContext) -> None:
 
 
 def fail_join_phase(ctx: GroupContext, error: ErrorCode) -> None:
-    """Answer every parked JoinGroup with `error`; the join phase continues, so that members can join again."""
+    """Answer every parked JoinGroup with `error`; the join phase continues, so members can retry."""
     for member in ctx.group.members.values():
         if member.parked_join is not None:
             member.is_new = False
@@ -141,7 +141,7 @@ def schedule_join_phase_end(ctx: GroupContext, timeout_ms: int) -> None:
 
 
 def cancel_join_phase(ctx: GroupContext) -> None:
-    """Cancel the join timer, and disregard a generation that is being written."""
+    """Cancel the join timer, and ignore a generation that is being written."""
     ctx.group.generation_write = None
     if ctx.group.join_deadline is not None:
         ctx.rt.timers.append(CancelTimer(TimerName(TimerKind.JOIN, ctx.group.group_id)))
@@ -152,7 +152,7 @@ def cancel_join_phase(ctx: GroupContext) -> None:
 
 
 def schedule_sync_phase_end(ctx: GroupContext) -> None:
-    """Wait for the SyncGroup of every member, for the rebalance timeout at the latest."""
+    """Wait for the SyncGroup of every member, at most for the rebalance timeout."""
     ctx.group.sync_deadline = ctx.rt.now + ctx.group.rebalance_timeout_ms()
     ctx.rt.timers.append(SetTimer(TimerName(TimerKind.SYNC, ctx.group.group_id), ctx.group.sync_deadline))
 
@@ -173,7 +173,7 @@ def reset_assignments(ctx: GroupContext, error: ErrorCode) -> None:
 
 
 def expire_pending_sync(ctx: GroupContext) -> None:
-    """Handle the sync timer: remove members, static ones too, that did not fetch their assignment, and rebalance."""
+    """Handle the sync timer: remove members (also static ones) that did not fetch their assignment, and rebalance."""
     group = ctx.group
     if group.sync_deadline is None or ctx.rt.now < group.sync_deadline:
         return

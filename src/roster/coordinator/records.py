@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: written from the state of a group, and replayed into it."""
+"""Records of `__consumer_offsets`: encoded from the state of a group, and replayed to restore it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from roster.wire.offsets_topic import (
 UNASSIGNED = -1
 """State timestamp in the record of a generation without its assignment.
 
-Kafka's schema has no field for the state of a group, and Kafka writes a generation with its assignment only. Members
-without assignments and this timestamp, Kafka's default, which it never writes for a group with members, tell the two
-apart.
+Kafka's schema has no field for the state of a group, and Kafka writes a generation only with its assignment. A record
+with members, without assignments, and with this timestamp is a generation that has no assignment yet: the timestamp is
+the schema's default, which Kafka never writes for a group with members.
 """
 
 
@@ -32,7 +32,7 @@ apart.
 
 
 def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -> tuple[bytes, bytes]:
-    """Encode the group, with `assignments` by member id or else the current ones."""
+    """Encode the group, with `assignments` by member id, by default the current ones."""
     since = UNASSIGNED if group.state_since_ms is None else group.state_since_ms
     if assignments is None:
         assignments = {member.member_id: member.assignment for member in group.members.values()}
@@ -40,14 +40,14 @@ def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -
 
 
 def generation_record(group: Group, generation: int, protocol: str) -> tuple[bytes, bytes]:
-    """Encode a generation that is about to begin with the members there are."""
+    """Encode a generation that is about to begin, with the present members."""
     return encode_group(group, generation, protocol, UNASSIGNED, {})
 
 
 def encode_group(
     group: Group, generation: int, protocol: str | None, since_ms: int, assignments: Mapping[str, bytes]
 ) -> tuple[bytes, bytes]:
-    """Encode a group and its members; one that is not in `assignments` has an empty one."""
+    """Encode a group and its members; a member that is not in `assignments` gets an empty one."""
     members = [
         GroupMetadataValue.Member(
             member_id=member.member_id,
@@ -99,10 +99,10 @@ def offset_record(
 
 
 class Replay:
-    """Rebuilds the groups of one partition from its records in log order.
+    """Restores the groups of one partition from its records in log order.
 
-    The log may be compacted or begin late: the last value of a key wins, a tombstone for an unknown key is ignored
-    (worked case GC-29). Records of other kinds are skipped, and so are unreadable ones, which `unreadable` counts.
+    The log may be compacted or truncated: the last value of a key is valid, a tombstone for an unknown key is ignored
+    (worked case GC-29). Records of other kinds are skipped; so are unreadable ones, counted in `unreadable`.
     """
 
     def __init__(self, partition: int) -> None:
@@ -133,7 +133,7 @@ class Replay:
             self._group(about.group).add_pending_offset(record.producer_id, about.topic, about.partition, offset)
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Apply one record; raises WireError if it cannot be read."""
+        """Apply one record. Raises WireError if it cannot be decoded."""
         about = decode_key(key)
         if about is None:
             return
@@ -175,12 +175,12 @@ def loaded_offset(value: OffsetCommitValue) -> CommittedOffset:
 
 
 def loaded_rebalance_timeout_ms(member: GroupMetadataValue.Member) -> int:
-    """Return the member's rebalance timeout; its session timeout where the record has none (before v1)."""
+    """Return the member's rebalance timeout; its session timeout if the record has none (before v1)."""
     return member.rebalance_timeout if member.rebalance_timeout > 0 else member.session_timeout
 
 
 def loaded_state(value: GroupMetadataValue) -> GroupState:
-    """Return the state that a record was written in: Empty, Stable, or CompletingRebalance before the assignment."""
+    """Return the group's state when the record was written: Empty, Stable, or CompletingRebalance (no assignment)."""
     if not value.members:
         return GroupState.EMPTY
     unassigned = value.current_state_timestamp == UNASSIGNED and not any(m.assignment for m in value.members)

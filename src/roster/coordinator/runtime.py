@@ -1,7 +1,7 @@
 """Groups, the clock of the current step, and the effects it has collected so far.
 
-The state of a group changes at once, in memory; a reply that promises durability is sent by the continuation of its
-write. Committed offsets become visible only when their write is durable.
+A group's state in memory changes at once. A reply that promises durability is sent by the continuation of the write.
+Committed offsets are visible only once their write is durable.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Runtime:
         return group
 
     def drop_group(self, group: Group) -> None:
-        """Drop a group, unless another one has its id by now."""
+        """Drop a group, unless a new group has its id."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
 
@@ -81,7 +81,7 @@ class Runtime:
     # -- effects -----------------------------------------------------------------------------------------------
 
     def reply_when_durable(self, token: int, message: Message, failed: Callable[[ErrorCode], Message]) -> None:
-        """Answer a request once the last write that this step started, if any, is complete."""
+        """Answer a request when the last write that this step started is complete, at once if there is none."""
         if not self.writes.started:
             self.replies.append(Reply(token, message))
             return

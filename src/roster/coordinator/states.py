@@ -34,9 +34,9 @@ class Trigger(Enum):
     DELETED = "deleted"
     """DeleteGroups, or the last offset of an empty group has expired."""
     DELETION_FAILED = "deletion failed"
-    """The tombstones cannot be stored."""
+    """The tombstones could not be stored."""
     UNLOADED = "unloaded"
-    """Another process is the coordinator now."""
+    """Another process has become the coordinator."""
 
 
 TRANSITIONS: dict[tuple[GroupState, Trigger], GroupState] = {
@@ -50,4 +50,4 @@ TRANSITIONS: dict[tuple[GroupState, Trigger], GroupState] = {
     (GroupState.DEAD, Trigger.DELETION_FAILED): GroupState.EMPTY,
     **{(state, Trigger.UNLOADED): GroupState.DEAD for state in GroupState},
 }
-"""Any other combination is a defect and raises IllegalTransitionError."""
+"""Any other combination is a bug and raises IllegalTransitionError."""

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader's assignment is stored and then handed to every member."""
+"""SyncGroup: the leader's assignment is stored, then sent to every member."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sync_group(rt: Runtime, event: RequestReceived, request: SyncGroupRequest) -
     if group.state is GroupState.STABLE:
         return sync_response(group, member)
     ctx = GroupContext(rt, group)
-    ctx.complete_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one that this one displaces
+    ctx.complete_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one, replaced by this one
     member.parked_sync = event.token
     ctx.renew_session(member)
     if member.member_id == group.leader_id and group.sync_write_generation != group.generation:
@@ -63,9 +63,9 @@ def validate(rt: Runtime, group: Group | None, request: SyncGroupRequest, api_ve
 
 
 def fail_assignment(ctx: GroupContext, explanation: bytes) -> None:
-    """Answer the members with an error and the leader's explanation; the generation is over, those that can rejoin.
+    """Answer the members with an error and the leader's explanation; this generation ends, and members may rejoin.
 
-    UNKNOWN_SERVER_ERROR, as the protocol has no error for it, is fatal to Kafka's clients.
+    The error is UNKNOWN_SERVER_ERROR, as the protocol has no other for it; it is fatal to Kafka's clients.
     """
     for member in ctx.group.members.values():
         if member.parked_sync is not None:
@@ -75,7 +75,10 @@ def fail_assignment(ctx: GroupContext, explanation: bytes) -> None:
 
 
 def store_assignment(ctx: GroupContext, assigned: Mapping[str, bytes]) -> None:
-    """Store the generation with its assignments; Stable once that is durable. Omitted members get empty bytes."""
+    """Store the generation with its assignments; the group is Stable once that is durable.
+
+    Members that are not in `assigned` get empty bytes.
+    """
     group = ctx.group
     generation = group.generation
     assignments = {member_id: assigned.get(member_id, b"") for member_id in group.members}
@@ -85,7 +88,7 @@ def store_assignment(ctx: GroupContext, assigned: Mapping[str, bytes]) -> None:
         if group.sync_write_generation == generation:
             group.sync_write_generation = None
         if group.state is not GroupState.COMPLETING or group.generation != generation:
-            return  # the group has moved on; the log has a past generation
+            return  # a rebalance has begun meanwhile; the record is of a past generation
         if error:
             reset_assignments(ctx, error)
             maybe_prepare_rebalance_or_complete_join(ctx)

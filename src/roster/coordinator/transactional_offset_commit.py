@@ -1,6 +1,6 @@
-"""TxnOffsetCommit: store offsets that count once the transaction commits (KIP-98, KIP-447).
+"""TxnOffsetCommit: store offsets that take effect when the transaction commits (KIP-98, KIP-447).
 
-The shell has checked with the transaction coordinator that the transaction may have them.
+The shell has already checked with the transaction coordinator that the transaction has the group's partition.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def commit_transactional_offsets(
 def validate(rt: Runtime, group: Group | None, request: TxnOffsetCommitRequest) -> ErrorCode:
     """Return the error that rejects every offset, or NONE.
 
-    Unlike OffsetCommit, a client that names no member may commit whatever the group's state is, and a member also while
-    the group is rebalancing: the transaction's end decides.
+    Unlike with OffsetCommit, a client that names no member may commit in any state of the group, and a member may
+    commit during a rebalance: the end of the transaction decides.
     """
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID

@@ -1,4 +1,4 @@
-"""What the group coordinator and the transaction coordinator share: events, effects and pending writes."""
+"""Events, effects and pending writes that the group coordinator and the transaction coordinator share."""
 
 from roster.coordinator_common.events import (
     CommonEvent,

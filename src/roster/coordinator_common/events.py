@@ -1,4 +1,4 @@
-"""Events and effects of both coordinators. Each keeps its state in the records of an internal topic of its own.
+"""Events and effects of both coordinators. Each stores its state as records of an internal topic of its own.
 
 Times are integer milliseconds. `now` given to `step` is monotonic and drives every timer; wall-clock time, for records,
 comes with the events.
@@ -19,13 +19,13 @@ LogRecord: TypeAlias = tuple[bytes, bytes | None]
 
 
 class IllegalTransitionError(RuntimeError):
-    """A defect: a transition that the table of states does not list."""
+    """A bug: a transition that is not in the table of states."""
 
 
 class RequestReceived(NamedTuple):
     """A client's request; `token` is the shell's handle for the reply.
 
-    `wall_ms` is the wall clock at arrival (commit timestamps, state timestamps). Headers as decoded from the wire.
+    `wall_ms` is the wall-clock time of arrival, for commit and state timestamps. The other fields are from the header.
     """
 
     token: int
@@ -55,7 +55,7 @@ class WriteCompleted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoading:
-    """Begin to load a partition of the internal topic, which this process is coordinator for now."""
+    """The process has become coordinator for a partition of the internal topic and begins to load it."""
 
     partition: int
 
@@ -71,7 +71,7 @@ class PartitionLoaded(Generic[RecordT]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionUnloaded:
-    """Another process is coordinator for the partition now."""
+    """Another process has become coordinator for the partition."""
 
     partition: int
 
@@ -84,11 +84,11 @@ CommonEvent: TypeAlias = (
     | PartitionLoaded[RecordT]
     | PartitionUnloaded
 )
-"""What both coordinators are told, by the type of their timers' names and of their records."""
+"""Events of both coordinators, generic in the type of their timers' names and of their records."""
 
 
 class Reply(NamedTuple):
-    """A response that may be sent now, in the api version the request had."""
+    """A response to send now, in the API version of the request."""
 
     token: int
     message: Message
@@ -98,8 +98,8 @@ class Reply(NamedTuple):
 class Write:
     """Records to append atomically, in order, to one partition of the internal topic.
 
-    The shell answers each with one WriteCompleted, those of one partition in order. `producer` is the id and epoch of
-    the producer whose transaction the records are part of.
+    The shell answers each with one WriteCompleted, in order for each partition. `producer`: id and epoch of the
+    producer whose transaction the records are part of, or None.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Writes of a coordinator that are not durable yet, and what continues after each."""
+"""Writes of a coordinator that are not yet durable, each with its continuation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from roster.coordinator_common.events import LogRecord, Write
 from roster.wire import ErrorCode
 
 Continuation: TypeAlias = Callable[[ErrorCode], None]
-"""Called when a write is complete, with the error that clients may see."""
+"""Called when a write is complete, with the error for clients."""
 
 CLIENT_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -22,7 +22,7 @@ CLIENT_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""Error of a failed append to the log: the error for clients of the coordinator; errors not listed pass unchanged."""
+"""{error of an append to the log: error for clients of the coordinator}; other errors stay as they are."""
 
 
 class PendingWrites:
@@ -46,7 +46,7 @@ class PendingWrites:
         self.started.append(Write(self._last, partition, tuple(records), producer))
 
     def after_last(self, then: Continuation) -> None:
-        """Run `then`, too, once the last write is complete; the current step has started one."""
+        """Run `then` also when the last write of the current step is complete; requires that there is one."""
         self._pending[self._last][1].append(then)
 
     def complete(self, write_id: int, error: ErrorCode) -> None:
@@ -56,7 +56,7 @@ class PendingWrites:
             resume(CLIENT_ERRORS.get(error, error))
 
     def fail(self, partition: int) -> None:
-        """Fail the pending writes of an unloaded partition; its next coordinator sees which are durable."""
+        """Fail the pending writes of an unloaded partition; its next coordinator learns which are durable."""
         for write_id in [number for number, (owner, _) in self._pending.items() if owner == partition]:
             self.complete(write_id, ErrorCode.NOT_COORDINATOR)
 

@@ -1,4 +1,4 @@
-"""The client's half of the group protocol as a pure state machine, and the group leader's assignment."""
+"""The client's side of the group protocol as a pure state machine, and the group leader's assignment."""
 
 from roster.member.config import ConfigError, MemberConfig
 from roster.member.member import Member

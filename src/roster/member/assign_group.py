@@ -1,4 +1,4 @@
-"""The leader's computation, bytes to bytes: the subscriptions of all members to their assignments."""
+"""The leader's computation: from the subscriptions of all members to their assignments, both as bytes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def lead(
     offsets: PartitionOffsets | None = None,
     auto_offset_reset: str = AutoOffsetReset.LATEST,
 ) -> dict[str, bytes]:
-    """Assign a whole group: {member id: subscription bytes} to {member id: assignment bytes}, every member answered.
+    """Compute a group's assignment: {member id: assignment bytes} with an entry for every member.
 
-    assignor: a name, or an Assignor: one with options, or your own.
+    assignor: a name, or an Assignor (with options, or your own).
     subscriptions: the members' metadata in the JoinGroup response.
     partitions: {topic: number of partitions}; topics missing here are not assigned.
     instance_ids: {member id: instance id} of static members, from the JoinGroup response.
@@ -41,9 +41,9 @@ def lead(
     if they are not available. auto_offset_reset: where members start without a committed offset, as
     `is_auto_offset_reset` knows it.
 
-    A member whose subscription cannot be decoded gets an empty assignment; nothing a member sends makes this raise,
-    with an assignor of Roster. Raises ValueError that names the argument, for an unknown assignor or a value of the
-    wrong type or range, and that names the field of the plan, when your assignor's is not valid.
+    A member whose subscription cannot be decoded gets an empty assignment. With Roster's own assignors, no subscription
+    causes an error. Raises ValueError that names the argument for an unknown assignor or an invalid value, or that
+    names the field of the plan if your assignor's plan is invalid.
     """
     group = GroupSnapshot(
         subscriptions=subscriptions,
@@ -58,14 +58,14 @@ def lead(
 
 
 class Round(NamedTuple):
-    """One round of a rebalance: assignment bytes per member id, and if partitions wait for the round after it."""
+    """One round of a rebalance: assignment bytes per member id, and whether partitions are withheld until the next."""
 
     assignments: dict[str, bytes]
     withholds: bool
 
 
 def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> Round:
-    """Do what `lead` does, for a snapshot. Raises ValueError for a plan that is not valid, too."""
+    """Compute the assignment of a snapshot, as `lead` does. Raises ValueError for an invalid plan."""
     plan = plan_group(assignor, group)
     problem = plan.problem
     reserved = [member for member, data in plan.user_data.items() if data.startswith(FAILURE_MAGIC)]
@@ -78,7 +78,7 @@ def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> Round:
 
 
 def plan_group(assignor: str | Assignor, group: GroupSnapshot) -> Plan:
-    """Compute the plan for a snapshot. Raises ValueError for an unknown assignor and for a plan that is not valid."""
+    """Compute the plan for a snapshot. Raises ValueError for an unknown assignor and for an invalid plan."""
     chosen = find_assignor(assignor)
     problem = read_group(chosen.claim_source, group)
     if chosen.wants_lag:
@@ -87,7 +87,7 @@ def plan_group(assignor: str | Assignor, group: GroupSnapshot) -> Plan:
 
 
 def read_group(claim_source: ClaimSource, group: GroupSnapshot) -> Problem:
-    """Decode a snapshot into the problem that an assignor with this source of claims sees."""
+    """Decode a snapshot into a problem, with claims from `claim_source`."""
     members = list(group.subscriptions)
     topics = list(group.partitions)
     counts = np.fromiter(group.partitions.values(), dtype=np.int64, count=len(topics))

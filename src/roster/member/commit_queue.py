@@ -1,4 +1,4 @@
-"""Queue of offset commits: one in flight at a time, in order, each fenced by the tenure of its partitions."""
+"""Queue of offset commits: in order, one in flight at a time; a commit fails if its partitions were lost meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from roster.wire.messages import OffsetCommitResponse
 
 @dataclass(slots=True, eq=False)
 class PendingCommit:
-    """A requested commit, the number of retries so far, and what last kept it from being written."""
+    """A requested commit, the number of retries so far, and why it has not been written yet."""
 
     token: int
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -65,7 +65,7 @@ class CommitQueue:
         return self._queue[0]
 
     def complete(self, errors: Mapping[tuple[str, int], ErrorCode]) -> None:
-        """Complete the first commit: written, but for the partitions in `errors`."""
+        """Complete the first commit: all its offsets are written except those of the partitions in `errors`."""
         if self._queue:
             self._done(self._queue[0], commit_refused(errors) if errors else None)
 

@@ -31,7 +31,7 @@ class ConfigError(RosterError, ValueError):
 class MemberConfig(MemberSettings):
     """The options of a member; times in ms. Raises ConfigError naming the option.
 
-    assignors: those this member can work with, most wanted first, by name, or as an Assignor where one has options.
+    assignors: those this member supports, preferred first, by name or as an Assignor.
     """
 
     group: str
@@ -69,7 +69,7 @@ class MemberConfig(MemberSettings):
 
     @property
     def assignors_by_name(self) -> dict[str, Assignor]:
-        """The assignors by protocol name, most preferred first."""
+        """The assignors by protocol name, preferred first."""
         return resolve_assignors(self.assignors)
 
     @property
@@ -84,17 +84,20 @@ class MemberConfig(MemberSettings):
 
     @property
     def offsets_timeout_ms(self) -> int:
-        """Timeout of a leader's offset look-up, after which it assigns without lags."""
+        """Timeout of a leader's fetch of offsets, after which it assigns without lags."""
         return min(self.request_timeout_ms, self.rebalance_timeout_ms // 4, MAX_OFFSETS_WAIT_MS)
 
     @property
     def revocation_ms(self) -> int:
-        """Time to finish revoked work: the rebalance timeout less two heartbeat intervals for notice and join."""
+        """Time to finish work on revoked partitions: the rebalance timeout minus two heartbeat intervals.
+
+        The member learns of the rebalance within the first interval; the second is for its JoinGroup.
+        """
         return max(self.rebalance_timeout_ms - 2 * self.heartbeat_interval_ms, self.rebalance_timeout_ms // 2)
 
 
 def check_selection(selection: Selection) -> None:
-    """Refuse an empty selection and names no topic can have."""
+    """Raise ConfigError for an empty selection or an invalid topic name."""
     if isinstance(selection, re.Pattern):
         return
     if not selection:

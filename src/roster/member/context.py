@@ -1,4 +1,4 @@
-"""State that the modules of a member share: identity, subscription, ownership, requests in flight."""
+"""State that a member's modules share: identity, subscription, ownership, requests in flight."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from roster.wire import Message
 
 
 class MemberContext:
-    """The mutable state of one member. The modules of the room act on it; it calls none of them."""
+    """The mutable state of one member. The other modules act on it; it calls none of them."""
 
     def __init__(self, config: MemberConfig, random: RandomSource) -> None:
         self.config = config
@@ -32,7 +32,7 @@ class MemberContext:
         self.topics = TopicMetadata(config.selection)
         self.ownership = PartitionOwnership()
         self.failures: Counter[TimerName] = Counter()
-        """Failures in a row of an action, by the name of the timer that ends its back-off."""
+        """Consecutive failures of an action, by the name of the timer that ends its back-off."""
         self.failure: Failure | None = None
         """Reason of a fatal failure, if there was one."""
         self._published = Publish(epoch=0)
@@ -52,30 +52,30 @@ class MemberContext:
         self.joined_topics: frozenset[str] = frozenset()
         self.last_assignment: tuple[int, frozenset[TopicPartition]] = (NO_GENERATION, frozenset())
         self.rejoins_after_revocation = False
-        """True when the next JoinGroup hands back partitions that the last assignment gave to others."""
+        """True if the next JoinGroup gives up partitions that the last assignment gave to other members."""
 
         self.cooperative_sync: int | None = None
         """Time of the newest SyncGroup response under a cooperative assignor (ms); None while there is none."""
         self.turned_eager: str | None = None
-        """Reason to join once more after the group went over from a cooperative assignor to an eager one."""
+        """Reason to rejoin after the group changed from a cooperative assignor to an eager one."""
 
         # The leader's work.
         self.group: dict[str, tuple[bytes, str | None]] = {}
         """From JoinGroup to SyncGroup: each member's subscription and instance id."""
         self.assignments: Mapping[str, bytes] | None = None
-        """What SyncGroup carries, from when it is due until its response; None otherwise."""
+        """Content of SyncGroup from the time it is due until its response; None otherwise."""
         self.coordinator_works = False
-        """True once the coordinator has answered anything but that it is not the coordinator."""
+        """True once the coordinator has sent a response other than that it is not the coordinator."""
         self.generation_in_doubt = False
-        """True when the coordinator was lost after JoinGroup: another one may not know the generation."""
+        """True if the coordinator was lost after JoinGroup: the new one may not know the generation."""
         self.describes_assignment = False
         """True on a static member that returned, until it has seen the assignment that the group kept."""
         self.missed_generation = False
-        """True on a static member that is in a generation again and was not in the one before; others are put out."""
+        """True on a static member that was absent from the last generation; the coordinator removes dynamic ones."""
         self.expects_second_round = False
-        """True on a leader whose assignment has its members give up partitions, for others to own in the next round."""
+        """True on a leader whose assignment makes members give up partitions that others get in the next round."""
         self.withheld = 0
-        """Generations in a row in which it kept claimed partitions out of an eager assignment."""
+        """Consecutive generations in which this leader withheld claimed partitions from an eager assignment."""
         self.assigning: int | None = None
         """Id of the running `FetchOffsets` or `Assign`."""
 
@@ -91,10 +91,10 @@ class MemberContext:
 
     @property
     def is_eager(self) -> bool:
-        """True while the assignor that the group chose wants everything revoked before JoinGroup.
+        """True while the group's assignor requires that all partitions are revoked before JoinGroup.
 
-        If JoinGroup selects an eager assignor after a cooperative one, kept partitions are lost
-        (`join.on_join_group_response`), and no other member gets it before (`leader.withhold_claimed`).
+        If JoinGroup selects an eager assignor after a cooperative one, the partitions still owned are lost
+        (`join.on_join_group_response`); until then no other member gets them (`leader.withhold_claimed`).
         """
         if self.protocol_name is None:
             return True
@@ -109,7 +109,7 @@ class MemberContext:
         self.state = TRANSITIONS[self.state, trigger]
 
     def request_rejoin(self, reason: str) -> None:
-        """Join again as soon as the state allows."""
+        """Rejoin as soon as the state allows."""
         if self.rejoin_reason is None:
             self.report(ReportKind.REJOIN, reason)
         self.rejoin_reason = reason
@@ -121,7 +121,7 @@ class MemberContext:
         return self.generation != NO_GENERATION and self.state is not MemberState.PREPARING_REBALANCE
 
     def schedule_heartbeat(self) -> None:
-        """Set the next heartbeat to one interval from now; a short one while a follow-up round may come."""
+        """Schedule the next heartbeat one interval from now; a shorter one while a follow-up round may come."""
         since_sync = None if self.cooperative_sync is None else self.out.now - self.cooperative_sync
         self.out.set(HEARTBEAT, self.out.now + heartbeat_interval(self.config.heartbeat_interval_ms, since_sync))
 
@@ -164,7 +164,7 @@ class MemberContext:
         self.out.send(message, self.identity, timeout_ms=timeout_ms, to=to, channel=channel)
 
     def back_off(self, name: TimerName, reason: str) -> None:
-        """Count a failure of the action `name` and hold it back, the longer the more often it failed in a row."""
+        """Count a failure of the action `name` and back off, longer for each consecutive failure."""
         pause = self.out.back_off(name, self.failures[name])
         self.failures[name] += 1
         self.report(ReportKind.RETRY, f"{name.kind.value}: again in {pause} ms, {reason}")

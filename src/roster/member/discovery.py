@@ -23,7 +23,7 @@ def send_find_coordinator(me: MemberContext) -> None:
 
 
 def on_find_coordinator_response(me: MemberContext, response: FindCoordinatorResponse) -> None:
-    """Take the coordinator, or try again later."""
+    """Store the coordinator, or retry later."""
     if not response.coordinators:
         me.back_off(DISCOVER, "the broker named no coordinator")
         return

@@ -1,4 +1,4 @@
-"""Error codes: the action that each error of each response asks for.
+"""The action that each error code of each response requires.
 
 The rows follow Kafka's Java client (AbstractCoordinator, ConsumerCoordinator). A code that is not listed is fatal.
 """
@@ -73,7 +73,7 @@ DESCRIBE_GROUPS = {
     E.COORDINATOR_NOT_AVAILABLE: Action.REDISCOVER,
     E.NOT_COORDINATOR: Action.REDISCOVER,
 }
-"""Any other error ends the look at the group, not the member."""
+"""Any other error ends the comparison with the kept assignment, but does not fail the member."""
 
 OFFSET_COMMIT = {
     E.NONE: Action.ACCEPT,

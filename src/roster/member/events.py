@@ -28,7 +28,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Responded:
-    """The response to `Send` number `id`, in the newest shape of the message whatever version was spoken."""
+    """The response to `Send` number `id`, in the newest version of the message, whichever was negotiated."""
 
     id: int
     message: Message
@@ -41,9 +41,9 @@ class RequestFailed:
     id: int
     reason: str
     unsupported: bool = False
-    """True when the broker does not support the request in a version that can carry it."""
+    """True if the broker supports no version of the request that can carry it."""
     refused: bool = False
-    """True when the broker refused this client's login or certificate, or is not to be trusted."""
+    """True if the broker refused this client's login or certificate, or this client does not trust the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class TimerExpired:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The result of `Assign` number `id`: assignment bytes per member id, and if it withholds partitions for a round.
+    """The result of `Assign` number `id`: assignment bytes per member id.
 
-    Their owners give them up and join again, so that others get them.
+    withholds: partitions are withheld for one round; their owners give them up and rejoin, then others get them.
     """
 
     id: int
@@ -67,7 +67,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class AssignFailed:
-    """`Assign` number `id` failed; the leader passes `reason` on to every member of the group."""
+    """`Assign` number `id` failed; the leader sends `reason` to every member of the group."""
 
     id: int
     reason: str
@@ -98,7 +98,7 @@ class SelectionChanged:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceRequested:
-    """Join again, with new user data (KIP-568, enforceRebalance)."""
+    """Rejoin with new user data (KIP-568, enforceRebalance)."""
 
     reason: str
 
@@ -114,7 +114,7 @@ class CommitRequested:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Close. If `leave`, a dynamic member sends LeaveGroup; a static one never does, so it can return under its id."""
+    """Close. If `leave`, a dynamic member sends LeaveGroup. A static one never does, so it can return with its id."""
 
     leave: bool = True
     reason: str = "the member is being closed"
@@ -151,14 +151,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Drop the connections to a former coordinator, so that nothing waits behind a parked request."""
+    """Close the connections to a former coordinator, so that no request waits behind a parked one."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Compute the group's assignment off the event loop (heartbeats go on); answered by `Assigned` or `AssignFailed`.
+    """Compute the group's assignment in another thread, while heartbeats continue.
+
+    Answered by `Assigned` or `AssignFailed`.
 
     `group.partitions` has only topics that exist.
     """
@@ -202,7 +204,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class CommitDone:
-    """A commit ended: written when `failure` is None."""
+    """A commit ended; it was written if `failure` is None."""
 
     token: int
     failure: Failure | None = None
@@ -221,7 +223,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The member is done; no effect follows."""
+    """The member has stopped; no effect follows."""
 
 
 Effect: TypeAlias = (

@@ -1,4 +1,4 @@
-"""Failures with their messages: what is wrong and how to fix it."""
+"""Failures with their messages: the cause and how to fix it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fatal_error(api: str, code: ErrorCode, config: MemberConfig) -> Failure:
 
 
 def commit_fenced(partitions: frozenset[TopicPartition]) -> Failure:
-    """Return the failure of a commit for partitions that the member lost after the work began."""
+    """Return the failure of a commit for partitions that the member lost since the work began."""
     text = (
         f"{listed(partitions)} left this member after the work began: nothing of this commit was written, the work"
         " belongs to the new owner"

@@ -1,4 +1,4 @@
-"""`GroupSnapshot`: what a leader knows of its group when it computes the assignment, checked."""
+"""`GroupSnapshot`: the leader's checked input when it computes the assignment."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class GroupSnapshot:
     partitions: {topic: number of partitions}; topics missing here are not assigned.
     instance_ids: {member id: instance id} of static members.
     racks: `racks[topic][partition]`, the racks that hold a replica (KIP-881).
-    generation: the generation being formed. Claims from it or a later one are left over from an earlier life of the
-    group, whose generations restarted, and yield to every other claim.
+    generation: the generation being formed. Claims of this generation or a later one are from before the group's
+    generations restarted, and yield to every other claim.
     offsets: `offsets[topic][partition]` = (log start, log end, committed or None); None if they are not available.
     auto_offset_reset: where members start without a committed offset, as `is_auto_offset_reset` knows it.
     """

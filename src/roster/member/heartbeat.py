@@ -18,8 +18,8 @@ from roster.wire.messages import HeartbeatResponse
 def send_heartbeat(me: MemberContext) -> None:
     """Schedule the next heartbeat; send one now unless another is in flight.
 
-    After a failed join the next JoinGroup is the sign of life: a coordinator may have begun the generation that the
-    lost response was about, and would refuse the one before.
+    None is sent after a failed join: the next JoinGroup renews the session. If the lost response was about a new
+    generation, the coordinator would refuse a heartbeat of the previous one.
     """
     me.schedule_heartbeat()
     joins_next = me.state is MemberState.UNJOINED and not me.ownership.revoking

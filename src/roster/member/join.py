@@ -24,7 +24,7 @@ from roster.wire.messages import JoinGroupResponse
 
 
 def prepare_join(me: MemberContext) -> None:
-    """Revoke what must not be owned in a rebalance, learn the topics, then send JoinGroup."""
+    """Revoke the partitions that must not be owned in a rebalance, fetch metadata, then send JoinGroup."""
     if me.ownership.revoking:
         return
     to_revoke = revoked_before_join(me)
@@ -39,7 +39,7 @@ def prepare_join(me: MemberContext) -> None:
 
 
 def revoked_before_join(me: MemberContext) -> frozenset[TopicPartition]:
-    """Return what to revoke before JoinGroup: all for eager assignors, else topics no longer subscribed to."""
+    """Return the partitions to revoke before JoinGroup: all if eager, else those of topics no longer subscribed to."""
     if me.is_eager:
         return me.ownership.owned
     topics = me.topics.subscribed

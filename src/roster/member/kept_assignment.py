@@ -1,12 +1,12 @@
-"""A static member that returned: what the assignment that the group kept does not have.
+"""Finds partitions that nobody owns after a static member returned and the group kept its assignment.
 
-The coordinator tells a leader that returns not to assign (KIP-814), as the group keeps its assignment, and Kafka's
-client takes the topics of that moment for those of the assignment. Partitions added in between would then be read by no
-member. So this leader asks for the assignment with DescribeGroups, and compares the topics with that.
+The coordinator tells a returning leader to keep the group's assignment (KIP-814). Kafka's client then assumes that this
+assignment was made from the current metadata, so partitions added since then would be read by no member. This leader
+reads the assignment with DescribeGroups instead, and compares the topics with it.
 
-Apache Kafka's coordinator keeps the assignment too when a follower returns with another subscription. So a follower
-asks as well, and joins again if a topic that it subscribes to is assigned to nobody; its subscription then has the
-generation, and the coordinator sees a change.
+Apache Kafka's coordinator also keeps the assignment if a follower returns with another subscription. So a follower
+reads the assignment too, and rejoins if a topic of its subscription is assigned to nobody. Its subscription then
+contains its generation, so the coordinator sees that the subscription changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from roster.wire.messages import DescribeGroupsResponse
 
 
 def send_describe_groups(me: MemberContext) -> None:
-    """Send DescribeGroups once the member is Stable and knows the topics, unless in flight or backing off."""
+    """Send DescribeGroups if the member is Stable and has the metadata, unless one is in flight or backing off."""
     if not me.describes_assignment or me.coordinator is None or me.state is not MemberState.STABLE:
         return
     is_due = me.topics.has_snapshot if me.leader else _without(me, {topic for topic, _ in me.ownership.owned})
@@ -39,7 +39,7 @@ def send_describe_groups(me: MemberContext) -> None:
 
 
 def on_describe_groups_response(me: MemberContext, response: DescribeGroupsResponse, request: InFlight) -> None:
-    """Compare the topics with the assignment: as leader from now on, without it with those of its return."""
+    """Compare the topics with the assignment: a leader from now on; a follower rejoins if nobody reads a topic."""
     if not me.describes_assignment or not me.is_current(request):
         return
     group = response.groups[0] if response.groups else DescribeGroupsResponse.Group()
@@ -67,15 +67,15 @@ def _compare(me: MemberContext, assigned: dict[str, int]) -> None:
 
 
 def _without(me: MemberContext, topics: Collection[str]) -> list[str]:
-    """Return the topics that there are and that the member subscribes to, without these."""
+    """Return the existing topics of the member's subscription, except `topics`."""
     return sorted(topic for topic in me.topics.subscribed or () if topic in me.topics.counts and topic not in topics)
 
 
 def assigned_counts(group: DescribeGroupsResponse.Group) -> dict[str, int]:
     """Return the number of partitions of each topic that are assigned.
 
-    They are fewer than there are also where the group was between the two rounds of a cooperative rebalance, and the
-    member that was to give a partition up, and to join again then, died.
+    Partitions are also missing if the group was between the two rounds of a cooperative rebalance, and the member that
+    had to give up a partition died before it rejoined.
     """
     assigned: set[TopicPartition] = set()
     for member in group.members:

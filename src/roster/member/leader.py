@@ -2,7 +2,7 @@
 
 The leader learns the group's topics, fetches offsets if the assignor balances lag, has the assignment computed
 (`roster.member.assign_group`), and sends it in SyncGroup. Each step waits for an event; `MemberContext.assigning` is
-the id of the one awaited.
+its id.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from roster.wire.consumer.assignment_failure import failure_assignment
 from roster.wire.messages import JoinGroupResponse
 
 MAX_WITHHELD = 3
-"""Generations in a row in which members' claims are believed under an eager assignor."""
+"""Most consecutive generations in which claimed partitions are withheld under an eager assignor."""
 
 
 def on_leader_elected(me: MemberContext, response: JoinGroupResponse) -> None:
-    """Begin: track the topics of the whole group from now on."""
+    """Start the leader's work: track the topics of the whole group from now on."""
     me.group = {m.member_id: (m.metadata, m.group_instance_id) for m in response.members}
     me.topics.track_group(frozenset().union(*(topics_of(metadata) for metadata, _ in me.group.values())))
     me.describes_assignment = response.skip_assignment
@@ -45,7 +45,7 @@ def on_leader_elected(me: MemberContext, response: JoinGroupResponse) -> None:
 
 
 def _reading_other_topics(me: MemberContext) -> str:
-    """Describe members that have no topic in common with this one, as when two applications took one group's name."""
+    """Describe members without a topic in common with this one, as if two applications used the same group name."""
     topics = {member: topics_of(metadata) for member, (metadata, _) in me.group.items()}
     mine = topics.get(me.member_id, frozenset())
     strangers = sorted(member for member, others in topics.items() if mine and others and not mine & others)
@@ -107,16 +107,16 @@ def on_assigned(me: MemberContext, event: Assigned) -> None:
     """Send the assignment in SyncGroup."""
     if event.id == me.assigning:
         me.assigning = None
-        # An owner that is a static member, killed before it joins again, knows nothing of that when it returns.
+        # A static member that is killed before it gives up its partitions would not know of the second round.
         me.expects_second_round = event.withholds and not me.is_eager
         begin_sync(me, withhold_claimed(me, event.assignments))
 
 
 def withhold_claimed(me: MemberContext, assignments: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Keep out of an eager assignment what another member still claims, as cooperative assignors do by themselves.
+    """Return an eager assignment without the partitions that another member still claims.
 
-    Such claims come from members that joined under a cooperative assignor. They give everything up when they learn of
-    the change, and join again; after a few generations all have, so claims are not believed for ever.
+    Such claims come from members that joined under a cooperative assignor. They give up all partitions when they learn
+    of the change, and rejoin. After MAX_WITHHELD generations claims are ignored.
     """
     if not me.is_eager or len(me.config.assignors_by_name) == 1 or me.withheld >= MAX_WITHHELD:
         return assignments

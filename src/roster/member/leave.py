@@ -1,4 +1,4 @@
-"""LeaveGroup: closing a member, failing it for good, and events that arrive afterwards."""
+"""LeaveGroup: close or fail a member, and handle the events that arrive afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOSED = Failure(FailureKind.CLOSED, "the member was closed")
 
 
 def fail(me: MemberContext, failure: Failure) -> None:
-    """Stop for good: every partition is lost, and a dynamic member sends LeaveGroup so that the group can go on."""
+    """Fail the member: every partition is lost, and a dynamic member sends LeaveGroup so that the group rebalances."""
     me.transition(Trigger.FATAL)
     me.failure = failure
     me.report(ReportKind.FAILED, failure.message)
@@ -50,7 +50,7 @@ def stop(me: MemberContext, failure: Failure, leave_reason: str | None) -> None:
 
 
 def after_failing(me: MemberContext, event: Event) -> None:
-    """Handle an event of a failed member: it can only be closed."""
+    """Handle an event of a failed member; it can only be closed."""
     match event:
         case Responded(number) | RequestFailed(number):
             me.out.take(number)
@@ -63,7 +63,7 @@ def after_failing(me: MemberContext, event: Event) -> None:
 
 
 def after_leaving(me: MemberContext, event: Event) -> None:
-    """Handle an event of a closed member: it waits for the LeaveGroup response only."""
+    """Handle an event of a closed member; it only waits for the LeaveGroup response."""
     match event:
         case Responded(number, LeaveGroupResponse()) | RequestFailed(number):
             if me.out.take(number) is not None:

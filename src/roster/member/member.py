@@ -1,8 +1,8 @@
-"""The client's half of the classic group protocol, pure: `Member.step(event, now) -> effects`.
+"""The client's side of the classic group protocol, pure: `Member.step(event, now) -> effects`.
 
-A step first lets the event change the `MemberContext` (`states.TRANSITIONS` has every state change, `error_table` what
-each error code means), then `_advance` starts whatever the state allows and needs: FindCoordinator, revocation,
-JoinGroup, OffsetCommit. No reason for waiting is stored; the next step looks at the state again.
+In a step, the event first changes the `MemberContext` (`states.TRANSITIONS` has every change of state, `error_table`
+the action for each error code). Then `_advance` starts what the state needs and allows: FindCoordinator, revocation,
+JoinGroup, OffsetCommit. No reason for waiting is stored; the next step examines the state again.
 
 Modules, each calling only those below it:
 
@@ -70,13 +70,13 @@ from roster.wire.messages import (
 
 
 class Member:
-    """A member of a consumer group. Not thread-safe; time and randomness are arguments, I/O leaves as effects."""
+    """A member of a consumer group. Not thread-safe; time and randomness are arguments, I/O is returned as effects."""
 
     def __init__(self, config: MemberConfig, random: RandomSource) -> None:
         self._me = MemberContext(config, random)
 
     def step(self, event: Event, now: int) -> tuple[Effect, ...]:
-        """Process one event at `now` (ms, monotonic); returns the effects in the order to carry them out."""
+        """Process one event at `now` (ms, monotonic). Return the effects in the order to carry them out."""
         me = self._me
         me.out.begin(now)
         if me.state is MemberState.LEFT:
@@ -103,7 +103,7 @@ class Member:
 
     @property
     def generation(self) -> int:
-        """The group's generation that this member is in; -1 outside one."""
+        """The member's generation; -1 if it is in none."""
         return self._me.generation
 
     @property
@@ -118,7 +118,7 @@ class Member:
 
     @property
     def leader(self) -> bool:
-        """True when the newest JoinGroup response named this member the group's leader."""
+        """True if the newest JoinGroup response named this member the leader."""
         return self._me.leader
 
     @property

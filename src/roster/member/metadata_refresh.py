@@ -35,13 +35,13 @@ def on_metadata_response(me: MemberContext, response: MetadataResponse) -> None:
 
 
 def schedule_refresh(me: MemberContext) -> None:
-    """Refresh after `metadata_max_age_ms`, if metadata can change anything."""
+    """Schedule a refresh after `metadata_max_age_ms`, if new metadata can have an effect."""
     if me.topics.refresh_needed:
         me.out.set(METADATA, me.out.now + me.config.metadata_max_age_ms)
 
 
 def rejoin_if_topics_changed(me: MemberContext) -> None:
-    """Rejoin when the assignment used other partition counts, or the last JoinGroup another subscription."""
+    """Rejoin if partition counts differ from the assignment's, or the subscription from the last JoinGroup's."""
     topics, change = me.topics.subscribed, me.topics.change()
     if me.state is not MemberState.STABLE or me.rejoin_reason is not None:
         return

@@ -11,8 +11,9 @@ from roster.model.offsets import AutoOffsetReset
 from roster.model.options import Option
 
 DEFAULT_ASSIGNORS = ("cooperative-sticky", "range")
-"""As Java's consumer has them, in the other order: a group of such members uses cooperative-sticky, and a neighbour
-that knows only `range` and `roundrobin` (the defaults of librdkafka, kafka-python, aiokafka) makes it range."""
+"""The assignors of Java's consumer in reverse order, so that a group of such members uses cooperative-sticky. If
+another client supports only `range` and `roundrobin` (defaults of librdkafka, kafka-python, aiokafka), the group uses
+range."""
 
 Assignors: TypeAlias = Annotated[
     str | Assignor | Sequence[str | Assignor],

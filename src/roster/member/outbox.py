@@ -19,7 +19,7 @@ Identity: TypeAlias = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A request without a response yet: its API, the generation and member id it was sent under, and its target."""
+    """A request without a response yet: its API, generation, member id and target."""
 
     api: ApiKey | None
     identity: Identity
@@ -104,7 +104,7 @@ class Outbox:
             self.emit(CancelTimer(name))
 
     def back_off(self, name: TimerName, failures: int) -> int:
-        """Hold back the action `name`, the longer the more `failures` there were; returns the pause in ms."""
+        """Start a back-off of the action `name`, longer after more `failures`; return the pause in ms."""
         config = self._config
         pause = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._random)
         self.set(name, self.now + pause)

@@ -10,8 +10,8 @@ from roster.model import TopicPartition
 class PartitionOwnership:
     """The partitions a member owns, is revoking or has lost, and the epoch in which it got each of them.
 
-    Work begun under one tenure of a partition must not be committed under a later one, even if the partition returned
-    in between; `fenced` finds such partitions.
+    If a member loses a partition and gets it back, work begun before the loss must not be committed; `fenced` finds
+    such partitions.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class PartitionOwnership:
         return self.owned | self.revoking
 
     def assign(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Own exactly `partitions` from the next epoch on; returns the new ones. Requires that none is revoking."""
+        """Own exactly `partitions` from the next epoch on; return the new ones. No partition may be revoking."""
         added = partitions - self.owned
         for removed in self.owned - partitions:
             del self._since[removed]

@@ -15,7 +15,7 @@ from roster.model import NO_GENERATION
 from roster.wire import ApiKey, ErrorCode
 
 IMMEDIATE_ATTEMPTS = 5
-"""Immediate retries of a join in a row; later ones back off whatever the error."""
+"""Consecutive retries of a join without back-off; later ones back off whatever the error."""
 
 
 def on_rebalance_error(me: MemberContext, api: str, code: ErrorCode, action: Action, request: InFlight) -> None:
@@ -24,7 +24,7 @@ def on_rebalance_error(me: MemberContext, api: str, code: ErrorCode, action: Act
     match action:
         case Action.RETRY:
             attempt_failed(me, reason, back_off=False)
-        case Action.RESET_GENERATION if me.generation_in_doubt:  # no other generation has begun: nothing is lost
+        case Action.RESET_GENERATION if me.generation_in_doubt:  # no other one has begun: nothing is lost
             attempt_failed(me, reason, back_off=False)
         case Action.BACK_OFF if me.state is MemberState.COMPLETING_REBALANCE:
             repeat_sync(me, reason)
@@ -42,7 +42,7 @@ def on_rebalance_error(me: MemberContext, api: str, code: ErrorCode, action: Act
 
 
 def attempt_failed(me: MemberContext, reason: str, *, back_off: bool) -> None:
-    """Join again as the same member, at once or after a back-off."""
+    """Rejoin with the same member id, at once or after a back-off."""
     me.transition(Trigger.ATTEMPT_FAILED)
     drop_attempt(me)
     me.request_rejoin(reason)
@@ -54,7 +54,7 @@ def attempt_failed(me: MemberContext, reason: str, *, back_off: bool) -> None:
 def mark_coordinator_unknown(me: MemberContext, reason: str) -> None:
     """Look for the coordinator again; generation, member id and partitions stay.
 
-    JoinGroup is sent again, and so is SyncGroup: the coordinator that takes over knows the generation.
+    JoinGroup or SyncGroup is sent again: the new coordinator knows the generation.
     """
     if me.coordinator is None:
         return
@@ -68,7 +68,7 @@ def mark_coordinator_unknown(me: MemberContext, reason: str) -> None:
     elif me.state is MemberState.COMPLETING_REBALANCE:
         me.generation_in_doubt = True
         repeat_sync(me, "the coordinator was lost")
-    elif not me.coordinator_works:  # brokers name a dead one until the cluster has noticed its death
+    if not me.coordinator_works:  # until the cluster notices its death, brokers still name a dead one
         me.back_off(DISCOVER, reason)
 
 
@@ -99,7 +99,7 @@ def reset_generation(me: MemberContext, reason: str, action: Action) -> None:
 
 
 def drop_attempt(me: MemberContext) -> None:
-    """Ignore the responses and results that the failed join or sync still waits for."""
+    """Ignore the outstanding responses and results of the failed join or sync."""
     me.generation_in_doubt = False
     me.assignments = None
     me.assigning = None

@@ -47,7 +47,7 @@ def join_group(
 def sync_group(
     config: MemberConfig, identity: Identity, assignor: str | None, assignments: Mapping[str, bytes]
 ) -> SyncGroupRequest:
-    """Build the SyncGroup request; `assignments` is empty unless the member leads."""
+    """Build the SyncGroup request; `assignments` is empty unless the member is the leader."""
     generation, member_id = identity
     return SyncGroupRequest(
         group_id=config.group,

@@ -19,7 +19,7 @@ class MemberState(Enum):
     LEFT = "Left"
     """Closed by the application."""
     FAILED = "Failed"
-    """Stopped by an error that no retry can cure."""
+    """Stopped by a fatal error."""
 
 
 class Trigger(Enum):
@@ -57,6 +57,6 @@ TRANSITIONS: dict[tuple[MemberState, Trigger], MemberState] = {
     (MemberState.COMPLETING_REBALANCE, Trigger.FATAL): MemberState.FAILED,
     (MemberState.STABLE, Trigger.FATAL): MemberState.FAILED,
 }
-"""Any other combination is a defect and raises KeyError."""
+"""Any other combination is a bug and raises KeyError."""
 
 FINAL_STATES = frozenset({MemberState.LEFT, MemberState.FAILED})

@@ -1,7 +1,7 @@
 """Subscriptions that a member sends to the leader and assignments it receives, as consumer protocol bytes.
 
-The user data of a subscription is the assignor's (`Assignor.subscription_user_data`), that of an assignment the
-leader's, which says there why it could not assign (`roster.wire.consumer.assignment_failure`).
+A subscription's user data comes from the assignor (`Assignor.subscription_user_data`). An assignment's user data comes
+from the leader; if it could not assign, it has the reason (`roster.wire.consumer.assignment_failure`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from roster.wire.consumer.messages import decode_assignment as read_assignment
 
 
 class AssignorError(Exception):
-    """A method of this member's assignor raised an exception; the text names both."""
+    """A method of this member's assignor raised an exception; the message names both."""
 
 
 class LeaderFailure(Exception):  # noqa: N818 - a failure of the leader, not of this member
-    """The leader could not compute an assignment; the text is its reason."""
+    """The leader could not compute an assignment; the message is its reason."""
 
 
 class ReceivedAssignment(NamedTuple):
@@ -43,7 +43,7 @@ class ReceivedAssignment(NamedTuple):
 
 def subscription_bytes(assignor: Assignor, join: JoinContext) -> bytes:
     """Encode the subscription for one assignor, in version 3. Raises AssignorError."""
-    with hook(assignor, "subscription_user_data"):
+    with assignor_errors(assignor, "subscription_user_data"):
         user_data = assignor.subscription_user_data(join)
         if user_data is not None and not isinstance(user_data, bytes):
             raise TypeError(f"must return bytes or None, not {type(user_data).__name__}")
@@ -59,7 +59,7 @@ def subscription_bytes(assignor: Assignor, join: JoinContext) -> bytes:
 
 
 @contextmanager
-def hook(assignor: Assignor, method: str) -> Iterator[None]:
+def assignor_errors(assignor: Assignor, method: str) -> Iterator[None]:
     """Turn any error of an assignor's method into an AssignorError."""
     try:
         yield
@@ -68,7 +68,7 @@ def hook(assignor: Assignor, method: str) -> Iterator[None]:
 
 
 def topics_of(subscription: bytes) -> frozenset[str]:
-    """Return the topics a member subscribes to; none when its bytes cannot be decoded."""
+    """Return the topics of a member's subscription; none if its bytes cannot be decoded."""
     try:
         return frozenset(decode_subscription(subscription).topics)
     except WireError:
@@ -76,7 +76,7 @@ def topics_of(subscription: bytes) -> frozenset[str]:
 
 
 def claimed(subscription: bytes) -> frozenset[TopicPartition]:
-    """The partitions a member says that it holds; none when its bytes cannot be read."""
+    """Return the partitions that a member claims; none if its bytes cannot be decoded."""
     try:
         return frozenset(flat(decode_subscription(subscription).owned_partitions))
     except WireError:

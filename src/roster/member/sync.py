@@ -1,4 +1,4 @@
-"""SyncGroup: the request, its response, and taking over the assignment."""
+"""SyncGroup: the request, its response, and the new assignment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roster.member.metadata_refresh import rejoin_if_topics_changed, schedule_re
 from roster.member.outbox import InFlight
 from roster.member.recovery import on_rebalance_error
 from roster.member.states import Trigger
-from roster.member.subscription import AssignorError, ReceivedAssignment, decode_assignment, hook
+from roster.member.subscription import AssignorError, ReceivedAssignment, assignor_errors, decode_assignment
 from roster.member.timers import JOIN, SECOND_ROUND
 from roster.member.types import Channel, Failure, FailureKind, ReportKind
 from roster.wire import ApiKey, ErrorCode, WireError
@@ -24,14 +24,14 @@ from roster.wire.messages import SyncGroupResponse
 
 
 def begin_sync(me: MemberContext, assignments: Mapping[str, bytes]) -> None:
-    """Begin to synchronize; the leader brings every member's assignment, a follower none."""
+    """Begin to synchronize; `assignments` is empty for a follower."""
     me.group = {}
     me.assignments = assignments
     send_sync_group(me)
 
 
 def send_sync_group(me: MemberContext) -> None:
-    """Send SyncGroup while it is due, and the same again once a lost coordinator is found."""
+    """Send SyncGroup while it is due, and once more after a lost coordinator is found."""
     if me.assignments is None or me.coordinator is None:
         return
     if me.out.in_flight(ApiKey.SYNC_GROUP) or me.out.backing_off(JOIN):
@@ -41,8 +41,8 @@ def send_sync_group(me: MemberContext) -> None:
 
 
 def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, request: InFlight) -> None:
-    """Take over the assignment, or handle the error."""
-    if (reason := failure_reason(response.assignment)) is not None:  # with an error or, from other brokers, without
+    """Apply the assignment, or handle the error."""
+    if (reason := failure_reason(response.assignment)) is not None:  # some brokers send it without an error code
         fail(me, Failure(FailureKind.ASSIGNMENT, f"the group's leader could not assign partitions: {reason}"))
         return
     code = error_code(response.error_code)
@@ -74,7 +74,7 @@ def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, reque
 
 
 def on_join_complete(me: MemberContext, assignment: ReceivedAssignment) -> None:
-    """Own what is new at once, and begin to revoke what is not assigned any more."""
+    """Own new partitions at once; begin to revoke those no longer assigned."""
     assigned = assignment.partitions
     topics = frozenset(p.topic for p in assigned)
     if not me.topics.accepts(topics):
@@ -84,7 +84,7 @@ def on_join_complete(me: MemberContext, assignment: ReceivedAssignment) -> None:
         me.topics.subscribed |= topics
         me.joined_topics |= topics
     try:
-        with hook(me.assignor, "on_assignment"):
+        with assignor_errors(me.assignor, "on_assignment"):
             joins_again = me.assignor.on_assignment(assigned, assignment.user_data, me.generation)
     except AssignorError as error:
         fail(me, Failure(FailureKind.ASSIGNMENT, str(error)))
@@ -98,7 +98,7 @@ def on_join_complete(me: MemberContext, assignment: ReceivedAssignment) -> None:
         me.request_rejoin(me.turned_eager)
         me.turned_eager = None
     if revoked:
-        if me.missed_generation:  # another member may own them, and a last commit would undo its commits
+        if me.missed_generation:  # another member may own them; a late commit would overwrite its offsets
             me.lose(revoked, "a generation was missed")
         else:
             me.revoke(revoked)

@@ -1,8 +1,8 @@
-"""`TaskAssignor`: the assignor of a group of tasks with state, and what its member knows of them.
+"""`TaskAssignor`: the assignor of stateful tasks, and a member's view of its tasks.
 
 It sends SubscriptionInfo with the gap of each store, places tasks as leader (`roster.member.task_leader`), and reads
-AssignmentInfo. It asks for the next rebalance at two moments: when the answer is in a version below the one that all
-members speak (`task_versions`), and when a store it restores has caught up (`task_catch_up`). Source: KIP-429 part II.
+AssignmentInfo. It requests the next rebalance in two cases: if the answer is in a lower version than all members
+support (`task_versions`), and if a store that it restores has caught up (`task_catch_up`). Source: KIP-429 part II.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from roster.wire.streams.subscription_info import (
 )
 
 PROTOCOL_NAME = "tasks"
-"""Name of the assignor in JoinGroup, other than Kafka Streams' `stream`, whose members send other layouts."""
+"""Name of the assignor in JoinGroup. Kafka Streams' is `stream`; its members send another format."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldTasks:
-    """Tasks of a member at one moment; the four sets are disjoint but for `restoring`, which is part of `standby`.
+    """Tasks of a member at one moment. `restoring` is a part of `standby`; the other sets are disjoint.
 
-    active: to be run; the member owns all their source partitions. revoking: to be finished, committed and released.
-    standby: tasks of which a copy is to be kept and brought up to date, warm-ups among them.
-    restoring: standby tasks whose copy has not caught up, by the gaps last reported.
-    by_host: the active tasks of every process that answers queries; a process without tasks is left out.
+    active: tasks to run; the member owns all their source partitions. revoking: tasks to finish, commit and release.
+    standby: tasks of which to keep an up-to-date copy, including warm-ups.
+    restoring: standby tasks whose copy has not caught up, according to the gaps last reported.
+    by_host: the active tasks of every process that answers queries, without processes that have none.
     """
 
     active: frozenset[TaskId] = frozenset()
@@ -49,10 +49,10 @@ class HeldTasks:
 
 
 class TaskAssignor(Assignor):
-    """Assignor of one member of a group of tasks. All methods but `assign` run on the thread of its heartbeats.
+    """Assignor of one member of a group that runs tasks. Except `assign`, all methods run on the heartbeat thread.
 
-    options: of the pipeline. process_id: 16 bytes, the same for all members of a process. gaps: records that each store
-    here is behind its log's end, by task, as worked out before joining.
+    options: the pipeline's. process_id: 16 bytes, the same for all members of a process. gaps: by task, how many
+    records its local store is behind the end of its changelog, computed before joining.
     """
 
     name = PROTOCOL_NAME
@@ -74,10 +74,10 @@ class TaskAssignor(Assignor):
     # The member's side.
 
     def report(self, gaps: Mapping[TaskId, int], running: Collection[TaskId] = ()) -> str | None:
-        """Take the present gap of every task with a store here, in records; a task left out has no store.
+        """Store the present gap, in records, of every task with a local store; a task left out of `gaps` has no store.
 
-        A task of `running` that is left out has no gap; while its store is still restored, name it, for the case that
-        the member loses the task before it has caught up. Returns the reason to join again, if a copy has caught up.
+        A task of `running` may be left out if its gap is 0. Name it while its store is being restored, in case the
+        member loses the task before it has caught up. Returns a reason to rejoin if a copy has caught up, else None.
         Raises ValueError for a gap below 0.
         """
         self._gaps = self.with_state(dict.fromkeys(running, 0) | dict(gaps))
@@ -95,9 +95,9 @@ class TaskAssignor(Assignor):
         return HeldTasks(active, finishing, standby, restoring, self._by_host)
 
     def subscription_user_data(self, join: JoinContext) -> bytes:
-        """Encode SubscriptionInfo: what runs, and the gaps of the stores that are behind or do not run."""
+        """Encode SubscriptionInfo: the running tasks, and the gaps of stores that are behind or not running here."""
         lags = self._gaps | {task: self._lag_where_it_runs(task) for task in self.options.tasks_of(join.owned)}
-        # The place of a static member that starts again is given to it without a rebalance: the leader sees no new gap.
+        # A restarted static member gets its place back without a rebalance, so the leader would see no new gap.
         is_seen = not (join.is_static and join.generation == NO_GENERATION)
         self._joined_with = {task: max(lag, 0) for task, lag in lags.items()} if is_seen else {}
         info = SubscriptionInfo(
@@ -111,7 +111,7 @@ class TaskAssignor(Assignor):
         return encode_subscription_info(info)
 
     def _lag_where_it_runs(self, task: TaskId) -> int:
-        """Return the gap of an active task that is still restored, so that a copy that is nearer can take it over."""
+        """Return the gap of an active task that is still being restored, so that a nearer copy can take it over."""
         if task.subtopology not in self.options.with_state:
             return STATELESS
         gap = self._gaps.get(task, 0)
@@ -120,9 +120,9 @@ class TaskAssignor(Assignor):
     def on_assignment(
         self, partitions: frozenset[TopicPartition], user_data: bytes | None, generation: int
     ) -> str | None:
-        """Record the assignment; returns the reason to join again while versions are probed.
+        """Record the assignment; return a reason to rejoin while versions are probed, else None.
 
-        Raises TopologyError for an error of the leader, WireError and ValueError for what is no sound AssignmentInfo.
+        Raises TopologyError for an error from the leader, WireError and ValueError for an invalid AssignmentInfo.
         """
         if not user_data:
             raise ValueError("the group's leader sent no AssignmentInfo: all members must run tasks")
@@ -165,7 +165,7 @@ class TaskAssignor(Assignor):
             raise ValueError("the group's leader assigned other partitions than the sources of the active tasks")
 
     def with_state(self, gaps: Mapping[TaskId, int]) -> dict[TaskId, int]:
-        """Return the gaps without those of other topologies' stores. Raises ValueError for a gap below 0."""
+        """Return the gaps of this topology's stateful tasks. Raises ValueError for a gap below 0."""
         if wrong := sorted(task for task, gap in gaps.items() if gap < 0):
             raise ValueError(f"gaps[{wrong[0]}]: must be a number of records from 0 up, not {gaps[wrong[0]]}")
         return {TaskId(*task): int(gap) for task, gap in gaps.items() if task[0] in self.options.with_state}

@@ -14,7 +14,7 @@ from roster.wire.streams.subscription_info import SubscriptionInfo
 def members_by_process(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[str, list[str]]:
     """Return {process id as a UUID: its members, sorted}.
 
-    Members of a later release are left out: their process is unknown, and they join again at once (`settle_versions`).
+    Members of a later release are left out: their process is unknown, and they rejoin at once (`settle_versions`).
     """
     processes = defaultdict(list)
     for member in sorted(subscriptions):
@@ -26,10 +26,10 @@ def members_by_process(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[st
 def running_tasks(
     owned: Mapping[str, Collection[TopicPartition]], sources: Mapping[TaskId, Collection[TopicPartition]]
 ) -> dict[str, list[TaskId]]:
-    """{member: the tasks it runs}: those of which it owns every source partition.
+    """Return {member: the tasks it runs}; a member runs a task if it owns every source partition of it.
 
-    owned: by member, the partitions of its subscription that it still owns. sources: the source partitions of each
-    task; the assignment of a member is those of its active tasks, so that every Kafka tool sees them.
+    owned: the partitions that each member still owns, from its subscription. sources: the source partitions of each
+    task.
     """
     tasks: defaultdict[TopicPartition, list[TaskId]] = defaultdict(list)
     for task, partitions in sources.items():
@@ -49,12 +49,11 @@ def task_clients(
     *,
     acceptable_lag: int = 10_000,
 ) -> dict[str, Client]:
-    """{process id: its client}: the threads of its members, and of each task the best lag that any of them has.
+    """Return {process id: its client}, with the threads of its members and the least lag of each task among them.
 
-    running: by member, the tasks that `running_tasks` finds it runs, as the messages say 0 of them and of standby tasks
-    without a gap alike. One whose gap is above `acceptable_lag` keeps it: its store is still restored. racks: by
-    member; a process is in that of its first member with one. STATELESS is kept: it is no lag, there is nothing to
-    restore.
+    running: the result of `running_tasks`; in the messages, running tasks and standby tasks without a gap both have lag
+    0. A running task with a gap above `acceptable_lag` keeps that lag: its store is still being restored. racks: by
+    member; a process is in the rack of its first member that has one. STATELESS is kept, as it is not a lag.
     """
     ids: dict[tuple[int, int], TaskId] = {}
     clients = {}

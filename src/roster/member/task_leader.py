@@ -1,8 +1,8 @@
-"""The leader of a group of tasks: the members' SubscriptionInfo to the partitions and the AssignmentInfo of each.
+"""The leader of a group that runs tasks: from the members' SubscriptionInfo to their partitions and AssignmentInfo.
 
-The source partitions of a member's active tasks are its assignment, which every Kafka tool sees; the user data beside
-it has what only members of the group read. A task that another member still runs is withheld for one round, whole, and
-until then stands among the standby tasks of the member that gets it, so that its warm copy stays open.
+A member's assignment is the source partitions of its active tasks, which every Kafka tool sees; the user data is read
+by the group's members only. A task that another member still runs is withheld as a whole for one round. Until then it
+is a standby task of its new member, so that the copy there stays open.
 """
 
 from __future__ import annotations
@@ -44,26 +44,27 @@ class _Share:
 def assign_tasks(problem: Problem, options: TaskOptions) -> Plan:
     """Place the tasks of a group.
 
-    A member that reads other topics, or that sent no SubscriptionInfo, gets nothing and ASSIGNMENT_ERROR. When a source
-    topic is missing, all get INCOMPLETE_SOURCE_TOPIC_METADATA. Raises TopologyError if sources are not co-partitioned.
+    A member that reads other topics, or sent no SubscriptionInfo, gets no task and ASSIGNMENT_ERROR. If a source topic
+    is missing, all members get INCOMPLETE_SOURCE_TOPIC_METADATA. Raises TopologyError if sources are not
+    co-partitioned.
     """
     infos, unreadable = _read(problem)
     strangers = {member for member in infos if problem.topics_of(member) != options.topics & set(problem.topics)} | set(
         unreadable
     )
     errors = error_answers({**infos, **unreadable}, AssignorErrorCode.ASSIGNMENT_ERROR)
-    told = {member: encode_assignment_info(errors[member]) for member in sorted(strangers)}
+    error_data = {member: encode_assignment_info(errors[member]) for member in sorted(strangers)}
     infos = {member: info for member, info in infos.items() if member not in strangers}
     counts = dict(zip(problem.topics, problem.counts.tolist(), strict=True))
     if not options.topics <= counts.keys():
         missing = error_answers(infos, AssignorErrorCode.INCOMPLETE_SOURCE_TOPIC_METADATA)
-        told |= {member: encode_assignment_info(answer) for member, answer in missing.items()}
-        return Plan.of(problem, np.full(problem.partition_count, NO_OWNER, dtype=np.int32), user_data=told)
-    return _Leading(problem, options, infos, task_sources(options.subtopologies, counts)).plan(told)
+        error_data |= {member: encode_assignment_info(answer) for member, answer in missing.items()}
+        return Plan.of(problem, np.full(problem.partition_count, NO_OWNER, dtype=np.int32), user_data=error_data)
+    return _Leading(problem, options, infos, task_sources(options.subtopologies, counts)).plan(error_data)
 
 
 def _read(problem: Problem) -> tuple[dict[str, SubscriptionInfo], dict[str, SubscriptionInfo]]:
-    """Return the members' infos, and empty ones for the members whose user data is none."""
+    """Return the SubscriptionInfo of members that sent one, and an empty one for each other member."""
     infos, unreadable = {}, {}
     for member, data in zip(problem.members, problem.user_data, strict=True):
         try:
@@ -74,7 +75,7 @@ def _read(problem: Problem) -> tuple[dict[str, SubscriptionInfo], dict[str, Subs
 
 
 class _Leading:
-    """One assignment of a group whose topics are all there."""
+    """One assignment of a group whose topics all exist."""
 
     def __init__(
         self,
@@ -97,8 +98,8 @@ class _Leading:
         self.owner_before, self.contested = settled.owner_before, settled.contested
         self.running = running_tasks(self._owned(), sources)
 
-    def plan(self, told: Mapping[str, bytes]) -> Plan:
-        """Return the plan; `told` is the user data of members that get nothing."""
+    def plan(self, error_data: Mapping[str, bytes]) -> Plan:
+        """Return the plan; `error_data` is the user data of members that get no task."""
         shares = self.shares()
         owner = np.full(self.problem.partition_count, NO_OWNER, dtype=np.int32)
         for member, share in shares.items():
@@ -112,11 +113,11 @@ class _Leading:
             owner_before=self.owner_before,
             withheld=withheld,
             contested=self.contested,
-            user_data={**told, **self._answers(shares, owner, withheld)},
+            user_data={**error_data, **self._answers(shares, owner, withheld)},
         )
 
     def shares(self) -> dict[str, _Share]:
-        """Place the tasks on the processes, then share those of each process out among its members."""
+        """Place the tasks on processes, then distribute those of each process among its members."""
         present = {member: info for member, info in self.infos.items() if member not in self.versions.future}
         racks = dict(zip(self.problem.members, self.problem.member_racks, strict=True))
         processes = members_by_process(present)
@@ -157,7 +158,7 @@ class _Leading:
         return owned
 
     def _withheld(self, owner: Int32) -> Bool:
-        """[partitions] True where a new owner waits a round: all of a task's if another member has one of them."""
+        """Return [partitions] True where the new owner waits one round: all of a task's if another member owns one."""
         withheld = to_withhold(self.problem, owner, self.owner_before)
         if withheld.any():
             for partitions in self.flat.values():
@@ -166,7 +167,7 @@ class _Leading:
         return withheld
 
     def _keep_open(self, shares: Mapping[str, _Share], withheld: Bool) -> None:
-        """Give withheld tasks with state as standby tasks for now, and leave those without state out."""
+        """Make withheld stateful tasks standby tasks for now; leave out stateless ones."""
         for share in shares.values():
             waiting = {task for task in share.active if withheld[self.flat[task]].any()}
             share.active = [task for task in share.active if task not in waiting]
@@ -189,7 +190,7 @@ class _Leading:
         }
 
     def _by_host(self, owner: Int32, withheld: Bool) -> dict[HostInfo, list[TaskId]]:
-        """{end point: the tasks that run there}, a withheld task stays at its old owner until it is released."""
+        """Return {end point: the tasks that run there}; a withheld task is with its old owner until it is released."""
         now = np.where(withheld, self.owner_before, owner)
         by_host: defaultdict[HostInfo, list[TaskId]] = defaultdict(list)
         for task, partitions in self.flat.items():
@@ -204,7 +205,7 @@ class _Leading:
 def _level(
     tasks: Collection[TaskId], capacity: Mapping[str, int], had: Mapping[str, Collection[TaskId]]
 ) -> dict[str, list[TaskId]]:
-    """Share tasks out among the members of one process, by capacity and by habit: any of them has its stores."""
+    """Distribute tasks among the members of one process by capacity, with few moves; they share its stores."""
     clients = {
         member: Client(threads, dict.fromkeys(had.get(member, ()), STATELESS)) for member, threads in capacity.items()
     }

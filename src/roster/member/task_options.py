@@ -17,9 +17,9 @@ from roster.wire.streams.host_info import parse_host
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """What a pipeline with state gives its member; all members of a group have the same `subtopologies`.
+    """Options of a stateful pipeline's member; all members of a group have the same `subtopologies`.
 
-    The group's leader decides by its own options. Raises ValueError that names the option.
+    The group's leader uses its own options. Raises ValueError that names the option.
     """
 
     subtopologies: Annotated[
@@ -66,7 +66,7 @@ class TaskOptions:
 
     @cached_property
     def topics(self) -> frozenset[str]:
-        """All topics that the sub-topologies read: what the member subscribes to."""
+        """All topics that the sub-topologies read; the member subscribes to them."""
         return frozenset(topic for each in self.subtopologies for topic in each.sources)
 
     @cached_property
@@ -80,11 +80,11 @@ class TaskOptions:
         return frozenset(each.number for each in self.subtopologies if each.stores)
 
     def task_partitions(self, task: TaskId) -> tuple[TopicPartition, ...]:
-        """Return the source partitions of a task. Raises KeyError for a sub-topology there is not."""
+        """Return the source partitions of a task. Raises KeyError for an unknown sub-topology."""
         return tuple(TopicPartition(topic, task.partition) for topic in self.sources_of[task.subtopology])
 
     def tasks_of(self, partitions: frozenset[TopicPartition]) -> frozenset[TaskId]:
-        """Return the tasks of which all source partitions are among these."""
+        """Return the tasks all of whose source partitions are in `partitions`."""
         numbers = {number for _, number in partitions}
         return frozenset(
             TaskId(each.number, number)

@@ -1,13 +1,13 @@
 """Protocol version of a task group: Kafka Streams' version probing, as pure functions.
 
-A member joins with the highest version it speaks. The leader answers everyone in the lowest version anyone joined with
-and names the highest that all of them speak; a subscription too new for the leader to read counts with the two versions
-in front of it, which never move. Who reads a version below its own, or a commonly supported one above it, joins again
-with the commonly supported one. So a group is upgraded member by member in any order, and goes up by itself when the
-last old member is gone. Source: KIP-268.
+A member joins with the highest version it supports. The leader answers all members in the lowest version that any of
+them joined with, and names the highest version that all of them support. If a subscription is too new for the leader,
+it reads only the two version numbers at its beginning, whose place never changes. A member that receives a version
+below its own, or a commonly supported version above it, rejoins with the commonly supported version. So members can be
+upgraded one by one in any order, and the group uses the new version when the last old member is gone. Source: KIP-268.
 
-In Kafka an answer that is an error has the leader's highest version whatever the members speak; here `error_answers`
-are in versions they can read.
+Kafka sends an error in the leader's highest version, whatever the members support. Here `error_answers` are in versions
+that they can read.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from roster.wire.streams.subscription_info import LATEST_VERSION, SubscriptionIn
 
 @dataclass(frozen=True, slots=True)
 class GroupVersions:
-    """Versions the leader chose: for every `AssignmentInfo` of this round, `version` and `commonly_supported`.
+    """The leader's choice for every `AssignmentInfo` of this round: `version` and `commonly_supported`.
 
-    future: members whose subscription only said its versions; their tasks are not known, and as they join again at once
-    they are best given none. rejoining: all members who will join again at once, these included.
+    future: members of whose subscription only the versions could be read. Their tasks are not known, and they get none,
+    since they rejoin at once. rejoining: all members that rejoin at once, including these.
     """
 
     version: int
@@ -35,9 +35,9 @@ class GroupVersions:
 
 
 def settle_versions(subscriptions: Mapping[str, SubscriptionInfo], latest: int = LATEST_VERSION) -> GroupVersions:
-    """Choose, as leader, the version of the group's next assignment.
+    """Choose the version of the group's next assignment, as its leader.
 
-    subscriptions: by member id, the leader's own among them. latest: the highest version the leader speaks.
+    subscriptions: by member id, including the leader's own. latest: the highest version that the leader supports.
     """
     version = min([latest, *(info.version for info in subscriptions.values())])
     commonly = min([latest, *(info.latest_supported for info in subscriptions.values())])
@@ -49,9 +49,9 @@ def settle_versions(subscriptions: Mapping[str, SubscriptionInfo], latest: int =
 
 
 def version_to_rejoin(answer: AssignmentInfo, used: int, latest: int = LATEST_VERSION) -> int | None:
-    """The member's side: the version to join again with, at once; None to stay and keep the one it `used`.
+    """Return the version with which a member rejoins at once, or None to stay with the version it `used`.
 
-    An answer with an error settles nothing. Raises WireError for versions that no sound leader sends.
+    An answer with an error does not change the version. Raises WireError for invalid versions.
     """
     where = f"AssignmentInfo v{answer.version}"
     if answer.version > used:
@@ -69,7 +69,7 @@ def version_to_rejoin(answer: AssignmentInfo, used: int, latest: int = LATEST_VE
 def error_answers(
     subscriptions: Mapping[str, SubscriptionInfo], error: int, latest: int = LATEST_VERSION
 ) -> dict[str, AssignmentInfo]:
-    """By member id an empty assignment with the error, in the version it joined with, or the highest that we write."""
+    """Return {member id: an empty assignment with the error}, in the member's version, at most `latest`."""
     commonly = min((info.latest_supported for info in subscriptions.values()), default=latest)
     answers = {}
     for member, info in subscriptions.items():

@@ -15,7 +15,7 @@ class TimerKind(Enum):
     REVOKE = "revoke"
     """Deadline of a revocation."""
     SECOND_ROUND = "second round"
-    """Time by which the second round of a cooperative rebalance should have begun, on the leader."""
+    """Set by the leader: time by which the second round of a cooperative rebalance should have begun."""
     JOIN = "join"
     DISCOVER = "discover"
     METADATA = "metadata"

@@ -26,13 +26,13 @@ class TopicMetadata:
         self.select(selection)
 
     def select(self, selection: Selection) -> None:
-        """Change the selection."""
+        """Replace the selection."""
         self.selection = selection
         self.subscribed = None if isinstance(selection, re.Pattern) else selection
 
     @property
     def refresh_needed(self) -> bool:
-        """True if new metadata can change anything: a pattern to match, or an assignment to compare with."""
+        """True if new metadata can have an effect: there is a pattern to match or an assignment to compare with."""
         return isinstance(self.selection, re.Pattern) or self._snapshot is not None or self._adopt_next
 
     def request(self) -> MetadataRequest:
@@ -68,7 +68,7 @@ class TopicMetadata:
         return dict(self._snapshot)
 
     def adopt_next_metadata(self) -> None:
-        """Take the snapshot from the next metadata: the group keeps an earlier assignment (KIP-814)."""
+        """Take the snapshot from the next metadata, because the group keeps an earlier assignment (KIP-814)."""
         self._adopt_next = True
 
     @property
@@ -77,7 +77,7 @@ class TopicMetadata:
         return self._snapshot is not None
 
     def compare_with(self, counts: dict[str, int]) -> None:
-        """Have `change` compare with these partition counts of the group's topics from now on."""
+        """Make `change` compare with these partition counts of the group's topics from now on."""
         self._snapshot = {topic: counts[topic] for topic in sorted(self._group_topics) if topic in counts}
 
     def update(self, response: MetadataResponse) -> None:

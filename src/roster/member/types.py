@@ -26,7 +26,7 @@ class Node(NamedTuple):
 
 
 class Channel(Enum):
-    """Connection to use: a broker answers the requests of one connection in order, and may park some of them."""
+    """Connection to use. A broker answers the requests of one connection in order, and may park some of them."""
 
     PARKED = "parked"
     """To the coordinator, for JoinGroup and SyncGroup, whose responses may take a whole rebalance."""
@@ -37,7 +37,7 @@ class Channel(Enum):
 
 
 class FailureKind(Enum):
-    """Reason why a member cannot go on, or why a commit was not written."""
+    """Reason why a member stopped, or why a commit was not written."""
 
     SESSION_TIMEOUT = "session timeout"
     PROTOCOL = "protocol"
@@ -58,7 +58,7 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Reason of a failure, as a kind and a message; `code` is the broker's error, NONE when the member decided."""
+    """Reason of a failure: kind, message, and the broker's error `code`, NONE if the broker sent none."""
 
     kind: FailureKind
     message: str

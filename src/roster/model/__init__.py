@@ -1,4 +1,4 @@
-"""Vocabulary shared by every room: addresses, topics, offsets, Problem, Plan."""
+"""Types that all packages share: addresses, topics, offsets, Problem, Plan."""
 
 from typing import TYPE_CHECKING
 

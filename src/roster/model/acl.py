@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 WILDCARD = "*"
-"""Any resource name in a literal pattern, any host; `User:*` is any principal."""
+"""Stands for any resource name in a literal pattern, and for any host; `User:*` stands for any principal."""
 CLUSTER_NAME = "kafka-cluster"
 """The one resource of type CLUSTER."""
 
 
 class ResourceType(IntEnum):
-    """What an ACL is for."""
+    """Kind of resource that an ACL is about."""
 
     UNKNOWN = 0
     ANY = 1
@@ -28,7 +28,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name of a resource pattern is meant."""
+    """How the name of a resource pattern is matched."""
 
     UNKNOWN = 0
     ANY = 1
@@ -38,7 +38,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What a client wants to do."""
+    """Operation of a client."""
 
     UNKNOWN = 0
     ANY = 1
@@ -69,7 +69,7 @@ class AclPermission(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class AclBinding:
-    """One ACL: `principal` from `host` is allowed or denied `operation` on what the pattern matches."""
+    """One ACL: `principal` from `host` is allowed or denied `operation` on the resources that match the pattern."""
 
     resource_type: ResourceType
     resource_name: str

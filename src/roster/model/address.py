@@ -18,7 +18,7 @@ _PORT = re.compile(r"0*([0-9]{1,5})", re.ASCII)
 
 
 class Address(NamedTuple):
-    """A host, an IPv6 one without its brackets, and a TCP port; as text the way it is parsed."""
+    """A host (IPv6 without brackets) and a TCP port; `str` returns text that can be parsed again."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class Address(NamedTuple):
 
 
 class AddressError(RosterError, ValueError):
-    """An invalid address: `problem` quotes it, `fix` says what to write."""
+    """An invalid address; `problem` quotes it, `fix` says what to write instead."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(f"{problem}; {fix}")
@@ -36,9 +36,9 @@ class AddressError(RosterError, ValueError):
 
 
 def parse_address(text: str, *, default_port: int | None = None, listening: bool = False) -> Address:
-    """One address. Without `default_port` the port must be given; 0, any free one, only for `listening`.
+    """Parse one address. Without `default_port` it must have a port; port 0 (any free one) only if `listening`.
 
-    Raises AddressError; a protocol in front, as in PLAINTEXT://host:9092, is refused like in `bootstrap.servers`.
+    Raises AddressError, also for a protocol in front, as in PLAINTEXT://host:9092: `bootstrap.servers` has none.
     """
     problem = f"{text!r} is not host:port"
     text = text.strip()
@@ -61,9 +61,9 @@ def parse_address(text: str, *, default_port: int | None = None, listening: bool
 
 
 def parse_addresses(given: str | Iterable[str], *, default_port: int | None = None) -> list[Address]:
-    """Addresses from texts that may hold several, with commas between them; what is empty is passed over.
+    """Parse addresses from one or several texts; each may have several, separated by commas. Empty ones are skipped.
 
-    Raises AddressError, also when there is none.
+    Raises AddressError, also if there is no address.
     """
     texts = [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else list(given)
     for text in texts:
@@ -76,7 +76,7 @@ def parse_addresses(given: str | Iterable[str], *, default_port: int | None = No
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Split into the host, still in its brackets, and the port, None if absent."""
+    """Split into the host, with its brackets, and the port, None if absent."""
     if text.endswith("]"):
         return text, None
     host, colon, port = text.rpartition(":")

@@ -1,4 +1,4 @@
-"""Offsets: of a partition's log, and as committed by a group."""
+"""Offsets of a partition's log, and committed offsets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PartitionOffsets: TypeAlias = Mapping[str, Mapping[int, tuple[int, int, int | No
 class OffsetAndMetadata:
     """A position to commit.
 
-    `offset` is the next offset to read, `leader_epoch` the epoch it was read in (-1: unknown), `metadata` a text of
-    the application's own.
+    `offset` is the next offset to read. `leader_epoch` is the leader epoch of the last record read (-1: unknown).
+    `metadata` is any text of the application.
     """
 
     offset: int
@@ -27,7 +27,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """Where a group is in a partition, in offsets; None for what is unknown or not committed."""
+    """Offsets of a group's partition; None for those that are unknown or not committed."""
 
     committed: int | None
     end: int | None
@@ -35,9 +35,9 @@ class GroupPosition:
 
     @property
     def lag(self) -> int | None:
-        """Records not committed yet; None when that cannot be known.
+        """Number of records still to be read; None if unknown.
 
-        Without a committed offset only an empty log has a lag for certain: a member may start at either end.
+        Without a committed offset a member may start at either end of the log, so the lag is known only if it is empty.
         """
         if self.end is None:
             return None
@@ -47,7 +47,7 @@ class GroupPosition:
 
 
 class OffsetSpec(IntEnum):
-    """Special timestamps of ListOffsets; a timestamp from 0 up asks for the first record at or after it (ms)."""
+    """Special timestamps of ListOffsets. A timestamp of 0 or more (ms) asks for the first record at or after it."""
 
     LATEST = -1
     EARLIEST = -2
@@ -60,9 +60,9 @@ class OffsetSpec(IntEnum):
 
 
 class AutoOffsetReset(StrEnum):
-    """Start of a group in a partition without a committed offset (Kafka's `auto.offset.reset`).
+    """Where a group starts in a partition without a committed offset (Kafka's `auto.offset.reset`).
 
-    Where lag is counted, all but `latest` stand for the whole log.
+    For the computation of lag, all values except `latest` mean the whole log.
     """
 
     EARLIEST = "earliest"

@@ -1,4 +1,4 @@
-"""Options, each declared once, as a field of a dataclass: signatures, help, checks and the reference follow from it.
+"""Options, declared once as fields of a dataclass; signatures, help, checks and the reference are made from them.
 
 For example:
 
@@ -43,12 +43,13 @@ REQUIRED = Required.REQUIRED
 class Option:
     """One option.
 
-    name: the keyword; of a field, its name. kind: its type, as the reference shows it; of a field, that of its
-    annotation if it is one class. help: its meaning, without its name. default: REQUIRED if there is none; of a field,
-    its default. unit: of a number, as in "ms". least, most: bounds of a whole number, both included; `least` is None
-    for everything else. choices: the only values, if there are such. kafka: its name in Kafka's clients, if there is
-    one that means the same. spark: likewise in Spark's Kafka source. flag: its name as an option of `roster broker`,
-    without dashes, if it is one.
+    For a field, `declared` sets name, kind and default from the field itself.
+
+    name: the keyword. kind: its type, as shown in the reference. help: its meaning, without its name. default: REQUIRED
+    if there is none. unit: unit of a number, such as "ms". least, most: bounds of a whole number, both inclusive;
+    `least` is None for other types. choices: the only permitted values, if limited. kafka: name of the option with the
+    same meaning in Kafka's clients, if there is one. spark: likewise in Spark's Kafka source. flag: its name as an
+    option of `roster broker`, without dashes, if it is one.
     """
 
     name: str = ""
@@ -64,7 +65,7 @@ class Option:
     flag: str = ""
 
     def problem(self, value: object) -> str:
-        """Return what is wrong with a value, as far as the declaration tells; "" if nothing is."""
+        """Return what is wrong with a value according to the declaration, "" if nothing is."""
         if value is None and self.default is None:
             return ""
         if self.least is not None:
@@ -79,7 +80,7 @@ class Option:
 
 
 def shown(value: object) -> str:
-    """Format a value for an error; long ones, such as a number of hundreds of digits, are cut."""
+    """Format a value for an error message; long ones, such as a number with hundreds of digits, are truncated."""
     try:
         text = repr(value)
     except ValueError:
@@ -134,17 +135,17 @@ def problem_of(instance: object) -> str:
 
 
 def values(declaration: type, instance: object) -> dict[str, Any]:
-    """Return what an instance has for the fields of a declaration."""
+    """Return {field of the declaration: its value in the instance}."""
     return {field.name: getattr(instance, field.name) for field in fields(declaration)}
 
 
 def taking(
     declaration: Callable[P, T], refuse: Callable[[Iterable[str], Collection[str]], None] | None = None
 ) -> Callable[[Callable[[Owner, T], None]], Callable[Concatenate[Owner, P], None]]:
-    """Decorate an `__init__` that is called with the fields of a dataclass, and is given an instance of it.
+    """Decorate an `__init__` that takes an instance of a dataclass, so that callers pass the fields as keywords.
 
-    Signature and help are those of the fields. `refuse` is called with the keywords given and those there are, and may
-    raise; otherwise Python's TypeError says that there is no such keyword.
+    Its signature and help are made from the fields. `refuse` is called with the given and the known keywords and may
+    raise an error; otherwise unknown keywords cause Python's TypeError.
     """
 
     def decorated(init: Callable[[Owner, T], None]) -> Callable[Concatenate[Owner, P], None]:
@@ -171,7 +172,7 @@ def taking(
 
 
 def explained(declaration: type[T]) -> type[T]:
-    """Decorate a dataclass whose signature and help are to have the types and meanings of its options."""
+    """Decorate a dataclass so that its signature and help have the types and meanings of its options."""
     declaration.__signature__ = _signature(declaration)  # type: ignore[attr-defined]
     options = declared(declaration)  # type: ignore[arg-type]
     declaration.__doc__ = _help(inspect.getdoc(declaration) or "", options)
@@ -179,14 +180,14 @@ def explained(declaration: type[T]) -> type[T]:
 
 
 def _signature(declaration: Callable[..., object]) -> inspect.Signature:
-    """Return the signature of a dataclass, with types as they are without options."""
+    """Return the signature of a dataclass, with plain types instead of `Annotated` ones."""
     signature, hints = inspect.signature(declaration), get_type_hints(declaration)
     parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
     return signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
 
 
 def _help(text: str, options: dict[str, Option]) -> str:
-    """Return a docstring with its arguments, which come before the errors it names."""
+    """Return the docstring with a section for the options, before its `Raises:` section."""
     explained = [
         textwrap.fill(
             f"{name}: {_LINK.sub(_TEXT, option.help)}.",

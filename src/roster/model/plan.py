@@ -1,4 +1,4 @@
-"""An assignor's answer: the owner of each partition, as columns, with views as dictionaries and reasons for moves."""
+"""An assignor's result: the owner of each partition, as columns, with views as dictionaries and reasons for moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roster.model.topics import TopicPartition
 
 
 class Move(NamedTuple):
-    """A partition that changes owner: from `source` (None: no owner before) to `target`, and the rule that moved it."""
+    """A partition that moves from `source` (None: it had no owner) to `target`, and the rule that moved it."""
 
     topic: str
     partition: int
@@ -28,8 +28,8 @@ class Move(NamedTuple):
 class LagBalance:
     """Balance of a plan in records still to be read.
 
-    of_member: [members] records each is to read. fullest: the most of a member per unit of capacity; no assignment has
-    less than `bound`. note: what the assignor had to do without, or why nothing moved; "" if there is nothing to say.
+    of_member: [members] records to read. fullest: records per unit of capacity of the member with most; no assignment
+    has less than `bound`. note: which input was missing, or why nothing moved; "" if neither.
     """
 
     of_member: Int64
@@ -39,18 +39,18 @@ class LagBalance:
 
     @property
     def ratio(self) -> float:
-        """`fullest / bound`: 1.0 is perfect, and the value if there is nothing to read."""
+        """`fullest / bound`; 1.0 is perfect, and the value if there is nothing to read."""
         return self.fullest / self.bound if self.bound else 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The decision over `problem`.
+    """An assignment for `problem`.
 
     owner: [partitions] member index of the owner, NO_OWNER for a topic without subscribers.
-    owner_before: [partitions] member index of the owner before, by the settled claims, NO_OWNER if none.
+    owner_before: [partitions] member index of the previous owner according to the claims, NO_OWNER if none.
     withheld: [partitions] True where the owner gets the partition one round later, after another member revoked it.
-    contested: [partitions] True where several members claim it in the same newest generation, so that none owns it.
+    contested: [partitions] True where several members claim it in the same newest generation, so none owns it.
     lag: the balance of lag, from assignors that use it; None from others.
     user_data: {member id: bytes} for `Assignor.on_assignment`; members that are missing get null.
     """
@@ -74,7 +74,7 @@ class Plan:
         contested: Bool | None = None,
         user_data: Mapping[str, bytes] | None = None,
     ) -> Plan:
-        """Build a plan; by default no partition has an owner before, none is withheld and none contested."""
+        """Build a plan; by default no partition has a previous owner, is withheld, or is contested."""
         size = problem.partition_count
         return cls(
             problem,
@@ -95,8 +95,8 @@ class Plan:
     ) -> Plan:
         """Build a plan from {member: {topic: partition numbers}}; partitions not named have no owner.
 
-        Raises ValueError that names the entry: an unknown member or topic, a number that the topic has not, a partition
-        given twice, a topic that the member does not subscribe to.
+        Raises ValueError that names the entry, for an unknown member, topic or partition, a partition given twice, or a
+        topic that the member does not subscribe to.
         """
         owner = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
         member_at = {member: i for i, member in enumerate(problem.members)}
@@ -130,21 +130,21 @@ class Plan:
 
     @property
     def given(self) -> Int32:
-        """[partitions] Member that gets each partition in this round, NO_OWNER for withheld ones."""
+        """[partitions] Member that gets the partition in this round, NO_OWNER if it is withheld."""
         return np.where(self.withheld, np.int32(NO_OWNER), self.owner)
 
     def loads(self) -> Int64:
-        """Return [members] the number of partitions each owns once every withheld one is handed over."""
+        """Return [members] the number of partitions, including those withheld for the next round."""
         return np.bincount(self.owner[self.owner >= 0], minlength=len(self.problem.members))
 
     def moved(self) -> Bool:
-        """Return [partitions] True where a partition passes from one member to another."""
+        """Return [partitions] True where a partition moves from one member to another."""
         return np.asarray(
             (self.owner_before != NO_OWNER) & (self.owner != NO_OWNER) & (self.owner_before != self.owner)
         )
 
     def assignment(self) -> dict[str, dict[str, list[int]]]:
-        """Return what each member gets in this round: {member: {topic: [partition]}}, with every member."""
+        """Return the assignment of this round: {member: {topic: [partition]}}, with every member."""
         return _by_member(self.problem, self.given)
 
     def partitions(self) -> dict[str, list[TopicPartition]]:
@@ -162,7 +162,7 @@ class Plan:
         }
 
     def explain(self) -> list[Move]:
-        """Return every partition that changes owner with the rule that moved it, by topic and number."""
+        """Return every partition that changes owner with the rule that moved it, ordered by topic and number."""
         return list(self._moves())
 
     def _moves(self) -> Iterator[Move]:

@@ -1,7 +1,7 @@
 """An assignor's input: members, topics and claims as columns.
 
-Members and topics are indexed once, in an order that does not depend on how they were supplied, and every partition of
-every subscribed topic has one flat number: `first[topic] + partition`. All per-partition facts are arrays over those
+Members and topics are indexed in an order that does not depend on the order of the input. Every partition of every
+subscribed topic has one flat number: `first[topic] + partition`. All data about partitions are arrays over these
 numbers, so an assignor never loops over partitions in Python.
 """
 
@@ -16,20 +16,20 @@ from roster.model.arrays import Bool, Int32, Int64
 from roster.model.topics import TopicPartition
 
 NO_OWNER = -1
-"""The member index of a partition that no member has."""
+"""Member index for a partition without an owner."""
 
 NO_GENERATION = -1
 
 MAX_PARTITIONS = 10_000_000
-"""Partitions of all topics of one problem; ten times what a Kafka cluster holds."""
+"""Most partitions of all topics of one problem: ten times as many as a large Kafka cluster has."""
 
 MAX_CAPACITY = 1 << 20
-"""The largest capacity a member can have."""
+"""The largest capacity of a member."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """One member, for building a problem by hand; `owned` is a claim, which the assignor checks against the others."""
+    """One member, for `Problem.build`; `owned` is a claim, which the assignor compares with other members' claims."""
 
     topics: Collection[str] = ()
     owned: Mapping[str, Iterable[int]] = field(default_factory=dict)
@@ -42,9 +42,9 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Racks:
-    """Racks of members and replicas; replica racks are kept as distinct sets, because there are few.
+    """Racks of members and replicas; the sets of replica racks are stored once each, as there are few.
 
-    `member[m]` is the rack of member m or None; `sets[set_of[p]]` are the racks with a replica of flat partition p.
+    `member[m]` is the rack of member m or None. `sets[set_of[p]]` are the racks with a replica of flat partition p.
     """
 
     member: tuple[str | None, ...]
@@ -54,15 +54,15 @@ class Racks:
     def matter(self, members: Iterable[int], sets: Iterable[int]) -> bool:
         """Return True if racks can change the assignment (KIP-881).
 
-        They can if a member is in a rack with a replica of a partition and not every partition has replicas in all
-        racks. `sets` are those of the partitions considered.
+        They can if a member is in a rack with a replica of a partition, and not every partition has replicas in all
+        racks. `sets`: numbers of the sets of the partitions in question.
         """
         present = {self.sets[i] for i in sets}
         union = frozenset().union(*present)
         return present != {union} and any(self.member[m] in union for m in members)
 
     def tells_apart(self, members: Iterable[int]) -> bool:
-        """The same of all partitions of which it is known where their replicas are."""
+        """Return the same for all partitions whose replicas have known racks."""
         return self.matter(members, [i for i in np.unique(self.set_of).tolist() if self.sets[i]])
 
     def suits(self) -> Bool:
@@ -84,9 +84,7 @@ class Racks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """Claims of members: row i claims flat partition `partition[i]` for member `member[i]`; rows are valid and
-    distinct.
-    """
+    """Claims: in row i, member `member[i]` claims flat partition `partition[i]`; rows are valid and distinct."""
 
     member: Int32
     partition: Int64
@@ -100,18 +98,19 @@ class Problem:
     instances: the members' instance ids, None for dynamic ones.
     topics: names of the existing topics with subscribers, ascending.
     first: [topics + 1] flat number of each topic's partition 0; the last entry is the number of partitions.
-    subscriptions: the distinct subscriptions, each ascending topic indices.
-    subscription_of: [members] which of them a member has.
-    claims: what members say to own; generation: [members] the generation each says it from, -1 if none.
-    racks: None unless some member is in a rack that holds a replica; whether racks then matter, `Racks.matter` says.
-    member_racks: the rack each member says it stands in, None if it does not.
-    unreadable: ids of members whose subscription could not be parsed; they are members with no topics here.
+    subscriptions: the distinct subscriptions, each as ascending topic indices.
+    subscription_of: [members] index of the member's subscription.
+    claims: the partitions that members claim to own. generation: [members] the generation of each member's claims, -1
+    if none.
+    racks: None unless a member is in a rack with a replica; `Racks.matter` tells whether racks can change the plan.
+    member_racks: the rack of each member, None if it names none.
+    unreadable: ids of members whose subscription could not be decoded; here they are members without topics.
     user_data: [members] user data of the subscriptions, as the members' assignor made it; None where null.
     group_generation: the generation being formed, -1 if not known.
 
-    For assignors that balance lag: lag: [partitions] records still to be read, None if unknown; capacity:
-    [members] how many plain members each counts for, None when all are alike; settling: members have just given up what
-    is to be handed on, so this round finishes the one before.
+    For assignors that balance lag: lag: [partitions] records still to be read, None if unknown. capacity: [members] how
+    many members of capacity 1 each counts for, None if all have capacity 1. settling: members have just given up
+    partitions that are now assigned to others, so this is the second round of a rebalance.
     """
 
     members: tuple[str, ...]
@@ -133,7 +132,7 @@ class Problem:
 
     @property
     def partition_count(self) -> int:
-        """Number of partitions of all topics here."""
+        """Total number of partitions."""
         return int(self.first[-1])
 
     @property
@@ -147,11 +146,11 @@ class Problem:
         return frozenset(self.topics[topic] for topic in subscription.tolist())
 
     def topic_of(self) -> Int32:
-        """[partitions] topic index of each flat partition."""
+        """Return [partitions] the topic index of each flat partition."""
         return np.repeat(np.arange(len(self.topics), dtype=np.int32), self.counts)
 
     def number_of(self) -> Int32:
-        """[partitions] the partition number inside its topic."""
+        """Return [partitions] the partition number within its topic."""
         return (np.arange(self.partition_count) - np.repeat(self.first[:-1], self.counts)).astype(np.int32)
 
     def topic_partition(self, partition: int) -> TopicPartition:
@@ -168,9 +167,9 @@ class Problem:
         replica_racks: Mapping[str, Sequence[Collection[str]]] | None = None,
         group_generation: int = NO_GENERATION,
     ) -> Problem:
-        """Columns from a mapping of members; `replica_racks[topic][partition]` are the racks that hold a replica.
+        """Build a problem from a mapping of members; `replica_racks[topic][partition]` are the racks with a replica.
 
-        Claims on partitions or topics that do not exist are dropped; so are subscriptions to topics without partitions.
+        Claims to partitions that do not exist and subscriptions to topics without partitions are dropped.
         """
         topic_index = {name: i for i, name in enumerate(partitions)}
         distinct: dict[tuple[int, ...], int] = {}
@@ -224,10 +223,11 @@ class Problem:
         user_data: Sequence[bytes | None] | None = None,
         group_generation: int = NO_GENERATION,
     ) -> Problem:
-        """Build the canonical form of columns in any order.
+        """Build a problem from columns in any order.
 
-        `topics` may hold topics without subscribers; `subscriptions` are indices into it and may repeat; claims may
-        have any topic index (-1: unknown) and any number, and may repeat. What does not exist is dropped.
+        `topics` may contain topics without subscribers. `subscriptions` are indices into it and may repeat. Claims may
+        have any topic index (-1: unknown) and any partition number, and may repeat; those that do not exist are
+        dropped.
         """
         members_order = member_order(members, instances)
         listed = np.concatenate((*subscriptions, np.zeros(0, dtype=np.int32)))
@@ -283,14 +283,14 @@ class Problem:
 
 
 def _capacity(capacities: Sequence[int]) -> Int32 | None:
-    """[members] column, or None where all count for one; what is out of range is brought to its end."""
+    """Return [members] the capacities, or None if all are 1; values out of range are clamped."""
     if all(capacity == 1 for capacity in capacities):
         return None
     return np.array([min(max(capacity, 1), MAX_CAPACITY) for capacity in capacities], dtype=np.int32)
 
 
 def kafka_order(names: Sequence[str]) -> Int64:
-    """The permutation that sorts names as Java's String.compareTo does: by UTF-16 code units."""
+    """Return the permutation that sorts names as Java's String.compareTo does: by UTF-16 code units."""
     if "".join(names).isascii():
         return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
     units = [name.encode("utf-16-be", "surrogatepass") for name in names]
@@ -298,7 +298,7 @@ def kafka_order(names: Sequence[str]) -> Int64:
 
 
 def member_order(members: Sequence[str], instances: Sequence[str | None]) -> Int64:
-    """Static members by instance id, then dynamic ones by member id (AbstractPartitionAssignor.MemberInfo)."""
+    """Return the order of members: static by instance id, then dynamic by id (AbstractPartitionAssignor.MemberInfo)."""
     order = kafka_order(members)
     if instances.count(None) == len(members):
         return order
@@ -310,9 +310,9 @@ def member_order(members: Sequence[str], instances: Sequence[str | None]) -> Int
 
 
 def _distinct_subscriptions(size: int, listing: Int64, topic: Int32, in_use: Bool) -> tuple[list[Int32], Int32]:
-    """(the distinct ones of the lists in use, each ascending without repetitions; [lists] which of them each is).
+    """Return the distinct lists in use, each ascending without repetitions, and [lists] the index of each among them.
 
-    Row i says that list `listing[i]`, which ascends, has topic `topic[i]`; below 0 there is no such topic.
+    In row i, list `listing[i]` (ascending) has topic `topic[i]`; rows with a topic below 0 are ignored.
     """
     listing, topic = listing[topic >= 0], topic[topic >= 0]
     if ((listing[1:] == listing[:-1]) & (topic[1:] <= topic[:-1])).any():
@@ -334,7 +334,7 @@ def _distinct_subscriptions(size: int, listing: Int64, topic: Int32, in_use: Boo
 
 
 def _by_first_use(codes: Int32, size: int) -> tuple[Int64, Int32]:
-    """(codes in order of first appearance, new number of each code)."""
+    """Return the codes in order of first appearance, and the new number of each code."""
     _, first_at = np.unique(codes, return_index=True)
     appearance = codes[np.sort(first_at)].astype(np.int64)
     renumber = np.zeros(size, dtype=np.int32)
@@ -343,7 +343,7 @@ def _by_first_use(codes: Int32, size: int) -> tuple[Int64, Int32]:
 
 
 def _claims(member: Int32, partition: Int64, partition_count: int) -> Claims:
-    """Claims without repetitions, ordered by partition where a partition is claimed more than once."""
+    """Return claims without repetitions, ordered by partition if a partition is claimed more than once."""
     if len(partition) and int(np.bincount(partition, minlength=partition_count).max()) > 1:
         order = np.lexsort((member, partition))
         member, partition = member[order], partition[order]
@@ -359,7 +359,7 @@ def _racks(
     first: Int64,
     replica_racks: Mapping[str, Sequence[Collection[str]]] | None,
 ) -> Racks | None:
-    """Rack columns, or None where looking at racks could change nothing."""
+    """Return the rack columns, or None if racks cannot change the plan."""
     if not replica_racks or not any(member_racks):
         return None
     distinct: dict[frozenset[str], int] = {}

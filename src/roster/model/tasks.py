@@ -1,8 +1,7 @@
-"""Tasks with state: how one is named, and how far the stores a process has of it are from the ends of their logs.
+"""Stateful tasks: their names, and the lag of their stores.
 
-A lag (the document says gap) is in changelog records: what is still to be restored before the store is whole. Two
-values are no count: `RUNNING` and `STATELESS`. Source: KIP-429 part II (lag, sentinel), KIP-441 (Kafka's own value for
-`RUNNING`).
+A lag (the document says gap) is the number of changelog records still to be restored. Two values are not counts:
+`RUNNING` and `STATELESS`. Source: KIP-429 part II (lag, sentinel), KIP-441 (Kafka's own value for `RUNNING`).
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import numpy as np
 from roster.model.arrays import Int32, Int64
 
 RUNNING = -2
-"""Lag of a running active task: caught up by definition."""
+"""Lag of a running active task, which is caught up by definition."""
 
 STATELESS = -1
-"""Lag of a task that runs there and has no store: there is nothing to restore, whoever gets it."""
+"""Lag of a running task without a store: any client can take it without restoring."""
 
 
 class TaskId(NamedTuple):
@@ -33,7 +32,7 @@ class TaskId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
-        """Read `0_3`; raises ValueError that quotes the text."""
+        """Parse a task id such as `0_3`. Raises ValueError that quotes the text."""
         subtopology, _, partition = text.partition("_")
         if not (subtopology.isdecimal() and partition.isdecimal()):
             raise ValueError(f"task {text!r} is not of the form SUBTOPOLOGY_PARTITION, e.g. 0_3")
@@ -41,9 +40,9 @@ class TaskId(NamedTuple):
 
 
 class StorePosition(NamedTuple):
-    """Where a store stands in its changelog partition, as offsets: the log from `begin` to `end`, `restored` applied.
+    """Position of a store in its changelog partition: `begin` and `end` of the log, and `restored`, as offsets.
 
-    restored: the offset up to which the store has the log, None for a store that is not there.
+    restored: the offset up to which the store has applied the log, None if there is no store.
     """
 
     begin: int
@@ -52,10 +51,10 @@ class StorePosition(NamedTuple):
 
 
 def task_gap(stores: Iterable[StorePosition]) -> int:
-    """Sum of log end - restored offset over the stores of a task, in records.
+    """Return the sum of (log end - restored offset) over the stores of a task, in records.
 
-    A store that is not there, or that ends before the log begins, has the whole log to restore; so has one that is
-    ahead of the log's end, as such a log was made anew. Source: KIP-429 part II.
+    The whole log counts if there is no store, if the store ends before the log begins, or if it is ahead of the end of
+    the log (the topic was then created anew). Source: KIP-429 part II.
     """
     gap = 0
     for begin, end, restored in stores:
@@ -85,7 +84,7 @@ class TaskLags:
 
     @classmethod
     def of(cls, lags: Mapping[TaskId, int]) -> TaskLags:
-        """The columns of a mapping, in its order. Raises ValueError where a number has no place in them."""
+        """Return the columns of a mapping, in its order. Raises ValueError for a number out of range."""
         try:
             ids = np.array(list(lags), dtype=np.int64).reshape(-1, 2)
             lag = np.array(list(lags.values()), dtype=np.int64)
@@ -100,6 +99,6 @@ class TaskLags:
         return len(self.lag)
 
     def as_dict(self) -> dict[TaskId, int]:
-        """{task: lag}; of a task that is listed twice the last lag."""
+        """Return {task: lag}; if a task is listed twice, its last lag."""
         ids = map(TaskId, self.subtopology.tolist(), self.partition.tolist())
         return dict(zip(ids, self.lag.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Timer effects of a state machine without I/O: the coordinator's and a member's shell carry them out alike."""
+"""Timer effects of the state machines; their shells carry them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and partitions: names and the rule for them."""
+"""Topics and partitions, and the rule for topic names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TopicPartition(NamedTuple):
 
 
 def numbers_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """{topic: its partitions}, both ascending."""
+    """Return {topic: its partitions}, both ascending."""
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)

@@ -1,36 +1,36 @@
-"""Sub-topologies of a pipeline with state: their topics, their tasks, and which partitions each task reads.
+"""Sub-topologies of a stateful pipeline: their topics, their tasks, and the partitions that each task reads.
 
-A pipeline is split where it repartitions. All topics that one sub-topology reads have equally many partitions
-(co-partitioned), so that a key is in the same partition of each; partition p of all of them is the task
-`<sub-topology>_p`. Topic names are Kafka Streams' own (developer guide, "Internal topics").
+A pipeline is split where it repartitions. All topics that a sub-topology reads have the same number of partitions (they
+are co-partitioned), so a key is in the same partition of each. Task `<sub-topology>_p` reads partition p of all of
+them. Topic names follow Kafka Streams (developer guide, "Internal topics").
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from roster.model.tasks import TaskId
 from roster.model.topics import NAME_RULE, TopicPartition, is_legal_name
 
 CHANGELOG_SETTINGS: Mapping[str, str] = {"cleanup.policy": "compact"}
-"""Settings a changelog topic must have: its last record of each key is the state."""
+"""Settings that a changelog topic must have: the last record of each key is the state."""
 
 REPARTITION_SETTINGS: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
     "segment.bytes": "52428800",
 }
-"""Settings of a repartition topic: nothing is lost before it is read, and small segments give room back early."""
+"""Settings of a repartition topic: no record expires before it is read; small segments free disk space early."""
 
 
 class TopologyError(ValueError):
-    """A pipeline's topics cannot make up its tasks; the message names them and the way out."""
+    """A pipeline's topics do not fit its tasks; the message names the topics and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """A part of a pipeline without repartitioning inside: the topics it reads, and its stores by name."""
+    """A part of a pipeline between repartitions: the topics it reads, and its stores by name."""
 
     number: int
     sources: Sequence[str]
@@ -45,21 +45,21 @@ class Subtopology:
 
 
 def repeated(names: Sequence[object]) -> list[object]:
-    """Return the names that come again, as often as they do."""
+    """Return each repetition of a name."""
     return [name for place, name in enumerate(names) if name in names[:place]]
 
 
 CHANGELOG, REPARTITION = "-changelog", "-repartition"
-"""Ends of the names of a group's own topics, as with Kafka Streams."""
+"""Suffixes of the names of a group's own topics, as in Kafka Streams."""
 
 
 def changelog_topic(group: str, store: str) -> str:
-    """Name the compacted topic that holds a store's truth. Raises TopologyError for an illegal name."""
+    """Return the name of a store's changelog topic. Raises TopologyError for an illegal name."""
     return _internal_topic(f"{group}-{store}{CHANGELOG}")
 
 
 def repartition_topic(group: str, name: str) -> str:
-    """Name the topic through which records get another key. Raises TopologyError for an illegal name."""
+    """Return the name of a repartition topic. Raises TopologyError for an illegal name."""
     return _internal_topic(f"{group}-{name}{REPARTITION}")
 
 
@@ -69,10 +69,24 @@ def _internal_topic(name: str) -> str:
     return name
 
 
-def partition_count(subtopology: Subtopology, partitions: Mapping[str, int]) -> int:
-    """Return the partitions that all topics of the sub-topology have.
+def own_topics(
+    group: str, topics: Collection[str], others: Collection[str], end: str
+) -> tuple[list[str], dict[str, str]]:
+    """Return a group's topics with this suffix, and those that may be another group's, as names are ambiguous."""
+    mine = [topic for topic in sorted(topics) if _is_own(group, topic, end)]
+    doubtful = {topic: other for topic in mine for other in sorted(others) if _is_own(other, topic, end)}
+    return [topic for topic in mine if topic not in doubtful], doubtful
 
-    partitions: of each topic there is. Raises TopologyError if a topic is missing or if they are not co-partitioned.
+
+def _is_own(group: str, topic: str, end: str) -> bool:
+    begin = f"{group}-"
+    return topic.startswith(begin) and topic.endswith(end) and len(topic) > len(begin) + len(end)
+
+
+def partition_count(subtopology: Subtopology, partitions: Mapping[str, int]) -> int:
+    """Return the number of partitions of each topic of the sub-topology.
+
+    partitions: of each existing topic. Raises TopologyError if a topic is missing or they are not co-partitioned.
     """
     if missing := [topic for topic in subtopology.sources if topic not in partitions]:
         raise TopologyError(f"topic {missing[0]!r} is not there, and sub-topology {subtopology.number} reads it")
@@ -87,7 +101,7 @@ def partition_count(subtopology: Subtopology, partitions: Mapping[str, int]) -> 
 
 
 def check_subtopologies(subtopologies: Sequence[Subtopology]) -> None:
-    """Raise TopologyError for a number, a store or a topic that two sub-topologies have."""
+    """Raise TopologyError if two sub-topologies have a number, store or topic in common."""
     for what, names in (
         ("number", [each.number for each in subtopologies]),
         ("store", [store for each in subtopologies for store in each.stores]),

@@ -1,20 +1,20 @@
 """The assignors as classes for aiokafka: `partition_assignment_strategy=[RosterSticky]`.
 
-Give classes or instances. aiokafka calls a class directly, so that all consumers of a process would share its state;
-these classes tell consumers apart by the task that coordinates each, and share nothing.
+Give classes or instances. aiokafka calls methods on the class itself, which all consumers of a process share; these
+classes find the state of each consumer by the asyncio task that coordinates it.
 
-Give one strategy: aiokafka joins a group once for each of several. It knows no cooperative rebalancing (aiokafka issue
-1126), so there is no cooperative class here.
+Give one strategy only: with several, aiokafka joins the group once for each. aiokafka does not support cooperative
+rebalancing (aiokafka issue 1126), so there is no cooperative class here.
 
-aiokafka never passes the generation (issue 1176), and KIP-341 needs it to tell an old claim from a new one. Instead
-claims are dated by a clock of assignments: each assignment counts one up, and a leader of Roster's plug-ins stamps what
-it assigns with one above the newest claim it saw. The clock never runs ahead of the group's generation while the group
-lives, so claims that carry real generations are not displaced by it; a consumer that missed a rebalance is behind, and
-its claims yield. Rebalancing is eager, so a misjudged claim costs a move, never a partition owned twice.
+aiokafka does not pass the generation to an assignor (issue 1176), and KIP-341 needs it to tell an old claim from a new
+one. These classes count assignments instead: each assignment adds one, and a leader that uses them stamps its
+assignment with one more than the newest claim. The count is never above the group's generation while the group exists,
+so it does not supersede claims with real generations. A consumer that missed a rebalance has a lower count, and its
+claims yield. Rebalancing is eager, so a wrong decision about a claim costs a move, but no partition has two owners.
 
-aiokafka does not pass on instance ids either: static members are ordered by member id here, so `range` and `roundrobin`
-may move partitions when one restarts. Members whose subscription cannot be parsed make aiokafka's leader fail before it
-asks an assignor.
+aiokafka does not pass instance ids either: static members are ordered by member id here, so `range` and `roundrobin`
+may move partitions when one restarts. If a member's subscription cannot be parsed, aiokafka's leader fails before it
+calls an assignor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 
 from roster.assignors import RANGE, ROUNDROBIN, STICKY, Assignor, ClaimSource, JoinContext
 from roster.model import NO_GENERATION, TopicPartition
-from roster.plugins.group import LAST_STAMP, Seen, assign_group, resolve_eager, stamp_of
+from roster.plugins.group import LAST_STAMP, MemberView, assign_group, resolve_eager, stamp_of
 from roster.wire.consumer.messages import Subscription, encode_subscription
 
 __all__ = ["RosterCustom", "RosterRange", "RosterRoundRobin", "RosterSticky"]
@@ -38,7 +38,7 @@ _Answer = TypeVar("_Answer")
 
 
 class _OfConsumer(Generic[_Answer]):
-    """A method that, called on the class, goes to the instance that belongs to the consumer whose task is running."""
+    """A method that, when called on the class, runs on the instance of the consumer whose task is running."""
 
     def __init__(self, method: Callable[..., _Answer]) -> None:
         self._method = method
@@ -51,7 +51,7 @@ class _OfConsumer(Generic[_Answer]):
 
 
 class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka is untyped
-    """Common base; its state is the last assignment of one consumer."""
+    """Base of the classes; its state is the last assignment of one consumer."""
 
     name: str
     _assignor: Assignor
@@ -60,14 +60,14 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aioka
     def __init__(self, rack: str | None = None) -> None:
         self._rack = rack
         self._given: frozenset[TopicPartition] = frozenset()
-        self._clock = NO_GENERATION
+        self._assignments = NO_GENERATION
 
     def __init_subclass__(cls) -> None:
         cls._instances = WeakKeyDictionary()
 
     @classmethod
     def of_this_consumer(cls) -> _RosterAssignor:
-        """The instance for the running task, which for aiokafka's calls is the one task that coordinates a consumer."""
+        """Return the instance for the running task; aiokafka coordinates each consumer in one task."""
         try:
             task = asyncio.current_task()
         except RuntimeError:
@@ -80,20 +80,20 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aioka
 
     @_OfConsumer
     def metadata(self, topics: Collection[str]) -> bytes:
-        """The subscription to join with, in bytes."""
+        """Return the bytes of the subscription for JoinGroup."""
         join = JoinContext(
-            topics=frozenset(topics), last_assignment=self._given, last_generation=self._clock, rack=self._rack
+            topics=frozenset(topics), last_assignment=self._given, last_generation=self._assignments, rack=self._rack
         )
         user_data = self._assignor.subscription_user_data(join)
         return encode_subscription(Subscription(topics=sorted(topics), user_data=user_data, rack_id=self._rack))
 
     @_OfConsumer
     def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, bytes]:
-        """Every member's assignment, in bytes; `members` are decoded as version 0 of the subscription."""
+        """Return the bytes of every member's assignment; `members` are decoded as version 0 of the subscription."""
         return assign_group(
             self._assignor,
             [
-                Seen(member_id, metadata.subscription, metadata.user_data or None)
+                MemberView(member_id, metadata.subscription, metadata.user_data or None)
                 for member_id, metadata in members.items()
             ],
             lambda topic: len(cluster.partitions_for_topic(topic) or ()),
@@ -101,20 +101,20 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aioka
 
     @_OfConsumer
     def on_assignment(self, assignment: Any) -> None:
-        """Remember the consumer's assignment, and advance the clock."""
+        """Store the consumer's assignment, and update the count of assignments."""
         self._given = frozenset(TopicPartition(*partition) for partition in assignment.partitions())
         stamp = NO_GENERATION
         if self._assignor.claim_source is ClaimSource.STICKY_USER_DATA:
             stamp = stamp_of(assignment.user_data)
-        self._clock = min(max(self._clock + 1, stamp), LAST_STAMP)
-        self._assignor.on_assignment(self._given, assignment.user_data or None, self._clock)
+        self._assignments = min(max(self._assignments + 1, stamp), LAST_STAMP)
+        self._assignor.on_assignment(self._given, assignment.user_data or None, self._assignments)
 
 
 class RosterCustom(_RosterAssignor):
-    """An assignor of your own, eager: `partition_assignment_strategy=[RosterCustom(MyAssignor())]`.
+    """An eager assignor of your own: `partition_assignment_strategy=[RosterCustom(MyAssignor())]`.
 
-    Give each consumer an instance of its own. Generations are counts of assignments here; neither the generation being
-    formed nor racks of replicas are known.
+    Give each consumer an instance of its own. Generations are counts of assignments here. The generation being formed
+    and the racks of replicas are not known.
     """
 
     name = "custom"
@@ -126,21 +126,21 @@ class RosterCustom(_RosterAssignor):
 
 
 class RosterRange(_RosterAssignor):
-    """`range`, each topic cut into contiguous ranges."""
+    """`range`: each topic divided into contiguous ranges."""
 
     name = RANGE.name
     _assignor = RANGE
 
 
 class RosterRoundRobin(_RosterAssignor):
-    """`roundrobin`, all partitions dealt in turn."""
+    """`roundrobin`: all partitions given to the members in turn."""
 
     name = ROUNDROBIN.name
     _assignor = ROUNDROBIN
 
 
 class RosterSticky(_RosterAssignor):
-    """`sticky`: as balanced as can be, then the fewest moves."""
+    """`sticky`: as balanced as possible, then the fewest moves."""
 
     name = STICKY.name
     _assignor = STICKY

@@ -1,4 +1,4 @@
-"""Shared by the plug-ins: a client's group as columns, and the bytes of its assignments."""
+"""Common code of the plug-ins: a client's group as columns, and the bytes of its assignments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORMER = b"roster-member:"
 
 
 def resolve_eager(assignor: Assignor) -> Assignor:
-    """Return the assignor. Raises ValueError if it is not one, cannot assign in an eager group, or looks at lag."""
+    """Return the assignor. Raises ValueError if it is no Assignor, does not support eager groups, or needs lag."""
     (chosen,) = resolve_assignors([assignor]).values()
     if RebalanceProtocol.EAGER not in chosen.supported_protocols:
         raise ValueError(f"{chosen.name} supports no eager rebalances, which this plug-in makes")
@@ -36,8 +36,8 @@ def resolve_eager(assignor: Assignor) -> Assignor:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One member as its client's leader sees it; `owned` are pairs of a topic and partition numbers."""
+class MemberView:
+    """A member from the view of the leader's client; `owned` are pairs of a topic and its partition numbers."""
 
     member_id: str
     topics: Sequence[str]
@@ -49,14 +49,14 @@ class Seen:
 
 
 def assign_group(
-    assignor: Assignor, members: Sequence[Seen], partition_count: Callable[[str], int]
+    assignor: Assignor, members: Sequence[MemberView], partition_count: Callable[[str], int]
 ) -> dict[str, bytes]:
-    """Return {member id: assignment bytes} with every member; no claim of a member makes an assignor of Roster raise.
+    """Return {member id: assignment bytes} for all members; with Roster's own assignors, no claim causes an error.
 
-    User data of the assignments is the plan's. Roster's own assignors use it for what the clients do not pass on: a
-    sticky assignment has a stamp one above every generation claimed, by which members of clients without generations
-    date their claims; a cooperative one has the member's id, which the member returns with its claims. Raises
-    ValueError for a plan that is not valid.
+    The assignments have the plan's user data. Roster's own assignors use it for what the clients do not pass on: a
+    sticky assignment has a stamp one above every generation claimed, which members of clients without generations send
+    with their claims; a cooperative one has the member's id, which the member returns with its claims. Raises
+    ValueError for an invalid plan.
     """
     problem = _problem(assignor.claim_source, members, partition_count)
     plan = make_plan(assignor, problem)
@@ -77,32 +77,32 @@ def _user_data(assignor: Assignor, plan: Plan) -> list[bytes | None]:
 
 
 def stamp_of(user_data: bytes | None) -> int:
-    """Return the stamp in an assignment's user data; NO_GENERATION if the leader was not a plug-in of Roster."""
+    """Return the stamp in an assignment's user data; NO_GENERATION if the leader was not a Roster plug-in."""
     return int(_INT32.unpack(user_data)[0]) if user_data and len(user_data) == _INT32.size else NO_GENERATION
 
 
 def former_member(member_id: bytes | None) -> bytes:
-    """Encode the member id that a leader of Roster sent with the assignment, to follow Kafka's own user data."""
+    """Encode the member id that a Roster leader sent with the assignment; it is appended to Kafka's user data."""
     return b"" if not member_id else _FORMER + member_id
 
 
-def _is_of_a_former_life(seen: Seen) -> bool:
-    """Return True if the claims are of a former membership.
+def _is_of_former_membership(view: MemberView) -> bool:
+    """Return True if the claims are from a former membership, with another member id.
 
-    Their owner has another member id now, and a client revokes everything before it joins under a new one.
+    They are void: a client revokes all partitions before it joins with a new member id.
     """
-    former = (seen.user_data or b"")[_INT32.size :]
-    return former.startswith(_FORMER) and former != _FORMER + seen.member_id.encode()
+    former = (view.user_data or b"")[_INT32.size :]
+    return former.startswith(_FORMER) and former != _FORMER + view.member_id.encode()
 
 
-def _problem(source: ClaimSource, members: Sequence[Seen], partition_count: Callable[[str], int]) -> Problem:
+def _problem(source: ClaimSource, members: Sequence[MemberView], partition_count: Callable[[str], int]) -> Problem:
     sections: dict[tuple[str, ...], int] = {}
     section_of = [sections.setdefault(tuple(member.topics), len(sections)) for member in members]
     topics = sorted({topic for section in sections for topic in section})
     index = {topic: i for i, topic in enumerate(topics)}
     names = TopicIndex(topics)
     if source is ClaimSource.FIELDS_AND_USER_DATA:
-        owned = [replace(m, owned=()) if _is_of_a_former_life(m) else m for m in members]
+        owned = [replace(m, owned=()) if _is_of_former_membership(m) else m for m in members]
     else:
         owned = list(members)
     read = read_claims(
@@ -128,14 +128,14 @@ def _problem(source: ClaimSource, members: Sequence[Seen], partition_count: Call
     )
 
 
-def _owned(members: Sequence[Seen], index: Mapping[str, int]) -> ListedPartitions:
-    """The members' lists of owned partitions as columns."""
+def _owned(members: Sequence[MemberView], index: Mapping[str, int]) -> ListedPartitions:
+    """Return the members' lists of owned partitions as columns."""
     member: list[int] = []
     topic: list[int] = []
     size: list[int] = []
     numbers: list[int] = []
-    for m, seen in enumerate(members):
-        for name, listed in seen.owned:
+    for m, view in enumerate(members):
+        for name, listed in view.owned:
             member.append(m)
             topic.append(index.get(name, -1))
             size.append(len(listed))

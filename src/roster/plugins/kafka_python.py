@@ -1,24 +1,24 @@
 """The assignors as classes for kafka-python 3: `partition_assignment_strategy=[RosterCooperativeSticky]`.
 
-Give the class, and each consumer makes an instance of its own; give an instance (`RosterRange(rack="a")`, which lets
-Java and Roster leaders place by racks) to one consumer only.
+If you give the class, each consumer makes an instance of its own. Give an instance, such as `RosterRange(rack="a")`, to
+one consumer only. (With `rack`, leaders that are Java or Roster clients can place by racks.)
 
-Subscriptions are Kafka's version 3 with the generation, and sticky user data is Kafka's V1, without the two bytes that
-kafka-python's own sticky assignor puts in front; both forms are read. So a group may mix these classes with Java,
-librdkafka, aiokafka and Roster.
+Subscriptions have Kafka's version 3 with the generation. Sticky user data is Kafka's V1, without the two bytes that
+kafka-python's own sticky assignor puts in front of it; both formats are read. So a group may mix these classes with
+Java, librdkafka, aiokafka and Roster.
 
 What kafka-python does not pass on:
 
-- That a consumer lost its membership: the class goes on claiming what its consumer had. Such claims are dated, so newer
-  ones win; and they name the member id they were given to, so a leader of these classes knows that they are void. Under
-  under another leader an uncontested one can hold a partition back until the next rebalance.
-- The generation being formed, and the racks of replicas. As a leader these classes look at no racks.
-- Members whose subscription cannot be parsed: kafka-python's leader fails on them before it asks an assignor.
+- That a consumer lost its membership: the class continues to claim the consumer's former partitions. Such claims have
+an
+  old generation, so newer claims win. They also have the former member id, so a leader with these classes ignores them.
+  With another leader, an uncontested claim can withhold a partition until the next rebalance.
+- The generation being formed, and the racks of replicas: as a leader, these classes ignore racks.
+- Members whose subscription cannot be parsed: kafka-python's leader fails on them before it calls an assignor.
 
-Two more things to know of kafka-python 3.0. Partitions are revoked after the new assignment is in place, so that
-`position()` fails in `on_partitions_revoked` of a cooperative consumer: commit from offsets you keep yourself. And a
-`poll` that times out while the group rebalances can lose the assignment, whatever the assignor: poll for half a second
-or more.
+Two limitations of kafka-python 3.0: it calls `on_partitions_revoked` after the new assignment is in place, so
+`position()` fails there in a cooperative consumer; commit from offsets that you keep yourself. With any assignor, a
+`poll` that times out while the group rebalances can lose the assignment; poll for half a second or more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from roster.assignors import COOPERATIVE_STICKY, RANGE, ROUNDROBIN, STICKY, Assignor, JoinContext
 from roster.model import NO_GENERATION, TopicPartition
 from roster.model.topics import numbers_by_topic
-from roster.plugins.group import Seen, assign_group, former_member, resolve_eager
+from roster.plugins.group import MemberView, assign_group, former_member, resolve_eager
 
 __all__ = ["RosterCooperativeSticky", "RosterCustom", "RosterRange", "RosterRoundRobin", "RosterSticky"]
 
@@ -40,7 +40,7 @@ _VERSION = 3
 
 
 class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka-python is untyped
-    """Common base; its state is the last assignment of one consumer."""
+    """Base of the classes; its state is the last assignment of one consumer."""
 
     name: str
     _assignor: Assignor
@@ -52,7 +52,7 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka
         self._member_id: bytes | None = None
 
     def metadata(self, topics: Collection[str]) -> Any:
-        """The subscription to join with."""
+        """Return the subscription for JoinGroup."""
         owned = self._owned(topics)
         join = JoinContext(
             topics=frozenset(topics),
@@ -75,11 +75,11 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka
         )
 
     def assign(self, cluster: Any, members: Sequence[Any]) -> dict[str, bytes]:
-        """Every member's assignment, in bytes; `members` carry decoded subscriptions."""
+        """Return the bytes of every member's assignment; `members` have decoded subscriptions."""
         return assign_group(
             self._assignor,
             [
-                Seen(
+                MemberView(
                     member_id=member.member_id,
                     topics=member.metadata.topics,
                     user_data=member.metadata.user_data,
@@ -94,14 +94,14 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka
         )
 
     def on_assignment(self, assignment: Any, generation: int) -> None:
-        """Remember the consumer's assignment and its generation."""
+        """Store the consumer's assignment and its generation."""
         self._given = frozenset(TopicPartition(*partition) for partition in assignment.partitions())
         self._generation = generation
         self._member_id = assignment.user_data or None
         self._assignor.on_assignment(self._given, assignment.user_data or None, generation)
 
     def _owned(self, _topics: Collection[str]) -> frozenset[TopicPartition]:
-        """Return what the consumer owns while it joins: nothing, as an eager rebalance revokes everything."""
+        """Return the partitions that the consumer owns while it joins: none, as an eager rebalance revokes all."""
         return frozenset()
 
     def _user_data(self, join: JoinContext) -> bytes | None:
@@ -109,9 +109,9 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka
 
 
 class RosterCustom(_RosterAssignor):
-    """An assignor of your own, eager: `partition_assignment_strategy=[RosterCustom(MyAssignor())]`.
+    """An eager assignor of your own: `partition_assignment_strategy=[RosterCustom(MyAssignor())]`.
 
-    Give each consumer an instance of its own. The generation being formed and racks of replicas are not known here.
+    Give each consumer an instance of its own. The generation being formed and the racks of replicas are not known.
     """
 
     name = "custom"
@@ -123,28 +123,28 @@ class RosterCustom(_RosterAssignor):
 
 
 class RosterRange(_RosterAssignor):
-    """`range`, each topic cut into contiguous ranges."""
+    """`range`: each topic divided into contiguous ranges."""
 
     name = RANGE.name
     _assignor = RANGE
 
 
 class RosterRoundRobin(_RosterAssignor):
-    """`roundrobin`, all partitions dealt in turn."""
+    """`roundrobin`: all partitions given to the members in turn."""
 
     name = ROUNDROBIN.name
     _assignor = ROUNDROBIN
 
 
 class RosterSticky(_RosterAssignor):
-    """`sticky`: as balanced as can be, then the fewest moves; everything is given up while the group rebalances."""
+    """`sticky`: as balanced as possible, then the fewest moves; members revoke all partitions in a rebalance."""
 
     name = STICKY.name
     _assignor = STICKY
 
 
 class RosterCooperativeSticky(_RosterAssignor):
-    """`cooperative-sticky`: a member goes on reading the partitions it keeps while the group rebalances."""
+    """`cooperative-sticky`: members continue to read the partitions that they keep while the group rebalances."""
 
     name = COOPERATIVE_STICKY.name
     _assignor = COOPERATIVE_STICKY
@@ -156,7 +156,7 @@ class RosterCooperativeSticky(_RosterAssignor):
         return [RebalanceProtocol.COOPERATIVE]
 
     def _owned(self, topics: Collection[str]) -> frozenset[TopicPartition]:
-        """Return what the consumer owns while it joins: its last assignment, of the topics still subscribed to."""
+        """Return the partitions that the consumer owns while it joins: its last assignment, of subscribed topics."""
         return frozenset(partition for partition in self._given if partition.topic in topics)
 
     def _user_data(self, join: JoinContext) -> bytes | None:

@@ -1,1 +1,1 @@
-"""Records read and written over blocking connections, without asyncio and the client: in Spark's tasks, in commands."""
+"""Reads and writes records in Spark's tasks and in commands, with sockets of its own instead of `roster.client`."""

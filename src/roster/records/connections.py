@@ -1,8 +1,8 @@
-"""Sockets of a reading task: one connection a broker, one request at a time on each, none of them blocking.
+"""Non-blocking sockets of a task: one connection to each broker, with one request at a time.
 
-Connections outlive a task in its worker process. asyncio is not used: a task is a plain generator that its caller
-resumes, and everything a broker sends meanwhile waits in the socket. Nor is `roster.client`, whose import costs a fresh
-worker process more than its first requests.
+Connections stay open in the worker process after a task. asyncio is not used: a task is a generator that its caller
+resumes, and what a broker sends meanwhile waits in the socket. `roster.client` is not used either: importing it costs a
+new worker process more than its first requests.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from roster.security.login import Login
 
 _PATIENCE = 30.0
-"""Seconds to wait for a connection, and for an answer beyond the time that a request allows the broker."""
+"""Seconds to wait for a connection, and for a response in addition to the time that the request gives the broker."""
 _MOST_FRAME = 1 << 30
 _RECEIVE = 1 << 20
 _TLS_ALERT = b"\x15\x03"
 _LAST_BY_NAME = {ApiKey.FETCH: 12, ApiKey.PRODUCE: 12}
-"""Later versions name topics by id."""
+"""Highest versions used: later ones name topics by id."""
 
 
 class BrokenError(Exception):
-    """A connection that cannot be used any more; `is_final` if another one would end in the same way."""
+    """The connection can no longer be used; `is_final` if a new one would fail in the same way."""
 
     def __init__(self, problem: str, *, is_final: bool = False) -> None:
         super().__init__(problem)
@@ -53,7 +53,7 @@ class BrokenError(Exception):
 class Reply:
     """Result of a request: a response, or None if the connection broke, with the reason in `problem`.
 
-    `is_refused`: the broker refused login or certificate, or cannot be trusted; trying again does not help.
+    `is_refused`: the broker refused the login or certificate, or cannot be trusted; a retry would fail too.
     """
 
     broker: int
@@ -65,9 +65,9 @@ class Reply:
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """One socket; `asked` is the request under way, `outgoing` bytes not sent yet, `incoming` those of an answer.
+    """One socket. `asked`: the request without a response. `outgoing`: bytes not yet sent. `incoming`: bytes received.
 
-    `login` is the exchange under way, `renew_at` the moment from which requests wait for another (KIP-368).
+    `login`: the exchange in progress. `renew_at`: from this time on, requests wait for a new login (KIP-368).
     """
 
     broker: int
@@ -125,7 +125,7 @@ class _Connection:
             self.outgoing = self.outgoing[sent:]
 
     def read(self) -> bytes | None:
-        """A whole frame without its size, if there is one by now."""
+        """Return a whole frame without its size, None if it has not arrived yet."""
         if self.size < 0:
             piece = self.sock.recv(4 - self.held)
             self._keep(piece)
@@ -155,9 +155,9 @@ class _Connection:
 
 
 class Connections:
-    """Connections by broker id and address, with at most one request each under way; logged in where `security` asks.
+    """Connections by broker id and address, each with at most one open request, logged in if `security` requires it.
 
-    A login that is due for renewal is renewed before the next request.
+    A login that has to be renewed is renewed before the next request.
     """
 
     def __init__(self, client_id: str, patience: float = _PATIENCE, security: Security = PLAINTEXT) -> None:
@@ -167,7 +167,7 @@ class Connections:
         self._replies: list[Reply] = []
 
     def send(self, broker: int, address: Address, request: Message) -> None:
-        """Send `request` to a broker that has none under way; `poll` will have one reply to it."""
+        """Send `request` to a broker without an open request; `poll` will return one reply to it."""
         connection = self._connections.get((broker, address))
         try:
             if connection is None:
@@ -178,14 +178,14 @@ class Connections:
                 self._ask(connection)
         except BlockingIOError:
             pass  # the rest goes out in `poll`
-        except (OSError, UnicodeError, BrokenError, WireError) as error:  # a name can be none for DNS
+        except (OSError, UnicodeError, BrokenError, WireError) as error:  # UnicodeError: not a host name for DNS
             is_refused = isinstance(error, BrokenError) and error.is_final
             self._replies.append(Reply(broker, request, None, str(error), is_refused))
             if connection is not None:
                 self._close(connection)
 
     def poll(self, timeout: float) -> list[Reply]:
-        """The replies that are there within `timeout` seconds."""
+        """Serve the sockets for at most `timeout` seconds; return the replies received, perhaps none."""
         if not self._replies:
             for key, _ in self._selector.select(timeout):
                 self._serve(key.data)
@@ -196,7 +196,7 @@ class Connections:
         return replies
 
     def close_busy(self) -> None:
-        """Close what still owes an answer: it would come to the next task."""
+        """Close the connections with an open request: its response would reach the next task."""
         self._replies.clear()
         for connection in [c for c in self._connections.values() if c.request is not None]:
             self._close(connection)
@@ -240,7 +240,7 @@ class Connections:
             self._selector.modify(connection.sock, connection.events(), connection)
 
     def _connect_elsewhere(self, connection: _Connection) -> None:
-        """A host name may stand for several addresses, of which some answer."""
+        """Connect to the next address of the host name, if it has several."""
         self._close(connection)
         try:
             following = self._connect(connection.broker, connection.address, connection.others)
@@ -353,7 +353,7 @@ class Connections:
 
 
 def _begin_to_connect(places: list[Any]) -> tuple[socket.socket, list[Any]]:
-    """A socket on its way to the first of `places` that does not fail at once, and the places behind that."""
+    """Return a socket that connects to the first of `places` that does not fail at once, and the remaining places."""
     problem = 0
     for index, (family, kind, protocol, _, place) in enumerate(places):
         sock = socket.socket(family, kind, protocol)
@@ -367,7 +367,7 @@ def _begin_to_connect(places: list[Any]) -> tuple[socket.socket, list[Any]]:
 
 
 def _version(message: Message, spoken: dict[int, Versions]) -> int:
-    """The highest version of a request that both sides speak."""
+    """Return the highest version of a request that both sides support."""
     key = message.__table__.key
     assert key is not None  # noqa: S101 - only requests come here
     ours, theirs = API_VERSIONS[ApiKey(key)], spoken.get(key, Versions(0, -1))

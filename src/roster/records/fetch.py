@@ -1,4 +1,4 @@
-"""Record batches of ranges of offsets: the loop that joins decisions, sockets and columns."""
+"""Reads ranges of offsets as record batches: the loop around `ranges` (decisions), `connections` and columns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from roster.model import Address
 from roster.records.connections import Connections
+from roster.records.fetch_decisions import ANY, Answer, FetchError, Knowledge, Ranges, Settings
 from roster.records.native import Compiled, kernel
-from roster.records.ranges import ANY, Answer, FetchError, Knowledge, Ranges, Settings
 from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
 from roster.wire.columns.reader import MAX_BYTES, RecordColumns, Unreadable, UnreadableError, refuse
@@ -38,14 +38,14 @@ class _Session:
     turn: int = 0
 
     def anyone(self) -> Address:
-        """The broker to ask what any can answer: the one asked last, or after a failure the next."""
+        """Return the broker for requests that any can answer: the last one, or after a failure the next."""
         known = self.knowledge.brokers.values()
         candidates = list(dict.fromkeys([*self.bootstrap, *known]))
         return candidates[self.turn % len(candidates)]
 
 
 _sessions: dict[tuple[Any, ...], _Session] = {}
-"""Sessions that no task uses, by process and settings."""
+"""Unused sessions, by process and settings."""
 
 
 def read_ranges(
@@ -61,18 +61,17 @@ def read_ranges(
     on_silence: OnSilence | None = None,
     on_unreadable: OnUnreadable = refuse,
 ) -> Iterator[pa.RecordBatch]:
-    """All records of the ranges (topic, partition, start, end), each of another partition, in order within one.
+    """Yield all records of the ranges (topic, partition, start, end), in order within each; one range a partition.
 
-    `timeout` is how many seconds may pass without progress. With `on_silence` there is no such limit, and few records
-    are not held back for more of them: it is called about once a second while nothing comes, with the seconds since
-    the last record, the problem of a connection ("" if there is none) and the ranges not at their end.
+    `timeout`: seconds without progress before it fails. With `on_silence` there is no timeout, and records are yielded
+    at once instead of waiting for a fuller batch; it is called about once a second while no record arrives, with the
+    seconds since the last one, the problem of a connection ("" if there is none) and the unfinished ranges.
 
-    `on_unreadable` is given each batch whose records cannot be read though its CRC is right: damage by its producer, or
-    records that expand to more memory than a batch may take. If it returns the batch is left out.
+    `on_unreadable` is called with each batch whose records cannot be read although its CRC is right: a producer damaged
+    it, or its records expand to more memory than a batch may take. If it returns, the batch is left out.
 
-    Raises FetchError when the time is over, when records are gone, damaged or may not be read, when they do not fit
-    into memory, and when a broker refuses the login that `security` asks for. `shipped` is code that was compiled
-    elsewhere.
+    Raises FetchError after the timeout, if records are gone, damaged or may not be read, if they do not fit into
+    memory, and if a broker refuses the login of `security`. `shipped`: code that another process has compiled.
     """
     key = (os.getpid(), tuple(bootstrap), client_id, settings.rack, security)
     session = _sessions.pop(key, None) or _Session(Connections(client_id, security=security), list(bootstrap))
@@ -110,7 +109,7 @@ def _batches(
     on_silence: OnSilence,
     longest: float = _LONGEST_WAIT,
 ) -> Iterator[pa.RecordBatch]:
-    session.connections.poll(0)  # closes what brokers closed since the last task
+    session.connections.poll(0)  # notices connections that brokers closed since the last task
     last, progress, problem = time.monotonic(), 0, ""
     while not ranges.is_done:
         _send(session, ranges)
@@ -130,12 +129,12 @@ def _batches(
             last, progress, problem = time.monotonic(), ranges.progress, ""
         else:
             on_silence(time.monotonic() - last, problem, ranges.waiting())
-        # While rows are made of these answers the brokers work on the next.
+        # While these responses become rows, the brokers work on the next ones.
         _send(session, ranges)
         for answer in answers:
             yield from rows(answer)
         if answers:
-            last = time.monotonic()  # the time the caller took is not the brokers'
+            last = time.monotonic()  # without the caller's time
 
 
 def _send(session: _Session, ranges: Ranges) -> None:
@@ -156,7 +155,7 @@ def _fail_after(timeout: float, silence: float, problem: str, waiting: list[str]
 
 
 def _merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small record batches are joined: each costs its reader more than its rows do. Large ones are not copied."""
+    """Join small record batches, whose overhead exceeds the cost of their rows. Large ones are not copied."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

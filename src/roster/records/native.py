@@ -1,9 +1,9 @@
 """Machine code of the loops in `roster.wire.columns`: compiled once by numba, kept on disk, loaded by llvmlite.
 
-Importing numba takes 0.4 to 0.7 s of CPU and loading a function from numba's own cache 0.4 s, in each worker process
-that Spark starts. The loops take plain pointers and call nothing, so llvmlite alone links their object file, in a tenth
-of the time. numba is imported only if no object file fits: at the first run of a version of Roster, numba or llvmlite
-on a kind of processor, for 5 s of CPU. The driver does that, and ships the code to executors.
+In each worker process that Spark starts, importing numba takes 0.4 to 0.7 s of CPU, and loading a function from numba's
+own cache 0.4 s. The loops take plain pointers and call nothing, so llvmlite can link their object file without numba,
+in a tenth of the time. numba is imported only if there is no object file for the version of Roster, numba and llvmlite
+and the type of processor; compiling takes 5 s of CPU. The driver compiles, and sends the code to executors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from roster.wire.columns import encode_layout, layout
+from roster.wire.columns import decode_layout, encode_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ _PREFIX = "roster_"
 
 
 class Loops(NamedTuple):
-    """A module of loops that are compiled together, by name in `roster.wire.columns`, and their parameters."""
+    """A module of `roster.wire.columns` whose loops are compiled together, its layout module, and their parameters."""
 
     module: str
     layout: str
@@ -45,14 +45,14 @@ class Loops(NamedTuple):
         return hash(self.module)
 
 
-READ = Loops("kernel", "layout", layout.SIGNATURES)
+READ = Loops("decode_kernel", "decode_layout", decode_layout.SIGNATURES)
 """`scan` and `fill`: from record batches to columns."""
 WRITE = Loops("encode_kernel", "encode_layout", encode_layout.SIGNATURES)
 """`place` and `encode`: from columns to records."""
 
 
 class NativeKernel:
-    """The functions of `Loops`, called with arrays and numbers as there."""
+    """The compiled functions of `Loops`, called with the same arrays and numbers."""
 
     scan: Callable[..., int]
     fill: Callable[..., int]
@@ -70,7 +70,7 @@ class NativeKernel:
             setattr(self, name, self._function(name, parameters))
 
     def _function(self, name: str, parameters: Mapping[str, str | None]) -> Callable[..., int]:
-        """Wrap a function in numba's calling convention, where result and error come back through pointers."""
+        """Wrap a function in numba's calling convention, which returns result and error through pointers."""
         arrays = [kind is not None for kind in parameters.values()]
         types = [ctypes.c_void_p if is_array else ctypes.c_int64 for is_array in arrays]
         prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *types)
@@ -99,7 +99,7 @@ class Compiled(NamedTuple):
 
 @cache
 def compiled(loops: Loops = READ) -> Compiled:
-    """Return the object code for this process, from the cache on disk or compiled now (5 s of CPU)."""
+    """Return the object code for this process, from the cache on disk, or compiled now (5 s of CPU)."""
     digest = _digest(loops)
     path = _cache_path(digest)
     object_code = _read(path) if path is not None else None
@@ -113,13 +113,13 @@ def compiled(loops: Loops = READ) -> Compiled:
 
 @cache
 def kernel(shipped: Compiled | None = None, loops: Loops = READ) -> NativeKernel:
-    """Return the compiled functions; from `shipped`, made in another process, if it fits this processor."""
+    """Return the compiled functions, from `shipped` (compiled by another process) if it fits this processor."""
     fits = shipped is not None and shipped.digest == _digest(loops)
     return NativeKernel(shipped.object_code if shipped is not None and fits else compiled(loops).object_code, loops)
 
 
 def build(loops: Loops = READ) -> bytes:
-    """Compile to an object file for this kind of processor."""
+    """Compile to an object file for this type of processor."""
     from numba import njit, types  # noqa: PLC0415 - see the module's docstring
 
     module_of_loops = import_module(f"roster.wire.columns.{loops.module}")
@@ -151,7 +151,7 @@ def _features() -> str:
 @cache
 def _digest(loops: Loops = READ) -> str:
     """Return a digest of sources, compiler and processor."""
-    modules = sorted({"kernel", "layout", loops.module, loops.layout})
+    modules = sorted({"decode_kernel", "decode_layout", loops.module, loops.layout})
     sources = [*(("roster.wire.columns", f"{name}.py") for name in modules), (__package__, "native.py")]
     # Through the import system, as the package may lie in a zip file (--py-files).
     made_from = [pkgutil.get_data(*source) or b"" for source in sources]
@@ -161,7 +161,7 @@ def _digest(loops: Loops = READ) -> str:
 
 
 def _cache_path(digest: str) -> Path | None:
-    """Return the file that keeps the object code; None for a user without a home directory."""
+    """Return the file for the object code; None for a user without a home directory."""
     given = os.environ.get("XDG_CACHE_HOME")
     try:
         caches = Path(given) if given else Path.home() / ".cache"
@@ -181,7 +181,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, object_code: bytes) -> None:
-    """Replace `path` atomically; if the folder cannot be written, each process compiles again."""
+    """Replace `path` atomically. If the folder cannot be written, each process compiles."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

@@ -1,4 +1,4 @@
-"""Kafka records written inside the tasks: the loop that joins encoder, decisions and sockets."""
+"""Writes Kafka records inside the tasks: the loop around encoder, `production` (decisions) and `connections`."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT = 1.0
 _METADATA_AGE = 300.0
-"""Seconds after which a worker looks for new partitions, as `metadata.max.age.ms` of Kafka's clients."""
+"""Seconds after which a worker refreshes metadata, as `metadata.max.age.ms` of Kafka's clients."""
 _ANSWER_SLACK = 10.0
 
 
 class WriteError(RosterError):
-    """Rows could not be written; `reason` is why, without their number. Spark tries the task again.
+    """Rows could not be written; `reason` says why, without their number. Spark retries the task.
 
-    `is_final` is True where another attempt is of no use, as the topic does not exist.
+    `is_final`: a retry would fail too, for example because the topic does not exist.
     """
 
     is_final = False
@@ -54,17 +54,17 @@ class WriteError(RosterError):
 
 
 class TransactionLostError(WriteError):
-    """The transaction that the rows belong to cannot be committed any more."""
+    """The transaction of the rows can no longer be committed."""
 
 
 @dataclass(frozen=True)
 class KafkaWriter:
-    """Settings of the records of one batch.
+    """Settings for the records of one batch.
 
-    `topic` None: a column `topic` names it. With `keep_timestamps` the column `timestamp` is the records' time, else
-    it is the time of writing. `timeout` is how many seconds may pass without an acknowledgement. Rows without a key go
-    to another partition after `sticky_bytes` (None: `batch_bytes`). `identity` is that of a producer that
-    the driver has opened, whose sequence numbers start at 0; None: each worker asks for an id of its own.
+    `topic` None: the rows' column `topic` names it. With `keep_timestamps` the column `timestamp` is the records' time,
+    else the time of writing is. `timeout`: seconds without an acknowledgement before it fails. Rows without a key
+    change the partition after `sticky_bytes` (None: `batch_bytes`). `identity`: of a producer that the driver has
+    initialised, with sequence numbers from 0; None: each worker requests a producer id of its own.
     """
 
     bootstrap: tuple[Address, ...]
@@ -83,7 +83,7 @@ class KafkaWriter:
     compiled: Compiled | None = field(default=None, repr=False)
 
     def open(self, on_wait: Callable[[], None] | None = None) -> KafkaOutput:
-        """Start the output of one attempt of a task; `on_wait` is called ten times a second while it waits."""
+        """Open the output of one attempt of a task; `on_wait` is called ten times a second while it waits."""
         return KafkaOutput(self, on_wait)
 
 
@@ -100,7 +100,7 @@ class _Session:
 
 
 _sessions: dict[tuple[Any, ...], _Session] = {}
-"""Sessions that no task uses, by process and settings."""
+"""Unused sessions, by process and settings."""
 
 
 class KafkaOutput:
@@ -130,7 +130,7 @@ class KafkaOutput:
         self._problem = ""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Keep the rows, and encode and send them once there are enough. Raise WriteError if that cannot be done."""
+        """Buffer the rows; encode and send them once there are enough. Raises WriteError if that fails."""
         self._rows += rows.num_rows
         self._held.append(_plain(rows))
         self._held_bytes += rows.nbytes
@@ -138,7 +138,7 @@ class KafkaOutput:
             self.flush()
 
     def close(self) -> int:
-        """Send the rest and wait until all is acknowledged; return the number of records."""
+        """Send the buffered rows, wait until all records are acknowledged, and return their number."""
         self.flush()
         self._pump(lambda: self._production.is_done)
         if self._writer.identity is None:
@@ -148,7 +148,7 @@ class KafkaOutput:
         return self._production.acknowledged
 
     def _release(self) -> None:
-        """Leave the session to the next task of this process."""
+        """Keep the session for the next task of this process."""
         session = self._session
         if self._key in _sessions:
             session.connections.close()
@@ -156,26 +156,26 @@ class KafkaOutput:
             _sessions[self._key] = session
 
     def abort(self) -> None:
-        """Close the connections: what was sent may have arrived, and its producer id is not used again."""
+        """Close the connections. Records may have arrived, so the producer id is not used again."""
         self._session.connections.close()
 
     @property
     def acknowledged(self) -> int:
-        """Records that all replicas in sync have."""
+        """Number of records that all in-sync replicas have."""
         return self._production.acknowledged
 
     @property
     def problem(self) -> str:
-        """Why records are sent again or cannot be sent yet; "" if that is not so."""
+        """Why records are being resent or cannot be sent yet; "" if neither."""
         return self._production.problem
 
     def poll(self, seconds: float) -> None:
-        """Send what is due and take answers for so long. Raise WriteError if records cannot be written."""
+        """Send and receive for so many seconds. Raises WriteError if records cannot be written."""
         end = time.monotonic() + seconds
         self._pump(lambda: time.monotonic() >= end, end)
 
     def flush(self) -> None:
-        """Encode what is kept and send it as soon as its partition is free, without waiting for answers."""
+        """Encode the buffered rows; they are sent as soon as their partition is free, without waiting for responses."""
         if not self._held:
             return
         held, self._held, self._held_bytes = self._held, [], 0
@@ -205,7 +205,7 @@ class KafkaOutput:
             raise WriteError(f"{topic}: {error}") from error
 
     def write_encoded(self, topic: str, partition: int, body: Body) -> None:
-        """Send a batch that is encoded already, as soon as there is room. Raise WriteError if that cannot be done."""
+        """Send an encoded batch as soon as there is room. Raises WriteError if that fails."""
         self._rows += body.records
         self._add(topic, partition, body)
 
@@ -236,15 +236,15 @@ class KafkaOutput:
         return column.fill_null(now).to_numpy().astype(np.int64)
 
     def _pump(self, is_enough: Callable[[], bool], end: float | None = None) -> None:
-        """Send and take answers: without waiting if there is enough already, else until there is."""
-        self._last += time.monotonic() - self._left  # the time the caller took is not the brokers'
+        """Send and receive until `is_enough` returns True; without waiting if it does at once."""
+        self._last += time.monotonic() - self._left  # without the caller's time
         try:
             while True:
                 enough = is_enough()
                 self._send_due()
                 self._take(0.0 if enough else self._wait(end))
                 if enough:
-                    # What the answers have set free goes out before the caller encodes more.
+                    # Partitions that the responses have freed send before the caller encodes more.
                     self._send_due()
                     return
                 if self._on_wait is not None:
@@ -303,5 +303,5 @@ _WRITTEN = ("key", "value", "topic", "partition", "headers", "timestamp")
 
 
 def _plain(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns that are written."""
+    """Return only the columns that are written."""
     return rows.select([name for name in _WRITTEN if name in rows.schema.names])

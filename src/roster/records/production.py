@@ -1,8 +1,8 @@
 """Decisions of a producing task, without I/O or clock: the next request to each broker, and the use of its responses.
 
-An idempotent producer with one request under way to each broker and one batch of a partition in it: a batch that may or
-may not have arrived is sent again with the same sequence number, and the broker leaves out what it has. Source: Kafka's
-protocol guide, "Produce", "InitProducerId", "Metadata"; KIP-98 (idempotence).
+The producer is idempotent, with one open request to each broker and one batch of a partition in it. If it is not known
+whether a batch has arrived, it is sent again with the same sequence number, and the broker drops duplicates. Source:
+Kafka's protocol guide, "Produce", "InitProducerId", "Metadata"; KIP-98 (idempotence).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from roster.wire.messages import (
 log = logging.getLogger(__name__)
 
 ANY = -1
-"""Stands for a broker's id: any reachable broker."""
+"""In place of a broker's id: any reachable broker."""
 
 _ALL_REPLICAS = -1
 _LEAST_BACKOFF, _MOST_BACKOFF = 0.05, 1.0
 _PROPAGATION = 3.0
-"""Seconds for which a topic may be unknown to brokers that have not heard of it yet."""
+"""Seconds for which a new topic may be unknown to some brokers."""
 _SEQUENCES = 1 << 31
 _STALE_LEADER = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -54,7 +54,7 @@ _PASSING = _STALE_LEADER | {
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 }
-"""Errors after which the same request may succeed."""
+"""Errors after which a retry may succeed."""
 
 Key = tuple[str, int]
 """Topic and partition."""
@@ -69,11 +69,11 @@ _TRANSACTION_LOST = {
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
 }
-"""Errors of a transaction that cannot be committed; its work may be retried in another."""
+"""Errors of a transaction that can no longer be committed; the work can be retried in a new one."""
 
 
 class ProduceError(Exception):
-    """Records cannot be written; `is_transaction_lost` if they can in another transaction."""
+    """Records cannot be written; `is_transaction_lost`: they can be in a new transaction."""
 
     def __init__(self, problem: str, *, is_transaction_lost: bool = False) -> None:
         super().__init__(problem)
@@ -81,11 +81,11 @@ class ProduceError(Exception):
 
 
 class NoTopicError(ProduceError):
-    """A topic that records are for does not exist."""
+    """The topic of some records does not exist."""
 
 
 class ProducerIdentity(NamedTuple):
-    """Producer id and epoch, and the transactional id where batches are part of a transaction."""
+    """Producer id and epoch, and the transactional id if batches are part of a transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -94,7 +94,7 @@ class ProducerIdentity(NamedTuple):
 
 @dataclass(slots=True)
 class Cluster:
-    """State that outlives a task: brokers' addresses, leaders, numbers of partitions."""
+    """State that a process keeps between tasks: brokers' addresses, leaders, numbers of partitions."""
 
     brokers: dict[int, Address] = field(default_factory=dict)
     leaders: dict[Key, int] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class ProduceSettings:
 
 @dataclass(slots=True)
 class _Queue:
-    """Batches of one partition; `sent` is the one that was sent at least once, `busy` the broker that has it."""
+    """Batches of one partition. `sent`: the first one, once it has been sent. `busy`: the broker it was sent to."""
 
     topic: str
     partition: int
@@ -133,10 +133,10 @@ class _Queue:
 
 
 class Production:
-    """Batches on their way: `requests` says what to send, `answered` and `failed` take what came of it.
+    """Batches to be written: `requests` returns what to send, `answered` and `failed` take the results.
 
-    `now` is in seconds, from any clock that does not go back. Without an `identity` a producer id is asked for;
-    `sequences` are the next sequence numbers under it, 0 for partitions not named.
+    `now` is in seconds, from any clock that never goes back. Without an `identity`, a producer id is requested.
+    `sequences`: the next sequence number of each partition; 0 for others.
     """
 
     def __init__(
@@ -155,10 +155,10 @@ class Production:
         self._busy: set[int] = set()
         self._pauses: dict[int, float] = {}
         self.acknowledged = 0
-        """Records that all in-sync replicas have."""
+        """Number of records that all in-sync replicas have."""
         self.queued_bytes = 0
         self.progress = 0
-        """Grows with each answer that brought something."""
+        """Grows with each response that brings a result."""
 
     @property
     def _is_transactional(self) -> bool:
@@ -171,29 +171,29 @@ class Production:
 
     @property
     def sequences(self) -> dict[Key, int]:
-        """Next sequence number of each partition written to."""
+        """Next sequence number of each written partition."""
         return dict(self._sequences)
 
     @property
     def problem(self) -> str:
-        """Why records are on their way again, or cannot go yet; "" if that is not so."""
+        """Why records are being resent or cannot be sent yet; "" if neither."""
         problems = [*(queue.problem for queue in self._queues.values()), *self._asked.values()]
         return next(filter(None, problems), "")
 
     def waiting(self) -> list[str]:
-        """What is not done, as text, with the last problem."""
+        """Return what is not done yet as text, with the last problem."""
         found = [f"{q.topic}-{q.partition}: {q.problem or 'no answer'}" for q in self._queues.values()]
         return [*found, *(f"{topic}: {problem or 'no metadata'}" for topic, problem in self._asked.items())]
 
     def partitions(self, topic: str) -> int | None:
-        """Return the topic's number of partitions; if it is not known, `requests` will ask for it."""
+        """Return the topic's number of partitions; if it is not known, `requests` will request it."""
         count = self._cluster.partitions.get(topic)
         if count is None:
             self._asked.setdefault(topic, "")
         return count
 
     def add(self, topic: str, partition: int, body: Body) -> None:
-        """Queue a batch behind the partition's others."""
+        """Append a batch to the partition's queue."""
         key = topic, partition
         if key not in self._queues:
             self._queues[key] = _Queue(topic, partition, self._sequences.get(key, 0))
@@ -201,13 +201,13 @@ class Production:
         self.queued_bytes += body.size
 
     def next_wake(self, now: float) -> float | None:
-        """Seconds until `requests` may have something new without an answer; None: only an answer helps."""
+        """Return the seconds until `requests` may return more without a new response; None: only after a response."""
         times = [q.not_before for q in self._queues.values() if q.not_before > now]
         times += [time for time in self._pauses.values() if time > now]
         return min(times) - now if times else None
 
     def requests(self, now: float) -> list[tuple[int, Message]]:
-        """Return the requests to send now, at most one for each broker that has none under way."""
+        """Return the requests to send now, at most one for each broker without an open request."""
         sent = []
         request = self._request_of_any()
         if request is not None and self._is_free(ANY, now):
@@ -230,7 +230,7 @@ class Production:
         return leader if leader in self._cluster.brokers else None
 
     def _request_of_any(self) -> Message | None:
-        """What any broker can answer: where leaders are, then the producer id."""
+        """Return the request that any broker can answer: for leaders first, then for the producer id."""
         topics = {*self._asked, *(q.topic for q in self._queues.values() if self._home(q) is None)}
         if topics:
             wanted = [MetadataRequest.Topic(name=topic) for topic in sorted(topics)]
@@ -249,7 +249,7 @@ class Production:
             size += len(batch)
             queue.busy = home
             topics.setdefault(queue.topic, []).append(ProduceRequest.Partition(index=queue.partition, records=batch))
-            # Behind the others, so that each has its turn.
+            # Moved to the end, so that all partitions take turns.
             self._queues[queue.key] = self._queues.pop(queue.key)
         assert self.identity is not None  # noqa: S101 - requests has looked
         return ProduceRequest(
@@ -260,7 +260,7 @@ class Production:
         )
 
     def _batch(self, queue: _Queue) -> bytes:
-        """The bytes of a partition's first batch, which stay the same however often they are sent."""
+        """Return the bytes of a partition's first batch; they are the same each time it is sent."""
         if queue.sent is None:
             assert self.identity is not None  # noqa: S101 - requests has looked
             body, sequence = queue.waiting.popleft(), queue.sequence
@@ -277,7 +277,7 @@ class Production:
         return queue.sent[2]
 
     def failed(self, broker: int, now: float, problem: str = "") -> None:
-        """The connection to a broker broke, or none could be made."""
+        """Handle a connection to a broker that broke or could not be made."""
         self._busy.discard(broker)
         self._pauses[broker] = now + _LEAST_BACKOFF
         for queue in self._queues.values():
@@ -286,7 +286,7 @@ class Production:
                 self._retry(queue, problem, now, is_stale=True)
 
     def answered(self, broker: int, response: Message, now: float) -> None:
-        """Take an answer. Raise ProduceError if records cannot be written."""
+        """Handle a response. Raises ProduceError if records cannot be written."""
         self._busy.discard(broker)
         throttled: int = getattr(response, "throttle_time_ms", 0)
         if throttled > 0:
@@ -317,7 +317,7 @@ class Production:
             self._pauses[ANY] = max(self._pauses.get(ANY, 0.0), now + _LEAST_BACKOFF)
 
     def _not_learned(self, name: str, code: int, now: float) -> None:
-        """Note why metadata has nothing of a topic. Raise ProduceError if asking again is of no use."""
+        """Record why metadata has no partitions of a topic. Raises ProduceError if a retry would fail too."""
         if code not in _PASSING:
             raise ProduceError(f"{name}: {error_code(code).name}{_right(code)}")
         since = self._unknown.setdefault(name, now) if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else now
@@ -346,13 +346,13 @@ class Production:
                 if queue is None or queue.busy != broker:
                     continue
                 queue.busy = None
-                # A batch that was there already had been acknowledged on a connection that broke.
+                # A duplicate: the first response was lost with its connection.
                 if partition.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                     self._acknowledge(queue)
                 else:
                     self._refused(queue, partition, now)
         for queue in self._queues.values():
-            if queue.busy == broker:  # left out of the answer
+            if queue.busy == broker:  # missing in the response
                 queue.busy = None
                 self._retry(queue, "no answer for the partition", now, is_stale=True)
 
@@ -409,6 +409,6 @@ _RIGHTS = {
 
 
 def _right(code: int) -> str:
-    """Return which right an error asks for, "" if none."""
+    """Return the ACL operation that an error is about, "" if none."""
     right = _RIGHTS.get(error_code(code))
     return f"; grant this client {right}" if right else ""

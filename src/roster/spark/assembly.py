@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from roster.client import Admin, UnknownTopicError, UnreachableError
 from roster.model import parse_addresses
+from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology, TopologyError, repartition_topic, repeated
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
@@ -21,16 +22,22 @@ from roster.spark.declared import Declared, DeclaredOperator, DeclaredSubtopolog
 from roster.spark.driver.member_protocol import Membership, group_member
 from roster.spark.driver.runner_protocol import BetweenBatches
 from roster.spark.errors import PipelineError
-from roster.spark.jobs.runner import SparkRunner
+from roster.spark.jobs.runner import BatchWork, ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import SmallBatches
+from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.options import Options
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink, Source
+from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.sinks.parquet import ParquetSink, runs_in_one_process
 from roster.spark.sinks.table import TableSink
-from roster.spark.state.join_runner import JoiningRunner, TableJoins
+from roster.spark.state.copies.preferred_locations import Cluster
+from roster.spark.state.copies.store_cleaner import cleaning
+from roster.spark.state.joined_batches import BetweenJoinedBatches, JoinedBatches, OwnedTasks, TableJoins
+from roster.spark.state.operators import check_operator, check_options
 from roster.spark.state.queries.view import StateView
-from roster.spark.state.runner import StatefulRunner, check_operator, check_options
-from roster.spark.state.sink import StateSink, check_sink
+from roster.spark.state.serving import StateQueries
+from roster.spark.state.stateful_batches import BetweenStatefulBatches, StatefulBatches
+from roster.spark.state.stores import Stores
 from roster.spark.state.table_sink import TableStateSink
 from roster.spark.state.tasks.operator_steps import check_keys, with_steps
 from roster.spark.state.tasks.other_stream import columns_of
@@ -39,6 +46,7 @@ from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.stores import check_state_dir
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import Rows
+from roster.spark.state.tasks.task import ROWS
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.tasks.reader import ReaderConfig
@@ -55,25 +63,23 @@ class Assembly:
     """The parts of one run; its sink is open.
 
     options: include the topics that operators read. membership: makes the group member. views: reader of each store, by
-    its name. between_batches: None without stores.
+    its name. opened: what the end of the run closes.
     """
 
     options: Options
     runner: SparkRunner
-    sink: Sink
+    sink: BatchSink
+    opened: contextlib.ExitStack
     membership: Callable[[Options], Membership] = group_member
     views: Mapping[str, StateView] = field(default_factory=dict)
-    between_batches: BetweenBatches | None = None
+    between_batches: BetweenBatches = field(default_factory=BetweenBatches)
 
     def close(self) -> None:
-        """Close the sink and the runner."""
-        try:
-            self.sink.close()
-        finally:
-            self.runner.close()
+        """Close what was opened, in the opposite order."""
+        self.opened.close()
 
 
-def assembled(spark: SparkSession, options: Options, declared: Declared, sink: Sink) -> Assembly:
+def assembled(spark: SparkSession, options: Options, declared: Declared, sink: BatchSink) -> Assembly:
     """Return the parts of a run, and open the sink.
 
     Raises PipelineError if options and operators contradict each other, ClientError, and the sink's errors.
@@ -83,24 +89,94 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     config = _reader_config(options)
     function, columns = chained(declared.first.before, as_struct(config.schema))
     _check_repartitioned(declared)
+    jobs = SparkJobs(spark, options.group)
     if not declared.operators and len(declared.subtopologies) == 1:
-        return _stateless(spark, options, config, function, columns, declared, sink)
+        return _stateless(jobs, options, config, function, columns, declared, sink)
     has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
     check_options(own, has_transform=has_transform, first_has_state=first_has_state)
     plans = subtopology_plans(own, declared, columns, as_struct(config.schema))
     _check_state_dir(spark, own)
-    state_sink = _state_sink(options, plans, sink)
-    state_sink.open(spark, options.group)
-    with contextlib.ExitStack() as unless_done:
-        unless_done.callback(state_sink.close)
+    return _stateful(jobs, options, config, function, plans, sink)
+
+
+def _stateful(
+    jobs: SparkJobs,
+    options: Options,
+    config: ReaderConfig,
+    function: ArrowFunction | None,
+    plans: Sequence[SubtopologyPlan],
+    sink: BatchSink,
+) -> Assembly:
+    """Return the parts of a pipeline with stores, and open the sink."""
+    replayed: Callable[[], Collection[TaskId]] = frozenset
+    if isinstance(sink, (ParquetSink, TableSink)):
+        _check_table(plans, sink)
+        kafka, stores = KafkaSink(options.bootstrap, security=options.security), Stores(options, plans, None)
+        sink = TableStateSink(sink, from_arrow_schema(plans[-1].columns), kafka, stores)
+        replayed = sink.replayed
+    else:
+        sink = kafka = _check_kafka(sink)
+        stores = Stores(options, plans, kafka.topic)
+    with contextlib.ExitStack() as opened:
+        opened.callback(stores.close)
+        sink.open(jobs.spark, options.group, options.start_timeout_ms)
+        opened.callback(sink.close)
+        stores.open(options.group, kafka)
         joins: list[TableJoins] = []
         for plan in plans:
             if plan.tables:
-                joins.append(TableJoins.open(own, plan.tables, plan.own_sources, plan.subtopology.number))
-                unless_done.callback(joins[-1].close)
-        runner = StatefulRunner(spark, config, function, state_sink, joins)
-        unless_done.pop_all()
-    return Assembly(options, runner, state_sink, state_sink.member, runner.views, runner)
+                joins.append(TableJoins.open(options, plan.tables, plan.own_sources, plan.subtopology.number))
+                opened.callback(joins[-1].close)
+        cluster = None if jobs.is_local else Cluster(jobs.context)
+        places = [*stores.topology.places, *(place for each in joins for place in each.places)]
+        clean = cleaning(stores.copies, options.state, places, jobs)
+        batches = StatefulBatches(jobs, cluster, config, function, stores, joins, clean, replayed)
+        queries = StateQueries(jobs, cluster, stores)
+        queries.serve()
+        opened.callback(queries.close)
+        sink = sink.bind(_source(options))
+        return Assembly(
+            options,
+            SparkRunner(jobs, batches, as_struct(ROWS)),
+            sink,
+            opened.pop_all(),
+            stores.member,
+            queries.views,
+            BetweenStatefulBatches(batches, stores, clean),
+        )
+
+
+def _stateless(
+    jobs: SparkJobs,
+    options: Options,
+    config: ReaderConfig,
+    function: ArrowFunction | None,
+    columns: StructType,
+    declared: Declared,
+    sink: BatchSink,
+) -> Assembly:
+    """Return the parts of a pipeline without a stateful operator, and open the sink."""
+    first = declared.first
+    tables, joined = _joined(first, columns)
+    if declared.transform is None:
+        sink.check(joined)
+    if tables:
+        _check_state_dir(jobs.spark, options)
+    with contextlib.ExitStack() as opened:
+        work: BatchWork = ReadBatches(jobs, config, function)
+        small, between = SmallBatches.of(options.tuning.small_batches, config, first.before, function), BetweenBatches()
+        if tables:
+            joins = TableJoins.open(options, tables, options.topics)
+            opened.callback(joins.close)
+            owned = OwnedTasks()
+            clean = cleaning(owned, options.state, joins.places, jobs)
+            work = JoinedBatches(jobs, config, function, joins, options.state.dir, clean)
+            small, between = None, BetweenJoinedBatches(owned, clean)
+        sink.open(jobs.spark, options.group, options.start_timeout_ms)
+        opened.callback(sink.close)
+        sink = sink.bind(_source(options))
+        runner = SparkRunner(jobs, work, joined, declared.transform, small)
+        return Assembly(options, runner, sink, opened.pop_all(), between_batches=between)
 
 
 def _check_state_dir(spark: SparkSession, options: Options) -> None:
@@ -172,7 +248,8 @@ def _node(
         # Results come sorted by key; without sorting by time the next operator would drop later keys' rows as late.
         time = getattr(behind.stateful.operator, "time_column", None)
         order = time if time in results.names else None
-    return OperatorNode(operator, rows, stateful.store, stateful.late, other, order), from_arrow_schema(results)
+    node = OperatorNode(operator, rows, stateful.store, stateful.late, other, order, stateful.migrate)
+    return node, from_arrow_schema(results)
 
 
 def _check_names(columns: StructType | pa.Schema) -> None:
@@ -198,18 +275,38 @@ def _repartition(
     return RepartitionTopic(before, topic, plan.by.keys, arrow_schema(columns), then, plan.by.partitions), arrived
 
 
-def _state_sink(options: Options, plans: Sequence[SubtopologyPlan], sink: Sink) -> StateSink:
-    """Return the sink of a stateful pipeline. Raises PipelineError."""
-    if not isinstance(sink, (ParquetSink, TableSink)):
-        return StateSink(check_sink(sink), options, plans)
+def _check_table(plans: Sequence[SubtopologyPlan], sink: ParquetSink | TableSink) -> None:
+    """Tell the sink whose results it gets. Raise PipelineError if they cannot go to a table."""
     last = plans[-1]
     if any(node.has_timers for node in last.nodes):
         log.info("results go to a table, so timers of processing time wait for their partition's next records")
-    if any(node.operator(node.columns.empty_table(), NoState()).retracts for node in last.nodes):
-        what = "sessions take earlier results back"
-        raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final'")
+    retracts = any(node.operator(node.columns.empty_table(), NoState()).retracts for node in last.nodes)
+    if isinstance(sink, TableSink):
+        sink.with_results_of(last.result_keys, retracts=retracts)
+    elif retracts:
+        raise PipelineError(
+            "sessions take earlier results back",
+            field="write",
+            fix="Use KafkaSink, DeltaSink(…, mode='upsert') or results='final'",
+        )
     sink.check(from_arrow_schema(last.columns))
-    return TableStateSink(sink, from_arrow_schema(last.columns), options, plans)
+
+
+def _check_kafka(sink: BatchSink) -> KafkaSink:
+    """Return the sink. Raise PipelineError if a stateful pipeline cannot write to it."""
+    if not isinstance(sink, KafkaSink) or sink.topic is None or sink.is_exactly_once is False:
+        raise PipelineError(
+            "a stateful pipeline writes results and state in one Kafka transaction",
+            field="write",
+            fix="Use KafkaSink(bootstrap, topic) without exactly_once=False, ParquetSink, DeltaSink or IcebergSink",
+        )
+    if sink.keeps_timestamps:
+        raise PipelineError(
+            "a result of a stateful pipeline comes from many records, and has none of their times",
+            field="keep_timestamps",
+            fix="Leave it out: results have the time of writing",
+        )
+    return sink
 
 
 def _with_sources(options: Options, declared: Declared) -> Options:
@@ -232,32 +329,16 @@ def _joined(plan: DeclaredSubtopology, columns: StructType) -> tuple[tuple[Rows,
     return tuple(tables), columns
 
 
-def _stateless(
-    spark: SparkSession,
-    options: Options,
-    config: ReaderConfig,
-    function: ArrowFunction | None,
-    columns: StructType,
-    declared: Declared,
-    sink: Sink,
-) -> Assembly:
-    """Return the parts of a pipeline without a stateful operator, and open the sink."""
-    first = declared.first
-    tables, joined = _joined(first, columns)
-    if declared.transform is None:
-        sink.check(joined)
-    if not tables:
-        sink.open(spark, options.group)
-        small = SmallBatches.of(options.tuning.small_batches, config, first.before)
-        return Assembly(options, SparkRunner(spark, config, function, columns, declared.transform, small), sink)
-    _check_state_dir(spark, options)
-    with contextlib.ExitStack() as unless_open:
-        joins = TableJoins.open(options, tables, options.topics)
-        unless_open.callback(joins.close)
-        sink.open(spark, options.group)
-        unless_open.pop_all()
-    runner = JoiningRunner(spark, config, function, joined, joins, declared.transform, options)
-    return Assembly(options, runner, sink, between_batches=runner)
+def _source(options: Options) -> Source:
+    settings = options.settings
+    return Source(
+        bootstrap=options.bootstrap,
+        group=options.group,
+        group_instance_id=settings.group_instance_id,
+        client_id=settings.client_id or "roster",
+        request_timeout_ms=settings.request_timeout_ms,
+        security=options.security,
+    )
 
 
 def _reader_config(options: Options) -> ReaderConfig:

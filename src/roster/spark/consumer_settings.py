@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 from roster.member.options import MemberSettings
 from roster.model.options import Option, declared
-from roster.records.ranges import Settings
+from roster.records.fetch_decisions import Settings
 from roster.spark.tasks.client_settings import Table, number, parse_settings
 
 ConsumerSettings = TypedDict(

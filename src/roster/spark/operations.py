@@ -28,6 +28,7 @@ from roster.spark.state.tasks.other_stream import OtherStream
 from roster.spark.state.tasks.subtopology import LateRows
 from roster.spark.state.tasks.table_join import TableJoin
 from roster.spark.tasks.steps import BatchFunction, Filtered, Mapped, Parsed, Step
+from roster.state.definition import Migrate
 from roster.state.durations import Duration
 from roster.state.windows import SessionWindow, Window
 
@@ -153,6 +154,7 @@ class Operations:
         window: Window | SessionWindow | None = None,
         results: str = "updates",
         late_topic: str | None = None,
+        migrate: Migrate = None,
         store: str = "aggregates",
     ) -> Self:
         """Keep aggregates of each key over all records, and send each batch's changed ones to the sink.
@@ -175,10 +177,13 @@ class Operations:
             window: one state for each window of event time, in columns `window_start` and `window_end`; None: one for
                 all time. A partition's time is the largest seen in it; rows for a closed window are left out, and
                 `Progress.late` counts them. With `Window.session`, an update that makes a session begin earlier sends
-                a record with a null value for the key of the earlier result.
+                a record with a null value for the key of the earlier result, or deletes its row in a table.
             results: "updates" with each batch, or with a window "final": one result of each window, once it is closed.
             late_topic: a topic of the same cluster for rows that are late, as JSON objects with their columns and keyed
                 by the key columns, in the batch's transaction; None: they are counted only.
+            migrate: how results come from those of an earlier release: {result: the earlier result, None: it begins
+                anew}. Only changes that could mean several things need it; others are made without. Or a function that
+                returns the pyarrow.Table of all rows of a store with this release's columns, given the earlier ones.
             store: the store's name, part of that of its changelog.
 
         Raises:
@@ -189,7 +194,8 @@ class Operations:
         """
         if late_topic is not None and window is None:
             raise PipelineError("no row is late without a window", field="late_topic", fix="Leave it out")
-        self._declare("aggregate", aggregation(keys, aggregates, window, results, store), late_rows(late_topic, keys))
+        stateful = aggregation(keys, aggregates, window, results, store, migrate)
+        self._declare("aggregate", stateful, late_rows(late_topic, keys))
         return self
 
     def deduplicate(

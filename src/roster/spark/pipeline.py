@@ -26,11 +26,12 @@ from roster.spark.foreign_names import (
     refuse_foreign_arguments,
     refuse_foreign_names,
 )
-from roster.spark.jobs.runner import check_session, is_stopped
+from roster.spark.jobs.spark_jobs import check_session, is_stopped
 from roster.spark.operations import Operations, check_callable
 from roster.spark.options import Options, Tuning, checked
 from roster.spark.pipeline_options import PipelineOptions
-from roster.spark.sinks.base import Sink, Source
+from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import batch_sink
 from roster.spark.sinks.foreach import ForeachBatch
 from roster.spark.state.queries.view import StateView, view_of
 
@@ -113,7 +114,8 @@ class Pipeline(Operations):
     def status(self) -> str:
         """Name of the phase the pipeline is in.
 
-        `new`, `starting`, `waiting for executors`, `warming up`, `joining`, `running`, `stopping`, `stopped`, `failed`.
+        `new`, `starting`, `waiting for executors`, `warming up`, `waiting for the earlier release`, `joining`,
+        `running`, `stopping`, `stopped`, `failed`.
         """
         if self._active and self._stopping:
             return "stopping"
@@ -275,23 +277,12 @@ class Pipeline(Operations):
         check_session(self._spark)
         client_id = self._options.settings.client_id or client_id_of(self._spark.sparkContext.appName or "")
         options = replace(self._options, consumer={**(self._options.consumer or {}), "client.id": client_id})
-        sink.start_timeout_ms = options.start_timeout_ms
-        assembly = assembled(self._spark, options, self._declared, sink)
-        options, sink, self._views = assembly.options, assembly.sink, assembly.views
+        assembly = assembled(self._spark, options, self._declared, batch_sink(sink))
+        options, self._views = assembly.options, assembly.views
         membership = self._membership or assembly.membership
         between_batches = assembly.between_batches
-        run = Run(options, assembly.runner, sink, membership, reporter, self._on_progress, between_batches)
+        run = Run(options, assembly.runner, assembly.sink, membership, reporter, self._on_progress, between_batches)
         with contextlib.closing(assembly):
-            sink.bind(
-                Source(
-                    bootstrap=options.bootstrap,
-                    group=options.group,
-                    group_instance_id=options.settings.group_instance_id,
-                    client_id=client_id,
-                    request_timeout_ms=options.settings.request_timeout_ms,
-                    security=options.security,
-                )
-            )
             with self._lock:
                 self._run_now = run
                 if self._stopping:

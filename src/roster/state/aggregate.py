@@ -1,7 +1,7 @@
-"""Aggregates of each key kept in a store: one batch's rows in, the keys' new results and changes out, all by columns.
+"""Aggregates of each key in a store, by columns: takes a batch's rows, returns new results and changes of the store.
 
-No Python runs for a row: the time goes into the store's reads and writes. The state of a key is one fixed-width row:
-for each aggregate a byte that says whether there is a value, and eight bytes of value. Text and bytes follow the row,
+No Python code runs per row; the time goes into the store's reads and writes. The state of a key is one fixed-width row:
+for each aggregate a byte that tells whether there is a value, and eight bytes of value. Text and bytes follow the row,
 which has their length in four bytes. An average is kept as a sum and a count.
 """
 
@@ -47,7 +47,7 @@ _WAYS_OUT = (
     (rf"(?:{_ANY})\b.*", "make the column in map_arrow in front of it; ` around names with other characters"),
     (r".*", "keep others with transform_with_state"),
 )
-"""Patterns of unsupported aggregates and what to use instead; the first match counts."""
+"""Patterns of unsupported aggregates, and what to use instead; the first match is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Layout:
             if each.column not in columns.names and each.column != ALL_ROWS:
                 raise StateError(f"aggregate {name!r}: no column {each.column!r} among {', '.join(columns.names)}")
             kind = None if each.column == ALL_ROWS else columns.field(each.column).type
-            fields += [(_has(name), "?"), (name, _number(name, each, kind))]
+            fields += [(has_of(name), "?"), (name, _number(name, each, kind))]
             if each.kind is not Kind.COUNT and not _is_number(kind):
                 kinds[name] = kind
         return cls(aggregates, row_of(fields), kinds=kinds, stored=dict(stored))
@@ -215,9 +215,9 @@ class Layout:
     def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
         """Append the aggregates to a table of their keys; `as_numbers`: the stored numbers instead."""
         for name in self.stored if as_numbers else self.aggregates:
-            column = pa.array(rows[name], pa.binary() if name in self.texts else None, mask=~rows[_has(name)])
+            column = pa.array(rows[name], pa.binary() if name in self.texts else None, mask=~rows[has_of(name)])
             if name in self.averages and not as_numbers:
-                column = pa.array(average(rows, name), mask=~rows[_has(name)])
+                column = pa.array(average(rows, name), mask=~rows[has_of(name)])
             elif name in self.kinds and not as_numbers:
                 column = result_of(column, self.kinds[name])
             table = table.append_column(name, column)
@@ -227,7 +227,7 @@ class Layout:
         """Set the stored columns of the rows at these places from a table."""
         for name in self.stored:
             column = table[name]
-            rows[_has(name)][places] = column.is_valid().to_numpy()
+            rows[has_of(name)][places] = column.is_valid().to_numpy()
             rows[name][places] = column.fill_null(0).to_numpy()
 
     def of_parts(self) -> Layout:
@@ -282,7 +282,8 @@ def row_of(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
     return np.dtype(list(fields))
 
 
-def _has(name: str) -> str:
+def has_of(name: str) -> str:
+    """Return the column of a row that says whether there is a value of this name."""
     return f"has {name}"
 
 
@@ -358,8 +359,8 @@ def _merge(kind: Kind, name: str, column: Any, old: npt.NDArray[Any], new: npt.N
     has = column.is_valid().to_numpy()
     is_bytes = pa.types.is_binary(column.type)
     batch = column.fill_null(b"" if is_bytes else 0).to_numpy().astype(new.dtype[name], copy=False)
-    had, before = old[_has(name)], old[name]
-    new[_has(name)] = has | had
+    had, before = old[has_of(name)], old[name]
+    new[has_of(name)] = has | had
     if kind in (Kind.COUNT, Kind.SUM):
         if kind is Kind.SUM and new.dtype[name].kind == "i":
             _check_sum(name, before.astype(np.float64) + batch.astype(np.float64))
@@ -370,7 +371,7 @@ def _merge(kind: Kind, name: str, column: Any, old: npt.NDArray[Any], new: npt.N
 
 
 def _check_sum(name: str, sums: npt.NDArray[np.float64]) -> None:
-    # Floats are exact to a part in 2^52, so what is this near to the limit counts as beyond it.
+    # Floats are exact to a part in 2^52, so a sum this close to the limit is treated as beyond it.
     if (np.abs(sums) >= 2.0**63 - 2.0**12).any():
         raise StateError(f"aggregate {name!r}: a sum is beyond int64; cast its column to float64")
 
@@ -384,7 +385,7 @@ class Aggregation:
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """Columns that tell results apart."""
+        """Columns that identify a result."""
         return self.keys
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:

@@ -35,15 +35,20 @@ class Progress:
 
 def last_per_key(table: pa.Table) -> tuple[list[bytes], list[Value]]:
     """Return the last value of each key, in the order of keys."""
-    table = table.combine_chunks()
-    keys = table["key"]
+    last = latest(table)
+    last = last.take(pc.sort_indices(last["key"]))
+    return last["key"].to_pylist(), last["value"].to_pylist()
+
+
+def latest(table: pa.Table) -> pa.Table:
+    """Return the row with the last value of each key, in the order in which the keys came first."""
+    keys = table["key"].combine_chunks()
     if not len(keys):
-        return [], []
-    encoded = keys.chunk(0).dictionary_encode()
+        return table
+    encoded = keys.dictionary_encode()
     last = np.empty(len(encoded.dictionary), dtype=np.int64)
     last[encoded.indices.to_numpy()] = np.arange(len(keys))
-    order = pc.sort_indices(encoded.dictionary)
-    return encoded.dictionary.take(order).to_pylist(), table["value"].take(pa.array(last).take(order)).to_pylist()
+    return pa.table({"key": encoded.dictionary, "value": table["value"].take(pa.array(last))})
 
 
 def restore(

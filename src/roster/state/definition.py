@@ -1,9 +1,9 @@
 """The definition of a store's entries, as a record in its changelog.
 
-    {"format": 1, "definition": {…}, "inputs": {topic: next offset}}
+    {"format": 1, "definition": {…}, "inputs": {topic: next offset}, "releases": [id, …]}
 
-It is the last record of each batch's transaction; see `Definition` for its fields. A pipeline with another definition
-is refused before it reads or writes an entry, and tools can read a store without its pipeline.
+It is the last record of each batch's transaction; see `Definition` for its fields. A pipeline compares it with its own
+definition before it reads or writes an entry, and tools can read a store without its pipeline.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from roster._json import loads
-from roster.state.aggregate import Layout
+from roster.state.aggregate import Aggregate, Kind, Layout
 from roster.state.entries import Entries
 from roster.state.join_entries import SIDES, JoinEntries
 from roster.state.plain_entries import HexEntries, PlainEntries
@@ -32,12 +33,23 @@ STATE_KEY = b"\xff~state"
 FORMAT = 1
 """Version of everything stored; changes when one release cannot read another's format."""
 
-_FOLLOWING = frozenset({"row", "kinds", "averages", "variables", "stores"})
-"""Fields that follow from others, and `stores`, which are compared by their order."""
+_MOST_RELEASES = 16
+"""Most releases that a record names."""
 
 
 class OtherDefinitionError(StateError):
-    """The entries were written with another definition, or by another release; nothing was changed."""
+    """The entries were written with another definition, or by another release; nothing was changed.
+
+    fix: the way out, "" for the general one.
+    """
+
+    def __init__(self, problem: str, fix: str = "") -> None:
+        super().__init__(problem)
+        self.fix = fix
+
+
+Migrate: TypeAlias = Mapping[str, str | None] | Callable[[pa.Table], pa.Table] | None
+"""How results come from those of an earlier definition; see `Definition`."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +62,13 @@ class Definition:
     sides      {left, right: {column: type}} of a join's rows
     variables  true for those of a processor, of which the store has a list of its own
     subtopology, stores   the number of its sub-topology, and all stores there in the order of a row's way
+
+    migrate: of a pipeline's own definition: {result: the earlier result that it comes from, None: it begins anew}, or a
+    function of the table of all rows; None if nothing is said.
     """
 
     document: Mapping[str, Any]
+    migrate: Migrate = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -63,6 +79,7 @@ class Definition:
         *,
         has_variables: bool = False,
         sides: tuple[pa.Schema, pa.Schema] | None = None,
+        migrate: Migrate = None,
     ) -> Definition:
         """Return the definition for an operator. layout: of the values, None for times of first rows, or no values."""
         document: dict[str, Any] = {**kept, "keys": _columns(keys)}
@@ -75,11 +92,11 @@ class Definition:
             document["row"] = [list(each) for each in layout.row.descr]
             document["averages"] = layout.averages
             document["kinds"] = {name: str(kind) for name, kind in layout.kinds.items()}
-        return cls(document)
+        return cls(document, migrate)
 
     def among(self, subtopology: int, stores: Iterable[str]) -> Definition:
         """Return the definition with the store's place in a pipeline."""
-        return Definition({**self.document, "subtopology": subtopology, "stores": list(stores)})
+        return replace(self, document={**self.document, "subtopology": subtopology, "stores": list(stores)})
 
     @property
     def keys(self) -> pa.Schema:
@@ -87,48 +104,69 @@ class Definition:
         return _schema(self.document["keys"])
 
     @property
+    def sides(self) -> dict[str, pa.Schema] | None:
+        """Columns of the rows of both sides of a join, None for other stores."""
+        return {side: _schema(self.document["sides"][side]) for side in SIDES} if "sides" in self.document else None
+
+    @property
     def has_variables(self) -> bool:
         """True if the store has a list of variables."""
         return bool(self.document.get("variables"))
 
     @property
+    def layout(self) -> Layout:
+        """The layout of values, for a definition with aggregates."""
+        aggregates = {
+            name: Aggregate(Kind(of["kind"]), of["column"]) for name, of in self.document["aggregates"].items()
+        }
+        return Layout(
+            aggregates,
+            np.dtype([(name, kind) for name, kind in self.document["row"]]),
+            {name: type_of(kind) for name, kind in self.document["kinds"].items()},
+            dict(part for name, each in aggregates.items() for part in each.stored(name)),
+        )
+
+    @property
     def fingerprint(self) -> str:
         """Text that differs between definitions, the same in all releases of Arrow."""
-        told = {name: value for name, value in self.document.items() if name != "stores"}
-        return hashlib.sha256(json.dumps([FORMAT, told]).encode()).hexdigest()[:32]
+        return _digest([FORMAT, {name: value for name, value in self.document.items() if name != "stores"}])
+
+    @property
+    def release(self) -> str:
+        """Text that differs between definitions, and between those that say another `migrate`."""
+        own, said = self.fingerprint, self.migrate
+        if said is None:
+            return own
+        if isinstance(said, Mapping):
+            return _digest([own, sorted(said.items())])
+        return _digest([own, function_name(said)])
 
     def entries(self) -> Entries:
         """Return the reader of the entries."""
         if self.has_variables:
             return VariableEntries(self.keys)
-        if "sides" in self.document:
-            return JoinEntries(self.keys, [_schema(self.document["sides"][side]) for side in SIDES])
-        kinds = {name: _type(kind) for name, kind in self.document.get("kinds", {}).items()}
+        if (sides := self.sides) is not None:
+            return JoinEntries(self.keys, list(sides.values()))
+        kinds = {name: type_of(kind) for name, kind in self.document.get("kinds", {}).items()}
         return PlainEntries(self.keys, self.document, kinds)
-
-    def check(self, written: Definition) -> None:
-        """Raise OtherDefinitionError unless the definition `written` means the same as this one."""
-        before, after = written.document, self.document
-        names = [name for name in dict.fromkeys([*before, *after]) if name not in _FOLLOWING]
-        differ = [name for name in names if json.dumps(before.get(name)) != json.dumps(after.get(name))]
-        order, own = before.get("stores", []), after.get("stores", [])
-        if [name for name in order if name in own] != [name for name in own if name in order]:
-            differ.append("stores")
-        if differ:
-            was, now = (", ".join(f"{name} {_shown(each.get(name))}" for name in differ) for each in (before, after))
-            raise OtherDefinitionError(f"its state was written with {was}, and this pipeline has {now}")
 
 
 @dataclass(frozen=True)
 class Noted:
-    """A store's definition record. inputs: next offset of each input topic."""
+    """A store's definition record.
+
+    inputs: next offset of each input topic. releases: those that changed the definition in place, the present one last.
+    """
 
     definition: Definition
     inputs: Mapping[str, int]
+    releases: Sequence[str] = ()
 
     def encode(self) -> bytes:
         """Return it as JSON."""
         document = {"format": FORMAT, "definition": self.definition.document, "inputs": dict(self.inputs)}
+        if self.releases:
+            document["releases"] = list(self.releases)
         return json.dumps(document, ensure_ascii=False).encode()
 
     @classmethod
@@ -138,10 +176,18 @@ class Noted:
             document = loads(data)
             found = document["format"]
             if found == FORMAT:
-                return cls(Definition(dict(document["definition"])), dict(document["inputs"]))
-        except _DAMAGED as error:
-            raise _damaged(error) from None
+                definition, inputs = Definition(dict(document["definition"])), dict(document["inputs"])
+                return cls(definition, inputs, tuple(map(str, document.get("releases", ()))))
+        except DAMAGED as error:
+            raise damaged(error) from None
         raise OtherDefinitionError(f"its state was written in format {found!r}, this release has format {FORMAT}")
+
+    def followed_by(self, definition: Definition, inputs: Mapping[str, int]) -> Noted:
+        """Return the record after a batch under a definition, which may be another one than before."""
+        if self.definition.fingerprint == definition.fingerprint:
+            return Noted(definition, inputs, self.releases)
+        before = self.releases or [self.definition.release]
+        return Noted(definition, inputs, [*before, definition.release][-_MOST_RELEASES:])
 
     @classmethod
     def of(cls, store: Store | Snapshot) -> Noted | None:
@@ -152,6 +198,10 @@ class Noted:
         if store.scan(limit=1):
             raise OtherDefinitionError(UNSAID)
         return None
+
+
+def _digest(document: Any) -> str:
+    return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:32]
 
 
 UNSAID = "its state does not say what it means: another program or release wrote it"
@@ -167,15 +217,16 @@ def entries_of(store: Store | Snapshot) -> Entries:
         return HexEntries()
     try:
         return Noted.decode(data).definition.entries()
-    except _DAMAGED as error:
-        raise _damaged(error) from None
+    except DAMAGED as error:
+        raise damaged(error) from None
 
 
-_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, pa.ArrowException)
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, pa.ArrowException)
 """What comes of JSON that no release writes."""
 
 
-def _damaged(error: BaseException) -> OtherDefinitionError:
+def damaged(error: BaseException) -> OtherDefinitionError:
+    """Return the error for a record that no release writes."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     return OtherDefinitionError(f"its record of what it means is damaged ({reason})")
 
@@ -189,14 +240,14 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _schema(columns: Mapping[str, str]) -> pa.Schema:
-    return pa.schema([(name, _type(kind)) for name, kind in columns.items()])
+    return pa.schema([(name, type_of(kind)) for name, kind in columns.items()])
 
 
 _TIMESTAMP = re.compile(r"timestamp\[(\w+), tz=(.+)\]")
 _DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)")
 
 
-def _type(text: str) -> pa.DataType:
+def type_of(text: str) -> pa.DataType:
     """Return the type that Arrow writes so. Raises ValueError for another text."""
     if found := _TIMESTAMP.fullmatch(text):
         return pa.timestamp(found[1], found[2])
@@ -205,15 +256,20 @@ def _type(text: str) -> pa.DataType:
     return pa.type_for_alias(text)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return a part of a definition for people."""
     if isinstance(value, Mapping):
         if value.keys() == {"kind", "column", "type"}:
             return f"{value['kind']}({value['column']}) {value['type']}"
-        return "(" + ", ".join(f"{name} {_shown(each)}" for name, each in value.items()) + ")"
+        return "(" + ", ".join(f"{name} {shown(each)}" for name, each in value.items()) + ")"
     if isinstance(value, list):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(shown, value))
     return "none" if value is None else str(value)
+
+
+def function_name(function: object) -> str:
+    """Return the module and the name of a function."""
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def json_text(document: Any) -> str:

@@ -1,8 +1,9 @@
-"""Event time of a task: its stream time, which only grows, and late rows.
+"""Event time of a task: its stream time, which only grows.
 
 The stream time at a row is the largest time of all rows of the task up to it, in the order of offsets, as in Kafka
 Streams. Which rows are late depends only on that order, not on batch boundaries, so a retried batch has the same
-results. A task whose partition has no new records has no new stream time.
+results: `windows`, `sessions`, `deduplicate` and `stream_join` each say which. Without new records in a task's
+partition its stream time does not change.
 """
 
 from __future__ import annotations

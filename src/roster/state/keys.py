@@ -1,8 +1,8 @@
-"""Keys of state as bytes: columns encoded so that they sort as their values do, and a prefix of columns is a prefix.
+"""Keys of state as bytes, which sort as the columns' values do; a prefix of the columns is a prefix of the bytes.
 
     a column   0x00 for null, else 0x01 and the value
-    integer, timestamp, date, boolean   8 bytes, big-endian, the sign bit turned
-    text, bytes   0x00 written as 0x00 0xff, and 0x00 0x00 behind the end
+    integer, timestamp, date, boolean   8 bytes, big-endian, with the sign bit inverted
+    text, bytes   0x00 written as 0x00 0xff, and 0x00 0x00 after the end
 
 Floating-point and nested columns are refused: equal values of these may have several representations.
 """
@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.state.pieces import Bytes, Numbers, as_bytes, gathered
 from roster.state.store import StateError
 
 _NULL, _PRESENT = b"\x00", b"\x01"
+_SIGN = np.uint64(1 << 63)
 
 
 def encode_keys(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
@@ -29,15 +31,54 @@ def encode_keys(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined])
 
 
-def decode_keys(keys: Sequence[bytes], kinds: Sequence[pa.DataType]) -> list[pa.Array]:
-    """Return the columns of keys made by `encode_keys`, with these types. For few keys: runs Python for each."""
-    columns: list[list[Any]] = [[] for _ in kinds]
-    for key in keys:
-        at = 0
-        for column, kind in zip(columns, kinds, strict=True):
-            value, at = _value_at(key, at, kind)
-            column.append(value)
-    return [_column(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+def decode_keys(keys: Any, kinds: Sequence[pa.DataType]) -> list[pa.Array]:
+    """Return the columns of keys made by `encode_keys`, with these types.
+
+    keys: a list of bytes, or an array. Raises ValueError or IndexError for keys of other columns.
+    """
+    column = keys if isinstance(keys, (pa.Array, pa.ChunkedArray)) else pa.array(keys, pa.large_binary())
+    data, offsets = as_bytes(column)
+    columns, ends = read_keys(data, offsets[:-1], kinds)
+    if (ends != offsets[1:]).any():
+        raise ValueError("a key does not end where its columns do")
+    return columns
+
+
+def read_keys(data: Bytes, starts: Numbers, kinds: Sequence[pa.DataType]) -> tuple[list[pa.Array], Numbers]:
+    """Return the columns of keys that begin at `starts`, and where each key ends; other bytes may follow."""
+    at, columns = starts, []
+    ends: Numbers | None = None
+    for kind in kinds:
+        has = data[at] != _NULL[0]
+        if is_text(kind):
+            ends = _text_ends(data) if ends is None else ends
+            column, at = _texts(data, at + 1, has, ends, kind)
+        else:
+            column, at = _numbers(data, at + 1, has, kind), at + 1 + 8 * has
+        columns.append(pc.if_else(pa.array(has), column, pa.scalar(None, kind)))
+    return columns, at
+
+
+def _text_ends(data: Bytes) -> Numbers:
+    """Return the places of two zero bytes; the first one behind the begin of a text is its end."""
+    return np.flatnonzero((data[:-1] == 0) & (data[1:] == 0))
+
+
+def _texts(data: Bytes, at: Numbers, has: Any, ends: Numbers, kind: pa.DataType) -> tuple[Any, Numbers]:
+    end = at.copy()
+    end[has] = ends[np.searchsorted(ends, at[has])]
+    plain = pc.replace_substring(gathered(data, at, end - at), b"\x00\xff", b"\x00")
+    return plain.cast(pa.binary()).cast(kind), end + 2 * has
+
+
+def _numbers(data: Bytes, at: Numbers, has: Any, kind: pa.DataType) -> Any:
+    whole = np.zeros(len(at), np.uint64)
+    whole[has] = data[at[has][:, None] + np.arange(8)].view(">u8").ravel()
+    if pa.types.is_uint64(kind):
+        return pa.array(whole)
+    numbers = pa.array(np.where(has, (whole ^ _SIGN).view(np.int64), 0))
+    width = pa.int32() if kind in (pa.date32(), pa.time32("s"), pa.time32("ms")) else None
+    return (numbers if width is None else numbers.cast(width)).cast(kind)
 
 
 def _value_at(key: bytes, at: int, kind: pa.DataType) -> tuple[Any, int]:
@@ -52,16 +93,6 @@ def _value_at(key: bytes, at: int, kind: pa.DataType) -> tuple[Any, int]:
     while key[(end := key.index(b"\x00", end)) + 1] == 0xFF:
         end += 2
     return key[at:end].replace(b"\x00\xff", b"\x00"), end + 2
-
-
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if is_text(kind):
-        return pa.array(values, pa.binary()).cast(kind)
-    if pa.types.is_uint64(kind):
-        return pa.array(values, kind)
-    numbers = pa.array(values, pa.int64())
-    width = pa.int32() if kind in (pa.date32(), pa.time32("s"), pa.time32("ms")) else None
-    return (numbers if width is None else numbers.cast(width)).cast(kind)
 
 
 def _encoded(table: pa.Table, name: str) -> Any:
@@ -111,6 +142,6 @@ def _big_endian(column: Any) -> Any:
     else:
         width = pa.int32() if kind in (pa.date32(), pa.time32("s"), pa.time32("ms")) else None
         signed = column.cast(width).cast(pa.int64()) if width is not None else column.cast(pa.int64())
-        numbers = signed.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64) ^ np.uint64(1 << 63)
+        numbers = signed.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64) ^ _SIGN
     data = np.ascontiguousarray(numbers.astype(">u8"))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(data), [None, pa.py_buffer(data)]).cast(pa.binary())

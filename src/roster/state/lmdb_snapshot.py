@@ -1,9 +1,9 @@
 """Reads of a store in LMDB. LMDB trusts its pages, so every read is checked here.
 
 Each entry has a checksum. A flipped bit can also hide an entry, so for a missing key both neighbours are checked, and
-in a scan the order. Each commit keeps the number of entries, the first and the last one, under a checksum too. Two
-kinds of damage stay undetected: entries at a page's end that a flipped bit in its header hides from reads by key, and
-an old version of a page that a flipped bit in another one brings back.
+in a scan the order. Each commit also stores the number of entries, and the first and last one, with a checksum. Two
+kinds of damage are not detected: a flipped bit in a page's header that hides entries at the page's end from reads by
+key, and a flipped bit in another page that makes an old version of a page current again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from roster.state.seals import SIZE, are_sound, opened
 from roster.state.store import Position, StoreDamagedError, Value
 
 LONGEST_KEY = 510
-"""Longest key that is stored as it is; one byte below LMDB's limit, so that a hashed one is known by its length."""
+"""Longest key that is stored unchanged; one byte below LMDB's limit, so a hashed key is recognised by its length."""
 
 _HASHED_PREFIX = LONGEST_KEY + 1 - hashlib.sha256().digest_size
 _LENGTH = struct.Struct("<I")

@@ -1,8 +1,8 @@
 """A store in LMDB: opens in a tenth of a millisecond, many processes read a consistent snapshot while one writes.
 
-A task opens it for each batch, and never keeps it over a fork. A directory must be on a local disk: LMDB maps its file
-into memory, which network file systems do not support. Keys of more than 510 bytes are kept under a hash, with the key
-beside the value; a scan orders keys that share their first 479 bytes by hash. The file never shrinks.
+A task opens it for each batch, and never keeps it open over a fork. The directory must be on a local disk: LMDB maps
+its file into memory, which network file systems do not support. Keys of more than 510 bytes are replaced by a hash, and
+stored with the value; a scan orders keys with the same first 479 bytes by hash. The file never shrinks.
 `roster.state.lmdb_snapshot` describes the damage that reads detect.
 """
 
@@ -200,7 +200,7 @@ class LmdbStore:
             reached = position() if callable(position) else position
             self._put_head(transaction, reached)
 
-    def stage(self, pending: Pending) -> None:
+    def keep(self, pending: Pending) -> None:
         """Keep a batch until it is known how its transaction ended. Raises PendingError if one is kept already."""
         with self._writing() as transaction:
             if transaction.get(PENDING, db=self._meta) is not None:

@@ -1,4 +1,4 @@
-"""Whole rows as values of a store, several in one value, written and read by columns.
+"""Rows as values of a store, several in one value, encoded and decoded by columns.
 
     4 bytes   fingerprint of the columns
     4 bytes   number of rows
@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.keys import is_text
+from roster.state.pieces import Numbers, cut, gathered, offsets_of, spread
 from roster.state.store import StateError, Value, ValueDamagedError
 
-Numbers = npt.NDArray[np.int64]
 _PREFIX = np.dtype([("fingerprint", "<u4"), ("count", "<u4")])
 _TIME = "time"
 
@@ -56,7 +56,7 @@ class RowLayout:
 
     @property
     def fingerprint(self) -> int:
-        """Fingerprint in front of values: values of other columns are refused."""
+        """Fingerprint at the beginning of a value; values with other columns are refused."""
         return zlib.crc32("\n".join(f"{field.name} {field.type}" for field in self.columns).encode())
 
     def appended(self, old: Sequence[Value], table: pa.Table, times: Numbers, places: Numbers) -> pa.Array:
@@ -72,11 +72,11 @@ class RowLayout:
         prefix = np.zeros(len(old), _PREFIX)
         prefix["fingerprint"], prefix["count"] = self.fingerprint, known.counts + counts
         parts = [
-            _cut(prefix, np.arange(len(old) + 1) * _PREFIX.itemsize),
+            cut(prefix, np.arange(len(old) + 1) * _PREFIX.itemsize),
             known.headers(),
-            _cut(headers, ends * self.header.itemsize),
+            cut(headers, ends * self.header.itemsize),
             known.payloads(),
-            _cut(payloads.buffers()[2] or b"", _offsets(payloads)[ends]),
+            cut(payloads.buffers()[2] or b"", offsets_of(payloads)[ends]),
         ]
         return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
@@ -101,7 +101,7 @@ class RowLayout:
             has = pa.array(headers[f"has {number}"].copy())
             if is_text(field.type):
                 column = texts.index(number)
-                plain = _gathered(known.data, begins[:, column], lengths[:, column + 1]).cast(field.type)
+                plain = gathered(known.data, begins[:, column], lengths[:, column + 1]).cast(field.type)
             else:
                 plain = _fixed(headers[f"value {number}"], field.type)
             columns.append(pc.if_else(has, plain, pa.scalar(None, field.type)))
@@ -117,7 +117,7 @@ class RowLayout:
             headers[f"has {number}"] = column.is_valid().to_numpy(zero_copy_only=False)
             if is_text(field.type):
                 plain = pc.fill_null(column.cast(pa.binary()).cast(pa.large_binary()), b"")
-                headers[f"value {number}"] = np.diff(_offsets(plain)).astype("<u4").view("V4")
+                headers[f"value {number}"] = np.diff(offsets_of(plain)).astype("<u4").view("V4")
                 payloads = pc.binary_join_element_wise(payloads, plain, pa.scalar(b"", pa.large_binary()))
             else:
                 headers[f"value {number}"] = _raw(column)
@@ -150,11 +150,11 @@ class _Values:
         return cls(data, starts, lengths, counts, size)
 
     def headers(self) -> Any:
-        return _gathered(self.data, self.starts + _PREFIX.itemsize, self.counts * self.size)
+        return gathered(self.data, self.starts + _PREFIX.itemsize, self.counts * self.size)
 
     def payloads(self) -> Any:
         skipped = np.minimum(self.lengths, _PREFIX.itemsize + self.counts * self.size)
-        return _gathered(self.data, self.starts + skipped, self.lengths - skipped)
+        return gathered(self.data, self.starts + skipped, self.lengths - skipped)
 
 
 def _is_decimal(kind: pa.DataType) -> bool:
@@ -183,26 +183,3 @@ def _raw(column: Any) -> Any:
 def _fixed(raw: Any, kind: Any) -> Any:
     width = pa.uint8() if pa.types.is_boolean(kind) else kind
     return pa.Array.from_buffers(width, len(raw), [None, pa.py_buffer(raw.tobytes())]).cast(kind)
-
-
-def spread(starts: Numbers, lengths: Numbers) -> Numbers:
-    """Return all numbers of ranges, one range after the other."""
-    ends = np.cumsum(lengths)
-    return np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)
-
-
-def _gathered(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> Any:
-    """Return pieces of data as binary values."""
-    return _cut(data[spread(starts, lengths)], np.concatenate([[0], np.cumsum(lengths)]))
-
-
-def _cut(data: Any, offsets: Numbers) -> Any:
-    """Return data as binary values that begin at these offsets; the last one is the end."""
-    content = pa.py_buffer(data.tobytes() if isinstance(data, np.ndarray) else data)
-    where = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, where, content])
-
-
-def _offsets(column: Any) -> Numbers:
-    whole = np.frombuffer(column.buffers()[1], np.int64) if len(column) else np.zeros(1, np.int64)
-    return whole[column.offset : column.offset + len(column) + 1]

@@ -1,11 +1,11 @@
 """Aggregates of each key by sessions of event time: rows of a key that follow each other within a gap.
 
-A single row is a session from its time to its time plus the gap. It joins open sessions of its key that it overlaps, as
-in Spark's `session_window`. A session is closed once the stream time has reached its end plus the grace period. The
-sessions depend only on the order of the partition's records.
+A single row is a session from its time to its time plus the gap. It is merged with open sessions of its key that it
+overlaps, as in Spark's `session_window`. A session is closed once the stream time has reached its end plus the grace
+period. The sessions depend only on the order of the partition's records.
 
     key of the state   encoded key columns: all open sessions of the key, each a fixed-width row
-    0x02, time, key    the key may have a session that ends then; written anew only when that time is over
+    0x02, time, key    the key may have a session that ends then; rewritten only when that time has passed
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NONE = np.iinfo(np.int64).max
 class SessionAggregation:
     """Aggregates by key and session: the operator of `aggregate(window=Window.session(…))`.
 
-    With `final` each session has one result, once it is closed; else each change of it has one, and results of sessions
-    that became a part of an earlier one are retracted.
+    With `final` each session has one result, when it is closed. Otherwise each change has a result, and results of
+    sessions that were merged into an earlier one are retracted.
     """
 
     keys: tuple[str, ...]
@@ -47,7 +47,7 @@ class SessionAggregation:
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """Columns that tell results apart."""
+        """Columns that identify a result."""
         return (START, *self.keys)
 
     @property
@@ -95,7 +95,7 @@ class SessionAggregation:
         place = np.concatenate([known.row_places, known.places, known.places])
         time = np.concatenate([clock.times[rows], old[START], old["last"]])
         came = np.concatenate([clock.at[rows], np.full(2 * count, clock.before)])
-        # At one time a session that is known begins before the rows and ends behind them.
+        # At equal times, the start of a known session sorts before the rows and its end after them.
         rank = np.repeat(np.array([1, 0, 2], np.int8), [len(rows), count, count])
         order = np.lexsort((rank, time, place))
         first = _first_of_sessions(place[order], time[order], came[order], rank[order], gap, grace)
@@ -138,8 +138,8 @@ class SessionAggregation:
 def _first_of_sessions(place: Times, time: Times, came: Times, rank: Any, gap: int, grace: int) -> Any:
     """Return where a session begins among rows by place and time.
 
-    A row joins what is before it unless that is closed when it comes, or a gap before it: then also no later row within
-    the gap comes in time, as such a row would join both.
+    A row is part of the session before it if it is within the gap and arrives before that session is closed. It also is
+    if a later row within the gap arrives in time, since that row merges both.
     """
     rows = len(place)
     first = np.ones(rows, np.bool_)
@@ -247,7 +247,7 @@ class _Known:
         count = np.bincount(places, minlength=len(self.keys))
         ends = np.full(len(self.keys), _NONE)
         np.minimum.at(ends, places, rows["last"] + gap)
-        # The note is early or right; it is written anew when its time is over, or for an earlier one.
+        # The noted end is never too late; it is rewritten when its time has passed, or for an earlier end.
         is_due = self.ends <= self.bound
         noted = np.where((self.ends == _NONE) | is_due | (ends < self.ends) | (count == 0), ends, self.ends)
         rows["ends"] = noted[places]

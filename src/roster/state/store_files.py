@@ -4,8 +4,8 @@
 (exclusive): LMDB's own locks are not used, as its robust mutexes do not work on every platform. flock locks end with
 the process that holds them, even by kill -9.
 
-A store is not synced to the disk at each write. That survives a crash of the process, but not of the machine: the
-marker has the id of the machine's boot, and a store of another boot that was not closed with `sync` is discarded.
+A store is not synced to the disk at each write, so it survives a crash of the process, but not of the machine. The
+marker has the id of the machine's boot; a store of another boot that was not closed with `sync` is discarded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Rows of two streams joined within a time: pairs with equal keys whose times differ by at most that.
+"""Join of two streams within a time: pairs of rows with equal keys whose times differ by at most that time.
 
 A row is late if it is older than the largest time of its own side by more than the grace period. All pairs of rows that
 are not late are found, whichever side comes first; they depend only on the order of each side's records. A row is kept
-until the other side's time has passed its own by the join's time and the grace period. Then no partner can arrive any
-more, and a left outer join sends a left row that had none.
+until the other side's time exceeds its own by the join's time plus the grace period. Then no partner can arrive any
+more, and a left outer join emits a left row that had none.
 
     0x03, bucket, key   rows of the left side; buckets are as long as the time of the join
     0x04, bucket, key   rows of the right side
@@ -35,7 +35,8 @@ from roster.state.event_time import (
     with_entries,
 )
 from roster.state.keys import encode_keys
-from roster.state.rows import RowLayout, spread
+from roster.state.pieces import spread
+from roster.state.rows import RowLayout
 from roster.state.store import Snapshot, StateError, Store
 
 OTHER = "other side: "
@@ -45,8 +46,9 @@ IS_OTHER = "other side"
 LEFT, RIGHT = 0, 1
 ROWS_KEYS = (b"\x03", b"\x04")
 PREFIX_LENGTH = 10
-"""Bytes in front of the key in the key of rows: of the side, and of the bucket."""
-_WAITING_KEY = b"\x05"
+"""Bytes before the encoded key in the key of rows: the side and the bucket."""
+WAITING_KEY = b"\x05"
+"""First byte of the keys of left rows that have had no partner."""
 _TIME_KEY = (b"\xffleft time", b"\xffright time")
 _NEIGHBOURS = np.array([-1, 0, 1])
 Chosen = npt.NDArray[np.bool_]
@@ -153,7 +155,7 @@ class StreamJoin:
         is_new = ~has_partner & (np.arange(len(has_partner)) >= known)
         over = is_new & (lefts.times < bound)
         changes |= dict.fromkeys(_waiting_keys(codes, lefts.codes, lefts.times, is_new & ~over), b"")
-        gone = [key for key, _ in store.scan(_WAITING_KEY, _WAITING_KEY + _encoded_number(bound)) if key not in changes]
+        gone = [key for key, _ in store.scan(WAITING_KEY, WAITING_KEY + _encoded_number(bound)) if key not in changes]
         changes |= dict.fromkeys(gone)
         without_key = left.table.filter(pa.array(left.fresh & ~left.has_key))
         alone = [lefts.table.filter(pa.array(over)), without_key, self._expired(gone, left.layout, store)]
@@ -346,7 +348,7 @@ def _row_keys(side: int, codes: Any, names: npt.NDArray[Any]) -> list[bytes]:
 def _waiting_keys(codes: Any, row_codes: Times, times: Times, chosen: Chosen) -> list[bytes]:
     """Return the keys under which the chosen rows wait for a partner, each once."""
     names = _unique(LEFT, row_codes[chosen], times[chosen])
-    return _keys(_WAITING_KEY, names["bucket"], codes, names["code"])
+    return _keys(WAITING_KEY, names["bucket"], codes, names["code"])
 
 
 def _keys(first: bytes, numbers: Times, codes: Any, row_codes: Times) -> list[bytes]:

@@ -123,7 +123,7 @@ class WindowedAggregation:
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """Columns that tell results apart."""
+        """Columns that identify a result."""
         return (START, *self.keys)
 
     @property

@@ -1,4 +1,4 @@
-"""The public test kit: a Kafka broker in the test's process or in one that can be killed, faults, and a clock."""
+"""The public test kit: a Kafka broker in the test's process, or in a process to kill; scripted faults and a clock."""
 
 from roster.testing.broker import BrokerProcess, quick_config, running_broker
 from roster.testing.embedded import EmbeddedBroker, GroupView

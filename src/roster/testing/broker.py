@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 def quick_config(data_dir: Path, **settings: Any) -> BrokerConfig:
-    """A configuration for tests: a port of the system's choice, and groups that do not wait for late joiners.
+    """Return a configuration for tests: a port that the system chooses, and groups that do not wait for late joiners.
 
-    `settings` are fields of BrokerConfig or of its parts; KitArgumentError for any other name.
+    `settings` are fields of BrokerConfig or of its parts. Raises KitArgumentError for any other name.
     """
     quick = BrokerConfig(data_dir=data_dir, port=0, coordinator=CoordinatorConfig(initial_rebalance_delay_ms=0))
     try:
@@ -41,9 +41,9 @@ def quick_config(data_dir: Path, **settings: Any) -> BrokerConfig:
 
 @contextlib.contextmanager
 def running_broker(data_dir: Path | None = None, **settings: Any) -> Iterator[Broker]:
-    """Run a broker in a thread; `settings` are those of BrokerConfig, e.g. `auto_create_topics=True`.
+    """Run a broker in a thread; `settings` are those of BrokerConfig, such as `auto_create_topics=True`.
 
-    Without a data directory a temporary one is used. `broker.bootstrap` is what clients need.
+    Without a data directory a temporary one is used. Clients connect to `broker.bootstrap`.
     """
     with contextlib.ExitStack() as stack:
         if data_dir is None:
@@ -83,7 +83,7 @@ class BrokerThread:
             self._end()
 
     def kill(self) -> None:
-        """End the broker as a crash does."""
+        """End the broker as in a crash."""
         try:
             self.run(self.broker.abort())
         finally:
@@ -91,16 +91,16 @@ class BrokerThread:
 
     def _end(self) -> None:
         with contextlib.suppress(TimeoutError):
-            self.run(self.loop.shutdown_default_executor())  # a thread may use the files still
+            self.run(self.loop.shutdown_default_executor())  # a thread may still use the files
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(START_SECONDS)
         self.loop.close()
 
 
 class BrokerProcess:
-    """`roster broker` as a process of its own, on a data directory that outlives it.
+    """`roster broker` as a process of its own, with a data directory that outlives it.
 
-    `start` may be called again after `kill` or `stop`; the port stays the same, so that clients find it again.
+    `start` may be called again after `kill` or `stop`; the port stays the same, so clients reconnect.
     """
 
     def __init__(self, data_dir: Path, *arguments: str) -> None:
@@ -119,7 +119,7 @@ class BrokerProcess:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start the broker and wait until it serves; RuntimeError with the last line of its log if it does not."""
+        """Start the broker and wait until it serves. Raises RuntimeError with the last line of its log if it fails."""
         program = [sys.executable, "-c", "from roster.cli import main; main()"]
         command = [*program, "broker", "--data", str(self.data_dir), "--listen", self.bootstrap]
         self.log.parent.mkdir(parents=True, exist_ok=True)

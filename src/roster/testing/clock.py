@@ -1,4 +1,4 @@
-"""An event loop whose clock a test may put forward."""
+"""An event loop whose clock a test can advance."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 
 
 class ClockLoop(asyncio.SelectorEventLoop):
-    """The loop of a broker under test: its clock is the system's, and whatever `advance` added."""
+    """Event loop of a broker under test; its clock is the system's plus the seconds of all `advance` calls."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ahead = 0.0
 
     def time(self) -> float:
-        """Seconds of the monotonic clock, with what was added."""
+        """Return the time of the advanced clock, in seconds."""
         return super().time() + self._ahead
 
     def advance(self, seconds: float) -> None:
-        """Put the clock forward; timers that are due then run at once, in the order of their deadlines."""
+        """Advance the clock; timers that are then due run at once, in the order of their deadlines."""
         self._ahead += seconds

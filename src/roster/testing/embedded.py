@@ -1,4 +1,4 @@
-"""A broker inside the test's own process, with a script of faults, a clock and the history of its groups."""
+"""A broker inside the test's process, with scripted faults, a clock, and the history of its groups."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ Produced: TypeAlias = (
 )
 
 WAIT_SECONDS = 60.0
-"""Default of everything that waits; on a loaded machine a client may take seconds for a rebalance."""
+"""Default timeout of the methods that wait; on a loaded machine a rebalance can take seconds."""
 _LOOK_AGAIN_SECONDS = 0.2
 _DEFAULTS = {"min_session_timeout_ms": 1, "fetch_session_slots": 0}
-"""Without fetch sessions every Fetch names its topics, so that a fault can be about one of them."""
+"""Without fetch sessions every Fetch names its topics, so a fault can match one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as it is now; `members` are the client ids, or instance ids of static members, in order of joining."""
+    """State of a group; `members` are client ids, or instance ids of static members, in the order of joining."""
 
     state: str
     generation: int
@@ -64,10 +64,10 @@ class GroupView:
 class EmbeddedBroker:
     """A Kafka broker for tests, in a thread; any Kafka client connects to `bootstrap`.
 
-    `settings` are those of a broker, by the names in the table of the reference. Groups do not wait for
-    late joiners, short session timeouts are allowed, and there are no fetch sessions, unless they say otherwise.
-    Without `data_dir` a temporary directory is used. Use it as a context manager, or call `start` and `stop`.
-    KitArgumentError for wrong settings.
+    `settings` are the broker's, by their names in the table of the reference. Unless they say otherwise, groups do not
+    wait for late joiners, short session timeouts are allowed, and there are no fetch sessions. Without `data_dir` a
+    temporary directory is used. Use it as a context manager, or call `start` and `stop`. Raises KitArgumentError for
+    invalid settings.
     """
 
     __test__ = False
@@ -82,13 +82,13 @@ class EmbeddedBroker:
         self._thread: BrokerThread | None = None
         self._names = itertools.count(1)
         self._held: socket.socket | None = None
-        """Keeps the port while the broker is down: another process could be given it for a connection."""
+        """Keeps the port while the broker is down; otherwise another process could get it."""
 
     # Life
 
     @property
     def bootstrap(self) -> str:
-        """The address as clients' `bootstrap.servers` wants it; it stays the same over restarts."""
+        """The address for clients' `bootstrap.servers`; a restart does not change it."""
         return (
             self._running.broker.bootstrap if self._thread is not None else f"{self._config.host}:{self._config.port}"
         )
@@ -105,7 +105,7 @@ class EmbeddedBroker:
         return self._thread
 
     def start(self) -> Self:
-        """Start the broker on its data and wait until its groups are loaded; starting one that runs does nothing."""
+        """Start the broker with its data and wait until its groups are loaded; no effect if it runs."""
         if self._thread is None:
             self._history.restarted()
             thread = BrokerThread(self._config, Hooks(self._faults.intercept, self._history.observe))
@@ -117,14 +117,14 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Stop as SIGTERM does: what was written is flushed; stopping twice is no error."""
+        """Stop as on SIGTERM: flush what was written. Stopping twice is no error."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.__exit__(None, None, None)
             self._hold_port()
 
     def kill(self) -> None:
-        """End as a crash of the coordinator does: connections break, nothing is answered; the data stays."""
+        """End as in a crash: connections break and no request is answered; the data stays."""
         thread, self._thread = self._running, None
         thread.kill()
         self._hold_port()
@@ -132,7 +132,7 @@ class EmbeddedBroker:
     def _hold_port(self) -> None:
         self._held = socket.socket(socket.AF_INET6 if ":" in self._config.host else socket.AF_INET)
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # clients are refused all the same
+        with contextlib.suppress(OSError):  # clients are refused in any case
             self._held.bind((self._config.host, self._config.port))
 
     def _release_port(self) -> None:
@@ -141,7 +141,7 @@ class EmbeddedBroker:
             self._held = None
 
     def restart(self) -> None:
-        """Kill the broker and start it on the same port and data; clients find it again by themselves."""
+        """Kill the broker and start it with the same port and data; clients reconnect by themselves."""
         self.kill()
         self.start()
 
@@ -176,17 +176,17 @@ class EmbeddedBroker:
         drop: bool | Phase = False,
         disconnect: bool | Phase = False,
     ) -> Fault:
-        """Script a fault for requests to come; KitArgumentError for arguments that make no sense.
+        """Script a fault for future requests. Raises KitArgumentError for invalid arguments.
 
-        api: its name in the protocol guide ("JoinGroup") or its key.
+        api: name in the protocol guide ("JoinGroup") or API key.
         group, topic, member, client_id: only requests with this group, topic, member id or instance id, client id.
         node: id of the broker; there is one.
-        times: how many requests meet it, None for all until it is removed. after: how many pass before.
+        times: how many requests it affects, None for all until it is removed. after: how many pass before the first.
         delay: seconds to wait before the request is handled.
         reply: an error code by name or number, a response, or a function from the request to one. The request is not
         carried out.
-        drop: True or "request": the request is not carried out and the connection stays silent, as if the network lost
-        it; "reply": it is carried out, the client does not learn of it.
+        drop: True or "request": the request is not carried out and never answered, as if the network lost it;
+        "reply": it is carried out, but not answered.
         disconnect: likewise, and the connection is closed.
         """
         if node is not None and node != self._config.node_id:
@@ -211,10 +211,10 @@ class EmbeddedBroker:
     # Time
 
     def advance(self, seconds: float) -> None:
-        """Put the broker's clock forward: sessions, rebalance timeouts and waits that end by then end now.
+        """Advance the broker's clock: sessions, rebalance timeouts and waits that end by then end now.
 
-        Clients have their own clocks: a session that is shorter than `seconds` ends although its client is alive,
-        which then joins again. Wall-clock times (of records, retention) stay.
+        Clients have their own clocks: a session shorter than `seconds` ends although its client is alive; the client
+        then rejoins. Wall-clock times (of records, retention) do not change.
         """
         if seconds < 0:
             raise KitArgumentError(f"seconds={seconds}: a monotonic clock does not go back")
@@ -226,10 +226,10 @@ class EmbeddedBroker:
         thread.run(put_forward())
 
     def expire_session(self, group: str, member: str) -> None:
-        """End the session of one member, as if its heartbeats had stopped; KitArgumentError if there is none.
+        """End the session of one member, as if its heartbeats had stopped. Raises KitArgumentError if there is none.
 
-        member: its client id, instance id or member id. While its JoinGroup or SyncGroup waits a member cannot expire,
-        in Kafka either: that is waited for.
+        member: its client id, instance id or member id. As in Kafka, a member cannot expire while its JoinGroup or
+        SyncGroup waits; the method waits for that.
         """
 
         async def expire() -> bool:
@@ -250,7 +250,7 @@ class EmbeddedBroker:
     # Groups
 
     def group(self, group: str) -> GroupView:
-        """Return a group as it is now; one that does not exist is Dead, as in Kafka."""
+        """Return the present state of a group; a group that does not exist is Dead, as in Kafka."""
 
         async def look() -> GroupView:
             return _view(self._services.group_coordinator.coordinator.group(group))
@@ -266,9 +266,9 @@ class EmbeddedBroker:
         generation: int | None = None,
         timeout: float = WAIT_SECONDS,
     ) -> GroupView:
-        """Wait until a group is in a state, with so many members and at least a generation; return it.
+        """Wait until a group is in `state`, with `members` members and at least `generation`; return the group.
 
-        KitTimeoutError after `timeout` seconds, with the state it is in and its last rebalance.
+        Raises KitTimeoutError after `timeout` seconds, with the group's state and its last rebalance.
         """
         states = [each.value for each in GroupState]
         if state not in states:
@@ -298,7 +298,8 @@ class EmbeddedBroker:
     ) -> Rebalance:
         """Wait until every member of the newest generation has its assignment; return the rebalance.
 
-        A group is Stable before that: once the leader's assignment is stored. KitTimeoutError after `timeout` seconds.
+        A group is Stable earlier, when the leader's assignment is stored. Raises KitTimeoutError after `timeout`
+        seconds.
         """
 
         def there() -> bool:
@@ -318,7 +319,7 @@ class EmbeddedBroker:
         return self._history.of(group)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the offsets a group has committed."""
+        """Return the committed offsets of a group."""
         request = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group, topics=None)])
         response = self._ask(request, OffsetFetchResponse)
         return {
@@ -332,7 +333,7 @@ class EmbeddedBroker:
     def wait_for_commit(
         self, group: str, topic: str, offset: int, *, partition: int = 0, timeout: float = WAIT_SECONDS
     ) -> None:
-        """Wait until a group has committed at least an offset; KitTimeoutError after `timeout` seconds."""
+        """Wait until a group has committed at least `offset`. Raises KitTimeoutError after `timeout` seconds."""
         where = TopicPartition(topic, partition)
         self._wait(
             lambda: self.committed(group).get(where, -1) >= offset,
@@ -347,7 +348,8 @@ class EmbeddedBroker:
     def create_topic(self, name: str | None = None, partitions: int = 1, **settings: str | int) -> str:
         """Create a topic and return its name, a new one if none is given.
 
-        settings: Kafka's topic settings with underscores: `max_message_bytes=100`. A RefusedError has Kafka's reason.
+        settings: Kafka's topic settings with underscores: `max_message_bytes=100`. Raises RefusedError with Kafka's
+        reason.
         """
         chosen = f"topic-{next(self._names)}" if name is None else name
 
@@ -361,7 +363,8 @@ class EmbeddedBroker:
     def produce(self, topic: str, records: Iterable[Produced], *, partition: int | None = None) -> None:
         """Write records, durably; a record is a value, or a key and a value. Text is UTF-8, a mapping becomes JSON.
 
-        Without `partition` a key decides as in Kafka's clients (murmur2), and records without a key go around.
+        Without `partition` the key decides, as in Kafka's clients (murmur2); records without a key go to the partitions
+        in turn.
         """
         rows = [as_record(each, wall_ms()) for each in records]
         count = len(self._running.run(self._topic(topic)).logs)
@@ -403,7 +406,10 @@ class EmbeddedBroker:
         return self._running.run(read())
 
     def wait_for_records(self, topic: str, count: int, *, timeout: float = WAIT_SECONDS) -> list[StoredRecord]:
-        """Wait until a topic has at least so many committed records and return them; KitTimeoutError if it has not."""
+        """Wait until a topic has at least `count` committed records; return them.
+
+        Raises KitTimeoutError after `timeout` seconds.
+        """
         found: list[StoredRecord] = []
 
         def there() -> bool:
@@ -430,7 +436,7 @@ class EmbeddedBroker:
         return None if found is None else found.name
 
     def _ask(self, request: Message, kind: type[Any], version: int | None = None) -> Any:
-        """Have the broker handle a request without a connection: no fault meets it."""
+        """Let the broker handle a request without a connection; faults do not affect it."""
         key = ApiKey(request.__table__.key or 0)
         header = RequestHeader(key, API_VERSIONS[key].high if version is None else version, 0, "roster.testing")
         response = self._running.run(HANDLERS[key](self._services, Call(header, request, "127.0.0.1")))
@@ -442,7 +448,7 @@ class EmbeddedBroker:
             self._changes.notify_all()
 
     def _wait(self, there: Callable[[], bool], timeout: float, missing: Callable[[], str]) -> None:
-        """Wait until something holds, looking again whenever a group or a fault changes."""
+        """Wait until `there` returns True; it is called whenever a group or a fault changes."""
         end = time.monotonic() + timeout
         while not there():
             left = end - time.monotonic()
@@ -453,7 +459,7 @@ class EmbeddedBroker:
 
 
 def _member(coordinator: Coordinator, group_id: str, name: str) -> Member:
-    """Return the member with a client id, instance id or member id; KitArgumentError if there is none."""
+    """Return the member with a client id, instance id or member id. Raises KitArgumentError if there is none."""
     group = coordinator.group(group_id)
     if group is None:
         raise unknown("group", group_id, coordinator.group_ids())

@@ -9,15 +9,15 @@ from roster._errors import RosterError
 
 
 class KitArgumentError(RosterError, ValueError):
-    """A wrong argument; the message names it and what is possible instead."""
+    """An invalid argument; the message names it and the possible values."""
 
 
 class KitTimeoutError(RosterError, TimeoutError):
-    """What a test waited for did not happen; the message says what was seen instead."""
+    """The awaited state was not reached in time; the message has the present state."""
 
 
 def unknown(kind: str, given: object, known: Iterable[str]) -> KitArgumentError:
-    """Return the error for a name that is not one of `known`, with near matches."""
+    """Return the error for a name that is not in `known`, with similar names."""
     names = sorted(known)
     lower = {name.lower(): name for name in names}
     near = difflib.get_close_matches(str(given).lower(), lower, 3, 0.5)

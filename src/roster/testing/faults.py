@@ -1,6 +1,7 @@
-"""Scripted faults: chosen requests are refused, answered late, not at all, or by a closed connection.
+"""Scripted faults: selected requests are refused, answered late or never, or their connection is closed.
 
-A fault stands in for the handler of the requests it matches (`roster.broker.hooks`); the broker knows nothing of it.
+A fault replaces the handler of the requests that it matches (`roster.broker.hooks`); the broker knows nothing of
+faults.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PHASES = ("request", "reply")
 
 @dataclass(slots=True, eq=False)
 class Fault:
-    """A fault as it was scripted; `hits` is the number of requests that met it."""
+    """A scripted fault; `hits` is the number of requests that it has affected."""
 
     api: ApiKey
     group: str | None
@@ -52,11 +53,11 @@ class Fault:
     hits: int = 0
 
     def remove(self) -> None:
-        """Take the fault away; requests that already met it stay as they are. Removing twice is no error."""
+        """Remove the fault; requests that it already affected stay affected. Removing twice is no error."""
         self.faults.remove(self)
 
     def wait_hit(self, times: int = 1, timeout: float = 60.0) -> None:
-        """Wait until so many requests have met the fault; KitTimeoutError after `timeout` seconds."""
+        """Wait until the fault has affected `times` requests. Raises KitTimeoutError after `timeout` seconds."""
         self.faults.wait(lambda: self.hits >= times, timeout, lambda: f"{self} was met {self.hits} times, not {times}")
 
     def __enter__(self) -> Self:
@@ -68,7 +69,7 @@ class Fault:
         self.remove()
 
     def matches(self, call: Call[Any]) -> bool:
-        """Return True if the fault is about this request, whatever its count says."""
+        """Return True if the request matches, regardless of `times` and `after`."""
         message = call.message
         return (
             call.header.api_key == self.api
@@ -79,7 +80,7 @@ class Fault:
         )
 
     async def handle(self, services: Services, call: Call[Any]) -> Message | None:
-        """Handle a request in place of its handler."""
+        """Handle a request instead of its handler."""
         if self.delay:
             await asyncio.sleep(self.delay)
         if self.disconnect == "request":
@@ -95,13 +96,13 @@ class Fault:
             raise CloseConnection(f"a scripted fault: the reply to {self.api.name}")
         if self.silent == "reply":
             await _for_ever()
-        if self.error is not None and response is not None:  # without brokers a client could not ask again
+        if self.error is not None and response is not None:  # a client needs brokers in it to retry
             refuse_items(response, self.error)
         return response
 
 
 class Faults:
-    """The faults of one broker, in the order they were scripted: a request meets the first that matches it."""
+    """The faults of one broker, in the order of scripting; the first one that matches a request affects it."""
 
     def __init__(
         self, changed: Callable[[], None], wait: Callable[..., None], name_of: Callable[[bytes], str | None]
@@ -116,12 +117,12 @@ class Faults:
         return iter(list(self._faults))
 
     def add(self, fault: Fault) -> None:
-        """Add a fault behind the others."""
+        """Add a fault after the others."""
         with self._lock:
             self._faults.append(fault)
 
     def remove(self, fault: Fault) -> None:
-        """Take a fault away."""
+        """Remove a fault."""
         with self._lock:
             if fault in self._faults:
                 self._faults.remove(fault)
@@ -132,7 +133,7 @@ class Faults:
         return {self._name_of(item.topic_id) for item in items if any(getattr(item, "topic_id", b""))}
 
     def intercept(self, call: Call[Any]) -> Handler | None:
-        """Return the handler of the fault that a request meets, or None; called by the broker."""
+        """Return the handler of the fault that affects a request, or None; called by the broker."""
         if not self._faults:
             return None
         with self._lock:
@@ -166,7 +167,7 @@ def make_fault(
     drop: bool | Phase,
     disconnect: bool | Phase,
 ) -> Fault:
-    """Check the arguments of a fault and make it; KitArgumentError names what is wrong."""
+    """Check the arguments of a fault and create it. Raises KitArgumentError that names the invalid one."""
     key = _api(api)
     if times is not None and times < 1:
         raise KitArgumentError(f"times={times}: must be at least 1, or None for every request")
@@ -208,7 +209,7 @@ def _phase(name: str, value: bool | str) -> Phase | None:
 
 
 def _reply(key: ApiKey, reply: str | int | Reply | None) -> tuple[ErrorCode | None, Reply | None]:
-    """Return the error code or the response that a fault answers with."""
+    """Return the error code or the response with which a fault answers."""
     if reply is None:
         return None, None
     if isinstance(reply, Message):
@@ -233,14 +234,14 @@ async def _for_ever() -> None:
 
 
 class _Names:
-    """Reads names out of requests, wherever in a request they are."""
+    """Finds names in requests, in whatever field they are."""
 
     def __init__(self, plain: tuple[str, ...], lists: dict[str, tuple[str, ...]]) -> None:
         self._plain = plain
         self._lists = lists
 
     def applies(self, key: ApiKey) -> bool:
-        """Return True if requests of this kind have such a name."""
+        """Return True if requests of this API have such a name."""
         fields = dict(request_class(key).__table__.fields)
         return any(name in fields for name in (*self._plain, *self._lists))
 

@@ -1,4 +1,4 @@
-"""The history of a broker's groups: every rebalance, with its causes, its members and their assignments."""
+"""The history of a broker's groups: every rebalance with its causes, members and assignments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One generation of a group, and how it came about."""
+    """One generation of a group, and what caused it."""
 
     group: str
     generation: int
@@ -50,13 +50,13 @@ class Rebalance:
     """Member id of the leader."""
     members: tuple[GroupMember, ...]
     joined: tuple[str, ...]
-    """Members that were not in the generation before."""
+    """Members that were not in the previous generation."""
     left: tuple[str, ...]
-    """Members of the generation before that are gone."""
+    """Members of the previous generation that are not in this one."""
     causes: tuple[str, ...]
-    """Why the group rebalanced, the first cause first: who joined, left, was expired, or rejoined with what reason."""
+    """Why the group rebalanced, in order: which member joined, left, expired, or rejoined, and the reason it gave."""
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
-    """What each member was given, by member id; a member is missing until it has its answer."""
+    """The assignment of each member, by member id; a member is missing until it has received its assignment."""
 
     @property
     def is_complete(self) -> bool:
@@ -64,7 +64,7 @@ class Rebalance:
         return len(self.assignments) == len(self.members)
 
     def assigned_to(self, client_id: str) -> Assignment:
-        """Return what the members with a client id (or instance id) were given, together."""
+        """Return the partitions of all members with a client id (or instance id)."""
         ids = [each.member_id for each in self.members if client_id in (each.client_id, each.instance_id)]
         given: dict[str, tuple[int, ...]] = {}
         for member_id in ids:
@@ -84,7 +84,7 @@ class Rebalance:
 
 
 class RebalanceHistory:
-    """Watches the events of a group coordinator and remembers its rebalances; read from any thread."""
+    """Observes the events of a group coordinator and records its rebalances; may be read from any thread."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -92,9 +92,9 @@ class RebalanceHistory:
         self._rebalances: dict[str, list[Rebalance]] = {}
         self._causes: dict[str, list[str]] = {}
         self._requests: dict[int, tuple[str, str]] = {}
-        """Group and member id of each JoinGroup and SyncGroup that has no reply yet, by token."""
+        """Group and member id of each JoinGroup and SyncGroup without a reply, by token."""
         self._known: dict[str, dict[str, str]] = {}
-        """Each group's members by member id: what they are called."""
+        """Client id or instance id of each group's members, by member id."""
         self._was: dict[str, GroupState] = {}
 
     def of(self, group: str) -> list[Rebalance]:
@@ -108,7 +108,7 @@ class RebalanceHistory:
             return sorted(self._rebalances)
 
     def restarted(self) -> None:
-        """Forget requests under way: another coordinator counts its own."""
+        """Forget requests without a reply; a new coordinator numbers its own from the start."""
         with self._lock:
             self._requests.clear()
             self._was.clear()
@@ -116,9 +116,9 @@ class RebalanceHistory:
                 causes.clear()
 
     def observe(self, coordinator: Coordinator, event: Event, effects: Effects) -> None:
-        """Take an event of the coordinator into account; called by the broker (`roster.broker.hooks`)."""
+        """Record an event of the coordinator; called by the broker (`roster.broker.hooks`)."""
         if isinstance(event, RequestReceived) and not isinstance(event.message, _REBALANCING):
-            return  # heartbeats and commits change no group; they are many
+            return  # heartbeats and commits are frequent and change no group
         with self._lock:
             self._look_at(coordinator, event)
             for reply in effects.replies:
@@ -153,7 +153,7 @@ class RebalanceHistory:
         self._known[group_id], self._was[group_id] = there, group.state
 
     def _joined(self, group: Group | None, response: JoinGroupResponse) -> None:
-        """Begin a generation with the first reply that announces it."""
+        """Begin a generation at the first JoinGroup reply that has it."""
         if group is None or response.error_code != ErrorCode.NONE:
             return
         self._was[group.group_id] = group.state
@@ -163,7 +163,7 @@ class RebalanceHistory:
             for each in group.members.values()
         )
         if past and past[-1].generation == response.generation_id and _ids(members) & _ids(past[-1].members):
-            return  # a group that was deleted meanwhile begins at generation 1 again, with other members
+            return  # the group was deleted meanwhile and starts at generation 1 with other members
         before = {each.member_id for each in past[-1].members} if past else set()
         now = {each.member_id for each in members}
         past.append(
@@ -185,7 +185,7 @@ class RebalanceHistory:
             return
         try:
             decoded = decode_assignment(response.assignment) if response.assignment else None
-        except WireError:  # not a consumer's
+        except WireError:  # the member is not a consumer
             decoded = None
         topics = decoded.assigned_partitions if decoded is not None else ()
         given = {each.topic: tuple(each.partitions) for each in topics if each.partitions}
@@ -199,7 +199,7 @@ def _ids(members: tuple[GroupMember, ...]) -> set[str]:
 def _cause(
     event: RequestReceived | TimerExpired[TimerName], before: Mapping[str, str], after: Mapping[str, str]
 ) -> str:
-    """Return what an event means to its group, in words; empty if it is no cause of a rebalance."""
+    """Describe an event as the cause of a rebalance; "" if it is none."""
     if isinstance(event, TimerExpired):
         gone = ", ".join(before[member_id] for member_id in before if member_id not in after)
         if event.name.kind is TimerKind.SYNC:

@@ -1,4 +1,4 @@
-"""Records as a test writes and reads them."""
+"""Records that a test writes and reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StoredRecord:
 
 
 def as_record(given: Any, now_ms: int) -> Record:
-    """Return the record a test gave as a value, or as a key and a value."""
+    """Return the record for a value, or for a key and a value, that a test produces."""
     if isinstance(given, tuple):
         if len(given) != _KEY_AND_VALUE:
             raise KitArgumentError(f"a record is a value, or a key and a value; not {given!r}")
@@ -59,7 +59,7 @@ def _bytes(given: Any) -> bytes | None:
 
 
 def committed_records(log: PartitionLog, partition: int) -> Iterator[StoredRecord]:
-    """Yield the records that a reader of committed records gets."""
+    """Yield the records that a `read_committed` consumer gets."""
     end = log.last_stable_offset
     aborted = list(log.producers.aborted)
     for header, batch in log.batches():
@@ -79,7 +79,7 @@ def committed_records(log: PartitionLog, partition: int) -> Iterator[StoredRecor
 
 
 def partition_for(record: Record, number: int, partitions: int) -> int:
-    """Return the partition of the record with this number: by its key as Kafka's Java client does, else in turn."""
+    """Return the partition of a record: by its key as in Kafka's Java client, without a key by its `number` in turn."""
     if record.key is None:
         return number % partitions
     return (murmur2(record.key) & 0x7FFFFFFF) % partitions

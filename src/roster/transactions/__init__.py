@@ -1,4 +1,4 @@
-"""The transaction coordinator (KIP-98, KIP-890) as a state machine without I/O and clock."""
+"""The transaction coordinator (KIP-98, KIP-890), as a state machine without I/O or clock."""
 
 from roster.transactions.config import TransactionConfig
 from roster.transactions.coordinator import REQUEST_HANDLERS, TransactionCoordinator

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, and what Produce and TxnOffsetCommit of version 2 add by themselves."""
+"""AddPartitionsToTxn, AddOffsetsToTxn, and partitions that Produce and TxnOffsetCommit add (transactions version 2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRODUCER_FENCED_FROM = 2
 
 
 def add_partitions(rt: Runtime, event: RequestReceived, request: AddPartitionsToTxnRequest) -> None:
-    """Add the partitions that a client named; the shell has refused those that do not exist."""
+    """Add the partitions that a client named; the shell has already refused those that do not exist."""
     topics = request.v3_and_below_topics
 
     def answer(error: ErrorCode) -> None:

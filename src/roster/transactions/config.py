@@ -12,7 +12,7 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """Limits and delays; times are milliseconds. Raises ValueError for a setting that makes no sense."""
+    """Limits and delays; times are in ms. Raises ValueError for an invalid setting."""
 
     partitions: Annotated[
         int,

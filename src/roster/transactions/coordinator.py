@@ -51,11 +51,11 @@ REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], None]] = 
     DescribeTransactionsRequest: describe_transactions,
     ListTransactionsRequest: list_transactions,
 }
-"""Handler of each request that RequestReceived may carry."""
+"""Handler of each request in RequestReceived."""
 
 GRACE_MS = 10_000
-"""Least time an open transaction gets after loading: its client has to find the broker again. Apache Kafka
-looks for old ones that long after its start."""
+"""Minimum time that an open transaction gets after loading, so that its client can reconnect. Apache Kafka first checks
+for timed-out transactions as long after its start."""
 BUSY_MS = 100
 """Delay before a timeout is checked again while the state of its transaction is being written."""
 
@@ -139,7 +139,7 @@ class TransactionCoordinator:
             self._rt.set_timer(name, self._rt.now + BUSY_MS)
 
     def _expire_ids(self, partition: int) -> None:
-        """Forget the transactional ids of a partition that were not used for long."""
+        """Remove the transactional ids of a partition that have not been used for their expiration time."""
         rt = self._rt
         if not rt.loaded.get(partition):
             return
@@ -200,7 +200,7 @@ class TransactionCoordinator:
         self._rt.loaded.pop(event.partition, None)
 
     def _unload(self, partition: int) -> None:
-        """Answer the requests under way NOT_COORDINATOR and drop the transactional ids of a partition."""
+        """Drop the transactional ids of a partition; answer their open requests with NOT_COORDINATOR."""
         rt = self._rt
         if partition not in rt.loaded:
             return

@@ -1,7 +1,7 @@
-"""EndTxn, and the aborts that the coordinator decides on: a producer that is fenced, a transaction that took too long.
+"""EndTxn, and aborts by the coordinator: of a fenced producer, and of a transaction that exceeded its timeout.
 
-The answer is sent when the decision is durable; markers and completion follow. With version 2 of the protocol
-(EndTxn v5, KIP-890) every end gives the producer a new epoch, which the markers carry into the partitions.
+The response is sent when the decision is durable; markers and completion follow. In transactions version 2 (EndTxn v5,
+KIP-890) every end gives the producer a new epoch, which is also in the markers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRODUCER_FENCED_FROM = 2
 
 
 def end_transaction(rt: Runtime, event: RequestReceived, request: EndTxnRequest) -> None:
-    """Commit or abort; a repeated request gets the first answer, or CONCURRENT_TRANSACTIONS until it is complete."""
+    """Commit or abort. A repeated request gets the same answer, CONCURRENT_TRANSACTIONS until the end is complete."""
     _end(rt, event, request, None)
 
 
@@ -75,7 +75,7 @@ def _decide_v1(transaction: Transaction, request: EndTxnRequest) -> ErrorCode | 
 
 
 def _decide_v2(transaction: Transaction, request: EndTxnRequest) -> ErrorCode | _Prepare:
-    if transaction.is_changing:  # before the epochs: the client may have that of its next transaction
+    if transaction.is_changing:  # checked before the epoch: the client may already use that of its next transaction
         return ErrorCode.CONCURRENT_TRANSACTIONS
     current = transaction.current
     after_rotation = (
@@ -93,7 +93,7 @@ def _decide_v2(transaction: Transaction, request: EndTxnRequest) -> ErrorCode | 
         return _PREPARE
     if is_repeat:
         return _repeated(current.state, committed=request.committed)
-    return ErrorCode.INVALID_TXN_STATE if request.committed else _PREPARE  # the abort of nothing: a new epoch
+    return ErrorCode.INVALID_TXN_STATE if request.committed else _PREPARE  # an abort at rest: a new epoch
 
 
 def _repeated(state: TransactionState, *, committed: bool) -> ErrorCode:
@@ -103,7 +103,7 @@ def _repeated(state: TransactionState, *, committed: bool) -> ErrorCode:
 
 
 def _answer(rt: Runtime, event: RequestReceived, error: ErrorCode, decided: Metadata | None = None) -> None:
-    """Answer EndTxn; with the producer id and epoch of the next transaction if this one is decided."""
+    """Answer EndTxn, with the producer id and epoch of the next transaction if this one is decided."""
     if error is ErrorCode.PRODUCER_FENCED and event.api_version < PRODUCER_FENCED_FROM:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
     response = EndTxnResponse(error_code=error)
@@ -115,7 +115,7 @@ def _answer(rt: Runtime, event: RequestReceived, error: ErrorCode, decided: Meta
 
 
 def fence(rt: Runtime, transaction: Transaction, then: Continuation) -> None:
-    """Abort an open transaction with an epoch its producer has not got; `then` runs when that is durable."""
+    """Abort an open transaction with an epoch that its producer does not have; `then` runs when that is durable."""
     following = change.prepare(
         transaction.current, commit=False, client_version=CLIENT_V2, new_producer_id=None, wall_ms=rt.wall_ms
     )

@@ -1,4 +1,4 @@
-"""Events, timers and effects of the transaction coordinator; its interface, with those of `coordinator_common`."""
+"""Events, timers and effects of the transaction coordinator: with `coordinator_common.events`, its interface."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TimerKind(Enum):
 
     TRANSACTION_TIMEOUT = "transaction timeout"
     COMPLETION = "completion"
-    """Next attempt to store that a transaction is complete."""
+    """Next attempt to write the record of a complete transaction."""
     ID_EXPIRATION = "id expiration"
     """Next check of the transactional ids of one partition of `__transaction_state`."""
 
@@ -50,7 +50,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdGiven:
-    """The producer id asked for by `Effects.producer_ids`, None if there is none to be had."""
+    """A producer id requested in `Effects.producer_ids`; None if none could be allocated."""
 
     number: int
     producer_id: int | None
@@ -102,5 +102,5 @@ class Effects:
     writes: list[Write] = field(default_factory=list)
     markers: list[WriteMarkers] = field(default_factory=list)
     producer_ids: list[int] = field(default_factory=list)
-    """Numbers of the new producer ids asked for."""
+    """Numbers of the requests for a new producer id."""
     timers: list[TimerEffect] = field(default_factory=list)

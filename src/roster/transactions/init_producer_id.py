@@ -16,7 +16,7 @@ PRODUCER_FENCED_FROM = 4
 
 
 def init_producer_id(rt: Runtime, event: RequestReceived, request: InitProducerIdRequest) -> None:
-    """Give the client its next epoch; an open transaction is aborted first (CONCURRENT_TRANSACTIONS until it is)."""
+    """Give the client its next epoch. An open transaction is aborted first; CONCURRENT_TRANSACTIONS until then."""
     transactional_id = request.transactional_id
     if not transactional_id or (request.producer_id == NONE) != (request.producer_epoch == NONE):
         _refuse(rt, event, ErrorCode.INVALID_REQUEST)
@@ -57,7 +57,7 @@ def _initialize(
 
 
 def _check(transaction: Transaction, request: InitProducerIdRequest) -> ErrorCode:
-    """Return the error for a producer that is not the one of the transactional id, or for a bad moment."""
+    """Return the error if another change is in progress, or if the producer is not the transactional id's."""
     current = transaction.current
     is_known = (
         request.producer_id in (NONE, current.producer_id)

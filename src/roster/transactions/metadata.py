@@ -1,7 +1,7 @@
-"""What the coordinator knows of one transactional id, and how it changes.
+"""State of a transactional id, and its changes.
 
-A `Metadata` is what one record of `__transaction_state` holds. Each function below returns the next one; it counts when
-its record is durable, and until then every other request is answered CONCURRENT_TRANSACTIONS.
+A `Metadata` is the content of one record of `__transaction_state`. Each function below returns the next one. It takes
+effect when its record is durable; until then every other request is answered CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from roster.wire import ErrorCode
 NONE = -1
 """No producer id, epoch or time."""
 LAST_EPOCH = 2**15 - 2
-"""The last epoch a client gets; one more fences it, after which it needs another producer id."""
+"""The last epoch that a client gets. One more fences it; the client then needs another producer id."""
 CLIENT_V1, CLIENT_V2 = 0, 2
-"""Protocol of the client that ended a transaction, as the records have it: without and with the bump of KIP-890."""
+"""Transactions version of the client that ended a transaction, as in the records: without, with KIP-890's new epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +30,10 @@ class Metadata:
     producer_id: int
     producer_epoch: int = NONE
     last_epoch: int = NONE
-    """The client's epoch before this one: with it a repeated InitProducerId is recognised. Not stored."""
+    """The client's previous epoch, to recognise a repeated InitProducerId. Not stored."""
     previous_producer_id: int = NONE
     next_producer_id: int = NONE
-    """Id that the client gets when the transaction is complete, since the epochs of this one are used up."""
+    """Id that the client gets when the transaction is complete, if the epochs of the present id are used up."""
     timeout_ms: int
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NONE
@@ -48,7 +48,7 @@ class Metadata:
 
 @dataclass(slots=True)
 class Transaction:
-    """A transactional id; `pending` is the next state, whose record is being written."""
+    """A transactional id; `pending` is its next state while the record is being written, else None."""
 
     transactional_id: str
     partition: int
@@ -57,7 +57,7 @@ class Transaction:
 
     @property
     def is_changing(self) -> bool:
-        """True while a state or markers are being written: other changes are refused, to be retried."""
+        """True while a state or markers are being written; other changes are refused, and clients retry."""
         return self.pending is not None or self.current.state.is_prepared
 
 
@@ -70,10 +70,10 @@ def _next(before: Metadata, state: TransactionState, wall_ms: int) -> Metadata:
 def initialize(
     before: Metadata, timeout_ms: int, expected_epoch: int | None, new_producer_id: int | None, wall_ms: int
 ) -> Metadata | ErrorCode:
-    """Return Empty with the client's next epoch, or the same for a repeated request; PRODUCER_FENCED otherwise.
+    """Return Empty with the client's next epoch, the same for a repeated request, or PRODUCER_FENCED.
 
-    `expected_epoch` is the one the client has, None for a new instance; `new_producer_id` replaces one that has no
-    epochs left.
+    `expected_epoch` is the client's epoch, None for a new instance. `new_producer_id` replaces an id without epochs
+    left.
     """
     if new_producer_id is not None:
         epoch, last = 0, before.producer_epoch if expected_epoch is not None else NONE
@@ -99,7 +99,7 @@ def initialize(
 
 
 def add(before: Metadata, partitions: Iterable[TopicPartition], wall_ms: int) -> Metadata:
-    """Return Ongoing with more partitions; the first ones start its clock."""
+    """Return Ongoing with more partitions; the first partitions start the transaction's timeout."""
     started = wall_ms if before.state in AT_REST else before.started_ms
     return replace(
         _next(before, TransactionState.ONGOING, wall_ms),
@@ -112,7 +112,7 @@ def add(before: Metadata, partitions: Iterable[TopicPartition], wall_ms: int) ->
 def prepare(
     before: Metadata, *, commit: bool, client_version: int, new_producer_id: int | None, wall_ms: int
 ) -> Metadata:
-    """Return the decision: PrepareCommit or PrepareAbort, in version 2 with the epoch that fences late writes."""
+    """Return PrepareCommit or PrepareAbort, in transactions version 2 with the epoch that fences late writes."""
     state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
     bumped = client_version >= CLIENT_V2
     return replace(

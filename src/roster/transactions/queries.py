@@ -16,7 +16,7 @@ from roster.wire.messages import (
 
 
 def describe_transactions(rt: Runtime, event: RequestReceived, request: DescribeTransactionsRequest) -> None:
-    """Describe each transactional id, or say why not."""
+    """Describe each transactional id, or return its error."""
     states = [_describe(rt, transactional_id) for transactional_id in request.transactional_ids]
     rt.reply(event.token, DescribeTransactionsResponse(transaction_states=states))
 
@@ -44,7 +44,7 @@ def _describe(rt: Runtime, transactional_id: str) -> DescribeTransactionsRespons
 
 
 def list_transactions(rt: Runtime, event: RequestReceived, request: ListTransactionsRequest) -> None:
-    """List the transactional ids that pass the filters."""
+    """List the transactional ids that match the filters."""
     if not all(rt.loaded.values()):
         rt.reply(event.token, ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         return

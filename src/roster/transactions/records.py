@@ -1,4 +1,4 @@
-"""Records of `__transaction_state`: written from the state of a transactional id, and replayed into it."""
+"""Records of `__transaction_state`: encoded from the state of a transactional id, and replayed to restore it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def record(transactional_id: str, metadata: Metadata) -> tuple[bytes, bytes]:
 
 
 def tombstone(transactional_id: str) -> tuple[bytes, None]:
-    """Encode that a transactional id has expired."""
+    """Encode the deletion of an expired transactional id."""
     return encode_key(transactional_id), None
 
 
 def replay(partition: int, log: Iterable[tuple[bytes, bytes | None]]) -> tuple[dict[str, Transaction], int]:
-    """Return the transactional ids of a partition from its records in log order, and the number of unreadable ones."""
+    """Return a partition's transactional ids, from its records in log order, and the number of unreadable records."""
     transactions: dict[str, Transaction] = {}
     unreadable = 0
     for key, value in log:

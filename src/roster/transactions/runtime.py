@@ -24,7 +24,7 @@ from roster.wire.offsets_topic import partition_of
 COORDINATOR_EPOCH = 0
 """Single broker: the leader epoch of `__transaction_state` never changes."""
 RETRY_MS = 500
-"""Until the next attempt to store that a transaction is complete."""
+"""Delay before the next attempt to write the record of a complete transaction."""
 
 
 class Runtime:
@@ -65,7 +65,7 @@ class Runtime:
     # -- changes -------------------------------------------------------------------------------------------------
 
     def store(self, transaction: Transaction, following: Metadata, then: Continuation) -> None:
-        """Write the next state; it counts, and `then` runs, once that is durable."""
+        """Write the next state; once it is durable, it takes effect and `then` runs."""
         transaction.pending = following
 
         def written(error: ErrorCode) -> None:
@@ -88,7 +88,7 @@ class Runtime:
             self.write_markers(transaction)
 
     def write_markers(self, transaction: Transaction) -> None:
-        """Ask for the markers of a prepared transaction."""
+        """Request the markers of a prepared transaction."""
         current = transaction.current
         self._effects.markers.append(
             WriteMarkers(
@@ -102,7 +102,7 @@ class Runtime:
         )
 
     def complete(self, transaction: Transaction) -> None:
-        """Store that every marker is durable; tried again until it succeeds."""
+        """Store that every marker is durable; retried until it succeeds."""
 
         def stored(error: ErrorCode) -> None:
             if error and self.transactions.get(transaction.transactional_id) is transaction:
@@ -125,7 +125,7 @@ class Runtime:
         self._effects.added.append(PartitionsAdded(token, errors))
 
     def want_producer_id(self, then: Callable[[int | None], None]) -> None:
-        """Ask for a fresh producer id; `then` gets it in a later step, or None."""
+        """Request a new producer id; `then` gets it in a later step, or None."""
         self._last_wanted += 1
         self._wanting_ids[self._last_wanted] = then
         self._effects.producer_ids.append(self._last_wanted)

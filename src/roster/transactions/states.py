@@ -9,7 +9,7 @@ class TransactionState(IntEnum):
     """State of a transactional id, numbered as in the records of `__transaction_state`."""
 
     EMPTY = 0
-    """It has a producer and no transaction yet."""
+    """It has a producer, but no transaction yet."""
     ONGOING = 1
     PREPARE_COMMIT = 2
     """The decision is durable; markers are being written."""
@@ -34,12 +34,12 @@ class TransactionState(IntEnum):
 
     @property
     def may_expire(self) -> bool:
-        """True if the transactional id may be forgotten after long disuse."""
+        """True if the transactional id may expire."""
         return self in AT_REST
 
 
 AT_REST = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-"""No transaction is open."""
+"""States without an open transaction."""
 
 PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
     TransactionState.EMPTY: AT_REST,

@@ -1,4 +1,4 @@
-"""Bytes to messages and back: Kafka requests, record batches, the consumer protocol, __consumer_offsets records."""
+"""Encodes and decodes bytes: Kafka requests, record batches, the consumer protocol, __consumer_offsets records."""
 
 from roster.wire.api import ApiKey
 from roster.wire.codec.codec import decode, encode

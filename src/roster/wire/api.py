@@ -1,11 +1,11 @@
-"""The requests Roster speaks, by number."""
+"""The API keys of the requests that Roster supports."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
 READ_COMMITTED = 1
-"""`isolation_level` of a Fetch or ListOffsets that sees records of committed transactions only."""
+"""`isolation_level` of a Fetch or ListOffsets that sees only records of committed transactions."""
 
 
 class ApiKey(IntEnum):

@@ -46,13 +46,13 @@ class Compression(IntEnum):
 def most_expanded(size: int) -> int:
     """Return how many bytes a batch of `size` compressed bytes may expand to: 64 MiB, or 20-fold if that is more.
 
-    Text compresses 5- to 20-fold, so that only what is made to fill a reader's memory is beyond it.
+    Text compresses 5- to 20-fold, so only data that is made to fill a reader's memory exceeds the limit.
     """
     return max(_ALWAYS_EXPANDED, _MOST_RATIO * size)
 
 
 def compress(kind: Compression, data: bytes) -> bytes:
-    """Return `data` in a form every Kafka client reads."""
+    """Return `data` compressed in a format that every Kafka client can read."""
     match kind:
         case Compression.NONE:
             return data
@@ -68,15 +68,15 @@ def compress(kind: Compression, data: bytes) -> bytes:
 
 
 def decompress(kind: Compression, data: bytes, limit: int | None = None) -> bytes:
-    """Undo `compress`, or another client's like; WireError for damaged bytes and for more than `limit` bytes.
+    """Decompress data of any Kafka client. Raises WireError if it is damaged or expands to more than `limit` bytes.
 
-    `limit` None: `most_expanded`. Snappy, LZ4 and ZSTD need pyarrow: MissingExtraError where it is not installed.
+    `limit` None: `most_expanded`. Snappy, LZ4 and ZSTD need pyarrow; raises MissingExtraError if it is not installed.
     """
     return data if kind is Compression.NONE else b"".join(expanded(kind, data, limit))
 
 
 def expanded(kind: Compression, data: bytes, limit: int | None = None) -> Iterator[bytes]:
-    """Yield what `decompress` returns in pieces of a few MiB; raw snappy, which cannot be cut, is one piece."""
+    """Yield the result of `decompress` in pieces of a few MiB; raw snappy cannot be divided and is one piece."""
     limit = most_expanded(len(data)) if limit is None else limit
     try:
         match kind:
@@ -97,7 +97,7 @@ def expanded(kind: Compression, data: bytes, limit: int | None = None) -> Iterat
 
 
 def _arrow() -> Any:
-    """Import pyarrow at the first compressed bytes: most users of this module never see any."""
+    """Import pyarrow when it is first needed: most users of this module never decompress."""
     try:
         import pyarrow  # noqa: PLC0415
     except ModuleNotFoundError:
@@ -106,7 +106,7 @@ def _arrow() -> Any:
 
 
 def _gunzip(data: bytes, limit: int) -> Iterator[bytes]:
-    """Read one member after the other; each in growing pieces, as zlib copies what is behind a member's end."""
+    """Read one gzip member after the other, in growing pieces, since zlib copies the bytes after a member's end."""
     pos = 0
     while pos < len(data):
         inflate = zlib.decompressobj(wbits=31)
@@ -127,7 +127,7 @@ def _stream(codec: str, data: bytes, limit: int) -> Iterator[bytes]:
     step = max(_STEP, 4 * len(data))
     pa = _arrow()
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-        while piece := stream.read(min(step, _MOST_STEP, limit + 1)):  # a read allocates all it is asked for
+        while piece := stream.read(min(step, _MOST_STEP, limit + 1)):  # a read allocates the size that is requested
             limit = _less(limit, len(piece))
             yield piece
             step *= 2

@@ -46,7 +46,7 @@ def build_marker(
 
 
 def read_marker(batch: Buffer) -> EndTxnMarker | None:
-    """Read the marker of a control batch; None for another kind of control record, WireError for a malformed one."""
+    """Decode the marker of a control batch, None for another type of control record. Raises WireError if malformed."""
     key, value = read_batch(batch)[0][2:4]
     if key is None or len(key) < _KEY.size:
         raise WireError(f"control record: key of {0 if key is None else len(key)} bytes, at least {_KEY.size} belong")

@@ -26,17 +26,17 @@ _ITEMS_OF = {
     "replica_election_results": ("topic_partitions",),
     "partition_result": ("partitions",),
 }
-"""Array of a response to the arrays of its request that it answers item by item, where the name differs."""
+"""{array of a response: arrays of the request whose items it answers}, if the names differ."""
 _NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index", "partition", "partition_id")
-"""Field of an item that has the value itself where the request only lists values."""
+"""Fields of an item that get the value itself if the request has a plain list of values."""
 _RENAMED = {"partition_index": "partition", "partition": "partition_index", "user": "name"}
 _ERRORS = ("error_code", "partition_error_code")
 _PER_ITEM = frozenset({ApiKey.FETCH, ApiKey.METADATA})
-"""Responses whose own error code is about something else than the items."""
+"""Responses whose top-level error code does not concern the items."""
 
 
 def error_response(request: Message, version: int, error: ErrorCode) -> Message:
-    """Return the response with this error for the whole request, or for each item of it where Kafka answers so."""
+    """Return the response with this error for the whole request, or for each item of it as Kafka does."""
     key = request.__table__.key
     if key is None:
         raise TypeError(f"{type(request).__name__} is not a request")
@@ -50,7 +50,7 @@ def error_response(request: Message, version: int, error: ErrorCode) -> Message:
 
 
 def refuse_items(response: Any, error: ErrorCode) -> None:
-    """Put the error code on every item of a response that is filled in already."""
+    """Set the error code of every item of an existing response."""
     for name, field in response.__table__.fields:
         if name in _ERRORS:
             setattr(response, name, int(error))
@@ -60,7 +60,7 @@ def refuse_items(response: Any, error: ErrorCode) -> None:
 
 
 def _refuse_items(response: Any, request: Any, version: int, error: ErrorCode) -> None:
-    """Fill each array of the response that has structures with one refused item for each of the request."""
+    """Fill each array of structures in the response with one refused item for each item of the request."""
     for name, field in response.__table__.fields:
         if field.kind != "array" or field.item.struct is None or version not in field.versions:
             continue

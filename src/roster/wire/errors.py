@@ -8,7 +8,7 @@ from roster._errors import RosterError
 
 
 class WireError(RosterError, ValueError):
-    """Bytes that are not the message they should be, or a message that a version cannot carry; names the field."""
+    """Bytes that cannot be decoded, or a message that a version cannot encode; the message names the field."""
 
 
 class ErrorCode(IntEnum):

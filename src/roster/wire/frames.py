@@ -1,7 +1,7 @@
-"""Requests and responses with their headers, as they travel: a 4-byte size, a header, a body.
+"""Frames of requests and responses: a 4-byte size, a header, a body.
 
-Header versions: a request has header v2 when its body is flexible, else v1; a response v1 when flexible, else v0. The
-ApiVersions response has header v0 always, so that a client that guessed too high a version can read it (KIP-511).
+A request has header v2 if its body is flexible, else v1; a response has v1 if flexible, else v0. The ApiVersions
+response always has header v0, so a client that requested an unknown version can read it (KIP-511).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES = {int(key): key.label for key in ApiKey}
 
 
 class _Classes(dict[int, type[Message]]):
-    """Classes by api key, imported on first use: a process speaks a few of them."""
+    """Classes by api key, imported on first use: a process needs only a few of them."""
 
     def __init__(self, ending: str) -> None:
         super().__init__()
@@ -55,14 +55,14 @@ class _Spoken(Mapping[ApiKey, Versions]):
 
 
 API_VERSIONS: Mapping[ApiKey, Versions] = _Spoken()
-"""The versions Roster can read and write of each request and its response."""
+"""The versions that Roster supports of each request and its response."""
 
 LOWEST_ADVERTISED_PRODUCE = 0
-"""Produce 0-2 are not spoken, but librdkafka takes their absence for a broker that cannot compress (KIP-896)."""
+"""Produce 0-2 are not supported, but without them librdkafka assumes that the broker cannot compress (KIP-896)."""
 
 
 class RequestHeader(NamedTuple):
-    """The head of a request; `api_key` and `api_version` as sent, known or not."""
+    """The header of a request; `api_key` and `api_version` are as sent, known or not."""
 
     api_key: int
     api_version: int
@@ -71,7 +71,7 @@ class RequestHeader(NamedTuple):
 
 
 class UnsupportedVersion(WireError):  # noqa: N818 (named after the error code)
-    """A request whose api key or version Roster does not speak; `header` is what can be read of it."""
+    """A request whose api key or version Roster does not support; `header` has the fields that can be read."""
 
     def __init__(self, header: RequestHeader) -> None:
         super().__init__(f"request header: no api key {header.api_key} version {header.api_version}")
@@ -79,12 +79,12 @@ class UnsupportedVersion(WireError):  # noqa: N818 (named after the error code)
 
 
 def request_class(key: int) -> type[Message]:
-    """Return the class of requests with this api key; WireError for an unknown key."""
+    """Return the class of requests with this api key. Raises WireError for an unknown key."""
     return _look_up(_REQUESTS, key)
 
 
 def response_class(key: int) -> type[Message]:
-    """Return the class of responses to this api key; WireError for an unknown key."""
+    """Return the class of responses to this api key. Raises WireError for an unknown key."""
     return _look_up(_RESPONSES, key)
 
 
@@ -96,7 +96,7 @@ def _look_up(classes: _Classes, key: int) -> type[Message]:
 
 
 def encode_request(message: Message, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """Return the whole frame, size included."""
+    """Return the whole frame, including its size."""
     table = message.__table__
     if table.key is None:
         raise WireError(f"{table.name}: not a request")
@@ -112,7 +112,7 @@ def encode_request(message: Message, version: int, correlation_id: int, client_i
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
-    """Read a frame without its size. Raises UnsupportedVersion once the header is readable, else WireError."""
+    """Decode a frame without its size. Raises UnsupportedVersion if only the header is readable, else WireError."""
     header, pos = decode_request_header(frame)
     try:
         cls, is_flexible = _SPOKEN_REQUESTS[header[:2]]
@@ -145,15 +145,15 @@ def _spoken_request(header: RequestHeader) -> tuple[type[Message], bool]:
 
 
 _SECOND_TAGS = b"\0"
-"""librdkafka (2.16) writes the tagged fields of AlterUserScramCredentials, of which there are none, twice."""
+"""librdkafka (2.16) writes the empty section of tagged fields of AlterUserScramCredentials twice."""
 _WIDE_NULL = bytes(4)
-"""How librdkafka (2.16) writes "all topics" in flexible versions: its 4-byte place for a count is not shrunk to the one
-byte of a compact null. Apache Kafka ignores the bytes left over; here the request is read as it was meant."""
+"""How librdkafka (2.16) writes "all topics" in flexible versions: a 4-byte count instead of the one byte of a compact
+null. Apache Kafka ignores the extra bytes; here the request is read as "all topics"."""
 _WIDER = len(_WIDE_NULL) - 1
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """Read the fields that every header version has; return them and the position behind them."""
+    """Read the fields that every header version has; return them and the position after them."""
     if len(frame) < _REQUEST.size:
         raise WireError(f"request header: needs {_REQUEST.size} bytes, there are {len(frame)}")
     key, version, correlation_id, size = _REQUEST.unpack_from(frame)
@@ -172,7 +172,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 def produce_partitions(frame: Buffer) -> int | None:
     """Return the number of partitions of a Produce request to one topic, without reading them.
 
-    None for any other number of topics, and for a frame that cannot be read so far.
+    None for any other number of topics, and for a frame that cannot be read.
     """
     header, pos = decode_request_header(frame)
     if header.api_version in ProduceRequest.__table__.flexible:
@@ -189,7 +189,7 @@ def produce_partitions(frame: Buffer) -> int | None:
 
 
 def _compact_produce_partitions(frame: Buffer, pos: int, version: int) -> int | None:
-    """The same in versions whose strings and arrays are compact: a length or a number is sent plus one."""
+    """Return the same for flexible versions, which send lengths and counts plus one."""
     end = len(frame)
     pos = skip_tags(frame, pos, end, "request header: tagged fields")
     size, pos = read_uvarint(frame, pos, end, "transactional_id")
@@ -213,12 +213,12 @@ _PRODUCE_BY_TOPIC_ID_FROM = 13
 
 
 def encode_response(message: Message, version: int, correlation_id: int) -> bytes:
-    """Return the whole frame, size included."""
+    """Return the whole frame, including its size."""
     return b"".join(encode_response_parts(message, version, correlation_id))
 
 
 def encode_response_parts(message: Message, version: int, correlation_id: int) -> list[bytes]:
-    """Return the frame in pieces, in which the values of bytes fields are not copied."""
+    """Return the frame in pieces; the values of bytes fields are not copied."""
     try:
         head = [_CORRELATION.pack(correlation_id)]
     except Exception as error:
@@ -229,9 +229,9 @@ def encode_response_parts(message: Message, version: int, correlation_id: int) -
 
 
 def decode_response(cls: type[M], version: int, frame: Buffer) -> tuple[int, M]:
-    """Read a frame without its size; return the correlation id and the message.
+    """Decode a frame without its size; return the correlation id and the message.
 
-    An ApiVersions response may come back in v0 whatever was asked: so a broker says that it does not know the version.
+    A broker that does not support the version of an ApiVersions request answers in v0.
     """
     if len(frame) < _CORRELATION.size:
         raise WireError(f"response header: needs {_CORRELATION.size} bytes, there are {len(frame)}")
@@ -250,14 +250,14 @@ _UNSUPPORTED = Packing(">h").pack(ErrorCode.UNSUPPORTED_VERSION)
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
-    """The answer, sent in v0, to an ApiVersions request of a version that is not spoken: it names those that are."""
+    """Return the response, sent in v0, to an ApiVersions request of an unsupported version; it has those supported."""
     spoken = API_VERSIONS[ApiKey.API_VERSIONS]
     entry = ApiVersionsResponse.ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=spoken.low, max_version=spoken.high)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[entry])
 
 
 def advertised(spoken: Mapping[ApiKey, Versions] = API_VERSIONS) -> list[ApiVersionsResponse.ApiVersion]:
-    """The `api_keys` of an ApiVersions response for a broker that serves `spoken`."""
+    """Return the `api_keys` of an ApiVersions response for a broker that supports `spoken`."""
     return [
         ApiVersionsResponse.ApiVersion(
             api_key=key,

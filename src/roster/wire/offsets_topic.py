@@ -1,7 +1,7 @@
 """Keys and values of the `__consumer_offsets` topic: committed offsets and classic groups.
 
-A key starts with an int16 that says what it is about (0 and 1 an offset, 2 a group), a value with an int16 that is the
-version of its table. Source: Kafka's group coordinator record schemas; versions written are those Kafka 4.1 writes.
+A key starts with an int16 for its type (0 and 1 an offset, 2 a group), a value with an int16 for the version of its
+table. Source: Kafka's group coordinator record schemas; the versions written are those of Kafka 4.1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OffsetCommitKey(Message, versions="0"):
 
 
 class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
-    """The offset; timestamps in wall-clock ms, an expire timestamp of -1 leaves expiry to the broker's retention."""
+    """The offset; timestamps are wall-clock ms. With expire timestamp -1 the broker's retention applies."""
 
     offset: int = int64()
     leader_epoch: int = int32("3+", default=-1, ignorable=True)
@@ -46,10 +46,10 @@ class GroupMetadataKey(Message, versions="0"):
 
 
 class GroupMetadataValue(Message, versions="0-4", flexible="4+"):
-    """A group between rebalances; an empty one has neither protocol nor leader nor members. Times in ms."""
+    """A group between rebalances; an empty one has no protocol, leader and members. Times in ms."""
 
     class Member(Struct):
-        """A member with the subscription it sent and the assignment it was given."""
+        """A member with its subscription and its assignment."""
 
         member_id: str = string()
         group_instance_id: str | None = string("3+", nullable="3+", default=None, ignorable=True)
@@ -75,13 +75,13 @@ _OFFSET_COMMIT_LEGACY, _OFFSET_COMMIT, _GROUP_METADATA = 0, 1, 2
 
 
 def encode_key(key: Key) -> bytes:
-    """Return the key with its type in front."""
+    """Encode a key, with its type in front."""
     kind = _OFFSET_COMMIT if isinstance(key, OffsetCommitKey) else _GROUP_METADATA
     return _PREFIX.pack(kind) + encode(key, 0)
 
 
 def decode_key(data: Buffer) -> Key | None:
-    """Read a key; None for a type Roster does not know (consumer, share and streams groups)."""
+    """Decode a key; None for an unknown type (consumer, share and streams groups)."""
     kind = read_version(data, "record key: type")
     if kind < 0:
         raise WireError(f"record key: type {kind}")
@@ -93,7 +93,7 @@ def decode_key(data: Buffer) -> Key | None:
 
 
 def encode_value(value: Value, version: int | None = None) -> bytes:
-    """Return the value with its version in front: 3, or 1 for an offset with an expire timestamp, unless given."""
+    """Encode a value, with its version in front: by default 3, or 1 for an offset with an expire timestamp."""
     if version is None:
         version = 1 if isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1 else 3
     body = encode(value, version)
@@ -101,7 +101,7 @@ def encode_value(value: Value, version: int | None = None) -> bytes:
 
 
 def decode_value(key: Key, data: Buffer) -> Value:
-    """Read the value that belongs to `key` (a tombstone is no value: ask before)."""
+    """Decode the value of a key; a tombstone must be handled before."""
     version = read_version(data, "record value: version")
     if isinstance(key, OffsetCommitKey):
         return decode_exactly(OffsetCommitValue, version, data)
@@ -109,7 +109,7 @@ def decode_value(key: Key, data: Buffer) -> Value:
 
 
 def partition_of(group_id: str, count: int = 50) -> int:
-    """The partition of `__consumer_offsets` a group lives in: Java's string hash, made positive, modulo `count`."""
+    """Return a group's partition of `__consumer_offsets`: Java's string hash, made positive, modulo `count`."""
     units = group_id.encode("utf-16-be", "surrogatepass")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -120,14 +120,14 @@ def partition_of(group_id: str, count: int = 50) -> int:
 
 
 def read_version(data: Buffer, where: str) -> int:
-    """Read the int16 that keys and values of Kafka's internal topics begin with; `where` names it in the error."""
+    """Decode the int16 at the start of keys and values of Kafka's internal topics; `where` names it in errors."""
     if len(data) < _PREFIX.size:
         raise WireError(f"{where}: needs {_PREFIX.size} bytes, there are {len(data)}")
     return cast("int", _PREFIX.unpack_from(data)[0])
 
 
 def decode_exactly(cls: type[_V], version: int, data: Buffer) -> _V:
-    """Read the table behind that int16, up to the end of the record; WireError if bytes are left."""
+    """Decode the table after that int16. Raises WireError if bytes are left."""
     message, end = decode_from(cls, version, data, _PREFIX.size)
     if end != len(data):
         raise WireError(f"{cls.__table__.name} v{version}: {len(data) - end} bytes behind the end of the record")

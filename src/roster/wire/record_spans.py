@@ -1,4 +1,4 @@
-"""Records of a batch where they lie in its expanded bytes, one after another: no more than a piece is in memory."""
+"""Positions of a batch's records in its decompressed bytes, one record at a time, with only one piece in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _LONGEST_VARINT = 5
-"""Bytes of a record's length at most."""
+"""Maximum size of a record's length field."""
 
 
 class RecordSpan(NamedTuple):
@@ -42,14 +42,14 @@ class RecordSpan(NamedTuple):
 
     @property
     def headers_start(self) -> int:
-        """Where the number of headers is."""
+        """Position of the number of headers."""
         return self.value_start + max(self.value_size, 0)
 
 
 def record_spans(pieces: Iterable[bytes], count: int) -> Iterator[RecordSpan]:
-    """Yield the `count` records that the pieces are; WireError, possibly after some of them, if they are not.
+    """Yield the `count` records of a batch. Raises WireError, perhaps after some of them, if they are invalid.
 
-    `pieces` are the expanded records of a batch, cut anywhere.
+    `pieces`: the decompressed records, divided at any position.
     """
     left = iter(pieces)
     data, pos = b"", 0
@@ -69,7 +69,7 @@ def record_spans(pieces: Iterable[bytes], count: int) -> Iterator[RecordSpan]:
 
 
 def _gathered(data: bytes, pos: int, pieces: Iterator[bytes], size: int) -> bytes:
-    """Return the bytes from `pos` on, with as many pieces as make at least `size` bytes, or all that are left."""
+    """Return the bytes from `pos` on, with further pieces until there are `size` bytes or no more pieces."""
     parts = [data[pos:]]
     there = len(parts[0])
     while there < size and (piece := next(pieces, None)) is not None:

@@ -1,8 +1,8 @@
-"""Record batches, format v2 (magic 2): the only form in which records travel and rest.
+"""Record batches, format v2 (magic 2): the only format of records on the wire and on disk.
 
-Source: Kafka's documentation, "Message Format". A batch is a header of 61 bytes, then its records, compressed as a
-whole if at all. The CRC-32C covers everything behind itself, so that a broker can place a batch (give it its offset and
-leader epoch, which stand before the CRC) without touching the rest.
+Source: Kafka's documentation, "Message Format". A batch is a header of 61 bytes, then its records, which may be
+compressed together. The CRC-32C covers all bytes after it. Offset and leader epoch are before it, so a broker can set
+them without changing the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEADER = Packing(">qiibIhiqqqhii")
 _AFTER_CRC = 21
 _CRC_AT = 17
 _LENGTH_END = 12
-"""A batch's length counts the bytes behind the length field itself."""
+"""The length field of a batch counts the bytes after it."""
 
 _MAGIC = 2
 _COMPRESSION = 0b111
@@ -33,7 +33,7 @@ _LOG_APPEND_TIME = 1 << 3
 _TRANSACTIONAL = 1 << 4
 _CONTROL = 1 << 5
 _LEAST_RECORD = 7
-"""Bytes of a record with neither key nor value nor headers, its length included."""
+"""Size of a record without key, value and headers, including its length field."""
 _INT32_MAX = 2**31 - 1
 
 
@@ -63,7 +63,7 @@ class BatchHeader(NamedTuple):
             raise WireError(f"record batch: attributes: compression {self.attributes & _COMPRESSION}") from None
 
     def in_compression(self, kind: Compression) -> BatchHeader:
-        """The header of a batch whose records are in this compression."""
+        """Return the header with this compression."""
         return self._replace(attributes=self.attributes & ~_COMPRESSION | kind)
 
     @property
@@ -73,12 +73,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """The broker's clock, `max_timestamp`, stamps all records instead of the producer's."""
+        """True if all records have the broker's time, `max_timestamp`, instead of the producer's."""
         return bool(self.attributes & _LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
-        """Part of a transaction."""
+        """True for a batch that is part of a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
@@ -88,17 +88,17 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record, also when compaction has removed it."""
+        """The offset of the last record, even if compaction has removed it."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch in bytes."""
         return _LENGTH_END + self.batch_length
 
 
 class Record(NamedTuple):
-    """One record; `timestamp` in ms, a header is (name, value). Offset -1, when writing, is "the next one"."""
+    """One record; `timestamp` is in ms, a header is (name, value). When encoding, offset -1 means the next one."""
 
     offset: int = -1
     timestamp: int = -1
@@ -108,9 +108,9 @@ class Record(NamedTuple):
 
 
 def read_header(data: Buffer) -> BatchHeader:
-    """Read the header at the start of `data`; the batch may go on behind the end of `data`.
+    """Decode the header at the start of `data`; the batch may be longer than `data`.
 
-    WireError for fewer than `HEADER_SIZE` bytes, another magic, and counts or lengths no batch can have.
+    Raises WireError for fewer than `HEADER_SIZE` bytes, another magic, and invalid counts or lengths.
     """
     if len(data) < HEADER_SIZE:
         raise WireError(f"record batch: a header needs {HEADER_SIZE} bytes, {len(data)} are left")
@@ -127,9 +127,9 @@ def read_header(data: Buffer) -> BatchHeader:
 
 
 def split_batches(data: Buffer, *, allow_partial: bool = False) -> list[tuple[BatchHeader, memoryview]]:
-    """Cut the records of a Produce or Fetch into batches, each a view into `data`; contents and CRC are not looked at.
+    """Split the records of a Produce or Fetch into batches, as views into `data`; contents and CRC are not checked.
 
-    `allow_partial` leaves out a last batch that is cut off, as a Fetch response may have; else it is a WireError.
+    `allow_partial`: leave out a last batch that is cut off, as in a Fetch response; else it raises WireError.
     """
     view = memoryview(data)
     batches = []
@@ -157,7 +157,7 @@ def verify_crc(batch: Buffer) -> bool:
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli)."""
+    """Return the CRC-32C (Castagnoli)."""
     value: int = google_crc32c.value(data)
     return value
 
@@ -177,8 +177,8 @@ def build_batch(
 ) -> bytes:
     """Return a batch with these records, at least one.
 
-    Records with an offset of their own (from `base_offset` on, ascending) keep it, others follow on the one before;
-    `last_offset` keeps the end of a batch whose last records were compacted away.
+    Records with an offset (`base_offset` or higher, ascending) keep it; others get the next one. `last_offset`: the
+    last offset of a batch whose last records were removed by compaction.
     """
     records = list(records)
     if not records:
@@ -209,7 +209,7 @@ def build_batch(
 
 
 def with_body(header: BatchHeader, body: bytes) -> bytes:
-    """Return a batch with the fields of a header, but length and CRC, and with these records, not compressed yet."""
+    """Return a batch with the fields of a header, except length and CRC, and with these uncompressed records."""
     packed = compress(header.compression, body)
     length = HEADER_SIZE - _LENGTH_END + len(packed)
     covered = _HEADER.pack(*header)[_AFTER_CRC:] + packed
@@ -233,9 +233,9 @@ def _record(record: Record, offset_delta: int, timestamp_delta: int) -> tuple[by
 
 
 def read_batch(batch: Buffer, *, limit: int | None = None) -> list[Record]:
-    """Read the records of one whole batch, offsets and timestamps made absolute. The CRC is not checked.
+    """Decode the records of one whole batch, with absolute offsets and timestamps. The CRC is not checked.
 
-    `limit` bounds the bytes a compressed batch may expand to (None: `most_expanded`).
+    `limit`: most bytes to which a compressed batch may expand (None: `most_expanded`).
     """
     header = read_header(batch)
     if header.size != len(batch):
@@ -255,7 +255,7 @@ def _record_of(span: RecordSpan, header: BatchHeader) -> Record:
 
 
 def _headers(span: RecordSpan) -> tuple[tuple[str, bytes | None], ...]:
-    """Read a record's headers, whose sizes were checked."""
+    """Decode a record's headers; their sizes have been checked."""
     data, pos = span.data, span.headers_start
     count, pos = read_varint(data, pos, span.end, "record: headers")
     headers = []

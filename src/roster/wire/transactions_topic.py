@@ -1,7 +1,7 @@
 """Keys and values of the `__transaction_state` topic: one record per change of a transactional id.
 
-As in `__consumer_offsets`, an int16 in front says which table follows. Source: Kafka's transaction coordinator record
-schemas; values are written in version 1, whose tagged fields carry the epoch bump of KIP-890.
+As in `__consumer_offsets`, an int16 at the beginning determines the table. Source: Kafka's transaction coordinator
+record schemas; values are written in version 1, whose tagged fields have the epoch bump of KIP-890.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class TransactionLogKey(Message, versions="0"):
 class TransactionLogValue(Message, versions="0-1", flexible="1+"):
     """State of a transactional id; times in ms (wall clock), partitions None outside a transaction.
 
-    `previous_producer_id` is that of the client before its epochs ran out, `next_producer_id` the one it gets when the
-    transaction is complete; `client_transaction_version` is the protocol the client ended the transaction with.
+    `previous_producer_id`: the client's id before its epochs ran out. `next_producer_id`: the id that it gets when the
+    transaction is complete. `client_transaction_version`: transactions version of the EndTxn.
     """
 
     class Topic(Struct):
@@ -57,7 +57,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: Buffer) -> str | None:
-    """Read the transactional id of a key; None for a kind of key Roster does not know."""
+    """Decode the transactional id of a key; None for an unknown type of key."""
     version = read_version(data, "record key: version")
     if version != _KEY_VERSION:
         return None
@@ -65,10 +65,10 @@ def decode_key(data: Buffer) -> str | None:
 
 
 def encode_value(value: TransactionLogValue, version: int = _VALUE_VERSION) -> bytes:
-    """Return the value with its version in front."""
+    """Encode a value, with its version in front."""
     return _PREFIX.pack(version) + encode(value, version)
 
 
 def decode_value(data: Buffer) -> TransactionLogValue:
-    """Read a value (a tombstone is no value: ask before)."""
+    """Decode a value; a tombstone must be handled before."""
     return decode_exactly(TransactionLogValue, read_version(data, "record value: version"), data)

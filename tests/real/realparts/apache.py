@@ -42,6 +42,9 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms={initial_delay_ms}
 group.min.session.timeout.ms=1000
+group.consumer.heartbeat.interval.ms=200
+group.consumer.min.heartbeat.interval.ms=200
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 """
 
 
@@ -83,7 +86,8 @@ class ApacheKafka(Cluster):
 
     def _format(self, settings: Path, *arguments: str, cluster_id: str = "") -> None:
         cluster_id = cluster_id or urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
-        quiet = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
+        archive = jvm.Archive("StorageTool", jvm.class_path())
+        quiet = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", archive.option)
         command = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings), *arguments)
         formatted = subprocess.run(
             jvm.java_command(*command, options=quiet),
@@ -94,8 +98,10 @@ class ApacheKafka(Cluster):
         )
         if formatted.returncode != 0:
             raise RuntimeError(f"formatting Kafka's storage failed:\n{formatted.stdout}\n{formatted.stderr}")
+        archive.keep()
 
     def _launch(self, settings: Path, options: tuple[str, ...] = ()) -> None:
+        self._archive = jvm.Archive("Kafka", jvm.class_path())
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 jvm.bound_to_parent(
@@ -103,7 +109,7 @@ class ApacheKafka(Cluster):
                         "kafka.Kafka",
                         str(settings),
                         heap_mb=512,
-                        options=("-Dorg.slf4j.simpleLogger.defaultLogLevel=info", *options),
+                        options=("-Dorg.slf4j.simpleLogger.defaultLogLevel=info", self._archive.option, *options),
                     )
                 ),
                 stdin=subprocess.DEVNULL,
@@ -126,10 +132,11 @@ class ApacheKafka(Cluster):
         self._await_ready()
 
     def stop(self) -> None:
-        """End the broker; it is given ten seconds to do so in order."""
+        """End the broker; it is given ten seconds to do so in order, and more where it archives its classes."""
         self.process.terminate()
         try:
-            self.process.wait(10)
+            self.process.wait(90 if self._archive.is_missing else 10)
+            self._archive.keep()
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -155,8 +155,9 @@ class Member:
 class Host:
     """A process full of consumers, driven by JSON lines."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path, archive: jvm.Archive | None = None) -> None:
         self.log = log
+        self._archive = archive
         self._log = log.open("wb")
         self.process = subprocess.Popen(
             jvm.bound_to_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
@@ -221,10 +222,13 @@ class Host:
         if self.process.poll() is None:
             assert self.process.stdin is not None
             self.process.stdin.close()
+            archive = self._archive
             try:
-                self.process.wait(10)
+                self.process.wait(90 if archive and archive.is_missing else 10)
             except subprocess.TimeoutExpired:
                 self.kill()
+            if archive:
+                archive.keep()
         self._log.close()
 
 
@@ -368,7 +372,8 @@ def kcat_path() -> str:
 def java_host(log: Path) -> Host:
     """A JVM that holds Java consumers."""
     level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=info"
-    return Host(jvm.java_command("ConsumerHost", options=(level,)), log)
+    archive = jvm.Archive("ConsumerHost", jvm.class_path())
+    return Host(jvm.java_command("ConsumerHost", options=(level, archive.option)), log, archive)
 
 
 def python_host(log: Path) -> Host:

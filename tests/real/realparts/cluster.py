@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.librdkafka import idempotent_producer
@@ -34,6 +34,7 @@ class Cluster:
         silent.propagate = False
         self._config: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": silent}
         self._admin: AdminClient | None = None
+        self._producer: Producer | None = None
 
     @property
     def admin(self) -> AdminClient:
@@ -64,6 +65,7 @@ class Cluster:
     def add_partitions(self, topic: str, total: int) -> None:
         """Grow a topic to `total` partitions."""
         self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(60)
+        self._producer = None  # one that knows the topic would refuse the new partitions
 
     def produce(self, counts: Mapping[Partition, int]) -> None:
         """Append that many records to each partition and wait until all are acknowledged."""
@@ -73,7 +75,9 @@ class Cluster:
             if error is not None:
                 failures.append(error)
 
-        producer = idempotent_producer(self.bootstrap, {**self._config, "linger.ms": 5})
+        if self._producer is None:  # librdkafka waits half a second for the first producer id
+            self._producer = idempotent_producer(self.bootstrap, {**self._config, "linger.ms": 5})
+        producer = self._producer
         for (topic, partition), count in counts.items():
             for index in range(count):
                 value = f"{topic}-{partition}-{index}"

@@ -1,7 +1,12 @@
-"""Java and the published Kafka jars: fetched once with Maven into the repository's cache, compiled against once."""
+"""Java and the published Kafka jars: fetched once with Maven into the repository's cache, compiled against once.
+
+Each kind of program keeps its loaded classes in an archive when it first ends in order (class data sharing): the next
+one starts with half the CPU.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -10,10 +15,11 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -25,8 +31,8 @@ POM = HERE / "pom.xml"
 STREAMS_POM = HERE / "streams-pom.xml"
 MAVEN_TIMEOUT = 240
 
-QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-"""Short lives on few cores: no parallel collector, no second compiler."""
+QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
+"""Short lives on few cores: no parallel collector, no second compiler; nothing of the JVM itself on stdout."""
 
 
 def kafka_version() -> str:
@@ -92,25 +98,49 @@ def _jars(pom: Path, ready: Path) -> Path:
     return fetched
 
 
-def classes() -> Path:
-    """Our own Java programs (tests/real/java), compiled against the jars; once for each state of the sources."""
-    sources = sorted((HERE / "java").glob("*.java"))
-    state = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    ready = CACHE / f"classes-{kafka_version()}-{state}"
-    if ready.is_dir():
+def compiled(sources: Iterable[Path], class_path: str) -> Path:
+    """A jar of our own Java programs, compiled against a class path; made once for each state of the sources."""
+    files = sorted(sources)
+    state = hashlib.sha256(b"\0".join([class_path.encode(), *(file.read_bytes() for file in files)])).hexdigest()[:16]
+    ready = CACHE / f"{files[0].stem}-{state}.jar"
+    if ready.exists():
         return ready
-    classpath = f"{jars()}/*"
-    partial = Path(tempfile.mkdtemp(prefix="classes.partial-", dir=CACHE))
-    command = [tool("javac"), "-nowarn", "-cp", classpath, "-d", str(partial), *map(str, sources)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode != 0:
-        shutil.rmtree(partial)
-        raise RuntimeError(f"javac failed on tests/real/java:\n{done.stderr}")
-    try:
-        partial.rename(ready)
-    except OSError:
-        shutil.rmtree(partial)
-    return ready
+    with tempfile.TemporaryDirectory(dir=CACHE) as directory:
+        made = Path(directory) / "classes"
+        command = [tool("javac"), "-nowarn", "-cp", class_path, "-d", str(made), *map(str, files)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"javac failed on {files[0].parent}:\n{done.stderr}")
+        return Path(shutil.make_archive(str(made), "zip", made)).rename(ready)
+
+
+class Archive:
+    """The loaded classes of a kind of program."""
+
+    def __init__(self, kind: str, class_path: str) -> None:
+        state = hashlib.sha256(f"{_java()} {class_path} {QUICK_START}".encode()).hexdigest()[:16]
+        self._ready = CACHE / f"{kind}-{state}.jsa"
+        self._made = self._ready.with_suffix(f".{uuid4()}")
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the program is to make it, which takes seconds when it ends."""
+        return not self._ready.exists()
+
+    @property
+    def option(self) -> str:
+        """The option of the JVM that makes or uses it."""
+        return f"-XX:ArchiveClassesAtExit={self._made}" if self.is_missing else f"-XX:SharedArchiveFile={self._ready}"
+
+    def keep(self) -> None:
+        """Take what the program has made, if it has ended in order."""
+        with contextlib.suppress(FileNotFoundError):
+            self._made.rename(self._ready)
+
+
+@functools.cache
+def _java() -> str:
+    return subprocess.run([tool("java"), "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
 
 
 def bound_to_parent(command: list[str]) -> list[str]:
@@ -119,22 +149,23 @@ def bound_to_parent(command: list[str]) -> list[str]:
     return [setpriv, "--pdeathsig", "TERM", "--", *command] if setpriv else command
 
 
+def class_path() -> str:
+    """Our own programs (tests/real/java) and the jars."""
+    found = f"{jars()}/*"
+    return f"{compiled((HERE / 'java').glob('*.java'), found)}:{found}"
+
+
 def java_command(main: str, *arguments: str, heap_mb: int = 128, options: tuple[str, ...] = ()) -> list[str]:
     """The command line that runs `main` from the jars or our own classes; its log goes to stderr."""
-    classpath = f"{classes()}:{jars()}/*"
-    return [
-        tool("java"),
-        *QUICK_START,
-        f"-Xmx{heap_mb}m",
-        *options,
-        *("-cp", classpath, main, *arguments),
-    ]
+    return [tool("java"), *QUICK_START, f"-Xmx{heap_mb}m", *options, "-cp", class_path(), main, *arguments]
 
 
 @contextmanager
 def oracle(program: Path, jars: Path, log: Path) -> Iterator[Callable[[object, int, bytes], tuple[bytes, Any]]]:
     """A running Java program of ours: ask it (kind, version, bytes) for the bytes it writes and the values it reads."""
-    command = [tool("java"), *QUICK_START, "-cp", f"{jars}/*", str(program)]
+    path = f"{compiled([program], f'{jars}/*')}:{jars}/*"
+    archive = Archive(program.stem, path)
+    command = [tool("java"), *QUICK_START, archive.option, "-cp", path, program.stem]
     with (
         log.open("w") as stderr,
         subprocess.Popen(
@@ -156,3 +187,4 @@ def oracle(program: Path, jars: Path, log: Path) -> Iterator[Callable[[object, i
 
         yield ask
         process.stdin.close()
+    archive.keep()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import timedelta
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -272,11 +273,97 @@ def test_fields_may_be_added_to_a_schema(tmp_path):
     code = Wider(schema=wider)
     process_batch(tmp_path, [("a", "look", 1)], plan, 0, code)
     assert code.said == [("a", str((("y", 7), [(None, 5), ("x", 6)], [((5,), (None, 10))])))]
-    with pytest.raises(StateError, match="'value': its field 'more' was written as string and is not there any more"):
+    with pytest.raises(StateError, match=r"'value': a newer release has added its field 'more'\. Stop this release"):
         process_batch(tmp_path, [], plan, 0, Recorder())
     other = pa.schema([("more", pa.int64()), ("n", pa.int64())])
-    with pytest.raises(StateError, match="'more' was written as string and is int64; fields may be added only"):
+    with pytest.raises(StateError, match="'more' was written as string and is int64; types may become wider only"):
         process_batch(tmp_path, [], plan, 0, Recorder(schema=other))
+
+
+TYPES = {
+    "n": [pa.int8(), pa.int32(), pa.int64(), pa.float64()],
+    "f": [pa.float32(), pa.float64()],
+    "d": [pa.decimal128(4, 2), pa.decimal128(9, 3)],
+    "s": [pa.string()],
+}
+"""Types of fields, each wider than those before."""
+SAMPLES = {"n": st.integers(-9, 9), "f": st.sampled_from([0.5, 2.0]), "d": st.sampled_from([Decimal("1.25")])}
+SCHEMAS = st.permutations(list(TYPES)).flatmap(
+    lambda names: st.tuples(st.just(names), st.integers(1, 4), st.tuples(*(st.integers(0, 1) for _ in names)))
+)
+
+
+def evolved(script):
+    """Schemas of fields that come, go and become wider."""
+    level, schemas = dict.fromkeys(TYPES, 0), []
+    for names, count, steps in script:
+        for name, step in zip(names, steps, strict=True):
+            level[name] = min(level[name] + step, len(TYPES[name]) - 1)
+        schemas.append(pa.schema([(name, TYPES[name][level[name]]) for name in names[:count]]))
+    return schemas
+
+
+@given(st.data(), st.lists(SCHEMAS, min_size=1, max_size=6))
+@settings(max_examples=examples(40))
+def test_fields_come_and_go_and_become_wider_and_values_stay(tmp_path_factory, data, script):
+    place, plan = tmp_path_factory.mktemp("s"), Plan(("key",))
+    value, rows, entry, had = None, [], None, []
+
+    def seen(schema, row):
+        return None if row is None else tuple(row.get(name) for name in schema.names)
+
+    for schema in evolved(script):
+        new = {name: data.draw(st.none() | SAMPLES.get(name, st.just("x"))) for name in schema.names}
+        update, append = data.draw(st.booleans()), data.draw(st.booleans())
+
+        class Code(Recorder):
+            def rows(self, key, begin, end, now, *, is_new):
+                self.found = self.value.get(), list(self.list.get()), self.map.getValue((1,))
+                given = seen(self._schema, self.new)
+                if self.update:
+                    self.value.update(given)
+                    self.map.updateValue((1,), given)
+                if self.append:
+                    self.list.appendValue(given)
+
+        code = Code(schema=schema)
+        code.new, code.update, code.append = new, update, append
+        is_back = had and schema in had and set(had[-1].names) - set(schema.names)
+        if is_back:
+            with pytest.raises(StateError, match="a newer release has added its field"):
+                process_batch(place, [("a", "look", 1)], plan, 0, code)
+            continue
+        process_batch(place, [("a", "look", 1)], plan, 0, code)
+        had.append(schema)
+        assert code.found == (seen(schema, value), [seen(schema, row) for row in rows], seen(schema, entry))
+        if update:
+            value = entry = new
+        if append:  # which writes the whole list under the present schema
+            rows = [dict(zip(schema.names, seen(schema, row), strict=True)) for row in [*rows, new]]
+
+
+def test_integers_are_floats_where_the_field_is_double(tmp_path):
+    class Code(Recorder):
+        def rows(self, key, begin, end, now, *, is_new):
+            self.say(key, self.value.get())
+            self.value.update((5,))
+
+    process_batch(tmp_path, [("a", "look", 1)], Plan(("key",)), 0, Code())
+    code = Code(schema=pa.schema([("n", pa.float64())]))
+    process_batch(tmp_path, [("a", "look", 1)], Plan(("key",)), 0, code)
+    assert code.said == [("a", "(5.0,)")]
+
+
+def test_the_time_to_live_of_what_is_written_may_change(tmp_path):
+    plan = Plan(("key",), TimeMode.PROCESSING)
+    alive = []
+    for now, ttl, key in [(0, 100, "long"), (10, 20, "short"), (20, None, "ever"), (25, 50, "later")]:
+        process_batch(tmp_path, [(key, "update", 1)], plan, now, Recorder(ttl))
+    for now in (26, 40, 80, 200):
+        code = Recorder(50)
+        process_batch(tmp_path, [(key, "look", 1) for key in ("long", "short", "ever", "later")], plan, now, code)
+        alive.append([key for key, said in code.said if said.startswith("((1,), True")])
+    assert alive == [["long", "short", "ever", "later"], ["long", "ever", "later"], ["long", "ever"], ["ever"]]
 
 
 class Declaring(Recorder):

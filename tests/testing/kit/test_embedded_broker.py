@@ -33,7 +33,7 @@ def consumer():
 
     def poll(member: KafkaConsumer) -> None:
         while not stop.is_set():
-            member.poll(5_000)
+            member.poll(100)
         member.close()
 
     def open_member(broker: EmbeddedBroker, topic: str, group: str, name: str, **settings: object) -> None:

@@ -11,9 +11,11 @@ from kafka.errors import KafkaError, RecordListTooLargeError
 
 from roster.client import Admin
 from roster.model import TopicPartition
+from roster.testing import Rebalance
 from roster.wire.frames import encode_request
 from roster.wire.messages import HeartbeatRequest, HeartbeatResponse, ListGroupsRequest
 from tests.real.realparts.kafka_python import KafkaConsumer
+from tests.waiting import until
 
 
 def member(broker, topic, **settings):
@@ -56,7 +58,7 @@ def test_a_commit_whose_reply_is_lost_is_carried_out(broker):
         read(consumer, 1)
         fault = broker.fault("OffsetCommit", disconnect="reply")
         consumer.commit_async({KafkaPartition(topic, 0): OffsetAndMetadata(1, "", -1)})
-        consumer.poll(1_000)
+        consumer.poll(100)
         fault.wait_hit()
         broker.wait_for_commit("g", topic, 1)
 
@@ -130,13 +132,14 @@ def test_a_reply_may_be_computed_from_the_request(broker):
     topic = broker.create_topic()
     fault = broker.fault("Heartbeat", group="g", reply=reply)
     with member(broker, topic, heartbeat_interval_ms=100) as consumer:
-        for _ in range(60):
-            consumer.poll(1_000)
-            following = [each for each in broker.rebalances("g") if seen and each.generation == seen[0] + 1]
-            if following:
-                break
+
+        def following() -> list[Rebalance]:
+            consumer.poll(100)
+            return [each for each in broker.rebalances("g") if seen and each.generation == seen[0] + 1]
+
+        after = until(following)
     assert (fault.hits, len(seen)) == (1, 1)
-    assert following[0].causes[0].startswith("one rejoined")
+    assert after[0].causes[0].startswith("one rejoined")
 
 
 def test_metadata_with_an_error_still_names_the_broker(broker):

@@ -97,9 +97,7 @@ def shown(title: str) -> str:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "title", ["Test a consumer", "Test what happens when things go wrong", "Test what happens when the broker dies"]
-)
+@pytest.mark.parametrize("title", ["Test a consumer", "Test failures of single requests", "Test a crash of the broker"])
 def test_the_page_on_consumers(tmp_path, title):
     (tmp_path / "conftest.py").write_text("import tests.real.realparts.kafka_python  # mends a join it may lose\n")
     (tmp_path / "test_page.py").write_text(shown(title))

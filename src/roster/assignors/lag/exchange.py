@@ -1,9 +1,9 @@
 """Exchanges between two members that even out lag and keep every guarantee on counts.
 
-Three kinds are allowed: two partitions of one topic change places; an extra of one topic is exchanged for an extra of
-another; an extra passes to a member whose total may grow by one at no loss of fairness. Of all of them the one that
-brings the two members closest together is found by looking up, for each partition of the fuller one, the partition of
-the emptier one whose lag is less by about half the gap: no loop over pairs of partitions.
+Three kinds are allowed: two partitions of one topic are swapped; an extra of one topic is swapped for an extra of
+another; an extra passes to a member whose total may grow by one without loss of fairness. The best exchange brings the
+lag of the two members closest together. It is found without a loop over pairs of partitions: for each partition of the
+fuller member, a search finds the partition of the emptier one whose lag is less by about half the difference.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from roster.model import Problem
 from roster.model.arrays import Bool, Float64, Int32, Int64
 
 NOTHING = -1
-"""In place of a partition that would come back in an exchange."""
+"""Stands for the partition that comes back, in an exchange where none does."""
 
 NEAR_ENOUGH = 1.001
-"""Multiple of the lower bound at which smoothing ends: more work gains too little."""
+"""Multiple of the lower bound at which smoothing ends: further exchanges gain too little."""
 
 _ROUNDS = 64
 _FRUITLESS = 6
@@ -29,8 +29,10 @@ _STEPS = 128
 
 
 class Exchange(NamedTuple):
-    """Per pair of members: partition that goes, partition that comes (or NOTHING), and how far the fuller one of the
-    two then is below what it was; gain 0 where no exchange helps.
+    """Best exchange for each pair of members.
+
+    goes: partition that the fuller member gives up. comes: partition that it gets, or NOTHING. gain: how much lower the
+    greater lag of the two members is afterwards, per unit of capacity; 0 if no exchange helps.
     """
 
     goes: Int64
@@ -41,7 +43,7 @@ class Exchange(NamedTuple):
 class Exchanges:
     """An assignment whose lag is being evened out.
 
-    owner: [partitions], everything owned; changed in place. movable: [partitions] which may change hands, None: all.
+    owner: [partitions] all owned; changed in place. movable: [partitions] True if it may move; None: all may.
     """
 
     def __init__(self, problem: Problem, shares: Shares, lag: Int64, owner: Int32, movable: Bool | None = None) -> None:
@@ -197,8 +199,9 @@ class Exchanges:
         return int(moved[chosen])
 
     def smooth(self, bound: float) -> None:
-        """Even out until the fullest is near the lower bound or nothing more is found: many pairs at once first, then
-        the fullest alone.
+        """Exchange partitions until the fullest member is near the lower bound or no exchange helps.
+
+        Many pairs of members at once first, then the fullest member alone.
         """
         busy = self.shares.busy
         enough = bound * NEAR_ENOUGH
@@ -227,7 +230,7 @@ class Exchanges:
 
 
 class _Side(NamedTuple):
-    """Partitions of one side of many exchanges: those that may change places with each other are in one group."""
+    """Partitions of one side of many exchanges; partitions that may be swapped for each other share a group."""
 
     group: Int64
     partition: Int64
@@ -238,11 +241,11 @@ class _Side(NamedTuple):
 
 
 def lower_bound(problem: Problem, shares: Shares, lag: Int64) -> float:
-    """No assignment that spreads each topic's counts evenly has a fullest member with less lag per unit of capacity.
+    """Return a lower bound on the lag per unit of capacity of the fullest member, for evenly spread topics.
 
-    The greatest of: all lag over all capacity; for each kind of topic, the lag of topics whose subscribers are all
-    among its own over their capacity; the biggest partition over the largest capacity that may have it; and, where all
-    capacities are 1, the same partition with the least that its owner must have beside it.
+    The greatest of: total lag by total capacity; for each class of topics, the lag of all topics whose subscribers are
+    among those of the class, by the capacity of these subscribers; the biggest partition by the largest capacity of its
+    subscribers; and, if all capacities are 1, that partition plus the least lag that its owner must have beside it.
     """
     if not len(lag):
         return 0.0
@@ -252,7 +255,7 @@ def lower_bound(problem: Problem, shares: Shares, lag: Int64) -> float:
     of_class = np.zeros(classes, dtype=np.int64)
     np.add.at(of_class, shares.class_of, of_topic)
     within = of_class.astype(np.float64)
-    if classes <= 64:  # else it would take classes x classes comparisons
+    if classes <= 64:  # comparisons grow with the square of the classes
         sets = [frozenset(shares.classes.subscriptions(c).tolist()) for c in range(classes)]
         within = np.array([sum(int(of_class[o]) for o in range(classes) if sets[o] <= sets[c]) for c in range(classes)])
     bounds = [float((within / shares.class_weight).max()), float(lag.sum() / shares.weight[shares.busy].sum())]

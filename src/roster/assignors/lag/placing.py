@@ -1,9 +1,9 @@
 """Completion of an assignment: each topic spread evenly, and lag as evenly as that allows.
 
-Members keep as many of their partitions as the counts allow. Of the rest, each topic's partitions go, in
-decreasing lag, to the members that have fewest of it, and of those to the one with least lag so far (KIP-169). Since
-members with equally few get one each before any gets a second, a topic is dealt in waves, one numpy step each: the
-biggest partition of the wave to the member with least lag, and so on.
+Members keep as many of their partitions as the counts allow. The other partitions of each topic are dealt in order of
+decreasing lag: each goes to the member with fewest partitions of the topic, and among equals to the one with least lag
+so far (KIP-169). Members with equally few get one each before any gets a second, so a topic is dealt in waves, one
+numpy step each: the biggest partition of a wave goes to the member with least lag, and so on.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from roster.model import NO_OWNER, Problem
 from roster.model.arrays import Bool, Float64, Int32, Int64
 
 _FEW = 24
-"""Most members for which Python deals a wave faster than numpy."""
+"""Up to so many members, Python deals a wave faster than numpy."""
 
 
 def complete(problem: Problem, shares: Shares, lag: Int64, owner_before: Int32, bound: float) -> Int32:
-    """Return [partitions] an owner for each: counts by `Shares`, with the fairest totals.
+    """Return [partitions] the owners, with counts by `Shares` and the fairest totals.
 
-    Changes nothing that is held when counts allow it. `bound` is the lag at which evening out may end.
+    Owned partitions stay where they are if counts allow it. `bound`: lag at which smoothing may end.
     """
     placing = _Placing(problem, shares, lag, owner_before)
     if placing.settled:
@@ -40,7 +40,7 @@ def complete(problem: Problem, shares: Shares, lag: Int64, owner_before: Int32, 
 
 
 class _Placing:
-    """owner: [partitions] so far; load, count: [members] lag so far, and partitions it is due in the end."""
+    """owner: [partitions] so far. load: [members] lag so far. count: [members] partitions in the whole assignment."""
 
     def __init__(self, problem: Problem, shares: Shares, lag: Int64, owner_before: Int32) -> None:
         self.problem, self.shares, self.lag = problem, shares, lag
@@ -57,10 +57,10 @@ class _Placing:
         self.settled = not len(self.free) and self._totals_fairest()
         self.extras: list[tuple[int, Int64]] = []
         self.given: dict[int, tuple[Int64, Int64]] = {}
-        """Per topic the members that got an extra now, and its partitions."""
+        """{topic: (members that have just received an extra, the partitions)}."""
 
     def _keep(self) -> None:
-        """Settle how many partitions of each topic every member keeps, and take the rest away."""
+        """Decide how many partitions of each topic every member keeps; unassign the rest."""
         mine = np.flatnonzero(self.owner >= 0)
         pairs, pair_of, had = np.unique(
             self.topic_of[mine] * np.int64(self.members) + self.owner[mine], return_inverse=True, return_counts=True
@@ -94,12 +94,12 @@ class _Placing:
         known: dict[int, int] = {}
         spare = []
         for t, count in enumerate(counts.tolist()):
-            least = self.shares.lot(t)[0]
+            least = self.shares.quota(t)[0]
             spare.append(count - known.setdefault(id(least), int(least.sum())))
         return np.array(spare, dtype=np.int64)
 
     def _give_up(self, mine: Int64, pair_of: Int64, surplus: Int64, member: Int64) -> None:
-        """Take what is over from members, of each the partitions that bring its lag closest to the mean."""
+        """Unassign each member's surplus: the partitions whose loss brings its lag closest to the mean."""
         load = np.zeros(self.members, dtype=np.int64)
         np.add.at(load, self.owner[mine], self.lag[mine])
         weight = self.shares.weight
@@ -135,7 +135,7 @@ class _Placing:
             consumers = self.shares.consumers[self.shares.class_of[t]]
             rows = slice(self._kept_begin[t], self._kept_begin[t + 1])
             had[self._kept_by[rows]] = self._kept_of[rows]
-            room = self.shares.lot(t)[0] - had[consumers]
+            room = self.shares.quota(t)[0] - had[consumers]
             had[self._kept_by[rows]] = 0
             np.maximum(room, 0, out=room)
             size = int(room.sum())
@@ -174,7 +174,7 @@ class _Placing:
             self.load[takers] += self.lag[dealt]
 
     def _emptiest_first(self, members: Int64) -> Int64:
-        """Members by lag so far for a unit of capacity; those alike stay in the order they stand in."""
+        """Return the members by lag so far per unit of capacity; equal ones keep their order."""
         relative = self._relative(members)
         if len(members) <= _FEW:
             loads = relative.tolist()
@@ -182,20 +182,21 @@ class _Placing:
         return np.asarray(members[np.argsort(relative, kind="stable")])
 
     def _turn(self, topic: int, size: int, *, unless: int = NO_OWNER) -> Int64:
-        """[subscribers] in which order they come when nothing else tells them apart: turned for every topic, by its
-        name, so that no member is first everywhere; topic `unless` keeps the members' own order.
+        """Return [subscribers] the order that breaks ties.
+
+        It is rotated by the topic's name, so that no member comes first in every topic; topic `unless` is not rotated.
         """
         turn = 0 if topic == unless else crc32(self.problem.topics[topic].encode("utf-8", "surrogatepass"))
         return (np.arange(size) - turn) % size
 
     def hand_out_extras(self) -> None:
-        """Give each extra to a subscriber that has none of the topic: to those with fewest in total, then least lag."""
+        """Give each extra to a subscriber without one: to the one with fewest partitions in total, then least lag."""
         consumers = self.shares.consumers
         class_of = self.shares.class_of
         for t, partitions in sorted(
             self.extras, key=lambda e: (len(consumers[class_of[e[0]]]), -int(self.lag[e[1][0]]), e[0])
         ):
-            group, (_, may) = consumers[class_of[t]], self.shares.lot(t)
+            group, (_, may) = consumers[class_of[t]], self.shares.quota(t)
             may = may.copy()
             may[np.searchsorted(group, self.keepers[t])] = False
             members, turn = group[may], self._turn(t, len(group))[may]
@@ -206,7 +207,7 @@ class _Placing:
             self.given[t] = chosen, partitions
 
     def _emptiest(self, members: Int64, turn: Int64, size: int) -> Int64:
-        """The given number of members: those with fewest partitions, then least lag; least lag comes first."""
+        """Return `size` members: those with fewest partitions, then least lag; ordered by lag."""
         count, relative = fullness(self.count[members], self.shares.weight[members]), self._relative(members)
         if size == 1:
             best = np.flatnonzero(count == count.min())
@@ -219,7 +220,7 @@ class _Placing:
         return np.asarray(self.load[members] / self.shares.weight[members], dtype=np.float64)
 
     def level(self) -> None:
-        """Pass extras on until totals are fairest; extras that were free first, owned ones only if needed."""
+        """Pass extras on until totals are fairest: those without an owner first, owned ones only if needed."""
         consumers, class_of = self.shares.consumers, self.shares.class_of
         for every in (False, True):
             topics = range(self.topics) if every else sorted(self.given)
@@ -227,7 +228,7 @@ class _Placing:
             has: list[Bool] = []
             touched: list[int] = []
             for t in topics:
-                group, (_, may) = consumers[class_of[t]], self.shares.lot(t)
+                group, (_, may) = consumers[class_of[t]], self.shares.quota(t)
                 if not may.any():
                     continue
                 given = self.given[t][0] if t in self.given else np.zeros(0, dtype=np.int64)

@@ -1,17 +1,18 @@
-"""The assignors that balance lag: the records of each partition still to be read.
+"""The assignors that balance lag: the number of records of each partition still to be read.
 
-`lag` is KIP-169 and more. Within a topic the counts of its subscribers differ by one at most, whatever the lags are; so
-do totals, as far as that allows (KIP-169, which counts each topic by itself, gives 100 topics of one partition to one
-of ten members). Within those counts lag is evened out: dealt out in decreasing order to the member with least, then
-repaired by exchanges until none relieves the fullest member. `Plan.lag` has the result and a lower bound.
+`lag` extends KIP-169. Within a topic, the counts of its subscribers differ by at most one, whatever the lags are. The
+totals differ as little as that allows; KIP-169 counts each topic by itself, and so gives 100 topics of one partition
+each to one of ten members. Within those counts lag is evened out: partitions are dealt in order of decreasing lag to
+the member with least, then exchanged until no exchange relieves the fullest member. `Plan.lag` has the result and a
+lower bound.
 
-How good that is: with equal subscriptions and topics whose partitions divide evenly, no two members differ by more than
-the biggest partition, so the fullest has at most twice the bound. Against the best of all assignments with these
-counts, tests/assignors/test_lag.py measures small groups.
+With equal subscriptions and topics whose partitions divide evenly, the lags of two members differ by at most the
+biggest partition, so the fullest member has at most twice the lower bound. tests/assignors/test_lag.py compares small
+groups with the best of all assignments that have the same counts.
 
-`lag-sticky` and `lag-cooperative-sticky` add: a member keeps its partitions, unless counts demand a move, or the
-fullest member is above what `LagOptions` tolerate and moving pays. A member's capacity multiplies what it is due, of
-partitions and of lag. Without lags they decide as sticky and cooperative-sticky do. Racks are not looked at.
+With `lag-sticky` and `lag-cooperative-sticky` a member keeps its partitions unless counts require a move, or the
+fullest member exceeds what `LagOptions` tolerate and a move relieves it enough. A member's share of partitions and lag
+is proportional to its capacity. Without lags they decide as sticky and cooperative-sticky do. Racks are ignored.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _LOOKS = 4
 
 @dataclass(frozen=True, slots=True)
 class LagOptions:
-    """When partitions move for the sake of lag alone.
+    """When partitions move only to balance lag.
 
-    The group's leader decides by its own, and any member may come to lead: give all of them the same. Raises ValueError
-    naming the option that cannot be.
+    The leader uses its own options, and any member may become leader, so give all members the same. Raises ValueError
+    that names the invalid option.
 
-    max_skew: nothing moves while the fullest member is within this fraction above the lower bound; if something must,
-    the aim is half of it. hysteresis: the fraction by which all moves together must relieve the fullest member, else
-    none is made. movement_cost: records; each moved partition must relieve it by at least so many per unit of capacity.
+    max_skew: nothing moves while the lag of the fullest member exceeds the lower bound by at most this fraction; moves
+    aim at half of it. hysteresis: no partition moves unless all moves together relieve the fullest member by this
+    fraction. movement_cost: records per unit of capacity by which each moved partition must relieve it.
     """
 
     max_skew: float = 0.1
@@ -70,9 +71,9 @@ def with_offsets(
 ) -> Problem:
     """Return the problem with the lag of each partition (KIP-169).
 
-    Lag is log end less committed offset. Without a committed offset, or with one before the log start, it is the whole
-    log, or 0 for "latest". A partition without offsets has lag 0; offsets None leave the lag unknown.
-    Raises ValueError for a policy that is no value of Kafka's `auto.offset.reset`.
+    Lag is the log end offset minus the committed offset. Without a committed offset, or with one before the log start,
+    it is the whole log, or 0 for "latest". A partition without offsets has lag 0; with offsets None, lag is unknown.
+    Raises ValueError if `auto_offset_reset` is no value of Kafka's `auto.offset.reset`.
     """
     check_auto_offset_reset(auto_offset_reset)
     if offsets is None:
@@ -151,7 +152,7 @@ def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan
 
 
 class _Decision:
-    """One sticky decision: complete what is owned, then check whether moving pays."""
+    """One sticky decision: complete the present assignment, then check whether moving is worth its cost."""
 
     def __init__(
         self, problem: Problem, shares: Shares, options: LagOptions, owner_before: Int32, *, cooperative: bool
@@ -167,7 +168,7 @@ class _Decision:
         self.bound = lower_bound(problem, shares, self.lag)
 
     def make(self) -> tuple[Int32, str]:
-        """([partitions] owner, a note)."""
+        """Return [partitions] the owner, and a note for the plan."""
         owner = self._complete(self.owner_before)
         note = "" if self.problem.lag is not None else "no offsets: decided by counts and capacities alone"
         if self.problem.lag is None:
@@ -177,7 +178,7 @@ class _Decision:
         plan, note = self._relieve(owner)
         if not self.cooperative:
             return plan, note
-        # Next round what is withheld now will be free. Prefer a plan after which that round has nothing left to move.
+        # What is withheld now is free in the next round. Prefer a plan after which that round moves nothing more.
         for _ in range(_LOOKS):
             withheld = to_withhold(self.problem, plan, self.owner_before)
             if not withheld.any():
@@ -192,7 +193,7 @@ class _Decision:
         return complete(self.problem, self.shares, self.lag, owner_before, self.bound)
 
     def _relieve(self, owner: Int32) -> tuple[Int32, str]:
-        """Return the assignment after moves for lag's sake, or unchanged; repeating it changes nothing."""
+        """Return the assignment after moves that balance lag, or unchanged; a second call changes nothing."""
         options, bound = self.options, self.bound
         exchanges = Exchanges(self.problem, self.shares, self.lag, owner.copy())
         before = exchanges.fullest()

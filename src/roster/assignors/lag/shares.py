@@ -1,9 +1,9 @@
 """Number of partitions of each topic that a member may have, so that every topic is spread evenly (KIP-169).
 
-Of a topic's n partitions a subscriber gets its share, n x capacity / sum of the subscribers' capacities, rounded down,
-or one more (an extra) if its share is not a whole number. With equal capacities that is KIP-169's guarantee: counts
-within a topic differ by at most one. KIP-169 leaves open who gets the extras; `level` chooses them so that the totals
-over all topics are fairest.
+A subscriber's share of a topic with n partitions is n x capacity / sum of the subscribers' capacities. It gets its
+share rounded down, or one more (an extra) if the share is not a whole number. With equal capacities that is KIP-169's
+guarantee: counts within a topic differ by at most one. KIP-169 does not say who gets the extras; `level` chooses the
+subscribers so that the totals over all topics are fairest.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from roster.model.arrays import Bool, Float64, Int32, Int64
 class Shares:
     """Subscribers of each topic and their shares.
 
-    class_of: [topics] number of the class of topics with the same subscribers. consumers: for each class the members
-    that subscribe to it, ascending. weight: [members] capacity. busy: members that subscribe to any topic.
+    class_of: [topics] the class of each topic; topics with the same subscribers are one class. consumers: for each
+    class the members that subscribe to it, ascending. weight: [members] capacity. busy: members that subscribe to any
+    topic.
     """
 
     def __init__(self, problem: Problem, weight: Int64) -> None:
@@ -52,7 +53,7 @@ class Shares:
         """Return for each pair of a topic and a subscriber whether it may have one partition above the minimum."""
         return np.asarray(self.counts[topic] * self.weight[member] % self.topic_weight[topic] > 0, dtype=np.bool_)
 
-    def lot(self, topic: int) -> tuple[Int64, Bool]:
+    def quota(self, topic: int) -> tuple[Int64, Bool]:
         """Return [subscribers] the share rounded down and [subscribers] whether an extra is allowed, for one topic.
 
         Topics of one class with equal partition counts share the arrays.
@@ -77,25 +78,25 @@ class Shares:
             np.stack((self.class_of, self.counts)), axis=1, return_index=True, return_counts=True
         )
         for (group, _), topic, times in zip(kinds.T.tolist(), example.tolist(), number.tolist(), strict=True):
-            total[self.consumers[group]] += times * self.lot(topic)[0]
+            total[self.consumers[group]] += times * self.quota(topic)[0]
         return total
 
 
 def fullness(count: Int64, weight: Int64) -> Float64:
-    """Return the increase of count^2 / weight by one more partition; the fairest counts minimise the sum of these."""
+    """Return by how much one more partition increases count^2 / weight; the fairest counts minimise the sum of it."""
     return np.asarray((2 * count + 1) / weight, dtype=np.float64)
 
 
 def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64, load: Int64) -> None:
     """Move extras between members until the totals are fairest; changes `has` and `count`.
 
-    A member fuller than another by more than one partition passes an extra on, directly or through other members; of
-    equally full members the one with most `load` first. When no such path is left, the totals minimise every convex
+    A member with at least two partitions more than another passes an extra on, directly or through other members; of
+    equally full members, the one with most `load` is first. When no such path is left, the totals minimise every convex
     cost: they form an M-convex set, where a local minimum is global (Murota, "Discrete Convex Analysis", 2003).
 
     Args:
         eligible: for each topic the members that may have an extra of it.
-        has: for each topic, which of these have one.
+        has: for each topic, True for each of these members that has one.
         count: [members] partitions in total.
         weight: [members] capacity.
         load: [members] lag in records.

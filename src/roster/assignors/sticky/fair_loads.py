@@ -1,10 +1,10 @@
-"""The fairest loads that subscriptions allow, computed without regard to present owners.
+"""The fairest loads that subscriptions allow, whoever owns the partitions now.
 
-A row stands for partitions with the same possible owners, a class for members with the same subscription. An assignment
-is fairest if its loads, sorted in descending order, are lexicographically least; it then minimises every convex cost.
-All fairest assignments share one structure (Frank and Murota, "Decreasing minimization on M-convex sets"): classes fall
-into blocks, members of a block carry `level` or `level - 1` partitions each, and every row belongs to the block whose
-members own its partitions. Each block is a problem of its own.
+A row is a set of partitions with the same possible owners, a class a set of members with the same subscription. An
+assignment is fairest if its loads, in descending order, are lexicographically least; it then minimises every convex
+cost. All fairest assignments share one structure (Frank and Murota, "Decreasing minimization on M-convex sets"):
+classes fall into blocks, each member of a block has `level` or `level - 1` partitions, and every row belongs to the
+block whose members own its partitions. So each block can be solved on its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WEIGHTS = 1e-60, 1e60
 """Clamp against underflow and overflow when a class cannot reach the mean."""
 
 _LEAST = 1e-6
-"""Smallest target per member, so that a full class can still receive when the row's other classes are fuller."""
+"""Smallest target per member: a full class must still be able to receive if the row's other classes are fuller."""
 
 _ALIKE = 0.25
 """Partitions per member by which `spread` may miss its target loads."""
@@ -48,10 +48,10 @@ class Table:
 class Levels:
     """Blocks and their loads.
 
-    level: [classes] partitions of the fullest member; the others have that many or one less (0: none has any).
+    level: [classes] partitions of the fullest member; the others have as many or one fewer (0: none has any).
     block_of_class, block_of_row: number of the block; classes of equal level may be in different blocks.
-    placed: [cells] an assignment, with these loads if `fairest` was called with wants_placed; cells between a row and a
-    class of different blocks are to be ignored.
+    placed: [cells] an assignment, with these loads if `fairest` was called with wants_placed. Ignore cells whose row
+    and class are in different blocks.
     """
 
     level: Int64
@@ -113,9 +113,9 @@ class _Part:
         )
 
     def even_out(self) -> None:
-        """Bring loads to the mean, rounded down or up, where excess meets demand; later steps do the rest.
+        """Move load from members above the mean to members below it, where paths exist; later steps do the rest.
 
-        Classes whose load is within that rounding take no part, so that no later step has to undo this one.
+        Classes whose load is the mean, rounded down or up, take no part, so no later step has to undo this one.
         """
         excess = self.network.excess
         between = np.clip(excess, -self.size, 0)

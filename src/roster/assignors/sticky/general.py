@@ -1,10 +1,10 @@
-"""Balance for members with different subscriptions, or in different racks: exactly fairest, then fewest moves.
+"""Balance for members with different subscriptions or racks: the fairest loads, then the fewest moves.
 
 Partitions that the same members may own, with replicas in the same racks, form a row; members with the same
 subscription and rack form a class. `fair_loads` computes the loads from rows and classes alone. Then every member keeps
-its partitions, and a minimum-cost flow finds the ones that have to move. The network has nodes for rows, classes,
-members, and for each block the allowance of one partition above its lower level. Its size grows with the number of
-holdings (pairs of member and row), not with partitions or members x topics.
+its partitions, and a minimum-cost flow finds those that have to move. The network has nodes for rows, classes, members,
+and one for each block, from which its members get the one partition that they may have above the lower level. Its size
+grows with the number of holdings (pairs of member and row), not with partitions or members x topics.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from roster.model.arrays import Bool, Int32, Int64
 def balance(problem: Problem, held: Int32, *, by_rack: bool) -> Int32:
     """Return [partitions] the owner of each, NO_OWNER for topics without subscribers.
 
-    First the loads are lexicographically fairest, then (by_rack) most partitions have a replica in their owner's rack,
-    then fewest partitions change owner.
+    The loads are lexicographically fairest; given that (by_rack), most partitions have a replica in their owner's rack;
+    given that, fewest partitions change owner.
     """
     exchange = _Exchange(_kinds(problem, by_rack=by_rack), held)
     return exchange.owners(problem, held)
@@ -79,7 +79,7 @@ def _kinds(problem: Problem, *, by_rack: bool) -> _Kinds:
 
 
 class _Exchange:
-    """Minimum-cost flow that decides how many partitions move, and the choice of these partitions.
+    """Decides with a minimum-cost flow how many partitions move, and chooses these partitions.
 
     A holding is a pair (member, row) with at least one partition that the member owns.
     """
@@ -106,7 +106,7 @@ class _Exchange:
         return np.where((cells[place] == wanted) & (held_class >= 0), place, -1)
 
     def _let_go(self, gone: Bool) -> None:
-        """Remove holdings, a mask over all of them; their partitions have no owner then."""
+        """Remove the holdings where `gone` is True; their partitions have no owner then."""
         stays = ~gone[self.holding_of_owned]
         number = np.cumsum(~gone) - 1
         self.owned, self.holding_of_owned = self.owned[stays], number[self.holding_of_owned[stays]]
@@ -133,7 +133,7 @@ class _Exchange:
         return fairest(table, placed + spread(table, left, load), wants_placed=wants_placed)
 
     def _as_placed(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
-        """Return what `_cheapest` returns, for no holdings and no racks: any placement with these loads is cheapest."""
+        """Return the same as `_cheapest`. Without holdings and racks, any placement with these loads is cheapest."""
         table = self.kinds.table
         inside = levels.block_of_row[table.row] == levels.block_of_class[table.column]
         row_to_class = np.where(inside, levels.placed, 0)
@@ -146,7 +146,7 @@ class _Exchange:
         return self.held, row_to_class, class_to_member
 
     def _cheapest(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
-        """Return [holdings] partitions kept, [cells] partitions that go to a class, [members] partitions received."""
+        """Return [holdings] partitions kept, [cells] partitions moved to a class, [members] partitions received."""
         kinds, table, rows, classes, members = self.kinds, self.kinds.table, self.rows, self.classes, self.members
         busy = np.flatnonzero(kinds.class_of >= 0)
         member_class = kinds.class_of[busy]
@@ -201,9 +201,9 @@ class _Exchange:
         return kept, row_to_class, class_to_member
 
     def _keep(self, problem: Problem, has: Int32, kept: Int64) -> Int32:
-        """Return [partitions] the owners that stay.
+        """Return [partitions] the owners of partitions that do not move, NO_OWNER for the others.
 
-        A holding that shrinks keeps its lowest partition numbers, so that all its topics shrink alike (KAFKA-16277).
+        A holding that shrinks keeps its lowest partition numbers, so that all its topics shrink equally (KAFKA-16277).
         """
         owner = np.full(len(has), NO_OWNER, dtype=np.int32)
         owner[self.owned] = has[self.owned]
@@ -215,7 +215,7 @@ class _Exchange:
         return owner
 
     def _give_out(self, owner: Int32, row_to_class: Int64, class_to_member: Int64) -> None:
-        """Assign the free partitions: of a row to classes in proportion, within a class to members in turn."""
+        """Assign the free partitions: those of a row to classes in proportion, those of a class to members in turn."""
         table = self.kinds.table
         unit_cell = np.repeat(np.arange(len(table.row)), row_to_class)
         within = np.arange(len(unit_cell)) - np.repeat(np.cumsum(row_to_class) - row_to_class, row_to_class)

@@ -1,7 +1,7 @@
 """The sticky assignors: as balanced as subscriptions allow, then fewest moves (KIP-54, KIP-341, KIP-429).
 
-`sticky` hands everything over at once. `cooperative-sticky` makes the same decision and withholds for one round what
-another member still claims; the next round finds it free and assigns it, so a group rests after two rounds at most.
+`sticky` assigns all partitions at once. `cooperative-sticky` makes the same plan, but withholds partitions that another
+member still claims; they are free in the next round and assigned then, so a group is stable after at most two rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_
 
 
 def assign(problem: Problem) -> Plan:
-    """Assign with lexicographically fairest loads, then most rack matches where racks matter, then fewest moves."""
+    """Return the plan with the fairest loads (lexicographically), then most rack matches, then fewest moves."""
     owner_before, contested = settle_claims(problem)
     members = active_members(problem)
     racks = problem.racks
@@ -34,14 +34,14 @@ def assign(problem: Problem) -> Plan:
 
 
 def assign_cooperatively(problem: Problem) -> Plan:
-    """Make the same plan, withholding what another member still claims."""
+    """Return the plan of `assign`, without the partitions that another member still claims."""
     plan = assign(problem)
     withheld = to_withhold(problem, plan.owner, plan.owner_before)
     return Plan.of(problem, plan.owner, owner_before=plan.owner_before, withheld=withheld, contested=plan.contested)
 
 
 class StickyAssignor(Assignor):
-    """`sticky`; its user data is the last assignment and its generation, null before the first."""
+    """`sticky`; its user data is the last assignment with its generation, null before the first."""
 
     name = "sticky"
     claim_source = ClaimSource.STICKY_USER_DATA

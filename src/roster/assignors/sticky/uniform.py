@@ -1,8 +1,8 @@
 """Balance for members that all subscribe to the same topics, in time linear in the partitions (KAFKA-9987).
 
-Every member keeps what it owns up to its quota; what is above the quota or unowned is dealt round-robin to members
-below theirs. That is the fewest moves: a member loses only what is above its quota, and as many members as possible
-keep one more than the others.
+Every member keeps its partitions up to its quota. Partitions above a quota or without an owner go round-robin to
+members below their quota. No plan moves fewer: a member loses only what is above its quota, and the larger quotas go to
+members that already have as many partitions.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from roster.model.arrays import Bool, Int32, Int64
 
 
 def balance(problem: Problem, owner_before: Int32, members: Int64) -> Int32:
-    """Return [partitions] the owner of every partition; all `members` (ascending, at least one) subscribe to all
-    topics.
+    """Return [partitions] the owner of every partition.
+
+    members: ascending, at least one; all subscribe to all topics.
     """
     size = problem.partition_count
     quota, spare = divmod(size, len(members))
@@ -41,9 +42,9 @@ def balance(problem: Problem, owner_before: Int32, members: Int64) -> Int32:
 
 
 def _give_up(problem: Problem, has: Int32, limit: Int64, over: Bool) -> None:
-    """Unassign what members own above their limit, evenly from all topics (KAFKA-16277).
+    """Unassign the partitions that members own above their limit, evenly from all topics (KAFKA-16277).
 
-    A member keeps its lowest partition numbers: sorted by number and then topic, what lies past the limit goes.
+    A member's partitions are ordered by number, then topic; those past the limit are unassigned.
     """
     candidates = np.flatnonzero(np.append(over, False)[has])
     number = problem.number_of()[candidates]

@@ -1,19 +1,20 @@
 """Stateful and stateless tasks placed on clients by restoration lag.
 
 Source: KIP-429 part II (tasks placed by the lag between a store and its changelog, standbys, deferred revocation) and
-KIP-441 (acceptable recovery lag, warm-up replicas, probing rebalances). Kafka's own assignor wishes for a placement
-without looking at the one there is; here the wish is the balanced placement nearest to it, so what is balanced and
-caught up stays where it is. The wish restores the fewest tasks, then moves the fewest running ones, then has the least
-sum of lags.
+KIP-441 (acceptable recovery lag, warm-up replicas, probing rebalances). Each rebalance has a target: the balanced
+placement that the group is to reach. Kafka's own assignor chooses it without regard to the present placement; here it
+is the balanced placement nearest to the present one, so tasks that are balanced and caught up stay where they are. The
+target restores the fewest tasks; given that, it moves the fewest running ones; given that, it has the least sum of
+lags.
 
-A caught-up copy is kept until the copy that replaces it has caught up: the copies that a task is to have count its
-caught-up stores first, and a place that is wished for instead of one of these is restored ahead, as a warm-up.
-Stateless tasks have a balance of their own; the stateful ones decide only which clients get one more of them.
+A caught-up copy is kept until the copy that replaces it has caught up. Caught-up stores count first towards the copies
+of a task; a target that has none of them is restored as a warm-up. Stateless tasks are balanced by themselves; the
+stateful ones decide only which clients get one more of them.
 
-Lag is in changelog records. `RUNNING` marks the client that runs the active task, and for a stateless task `STATELESS`
-does too; the owner of a task whose store is still restored has its lag, and no more right to it than the nearest other
-copy. A client that does not name a task, or names it with any other negative lag, would restore it from the
-beginning.
+Lag is in changelog records. `RUNNING` marks the client that runs the active task, and so does `STATELESS` for a
+stateless task. While its store is being restored, the owner of a task reports the store's lag, and has no more right to
+the task than the nearest other copy. A client that does not name a task, or names it with any other negative lag, would
+restore its store from the beginning.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from roster.assignors.tasks.gaps import TaskCosts, least_cost
+from roster.assignors.tasks.least_cost import TaskCosts, least_cost
 from roster.assignors.tasks.quotas import Quotas, deal_rest, place_on_preferred, quotas
-from roster.assignors.tasks.standbys import wish_for_standbys
+from roster.assignors.tasks.standbys import target_standbys
 from roster.model.tasks import RUNNING, STATELESS, TaskId
 
 WHOLE_LOG = 1 << 62
-"""Lag of a task whose store would be rebuilt from the beginning."""
+"""Lag of a task whose store would be restored from the beginning."""
 
 _MOST_GAP = 1 << 31
-"""Cost of rebuilding a store, one more than the largest gap that a subscription has."""
+"""Cost of restoring a whole store, one more than the largest gap that a subscription can carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A process with its number of stream threads (cores) and the lag of each task it runs or has a store of.
+    """A process: its number of stream threads (cores), and the lag of each task that it runs or has a store of.
 
-    rack: where it runs, None if that is not known; copies of a task go to different racks where they can.
-    restoring: tasks of `lags` that it runs though their stores are still restored: they stay where none is nearer.
+    rack: None if not known; copies of a task go to different racks if possible.
+    restoring: tasks of `lags` that it runs while their stores are being restored; they stay unless another is nearer.
     """
 
     threads: int = 1
@@ -81,10 +82,10 @@ class ClientTasks:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """The placement; `followup` asks for another rebalance once a warm-up has caught up, or a wished standby.
+    """The placement; `followup` asks for another rebalance when a warm-up or a target standby has caught up.
 
-    It is False while only standbys are restored for which no task waits, as in KIP-441. Members join again after these,
-    too (`roster.member.task_catch_up`): where racks are known, a copy may then have a better place.
+    It is False while only standbys are being restored for which no task waits, as in KIP-441. Members rejoin after
+    these, too (`roster.member.task_catch_up`): where racks are known, a copy may then have a better place.
     """
 
     clients: dict[str, ClientTasks]
@@ -92,12 +93,12 @@ class TaskPlan:
 
 
 def assign(problem: TaskProblem) -> TaskPlan:
-    """Place every task; the same plan under any order of tasks and clients."""
+    """Return the plan for every task; it does not depend on the order of tasks and clients."""
     if not problem.clients:
         return TaskPlan({}, followup=False)
     placing = _Placing(problem)
-    placing.wish_for_balance()
-    placing.wish_for_standbys()
+    placing.choose_target_actives()
+    placing.choose_target_standbys()
     placing.move_only_to_the_caught_up()
     placing.replace_only_by_the_caught_up()
     placing.place_stateless()
@@ -105,7 +106,7 @@ def assign(problem: TaskProblem) -> TaskPlan:
 
 
 class _Placing:
-    """One run of the assignor; clients are indices in name order, tasks are in task order."""
+    """One run of the assignor; clients are numbered in the order of their names, tasks are sorted."""
 
     def __init__(self, problem: TaskProblem) -> None:
         self.problem = problem
@@ -119,24 +120,24 @@ class _Placing:
         for task, nearest in self.nearest.items():
             if nearest is not None and self.running.get(task) not in nearest:
                 self.running.pop(task, None)
-        self.wished: dict[TaskId, int] = {}
-        self.wished_standbys: dict[TaskId, set[int]] = {}
+        self.target: dict[TaskId, int] = {}
+        self.target_standbys: dict[TaskId, set[int]] = {}
         self.actives: dict[TaskId, int] = {}
         self.standbys: dict[TaskId, list[int]] = {}
         self.warmups: list[tuple[TaskId, int]] = []
         self.followup = False
 
-    def wish_for_balance(self) -> None:
-        """Choose the balanced placement of stateful actives that restores least, then moves least, then lags least."""
+    def choose_target_actives(self) -> None:
+        """Choose the target of active tasks: balanced, fewest restorations, then fewest moves, then least lag."""
         quota = quotas(len(self.stateful), self.threads, [0] * len(self.names))
         placed = place_on_preferred(self.stateful, self.running, self.nearest, quota)
-        self.wished = deal_rest(self.stateful, placed, quota, self.threads)
+        self.target = deal_rest(self.stateful, placed, quota, self.threads)
         if any(0 < lag < WHOLE_LOG for task in self.stateful for lag in self.lags.get(task, {}).values()):
             costs = {task: self._costs(task) for task in self.stateful}
-            self.wished = least_cost(self.wished, costs, quota)
+            self.target = least_cost(self.target, costs, quota)
 
     def _costs(self, task: TaskId) -> TaskCosts:
-        """Order placements by tasks to restore, then by running tasks to move, then by the sum of gaps."""
+        """Return costs that order placements by tasks to restore, then running tasks to move, then the sum of gaps."""
         move = (len(self.stateful) + 1) * _MOST_GAP
         restore = (len(self.stateful) + 1) * move
         nearest, running = self.nearest[task], self.running.get(task)
@@ -149,30 +150,30 @@ class _Placing:
         at = {client: cost(client, lag) for client, lag in self.lags.get(task, {}).items()}
         return TaskCosts(at, cost(None, WHOLE_LOG))
 
-    def wish_for_standbys(self) -> None:
-        """Choose the places of standbys beside the wished actives."""
+    def choose_target_standbys(self) -> None:
+        """Choose the targets of standbys."""
         if not min(self.problem.standbys, len(self.names) - 1):
-            self.wished_standbys = {task: set() for task in self.stateful}
+            self.target_standbys = {task: set() for task in self.stateful}
             return
-        self.wished_standbys = wish_for_standbys(
+        self.target_standbys = target_standbys(
             self.problem.standbys,
-            self.wished,
-            {task: [c for c in held if c != self.wished[task]] for task, held in self.caught_up.items()},
-            {task: [c for c in held if c != self.wished[task]] for task, held in self.partial.items()},
+            self.target,
+            {task: [c for c in held if c != self.target[task]] for task, held in self.caught_up.items()},
+            {task: [c for c in held if c != self.target[task]] for task, held in self.partial.items()},
             self.threads,
             [self.problem.clients[name].rack for name in self.names],
             self.problem.max_warmups if self.problem.acceptable_lag < WHOLE_LOG else len(self.lags) * len(self.names),
         )
 
     def move_only_to_the_caught_up(self) -> None:
-        """Run each active where its store is nearest to the log's end: at the wished owner if that is one."""
+        """Run each active task where its store is nearest to the end of the log: on its target if that is as near."""
         load = Counter[int]()
         waiting = []
         for task in self.stateful:
             nearest = self.nearest[task]
-            if nearest is None or self.wished[task] in nearest:
-                self.actives[task] = self.wished[task]
-                load[self.wished[task]] += 1
+            if nearest is None or self.target[task] in nearest:
+                self.actives[task] = self.target[task]
+                load[self.target[task]] += 1
             else:
                 waiting.append((task, nearest))
         for task, nearest in waiting:
@@ -184,10 +185,10 @@ class _Placing:
             self.actives[task] = owner
 
     def replace_only_by_the_caught_up(self) -> None:
-        """Keep caught-up stores as standbys until the wished ones have caught up, and let warm-ups restore these.
+        """Keep caught-up stores as standbys until the targets have caught up; warm-ups restore the targets.
 
-        A standby that is not caught up takes no warm-up from the budget (KIP-441, max.warmup.replicas). Those that are
-        nearest come first, so a warm-up runs until it is done.
+        A standby that is not caught up does not count as a warm-up (KIP-441, max.warmup.replicas). The nearest to the
+        end of the log come first, so a warm-up continues until it is done.
         """
         replicas = min(self.problem.standbys, len(self.names) - 1)
         pending: list[tuple[int, bool, TaskId, int]] = []
@@ -201,8 +202,8 @@ class _Placing:
             if not behind:
                 self.standbys[task] = ready + kept
                 continue
-            wished, lag = self.wished[task], self.lags.get(task, {})
-            ordered = sorted((client != wished, lag.get(client, WHOLE_LOG), client) for client in behind)
+            target, lag = self.target[task], self.lags.get(task, {})
+            ordered = sorted((client != target, lag.get(client, WHOLE_LOG), client) for client in behind)
             room = max(replicas - len(ready) - len(kept), 0)
             self.standbys[task] = [*ready, *kept, *(client for _, _, client in ordered[:room])]
             self.followup |= room > 0 and not ordered[0][0]
@@ -211,9 +212,12 @@ class _Placing:
         self.followup |= bool(self.warmups)
 
     def _settled_copies(self, task: TaskId) -> list[int] | None:
-        """Return the trivial standby placement: all clients are caught up, or there is no store."""
-        active, standbys = self.actives[task], self.wished_standbys[task]
-        if self.wished[task] != active:
+        """Return the standbys of a task that needs no change: all targets are caught up, or there is no store.
+
+        None if the task needs one.
+        """
+        active, standbys = self.actives[task], self.target_standbys[task]
+        if self.target[task] != active:
             return None
         held = self.caught_up.get(task)
         if held is None:
@@ -223,42 +227,47 @@ class _Placing:
         return None
 
     def _copies(self, task: TaskId) -> tuple[list[int], list[int], list[int]]:
-        """Return the places wished for that are caught up, other ones that are, and those that are not; no active."""
-        active, wished, standbys = self.actives[task], self.wished[task], self.wished_standbys[task]
+        """Return three lists without the active client: caught-up targets, other caught-up clients, other targets."""
+        active, target, standbys = self.actives[task], self.target[task], self.target_standbys[task]
         if self.problem.acceptable_lag >= WHOLE_LOG:
-            return sorted((standbys | {wished}) - {active}), self._kept(task, (standbys | {wished})), []
+            return sorted((standbys | {target}) - {active}), self._kept(task, (standbys | {target})), []
         held = self.caught_up.get(task)
         if not held:
-            return [], [], [client for client in (*standbys, wished) if client != active]
-        ready = [client for client in held if client != active and (client == wished or client in standbys)]
+            return [], [], [client for client in (*standbys, target) if client != active]
+        ready = [client for client in held if client != active and (client == target or client in standbys)]
         behind = standbys.difference(held)
         behind.discard(active)
-        if wished != active and wished not in held:
-            behind.add(wished)
+        if target != active and target not in held:
+            behind.add(target)
         return ready, self._kept(task, standbys) if len(held) > len(ready) else [], list(behind)
 
     def _kept(self, task: TaskId, targets: set[int]) -> list[int]:
-        """Return the clients that are caught up on a task and neither run it nor are wished for it."""
-        active, wished = self.actives[task], self.wished[task]
-        return [c for c in self.caught_up.get(task, ()) if c not in (active, wished) and c not in targets]
+        """Return the clients that are caught up on a task, do not run it, and are not among its targets."""
+        active, target = self.actives[task], self.target[task]
+        return [c for c in self.caught_up.get(task, ()) if c not in (active, target) and c not in targets]
 
     def place_stateless(self) -> None:
-        """Place stateless tasks by their own balance; who has fewer stateful ones gets one more where it does not come
-        out even, and habit decides the rest.
+        """Balance stateless tasks by themselves.
+
+        If they do not divide evenly, clients with fewer stateful tasks get one more. Otherwise tasks stay where they
+        run.
         """
         quota = quotas(len(self.stateless), self.threads, [0] * len(self.names))
-        quota = self._extras_to_the_light(quota)
+        quota = self._extras_to_least_loaded(quota)
         nowhere = dict.fromkeys(self.stateless)
         placed = place_on_preferred(self.stateless, self.running, nowhere, quota)
         self.actives |= deal_rest(self.stateless, placed, quota, self.threads)
 
-    def _extras_to_the_light(self, quota: Quotas) -> Quotas:
-        """Return the quotas with the extra tasks where load is least: as wished, then as it is. Ties stay extra."""
+    def _extras_to_least_loaded(self, quota: Quotas) -> Quotas:
+        """Return the quotas with extra tasks for the clients with least load, in the target, then at present.
+
+        Clients with equal load remain in `extra`.
+        """
         if not quota.extras:
             return quota
-        wished, running = Counter(self.wished.values()), Counter(self.actives.values())
+        target, running = Counter(self.target.values()), Counter(self.actives.values())
         load = {
-            client: tuple((each[client] + quota.share[client] + 1) / self.threads[client] for each in (wished, running))
+            client: tuple((each[client] + quota.share[client] + 1) / self.threads[client] for each in (target, running))
             for client in quota.extra
         }
         last = sorted(load.values())[quota.extras - 1]
@@ -278,7 +287,7 @@ class _Placing:
         return TaskPlan(clients, self.followup)
 
     def _stores(self) -> tuple[dict[TaskId, list[int]], dict[TaskId, list[int]]]:
-        """Return the clients with a store of each task, nearest first: those within the acceptable lag, the others."""
+        """Return the clients with a store of each task, nearest first: within the acceptable lag, and beyond it."""
         caught_up: dict[TaskId, list[int]] = {}
         partial: dict[TaskId, list[int]] = {}
         most = min(self.problem.acceptable_lag, WHOLE_LOG - 1)
@@ -294,7 +303,7 @@ class _Placing:
         return caught_up, partial
 
     def _nearest(self, task: TaskId) -> frozenset[int] | None:
-        """Return the clients within the acceptable lag, else those of least lag; None if no client has an advantage."""
+        """Return the clients within the acceptable lag, else those with least lag; None if all clients are equal."""
         if self.problem.acceptable_lag >= WHOLE_LOG:
             return None
         if caught_up := self.caught_up.get(task):
@@ -311,7 +320,7 @@ def _lags_by_task(
 ) -> tuple[defaultdict[TaskId, dict[int, int]], dict[TaskId, int]]:
     """Return {task: {client: lag}} for clients with a store, and the client that runs each task.
 
-    An unknown lag counts as the whole log. Where two clients say that they run a task, neither is believed.
+    An unknown lag counts as the whole log. If two clients claim to run a task, neither claim counts.
     """
     lags: defaultdict[TaskId, dict[int, int]] = defaultdict(dict)
     running: dict[TaskId, int] = {}

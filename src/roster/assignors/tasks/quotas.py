@@ -16,7 +16,7 @@ from roster.model.tasks import TaskId
 class Quotas(NamedTuple):
     """Tasks per client.
 
-    share: [clients] tasks each client gets for sure. extra: clients that may get one more. extras: how many of them do.
+    share: [clients] tasks that each client gets. extra: clients that may get one more. extras: how many of them do.
     """
 
     share: list[int]
@@ -27,9 +27,9 @@ class Quotas(NamedTuple):
 def quotas(tasks: int, threads: Sequence[int], load: Sequence[int]) -> Quotas:
     """Divide tasks among clients that carry `load` already.
 
-    Each task goes to the client whose load per thread would grow least (D'Hondt's rule, which minimizes every convex
-    cost), but a client without work comes before any second task. Clients that tie for the last tasks share them: which
-    of them get one is left to stickiness.
+    Each task goes to the client whose load per thread would grow least (D'Hondt's rule, which minimises every convex
+    cost), but no client gets a second task while one has none. If clients tie for the last tasks, stickiness decides
+    which of them get one.
     """
     share = [0] * len(threads)
     queue = [(pressure(load[client], threads[client]), client) for client in range(len(threads))]
@@ -65,7 +65,7 @@ def place_on_preferred(
     nearest: Mapping[TaskId, frozenset[int] | None],
     quota: Quotas,
 ) -> dict[TaskId, int]:
-    """Place as many tasks as the quotas allow on clients with their stores, and as many of those as possible unmoved.
+    """Place as many tasks as the quotas allow on clients with their stores, then leave as many as possible unmoved.
 
     The flow goes from kinds of tasks to clients, so its cost follows the number of kinds.
     """
@@ -97,7 +97,7 @@ def _kinds(
 
 
 def _flow(kinds: Sequence[Kind], quota: Quotas) -> Iterator[list[tuple[int, int]]]:
-    """Yield per kind how many of its tasks go to which client.
+    """Yield for each kind (client, number of its tasks that go there) pairs.
 
     Nodes are kinds, clients, a pool of the extra tasks, and an overflow for tasks that no preferred client can take.
     Staying costs nothing, moving 1, overflowing more than any detour.
@@ -147,7 +147,7 @@ def deal_rest(
     quota: Quotas,
     threads: Sequence[int],
 ) -> dict[TaskId, int]:
-    """Deal the other tasks to the open places, each to the client with fewest tasks of its sub-topology."""
+    """Place the remaining tasks within the quotas, each on the client with fewest tasks of its sub-topology."""
     extras = quota.extras
     dealt = dict(placed)
     load = Counter(placed.values())

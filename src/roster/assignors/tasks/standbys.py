@@ -1,8 +1,9 @@
-"""Places wished for the standby copies of tasks: level, apart from each other's racks, and where stores are already.
+"""Targets of standby copies: evenly loaded clients, in different racks, and where stores already are.
 
-A client's pressure is its copies, active ones included, per thread. Stores that are caught up are taken first and given
-up where the pressure is highest. No more of them are moved to clients without than warm-ups can restore at once: each
-move lowers the pressure where it is higher, the next rebalance continues from there, so a series comes to rest.
+A client's pressure is its number of copies, active ones included, per thread. Caught-up stores are kept first; a
+surplus is given up where the pressure is highest. At most as many of them move to clients without a store as warm-ups
+can restore at once. Each move lowers the highest pressure and the next rebalance continues from there, so a series of
+rebalances ends.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from typing import TypeAlias
 from roster.model.tasks import TaskId
 
 
-def wish_for_standbys(
+def target_standbys(
     standbys: int,
-    wished: Mapping[TaskId, int],
+    target: Mapping[TaskId, int],
     caught_up: Mapping[TaskId, Sequence[int]],
     partial: Mapping[TaskId, Sequence[int]],
     threads: Sequence[int],
     racks: Sequence[str | None],
     most_moves: int,
 ) -> dict[TaskId, set[int]]:
-    """Return per task the clients that are to have a standby copy, as many as there are clients for.
+    """Return for each task the clients that are to have a standby copy, fewer than `standbys` if clients are few.
 
-    wished: the client of each active task. caught_up, partial: other clients with a store that is within the acceptable
-    lag, or that is not, by lag. threads, racks: of each client; None where the rack is not known. most_moves: stores
-    that may be moved from where they are caught up to where they are not.
+    target: the target client of each active task. caught_up, partial: other clients whose store is within the
+    acceptable lag, or beyond it, in order of lag. threads, racks: of each client; rack None if not known. most_moves:
+    the number of copies that may move from a caught-up store to a client without one.
     """
-    places = _Standbys(min(standbys, len(threads) - 1), wished, caught_up, threads, racks)
+    places = _Standbys(min(standbys, len(threads) - 1), target, caught_up, threads, racks)
     places.give_up_surplus()
     places.fill_up(partial)
     places.move(partial, most_moves)
@@ -39,7 +40,7 @@ def wish_for_standbys(
 
 
 CopiesOn: TypeAlias = dict[int, dict[TaskId, None]]
-"""Copies by client; dictionaries keep the order of tasks, of which sorting is then cheap."""
+"""Copies by client; a dictionary keeps the order of its tasks, which makes sorting them cheap."""
 
 _NOWHERE: frozenset[int] = frozenset()
 
@@ -48,25 +49,25 @@ class _Standbys:
     def __init__(
         self,
         standbys: int,
-        wished: Mapping[TaskId, int],
+        target: Mapping[TaskId, int],
         caught_up: Mapping[TaskId, Sequence[int]],
         threads: Sequence[int],
         racks: Sequence[str | None],
     ) -> None:
-        self.wished = wished
-        self.holders = {task: set(caught_up.get(task, ())) for task in sorted(wished)}
+        self.target = target
+        self.holders = {task: set(caught_up.get(task, ())) for task in sorted(target)}
         self._caught_up = {task: frozenset(held) if held else _NOWHERE for task, held in self.holders.items()}
         self._standbys = standbys
         self._with_surplus = {task for task, held in self._caught_up.items() if len(held) > standbys}
         self._threads = threads
         self._racks = racks
         self._known_racks = len({rack for rack in racks if rack is not None}) > 1
-        self._load = Counter(wished.values())
+        self._load = Counter(target.values())
         self._load.update(chain.from_iterable(self.holders.values()))
         self._moves_left = 0
 
     def give_up_surplus(self) -> None:
-        """Keep no more copies than wanted: those in racks of their own, then those on the clients with least load."""
+        """Drop copies above the wanted number: first those that share a rack, then those on the most loaded clients."""
         surplus = {task: set(held) for task, held in self.holders.items() if len(held) > self._standbys}
         for task in list(surplus) if self._known_racks else ():
             while len(self.holders[task]) > self._standbys:
@@ -94,7 +95,7 @@ class _Standbys:
                 heapq.heappush(queue, (-self._pressure(client), client))
 
     def fill_up(self, partial: Mapping[TaskId, Sequence[int]]) -> None:
-        """Add copies where a part of the log is restored, then, level among themselves, where load is least."""
+        """Add missing copies: first on clients that have restored part of the log, then evenly where load is least."""
         for task, begun in partial.items():
             for client in begun[: max(self._standbys - len(self.holders[task]), 0)]:
                 self._add(task, client)
@@ -109,13 +110,13 @@ class _Standbys:
         self._level(new)
 
     def _take_lightest(self, queue: list[tuple[float, int]], task: TaskId, count: int) -> list[int]:
-        """Add copies on the lightest clients that may hold one; returns them."""
-        held, wished = self.holders[task], self.wished[task]
+        """Add copies on the least loaded clients that may have one; return these clients."""
+        held, target = self.holders[task], self.target[task]
         taken: list[int] = []
         passed_over = []
         while len(taken) < count:
             entry = heapq.heappop(queue)
-            if entry[1] == wished or entry[1] in held:
+            if entry[1] == target or entry[1] in held:
                 passed_over.append(entry)
             else:
                 taken.append(entry[1])
@@ -129,7 +130,7 @@ class _Standbys:
         return taken
 
     def _take_apart(self, queue: list[tuple[float, int]], task: TaskId, count: int) -> list[int]:
-        """Add copies on the clients that clash with the fewest racks, the lightest of these first; returns them."""
+        """Add copies on the clients with fewest copies in their rack, the least loaded first; return these clients."""
         taken = []
         for _ in range(count):
             entry = min((self._clash(task, each[1]), each) for each in queue if self._may_hold(task, each[1]))[1]
@@ -141,9 +142,9 @@ class _Standbys:
         return taken
 
     def move(self, partial: Mapping[TaskId, Sequence[int]], most: int) -> None:
-        """Move stores: on to where their restoring has begun, out of shared racks, and to level the load."""
+        """Move copies: to clients that have begun to restore them, out of shared racks, and to even out the load."""
         self._moves_left = most
-        self._go_on(partial)
+        self._continue_restoring(partial)
         self._spread()
         copies_on: CopiesOn = {client: {} for client in range(len(self._threads))}
         for task, held in self.holders.items():
@@ -151,7 +152,7 @@ class _Standbys:
                 copies_on[client][task] = None
         self._level(copies_on)
 
-    def _go_on(self, partial: Mapping[TaskId, Sequence[int]]) -> None:
+    def _continue_restoring(self, partial: Mapping[TaskId, Sequence[int]]) -> None:
         for task, begun in partial.items():
             for light in begun:
                 held = self.holders[task]
@@ -164,7 +165,7 @@ class _Standbys:
                     self._move(task, heavy, light)
 
     def _spread(self) -> None:
-        """Move copies that share a rack with another copy of the task to racks without one, where there are such."""
+        """Move copies that share a rack with another copy of their task to a rack without one, if there is any."""
         for task, held in self.holders.items() if self._known_racks else ():
             for client in sorted(held):
                 clash = self._clash(task, client)
@@ -177,7 +178,7 @@ class _Standbys:
                     self._move(task, client, min(others)[2])
 
     def _level(self, copies_on: CopiesOn) -> None:
-        """Move copies, given by client, one by one as long as that levels the load."""
+        """Move copies one by one as long as that evens out the load."""
         while self._move_from_the_heaviest(copies_on):
             if not self._moves_left:
                 free, caught_up = self._with_surplus, self._caught_up
@@ -185,7 +186,7 @@ class _Standbys:
                     copies_on[client] = {t: None for t in tasks if t in free or client not in caught_up[t]}
 
     def _move_from_the_heaviest(self, copies_on: CopiesOn) -> bool:
-        """From the heaviest client on, move what lowers it below where the lightest eligible client then is."""
+        """For each client, the most loaded first, move copies to a client that then has less load than it has now."""
         moved = False
         queue = self._lightest_first()
         for heavy in sorted(copies_on, key=lambda client: (-self._pressure(client), client)):
@@ -202,13 +203,13 @@ class _Standbys:
                     del copies_on[heavy][task]
                     copies_on[light][task] = None
                     if not self._moves_left:
-                        return True  # the rest of these copies may not be moved: the caller leaves them out
+                        return True  # the other copies may not move: the caller removes them
                     heapq.heappush(queue, (self._with_one_more(light), light))
                     moved = True
         return moved
 
     def _lighter(self, queue: list[tuple[float, int]], task: TaskId, heavy: int) -> int | None:
-        """Take from the queue the lightest client to which the task's copy moves with gain, None if there is none."""
+        """Take from the queue the least loaded client for which a move of the copy is a gain; None if there is none."""
         passed_over = []
         found = None
         clash = self._clash(task, heavy)
@@ -223,14 +224,14 @@ class _Standbys:
         return found
 
     def _may_hold(self, task: TaskId, client: int) -> bool:
-        return client != self.wished[task] and client not in self.holders[task]
+        return client != self.target[task] and client not in self.holders[task]
 
     def _clash(self, task: TaskId, client: int, but: int | None = None) -> int:
         """Return how many other copies of the task, without the one at `but`, are in the client's rack."""
         rack = self._racks[client]
         if rack is None or not self._known_racks:
             return 0
-        others: Iterable[int] = {self.wished[task], *self.holders[task]} - {client, but}
+        others: Iterable[int] = {self.target[task], *self.holders[task]} - {client, but}
         return sum(self._racks[other] == rack for other in others)
 
     def _may_move(self, task: TaskId, heavy: int, light: int) -> bool:
@@ -246,7 +247,7 @@ class _Standbys:
         self._add(task, light)
 
     def _warms_up(self, task: TaskId, heavy: int, light: int) -> bool:
-        """True if the copy that there is stays until the new one has caught up."""
+        """True if the present copy stays until the new one has caught up."""
         return heavy in self._caught_up[task] and light not in self._caught_up[task]
 
     def _add(self, task: TaskId, client: int) -> None:

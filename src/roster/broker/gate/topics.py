@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from roster.broker.errors import CloseConnection
-from roster.broker.handlers.metadata import asks_by_id_too_early
+from roster.broker.handlers.metadata import asks_by_id_too_early, creates_topics
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
@@ -19,7 +19,6 @@ _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TOPIC_RESOURCE, _GROUP_RESOURCE = 2, 32
 _PRODUCE_BY_ID_SINCE = 13
 _DELETE_BY_ID_SINCE = 6
-_AUTO_CREATE_FLAG_SINCE = 4
 
 
 async def produce(asked: Asked) -> Answer:
@@ -149,9 +148,7 @@ async def metadata(asked: Asked) -> Any:
         response = await asked.answer()
         response.topics = [topic async for topic in in_slices(response.topics) if asked.sees(topic.name)]
         return response
-    creates = asked.services.config.auto_create_topics and (
-        asked.call.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
-    )
+    creates = creates_topics(asked.services.config, request, asked.call.version)
     may_create_all = access.may_on_cluster(AclOperation.CREATE)
 
     def is_allowed(topic: Any) -> bool:

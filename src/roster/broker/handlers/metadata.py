@@ -27,6 +27,7 @@ from roster.wire.messages import (
 
 if TYPE_CHECKING:
     from roster.broker.call import Call
+    from roster.broker.config import BrokerConfig
     from roster.broker.services import Services
     from roster.broker.topics import Topic
     from roster.wire import Message
@@ -81,9 +82,7 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
         async for topic in in_slices(services.topics):
             response.topics.append(describe_topic(config.node_id, topic, operations(topic.name)))
         return response
-    may_create = config.auto_create_topics and (
-        call.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
-    )
+    may_create = creates_topics(config, request, call.version)
     async for asked in in_slices({(asked.name, asked.topic_id): asked for asked in request.topics}.values()):
         if asked.name is None:
             found = services.topics.by_id(asked.topic_id)
@@ -95,6 +94,11 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
             missing if found is None else describe_topic(config.node_id, found, operations(found.name))
         )
     return response
+
+
+def creates_topics(config: BrokerConfig, request: MetadataRequest, version: int) -> bool:
+    """Return True if a request creates the topics that it names."""
+    return config.auto_create_topics and (version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation)
 
 
 def asks_by_id_too_early(request: MetadataRequest, version: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -17,11 +16,11 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from roster.cli.demo.jobs import FLIGHTS, KEYS, Job
+from roster.cli.demo.jobs import AIRCRAFT, CARRIERS, FLIGHTS, KEYS, Job
 from roster.cli.demo.state import SESSION_TIMEOUT_S, client_id
-from roster.cli.demo.state_jobs import AIRCRAFT, CARRIERS
+from roster.cli.output import print_json_line
 from roster.client import ClientError
 from roster.security import SettingError, load_properties
 from roster.spark import Pipeline, PipelineError, State, session
@@ -51,7 +50,7 @@ def main() -> int:
     pipelines: list[tuple[Job, Pipeline]] = []
     try:
         spark = open_session(options.name)
-        tell({"spark": "up"})
+        print_json_line({"spark": "up"})
         while options.join_when is not None and not options.join_when.exists():
             time.sleep(0.1)
         for job, server in zip(jobs, servers, strict=True):
@@ -77,10 +76,7 @@ def open_session(name: str) -> SparkSession:
     # A socket's path has about 100 bytes, 42 of them Spark's, and the demo's temporary directory may be deep.
     sockets = len(os.fsencode(tempfile.gettempdir())) < 60
     spark = session(
-        f"roster-demo-{name}",
-        "local[1]",
-        spark_driver_memory="512m",
-        spark_python_unix_domain_socket_enabled=sockets,
+        f"roster-demo-{name}", "local[1]", spark_driver_memory="512m", spark_python_unix_domain_socket_enabled=sockets
     )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
@@ -112,7 +108,7 @@ def started(spark: SparkSession, job: Job, options: argparse.Namespace, server: 
 def say(group: str, progress: Progress) -> None:
     """Report a batch's progress to the demo."""
     figures = ("rows", "generation", "restored", "late")
-    tell({"group": group, **{name: getattr(progress, name) for name in figures}})
+    print_json_line({"group": group, **{name: getattr(progress, name) for name in figures}})
 
 
 def tell_copies(pipeline: Pipeline, job: Job) -> None:
@@ -123,13 +119,7 @@ def tell_copies(pipeline: Pipeline, job: Job) -> None:
         store = pipeline.store(job.store)
         own, behind = store.tasks, store.behind
         copies = {task.partition("_")[2]: gap for task, gap in behind.items() if task not in own}
-        tell({"group": job.group, "copies": copies})
-
-
-def tell(line: dict[str, Any]) -> None:
-    """One JSON line for the demo."""
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+        print_json_line({"group": job.group, "copies": copies})
 
 
 if __name__ == "__main__":

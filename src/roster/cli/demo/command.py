@@ -10,13 +10,12 @@ import click
 
 from roster.cli.demo.engine import STREAM_S
 from roster.cli.demo.environment import flights, in_order, open_environment, users_file
-from roster.cli.demo.jobs import FLIGHTS
+from roster.cli.demo.jobs import AIRCRAFT, CARRIERS, FLIGHTS
 from roster.cli.demo.sharing import SharingDemo
-from roster.cli.demo.state_jobs import AIRCRAFT, CARRIERS
 from roster.cli.demo.takeover import TakeoverDemo
 from roster.cli.demo.view import open_demo_view
 from roster.cli.errors import FAILED, UserError, one_line
-from roster.cli.options import POSITIVE, columns_of
+from roster.cli.options import POSITIVE, columns_of, form_option
 from roster.cli.signals import end_like_ctrl_c
 from roster.spark import PipelineError
 from roster.spark.spark_session import check_java
@@ -33,9 +32,7 @@ PARTITIONS, STATEFUL_PARTITIONS = 12, 4
     help="A file of your own, instead of the flights.",
 )
 @click.option("--key", metavar="COLUMN[,COLUMN…]", help="With --input: the columns to key, group and count by.")
-@click.option(
-    "--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="Format of FILE, if its name does not say."
-)
+@form_option
 @click.option("--stateful", is_flag=True, help="Keep totals and windows, with standby copies of the state.")
 @click.option("--records", metavar="N", type=click.IntRange(min=100), help="With --stateful: only the first N flights.")
 @click.option(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from roster.cli.demo import oracle
@@ -171,12 +170,12 @@ class Demo:
             group.owners = {}
 
     def _await_end(self, child: Child) -> None:
-        self.wait(f"{child.name} has stopped", partial(self._left_cleanly, child))
+        def has_left() -> bool:
+            if child.exit_code:
+                raise Failure(f"{child.name} stopped with exit code {child.exit_code}: {child.last_words(1)}")
+            return child.exit_code == 0
 
-    def _left_cleanly(self, child: Child) -> bool:
-        if child.exit_code:
-            raise Failure(f"{child.name} stopped with exit code {child.exit_code}: {child.last_words(1)}")
-        return child.exit_code == 0
+        self.wait(f"{child.name} has stopped", has_left)
 
     def _compare(self, job: Job) -> oracle.Verdict:
         results = job.results(self.environment.bootstrap, self.environment.output)

@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from roster.cli.demo import oracle
 from roster.cli.demo.jobs import FLIGHTS, KEYS, Job
 from roster.cli.demo.processes import Child, end_all
 from roster.cli.errors import Failure, UserError, one_line
+from roster.cli.load.files import unpacked
 from roster.cli.load.formats import open_source
 from roster.model import Address
 from roster.spark import ParquetSink
@@ -73,7 +73,7 @@ def flights_of(path: Path, jobs: tuple[Job, ...]) -> Workload:
 def in_order(workload: Workload, directory: Path, records: int | None) -> Workload:
     """Take the first flights, or all (None), month after month: the package's file has 10 before 2."""
     path = directory / "flights.csv"
-    with zipfile.ZipFile(workload.path) as archive, archive.open(archive.namelist()[0]) as whole:
+    with unpacked(workload.path) as whole:
         heading, *lines = whole
     lines.sort(key=lambda line: int(line.split(b",", 2)[1]))
     path.write_bytes(heading + b"".join(lines[:records]))

@@ -7,12 +7,13 @@ over groups, so that one of each does not cancel out.
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
+
+from roster.cli.load.files import unpacked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,13 +94,9 @@ def compare(expected: Groups, got: Groups) -> Verdict:
 
 def read_flights(path: Path) -> pd.DataFrame:
     """Read the columns of the plain computations from a CSV file, or the one in a zip file; NA is null."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            text = archive.read(archive.namelist()[0]).decode()
-    else:
-        text = path.read_text()
-    # From memory, as Ctrl-C while pandas reads a file is a ParserError.
-    return pd.read_csv(io.StringIO(text), usecols=_COLUMNS, keep_default_na=False, na_values=["NA"])
+    with unpacked(path) as stream:  # into memory, as Ctrl-C while pandas reads a file is a ParserError
+        text = io.StringIO(stream.read().decode())
+    return pd.read_csv(text, usecols=_COLUMNS, keep_default_na=False, na_values=["NA"])
 
 
 def total_of(groups: Groups) -> int:

@@ -10,18 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import queue
     from collections.abc import Mapping, Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class ChildMessage:
+class ChildMessage(NamedTuple):
     """A JSON line that a child wrote."""
 
     child: str

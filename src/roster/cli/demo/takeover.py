@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from roster.cli.demo.engine import Demo
-from roster.cli.demo.state_jobs import totals_of
+from roster.cli.demo.jobs import totals_of
 from roster.cli.errors import Failure
 from roster.client import Admin
 from roster.model import Address, TopicPartition

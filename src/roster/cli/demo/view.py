@@ -131,15 +131,11 @@ def _own(state: DemoState, app: Application) -> tuple[str, str]:
 
 
 def _status(state: DemoState, app: Application) -> str:
-    if app.status == "starting":
-        return "Spark starts"
-    if app.status == "ready":
-        return "ready to join"
     if app.status == "killed" and state.tasks_of(app.name):
         return f"killed {state.now - (app.killed_at or 0):.0f} s ago"
     if app.status == "running" and not app.batches:
         return "first batch" if state.loaded else "joined"
-    return app.status
+    return {"starting": "Spark starts", "ready": "ready to join"}.get(app.status, app.status)
 
 
 def _style(state: DemoState, name: str) -> str:

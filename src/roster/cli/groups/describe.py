@@ -10,7 +10,7 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.options import NAME, Target, cluster_options, json_option
-from roster.cli.output import print_json, print_table
+from roster.cli.output import print_found, print_json, print_table
 from roster.client import group_lag, live_tasks, runs_tasks
 from roster.client.group_lag import SETTLED
 from roster.console.text import counted
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from roster.client import GroupDescription, GroupLag, MemberDescription
+    from roster.console import MemberSeen
     from roster.model import TopicPartition
 
 _WHOLE_ID = 24
@@ -61,13 +62,7 @@ def _document(
         "epoch": group.epoch,
         "coordinator": group.coordinator,
         "members": [
-            {
-                "member_id": member.member_id,
-                "instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "host": member.host,
-                "assignment": [list(tp) for tp in sorted(member.assignment)],
-            }
+            {**identity(member), "assignment": [list(tp) for tp in sorted(member.assignment)]}
             for member in group.members
         ],
         "partitions": [
@@ -78,6 +73,11 @@ def _document(
         "lag_complete": found.total.complete,
         **({"tasks": _tasks(group)} if runs_tasks(group) else {}),
     }
+
+
+def identity(member: MemberDescription | MemberSeen) -> dict[str, Any]:
+    """Return what names a member, for JSON."""
+    return {name: getattr(member, name) for name in ("member_id", "instance_id", "client_id", "host")}
 
 
 def _tasks(group: GroupDescription) -> list[dict[str, Any]]:
@@ -169,10 +169,7 @@ def offsets(group: str, as_json: bool, target: Target) -> None:
     """List the committed offsets of GROUP with the ends of the logs and the lag."""
     with admin(target) as cluster:
         state = cluster.describe_group(group).state
-        found = group_lag(cluster, group, state).partitions
-    if as_json:
-        print_json([asdict(position) for position in found.values()])
-    else:
-        rows = [(p.topic, p.partition, p.committed, p.begin, p.end, p.lag) for p in found.values()]
-        columns = ("topic", "partition", "committed", "begin", "end", "lag")
-        print_table(columns, rows, f"{group} has committed nothing", shorten=("topic",))
+        found = group_lag(cluster, group, state).partitions.values()
+    columns = ("topic", "partition", "committed", "begin", "end", "lag")
+    rows = ([getattr(each, name) for name in columns] for each in found)
+    print_found(as_json, map(asdict, found), columns, rows, f"{group} has committed nothing", shorten=("topic",))

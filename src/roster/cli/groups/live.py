@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import click
 from rich.console import Console
@@ -22,11 +22,12 @@ Stamp = Callable[[float], str]
 E_contra = TypeVar("E_contra", contravariant=True)
 
 
-class View(Protocol[E_contra]):
+class View(Generic[E_contra]):
     """Shows something that changes."""
 
     def seen(self, events: Sequence[E_contra], now: float) -> None:
         """Show a change, with the events it brought."""
+        raise NotImplementedError
 
     def tick(self) -> None:
         """Called a few times a second: what moves by itself."""
@@ -42,7 +43,7 @@ def open_view(live: bool, draw: Draw, say: Callable[[], str], stamp: Stamp, ever
     return LiveView(console, draw) if live and is_screen else PlainView(say, stamp, every_s)
 
 
-class LiveView:
+class LiveView(View[Told]):
     """One picture that fills the screen; the last one stays below the prompt, at its full height."""
 
     def __init__(self, console: Console, draw: Draw) -> None:
@@ -69,7 +70,7 @@ class LiveView:
         yield Text("\n", no_wrap=True, overflow="crop").join(self._draw(size_of(console, console.height)))
 
 
-class PlainView:
+class PlainView(View[Told]):
     """Each event once as a line, and the figures every few seconds."""
 
     def __init__(self, say: Callable[[], str], stamp: Stamp, every_s: float) -> None:
@@ -82,13 +83,6 @@ class PlainView:
         if now >= self._next:
             self._next = now + self._every_s
             click.echo(f"{self._stamp(now)}  {self._say()}")
-        sys.stdout.flush()
-
-    def tick(self) -> None:
-        """See View."""
-
-    def close(self) -> None:
-        """See View."""
 
 
 def size_of(console: Console, height: int | None) -> Size:

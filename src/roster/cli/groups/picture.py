@@ -180,12 +180,9 @@ def lag_of(history: GroupHistory) -> str:
 def _course(history: GroupHistory, width: int) -> Text:
     drawn = max(6, min(30, (width - 54) // 2))
     lag = Text.assemble((lag_of(history), "bold"), " ", (bars(history.lag_total.values, drawn), "yellow"))
-    rate = Text.assemble((f"{_per_second(history.rate)} read", "bold"), " ", _bars(history.rate_total.values, drawn))
+    read, course = f"{_per_second(history.rate)} read", bars(history.rate_total.values, drawn)
+    rate = Text.assemble((read, "bold"), " ", (course, "cyan"))
     return in_a_row([lag, rate, f"{_per_second(history.produced_rate)} written"], width)
-
-
-def _bars(values: Sequence[float | None], width: int) -> Text:
-    return Text(bars(values, width), style="cyan")
 
 
 def _per_second(rate: float | None) -> str:

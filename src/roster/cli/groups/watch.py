@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -18,13 +16,14 @@ from rich.console import Console
 
 from roster.cli.admin import REQUEST_TIMEOUT_MS, admin
 from roster.cli.errors import Failure, UserError, one_line
+from roster.cli.groups.describe import identity
 from roster.cli.groups.live import Draw, View, open_view
 from roster.cli.groups.picture import Lines, Size, Told, generation_of, lag_of, picture, status
 from roster.cli.options import NAME, POSITIVE, Target, cluster_options
-from roster.cli.output import drop_stdout
+from roster.cli.output import drop_stdout, print_json_line, utc
 from roster.cli.signals import end_like_ctrl_c
 from roster.client import ClientError
-from roster.console import Away, Event, GroupHistory, Snapshot, rows_of
+from roster.console import Away, Event, GroupHistory, PartitionRow, Snapshot, rows_of
 from roster.console.looking import Looker, look
 from roster.console.snapshot import ABSENT
 from roster.console.text import counted
@@ -106,11 +105,10 @@ class Clock:
 
     def iso(self, at: float) -> str:
         """UTC, to the millisecond."""
-        moment = datetime.fromtimestamp(self._zero + at, UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return utc((self._zero + at) * 1000)
 
 
-class OnceView:
+class OnceView(View[Told]):
     """The picture of one snapshot, at its full height, on whatever stdout is."""
 
     def __init__(self, draw: Draw) -> None:
@@ -126,12 +124,6 @@ class OnceView:
             line.rstrip()
             console.print(line, soft_wrap=True)
 
-    def tick(self) -> None:
-        """See View."""
-
-    def close(self) -> None:
-        """See View."""
-
 
 def summary(history: GroupHistory) -> str:
     """Format the figures of a snapshot in one line."""
@@ -144,7 +136,7 @@ def summary(history: GroupHistory) -> str:
     return ", ".join([*parts, *filter(None, [generation_of(history), history.trouble])])
 
 
-class JsonView:
+class JsonView(View[Event]):
     """One JSON object per snapshot."""
 
     def __init__(self, group: str, history: GroupHistory, iso: Callable[[float], str]) -> None:
@@ -156,14 +148,7 @@ class JsonView:
         document: dict[str, Any] = {"time": self._iso(history.now), "group": self._group}
         document |= {"away": history.away_reason} if history.away_since is not None else as_document(history)
         document["events"] = [_event(event, self._iso) for event in events]
-        click.echo(json.dumps(document, ensure_ascii=False))
-        sys.stdout.flush()
-
-    def tick(self) -> None:
-        """See View."""
-
-    def close(self) -> None:
-        """See View."""
+        print_json_line(document)
 
 
 def as_document(history: GroupHistory) -> dict[str, Any]:
@@ -183,28 +168,22 @@ def as_document(history: GroupHistory) -> dict[str, Any]:
         "written_per_second": _rounded(history.produced_rate),
         "trouble": history.trouble or None,
         "members": [
-            {
-                "member_id": member.seen.member_id,
-                "instance_id": member.seen.instance_id,
-                "client_id": member.seen.client_id,
-                "host": member.seen.host,
-                "partitions": [list(tp) for tp in sorted(member.seen.partitions)],
-            }
+            {**identity(member.seen), "partitions": [list(tp) for tp in sorted(member.seen.partitions)]}
             for member in history.members.values()
         ],
-        "partitions": [
-            {
-                "topic": row.partition.topic,
-                "partition": row.partition.partition,
-                "owner": None if row.owner is None else row.owner.seen.member_id,
-                "owner_left": row.waits,
-                "committed": row.committed,
-                "end": row.end,
-                "lag": row.lag,
-                "read_per_second": _rounded(row.rate),
-            }
-            for row in rows.partitions
-        ],
+        "partitions": [_partition(row) for row in rows.partitions],
+    }
+
+
+def _partition(row: PartitionRow) -> dict[str, Any]:
+    return {
+        **row.partition._asdict(),
+        "owner": None if row.owner is None else row.owner.seen.member_id,
+        "owner_left": row.waits,
+        "committed": row.committed,
+        "end": row.end,
+        "lag": row.lag,
+        "read_per_second": _rounded(row.rate),
     }
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich import progress
@@ -15,14 +14,12 @@ from rich.console import Console
 
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
+from roster.cli.load.files import readable_twice
 from roster.cli.load.formats import open_source
 from roster.cli.load.producer import DEFAULT_MAX_MESSAGE_BYTES, RECORD_OVERHEAD, Producer, Tally
-from roster.cli.load.spool import readable_twice
-from roster.cli.options import INT32, NAME, POSITIVE, Target, cluster_options, columns_of
+from roster.cli.options import INT32, NAME, POSITIVE, Target, cluster_options, columns_of, form_option
+from roster.cli.output import print_json_line
 from roster.client import AuthorizationError, TopicExistsError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _JSON_EVERY_S = 0.5
 _PLAIN_EVERY_S = 5.0
@@ -36,9 +33,7 @@ _PLAIN_EVERY_S = 5.0
 @click.option(
     "--partitions", type=click.IntRange(1, INT32), help="Create the topic with this many if it does not exist."
 )
-@click.option(
-    "--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="Format of FILE, if its name does not say."
-)
+@form_option
 @click.option(
     "--null",
     "nulls",
@@ -77,7 +72,8 @@ def load(
         max_message_bytes = _look_up_topic(target, topic, partitions)
         checked = source.check(max_message_bytes - RECORD_OVERHEAD)
         if partitions is not None:
-            _ensure_topic(target, topic, partitions)
+            with admin(target) as cluster, contextlib.suppress(TopicExistsError):
+                cluster.create_topic(topic, partitions)
         tally = Tally(checked.rows)
         report = _Reporter(topic, checked.rows, as_json)
         producer = Producer(target, topic, tally, report, max_message_bytes)
@@ -110,53 +106,34 @@ def _look_up_topic(target: Target, topic: str, wanted: int | None) -> int:
     return DEFAULT_MAX_MESSAGE_BYTES
 
 
-def _ensure_topic(target: Target, topic: str, partitions: int) -> None:
-    with admin(target) as cluster, contextlib.suppress(TopicExistsError):
-        cluster.create_topic(topic, partitions)
-
-
 def _conclude(topic: str, tally: Tally, bad: int, as_json: bool) -> None:
-    seconds = max(tally.seconds, 1e-9)
     if as_json:
-        click.echo(json.dumps({**_figures(tally), "bad_rows": bad, "done": True}))
+        print_json_line({**_figures(tally), "bad_rows": bad, "done": True})
     else:
         skipped = f", {bad} bad rows left out" if bad else ""
         click.echo(
-            f"{topic}: {tally.acknowledged} records acknowledged in {seconds:.1f} s "
-            f"({tally.acknowledged / seconds:,.0f} records/s), {tally.failed} failed{skipped}"
+            f"{topic}: {tally.acknowledged} records acknowledged in {tally.seconds:.1f} s "
+            f"({tally.rate:,.0f} records/s), {tally.failed} failed{skipped}"
         )
     if tally.failed:
         raise Failure(f"{tally.failed} of {tally.total} records were not delivered: {tally.failure}")
 
 
 def _figures(tally: Tally) -> dict[str, Any]:
-    return {
-        "sent": tally.sent,
-        "acknowledged": tally.acknowledged,
-        "failed": tally.failed,
-        "seconds": round(tally.seconds, 3),
-        **({"waiting": tally.trouble} if tally.trouble else {}),
-    }
-
-
-def _waiting(tally: Tally) -> str:
-    return f"; waiting: {tally.trouble}" if tally.trouble else ""
+    figures = {"sent": tally.sent, "acknowledged": tally.acknowledged, "failed": tally.failed}
+    return figures | {"seconds": round(tally.seconds, 3)} | ({"waiting": tally.trouble} if tally.trouble else {})
 
 
 class _Reporter:
     """Reports progress: a bar on a terminal, else lines on stderr, or JSON lines on stdout."""
 
     def __init__(self, topic: str, total: int, as_json: bool) -> None:
-        self.topic, self.total = topic, total
+        self.topic, self.total, self.as_json = topic, total, as_json
+        self.bar: progress.Progress | None = None
         self.every = _JSON_EVERY_S if as_json else _PLAIN_EVERY_S
         self.next = time.monotonic() + self.every
-        self.bar: Any = None
-        self.say: Callable[[Tally], None] = self._json if as_json else self._plain
         if not as_json and sys.stderr.isatty():
-            self.say, self.every, self.next = self._advance, 0.1, 0.0
-
-    def __enter__(self) -> _Reporter:
-        if self.say == self._advance:
+            self.every, self.next = 0.1, 0.0
             self.bar = progress.Progress(
                 progress.TextColumn("{task.description}"),
                 progress.BarColumn(),
@@ -166,7 +143,10 @@ class _Reporter:
                 progress.TextColumn("{task.fields[waiting]}", style="yellow", markup=False),
                 console=Console(stderr=True),
             )
-            self.bar.add_task(self.topic, total=self.total, rate=0.0, waiting="")
+            self.task = self.bar.add_task(topic, total=total, rate=0.0, waiting="")
+
+    def __enter__(self) -> _Reporter:
+        if self.bar is not None:
             self.bar.start()
         return self
 
@@ -178,22 +158,19 @@ class _Reporter:
         now = time.monotonic()
         if now >= self.next:
             self.next = now + self.every
-            self.say(tally)
+            self._say(tally)
 
     def fill(self, tally: Tally) -> None:
         """Draw the bar as it is at the end; lines say that in the result."""
         if self.bar is not None:
-            self._advance(tally)
+            self._say(tally)
 
-    def _json(self, tally: Tally) -> None:
-        click.echo(json.dumps(_figures(tally)))
-        sys.stdout.flush()
-
-    def _plain(self, tally: Tally) -> None:
-        far = f"{tally.acknowledged} of {self.total} acknowledged, {tally.failed} failed"
-        click.echo(f"{self.topic}: {far}{_waiting(tally)}", err=True)
-
-    def _advance(self, tally: Tally) -> None:
-        task = self.bar.task_ids[0]
-        rate = tally.acknowledged / max(tally.seconds, 1e-9)
-        self.bar.update(task, completed=tally.acknowledged, rate=rate, waiting=_waiting(tally).lstrip("; "))
+    def _say(self, tally: Tally) -> None:
+        waiting = f"waiting: {tally.trouble}" if tally.trouble else ""
+        if self.bar is not None:
+            self.bar.update(self.task, completed=tally.acknowledged, rate=tally.rate, waiting=waiting)
+        elif self.as_json:
+            print_json_line(_figures(tally))
+        else:
+            done = f"{tally.acknowledged} of {self.total} acknowledged, {tally.failed} failed"
+            click.echo(f"{self.topic}: {'; '.join(filter(None, [done, waiting]))}", err=True)

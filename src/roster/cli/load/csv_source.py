@@ -7,83 +7,56 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from roster.cli.errors import UserError, one_line
+from roster.cli.load.files import unpacked
 from roster.cli.load.json_rows import JSON_NUMBER
-from roster.cli.load.source import Checked, FileOptions, arrow_records, beyond, oversize, require_columns, without
-from roster.cli.load.unpack import unpacked
+from roster.cli.load.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 BLOCK_BYTES = 4 << 20
 _BOOLEAN = r"^(true|false)$"
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 """Characters that the surrogateescape handler makes of bytes that are not UTF-8."""
+_AFTER_THE_END = "\0end"
+"""A line that stands for itself only if no quote is open before it."""
 
 
 @dataclass
-class CsvSource(FileOptions):
+class CsvSource(Source):
     """CSV with a header. A column is numbers (or booleans) when every value of it is, otherwise text."""
 
     nulls: tuple[str, ...] = ()
     raw: frozenset[str] | None = field(default=None, init=False)
+    """Columns that hold JSON, known once all rows are checked."""
 
-    def check(self, most: int | None = None) -> Checked:
-        """See Source."""
-        self.most = most
-        rows, first_bad, bad, too_large = 0, None, 0, 0
-        patterns: dict[str, str | None] = {}
-        for batch, bad_rows in self._read():
-            large = self._too_large(batch)
-            if large and not self.skip_bad:
-                row, size = large[0]
-                raise UserError(oversize(f"{self.name} line {self._line_of(rows + row)}", size, self.most))
-            rows += batch.num_rows
-            first_bad = first_bad or next(iter(bad_rows), None)
-            bad = len(bad_rows)
-            too_large += len(large)
-            if first_bad is not None and not self.skip_bad:
-                raise UserError(self._describe(first_bad))
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                _narrow(patterns, name, column)
-        self._require_closed_quotes()
-        self.raw = frozenset(name for name, pattern in patterns.items() if pattern is not None)
-        return Checked(rows - too_large, bad + too_large)
+    def _read(self) -> Iterator[tuple[pa.RecordBatch, Sequence[tuple[int, int]], int]]:
+        """See Source; what it yields before all rows are checked are the rows themselves."""
+        raw, patterns = self.raw, dict[str, str | None]()
+        for batch, bad in self._parsed():
+            if bad and not self.skip_bad:
+                raise UserError(self._describe(bad[0]))
+            # Of what type a column is is not known at first, so all are text here, two bytes more than a number.
+            is_small = self.most is None or _most_bytes(batch) <= self.most
+            large = [] if is_small else self._large(self._records(batch))
+            if raw is None:
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    _narrow(patterns, name, column)
+            yield batch if raw is None else self._records(batch, raw), large, len(bad)
+        if raw is None:
+            self._require_closed_quotes()
+            self.raw = frozenset(name for name, pattern in patterns.items() if pattern is not None)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """See Source."""
-        for batch, _ in self._read():
-            large = dict(self._too_large(batch))
-            yield without(arrow_records(batch, self.key, self.raw or frozenset()), large)
-
-    def _too_large(self, batch: pa.RecordBatch) -> list[tuple[int, int]]:
-        """(index, size) of the rows that make too large a record.
-
-        What the columns are is not known at first, so a number is always taken for text, two bytes more.
-        """
-        if self.most is None or _most_bytes(batch) <= self.most:
-            return []
-        return beyond(arrow_records(batch, self.key, frozenset()), self.most)
-
-    def _line_of(self, row: int) -> int:
-        """Find the line on which a good row starts; rows count from 0."""
-        with self._text("replace") as text:
-            reader = csv.reader(text)
-            columns, start = len(next(reader)), reader.line_num + 1
-            for fields in reader:
-                if len(fields) == columns:
-                    if not row:
-                        break
-                    row -= 1
-                start = reader.line_num + 1
-        return start
-
-    def _read(self) -> Iterator[tuple[pa.RecordBatch, list[pacsv.InvalidRow]]]:
+    def _parsed(self) -> Iterator[tuple[pa.RecordBatch, list[pacsv.InvalidRow]]]:
+        """Yield rows as text, with the bad rows met since the last ones."""
         names = self._header()
         bad: list[pacsv.InvalidRow] = []
 
@@ -106,6 +79,7 @@ class CsvSource(FileOptions):
                 )
                 for batch in reader:
                     yield batch, bad
+                    bad.clear()
                 if bad:  # found after the last good row, or there is no good row
                     yield pa.RecordBatch.from_pylist([], schema=reader.schema), bad
             except pa.ArrowInvalid as error:
@@ -113,14 +87,18 @@ class CsvSource(FileOptions):
                 raise UserError(f"FILE: {self.name}: {one_line(error)}") from error
 
     @contextlib.contextmanager
-    def _text(self, errors: str) -> Iterator[IO[str]]:
-        """Open the file as text for Python's csv reader, which takes fields of any size meanwhile."""
-        with unpacked(self.path) as stream, _fields_of_any_size():
-            yield io.TextIOWrapper(stream, encoding="utf-8-sig", errors=errors, newline="")
+    def _text(self) -> Iterator[IO[str]]:
+        """Open the file as text for Python's csv reader, which takes fields of more than 128 KiB meanwhile."""
+        before = csv.field_size_limit(2**31 - 1)
+        try:
+            with unpacked(self.path) as stream:
+                # The decoder reads ahead: it must not stop at an error on a later line.
+                yield io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        finally:
+            csv.field_size_limit(before)
 
     def _header(self) -> list[str]:
-        # The decoder reads ahead: it must not stop at an error on a later line.
-        with self._text("surrogateescape") as text:
+        with self._text() as text:
             try:
                 names = next(csv.reader(text), [])
             except csv.Error as error:
@@ -129,18 +107,40 @@ class CsvSource(FileOptions):
             raise UserError(f"FILE: {self.name} is empty; expected a CSV header line")
         if any(map(_ESCAPED_BYTE.search, names)):
             self._require_utf8()
-        require_columns(self.key, names, self.name)
+        self._require_columns(names)
         return names
 
     def _require_utf8(self) -> None:
         """Complain about the first byte that is not UTF-8, which pyarrow names without its line."""
-        with self._text("surrogateescape") as text:
+        with self._text() as text:
             for number, line in enumerate(text, 1):
                 if bad := _ESCAPED_BYTE.search(line):
-                    byte = ord(bad[0]) - 0xDC00
-                    raise UserError(
-                        f"FILE: {self.name} line {number}: the byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
-                    )
+                    problem = f"the byte 0x{ord(bad[0]) - 0xDC00:02x} is not UTF-8; save the file as UTF-8"
+                    raise UserError(f"FILE: {self.name} line {number}: {problem}")
+
+    def _lines(self, more: Iterable[str] = ()) -> Iterator[tuple[int, list[str]]]:
+        """Yield rows with the lines they start on, for errors: pyarrow does not count where values span lines."""
+        with self._text() as text:
+            reader, start = csv.reader(itertools.chain(text, more)), 1
+            for fields in reader:
+                yield start, fields
+                start = reader.line_num + 1
+
+    def _place(self, row: int) -> str:
+        """See Source."""
+        lines = self._lines()
+        _, names = next(lines)
+        good = (start for start, fields in lines if len(fields) == len(names))
+        line = next(itertools.islice(good, row, None), None)
+        return super()._place(row) if line is None else f"line {line}"
+
+    def _describe(self, row: pacsv.InvalidRow) -> str:
+        """Describe the first bad row with its line."""
+        bad = (start for start, fields in self._lines() if fields and len(fields) != row.expected_columns)
+        return (
+            f"FILE: {self.name} line {next(bad, row.number)}: {row.actual_columns} columns, expected "
+            f"{row.expected_columns}: {row.text[:80]!r}; correct the line or pass --skip-bad-rows"
+        )
 
     def _require_closed_quotes(self) -> None:
         """Raise an error for a quote open at the end of the file: pyarrow takes everything after it for one value."""
@@ -148,41 +148,12 @@ class CsvSource(FileOptions):
             if sum(block.count(b'"') for block in iter(lambda: stream.read(BLOCK_BYTES), b"")) % 2 == 0:
                 return
         # Odd may also be a quote in the middle of a value; only the end of a parse tells.
-        with self._text("replace") as text:
-            reader, start = csv.reader(itertools.chain(text, ["\n", _AFTER_THE_END])), 1
-            for fields in reader:
-                if fields == [_AFTER_THE_END]:
-                    return
-                last, start = start, reader.line_num + 1
-        raise UserError(f"FILE: {self.name} line {last}: a quote is opened and never closed; correct the line")
-
-    def _describe(self, row: pacsv.InvalidRow) -> str:
-        """Describe the first bad row with its line, which pyarrow does not count where values span lines."""
-        with self._text("replace") as text:
-            reader = csv.reader(text)
-            start = 1
-            for fields in reader:
-                if fields and len(fields) != row.expected_columns:
-                    break
-                start = reader.line_num + 1
-        return (
-            f"FILE: {self.name} line {start}: {row.actual_columns} columns, expected {row.expected_columns}: "
-            f"{row.text[:80]!r}; correct the line or pass --skip-bad-rows"
-        )
-
-
-@contextlib.contextmanager
-def _fields_of_any_size() -> Iterator[None]:
-    """Let Python's csv reader take fields of more than 128 KiB."""
-    before = csv.field_size_limit(2**31 - 1)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
-_AFTER_THE_END = "\0end"
-"""A line that stands for itself only if no quote is open before it."""
+        line = 1
+        for start, fields in self._lines(["\n", _AFTER_THE_END]):
+            if fields == [_AFTER_THE_END]:
+                return
+            line = start
+        raise UserError(f"FILE: {self.name} line {line}: a quote is opened and never closed; correct the line")
 
 
 def _narrow(patterns: dict[str, str | None], name: str, column: pa.Array) -> None:

@@ -1,27 +1,23 @@
-"""The format of a file, given or derived from its name, and the source that reads it in constant memory."""
+"""The source of a file, by its format: CSV in `csv_source`, JSON lines and Parquet here; each in constant memory."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from roster.cli.errors import UserError
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from roster.cli import strict_json
+from roster.cli.errors import UserError, one_line
 from roster.cli.load.csv_source import CsvSource
-from roster.cli.load.json_lines_source import JsonLinesSource
-from roster.cli.load.parquet_source import ParquetSource
-from roster.cli.load.unpack import archive_member
+from roster.cli.load.files import format_of, unpacked
+from roster.cli.load.source import BATCH_ROWS, Source, make_records
 
 if TYPE_CHECKING:
-    from roster.cli.load.source import Source
-
-FORMATS = {
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 
 def open_source(
@@ -48,25 +44,77 @@ def open_source(
 
     """
     if not path.is_file():
-        raise UserError(
-            f"FILE: {path} is {'a directory' if path.is_dir() else 'not there'}; give a CSV, JSON lines or Parquet file"
-        )
+        problem = "a directory" if path.is_dir() else "not there"
+        raise UserError(f"FILE: {path} is {problem}; give a CSV, JSON lines or Parquet file")
     form = form or format_of(path)
-    if form == "parquet":
-        if path.suffix in (".gz", ".zip"):
-            raise UserError(f"FILE: {path} is packed Parquet; unpack it first, Parquet compresses its own columns")
-        return ParquetSource(path, name or str(path), key, skip_bad)
+    common = (path, name or str(path), key, skip_bad)
     if form == "csv":
-        return CsvSource(path, name or str(path), key, skip_bad, nulls)
-    return JsonLinesSource(path, name or str(path), key, skip_bad)
+        return CsvSource(*common, nulls)
+    if form == "jsonl":
+        return JsonLinesSource(*common)
+    if path.suffix in (".gz", ".zip"):
+        raise UserError(f"FILE: {path} is packed Parquet; unpack it first, Parquet compresses its own columns")
+    return ParquetSource(*common)
 
 
-def format_of(path: Path) -> str:
-    """Return the format that a file's name promises; for a .zip, the name of the file in it."""
-    inner = path.with_suffix("") if path.suffix == ".gz" else path
-    if path.suffix == ".zip":
-        inner = Path(archive_member(path))
-    form = FORMATS.get(inner.suffix.lower())
-    if form is None:
-        raise UserError(f"FILE: cannot tell the format of {path} by its name; add --format csv, jsonl or parquet")
-    return form
+@dataclass
+class ParquetSource(Source):
+    """Parquet; its schema says what each column is."""
+
+    def _read(self) -> Iterator[tuple[pa.RecordBatch, Sequence[tuple[int, int]], int]]:
+        try:
+            with pq.ParquetFile(self.path) as file:
+                self._require_columns(file.schema_arrow.names)
+                for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                    records = self._records(batch)
+                    yield records, self._large(records), 0
+        except pa.ArrowException as error:
+            raise UserError(f"FILE: {self.name} is not readable as Parquet ({one_line(error)})") from error
+
+
+@dataclass
+class JsonLinesSource(Source):
+    """One JSON object a line; values are sent as the bytes of their line."""
+
+    def _read(self) -> Iterator[tuple[pa.RecordBatch, Sequence[tuple[int, int]], int]]:
+        keys, values, bad = list[bytes | None](), list[bytes](), 0
+        with unpacked(self.path) as stream:
+            for number, whole in enumerate(stream, 1):
+                line = (whole if number > 1 else whole.removeprefix(b"\xef\xbb\xbf")).strip()
+                if not line:
+                    continue
+                try:
+                    keys.append(self._key(f"line {number}", line))
+                    values.append(line)
+                except UserError:
+                    if not self.skip_bad:
+                        raise
+                    bad += 1
+                if len(values) == BATCH_ROWS:
+                    yield make_records(keys, values), (), bad
+                    keys, values, bad = [], [], 0
+        yield make_records(keys, values), (), bad
+
+    def _key(self, place: str, line: bytes) -> bytes | None:
+        """Return the key of the record that the line makes."""
+        hint = "correct the line or pass --skip-bad-rows"
+        try:
+            value = strict_json.parse(line)
+        except strict_json.InputError as error:
+            raise UserError(f"FILE: {self.name} {place}: {error}; {hint}") from error
+        if not isinstance(value, dict):
+            raise UserError(f"FILE: {self.name} {place}: expected a JSON object, got {line[:40]!r}; {hint}")
+        missing = [name for name in self.key if name not in value]
+        if missing:
+            raise UserError(f"--key: no field {', '.join(missing)} in {self.name} {place}; it has {', '.join(value)}")
+        texts = [_text(value[name]) for name in self.key]
+        joined = json.dumps(texts, ensure_ascii=False) if len(texts) > 1 else texts[0] if texts else None
+        key = None if joined is None else joined.encode()
+        size = len(line) + len(key or b"")
+        if self.most is not None and size > self.most:
+            raise self._oversize(place, size)
+        return key
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -34,11 +34,10 @@ def json_rows(batch: pa.RecordBatch, raw: frozenset[str] = frozenset()) -> pa.Ar
 
 def json_values(column: pa.Array) -> pa.Array:
     """Each value of a column as JSON text; null stays null."""
+    column = _plain_text(column)
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        return json_values(column.dictionary_decode())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _quoted(pc.cast(column, pa.string()))
+    if pa.types.is_string(kind):
+        return _quoted(column)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         return pc.cast(column, pa.string())
     if pa.types.is_floating(kind):
@@ -53,11 +52,16 @@ def json_values(column: pa.Array) -> pa.Array:
 
 def text_values(column: pa.Array) -> pa.Array:
     """Each value as the text a record key carries: strings as they are, the rest as their JSON without quotes."""
+    column = _plain_text(column)
+    return column if pa.types.is_string(column.type) else pc.utf8_trim(json_values(column), '"')
+
+
+def _plain_text(column: pa.Array) -> pa.Array:
+    """Take a column out of its dictionary, and text to its usual type."""
     if pa.types.is_dictionary(column.type):
-        return text_values(column.dictionary_decode())
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
-        return pc.cast(column, pa.string())
-    return pc.utf8_trim(json_values(column), '"')
+        return _plain_text(column.dictionary_decode())
+    is_text = pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type)
+    return pc.cast(column, pa.string()) if is_text else column
 
 
 def json_keys(columns: list[pa.Array]) -> pa.Array:

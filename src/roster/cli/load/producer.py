@@ -57,6 +57,11 @@ class Tally:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
+    @property
+    def rate(self) -> float:
+        """Records acknowledged a second."""
+        return self.acknowledged / max(self.seconds, 1e-9)
+
 
 class Producer:
     """Sends records to one topic, and retries while the broker is away."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -13,10 +12,11 @@ from roster.assignors import tasks as task_assignor
 from roster.cli import strict_json
 from roster.cli.errors import USAGE, UserError
 from roster.cli.options import NAME, Target, cluster_options
+from roster.cli.output import print_json_line
 from roster.cli.plan.assignor_name import AssignorName, evaluate_or_fail
-from roster.cli.plan.lag_options import assignors_with, lag_options
-from roster.cli.plan.live_tasks import check_task_options, plan_tasks, task_group_options
-from roster.cli.plan.output import as_json, explain, explain_tasks, tasks_as_json
+from roster.cli.plan.live_tasks import plan_tasks
+from roster.cli.plan.options import assignor_options, assignors_with, task_options
+from roster.cli.plan.output import as_json, compare, explain, explain_tasks, tasks_as_json
 from roster.cli.plan.problem_json import read_problem, read_tasks
 from roster.cli.strict_json import InputError
 from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_offset_reset
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from roster.assignors import Assignor
+    from roster.client import LiveGroup
 
 TASKS = "tasks"
 
@@ -94,8 +95,7 @@ def _reset(_context: click.Context, _option: click.Parameter, value: str) -> str
     help="With --group: where reading starts in partitions without a committed offset: earliest, latest, none, or "
     "by_duration:PT1H.",
 )
-@lag_options
-@task_group_options
+@assignor_options
 @click.option("--json", "as_document", is_flag=True, help="With --group: print JSON instead of tables.")
 @cluster_options
 def plan(
@@ -107,29 +107,26 @@ def plan(
     reset: str,
     as_document: bool,
     target: Target,
-    standbys: int | None,
-    acceptable_lag: int | None,
-    max_warmups: int | None,
     **options: float | None,
 ) -> int:
     """Answer problems line by line, or plan for a live group; the exit code."""
-    task_options = {"standbys": standbys, "acceptable_lag": acceptable_lag, "max_warmups": max_warmups}
-    check_task_options(task_options, used=group is not None and TASKS in names)
+    of_tasks = task_options(options, used=group is not None and TASKS in names)
     if group is not None:
         if source is not None:
             raise UserError("--group plans for a live group; leave FILE out")
         if TASKS in names:
             if len(names) > 1:
                 raise UserError("--assignor: tasks cannot be compared with assignors of partitions; name it alone")
-            return plan_tasks(group, target, task_options, explained=explained, as_document=as_document)
+            plan_tasks(group, target, of_tasks, explained=explained, as_document=as_document)
+            return 0
         chosen: Sequence[str | Assignor] = names or [
             name for name, each in ASSIGNORS.items() if with_lag or not each.wants_lag
         ]
         known = assignors_with(options, chosen)
         assignors = [known[each] if isinstance(each, str) else each for each in dict.fromkeys(chosen)]
-        return _plan_group(
-            group, target, assignors, with_lag=with_lag, reset=reset, explained=explained, as_document=as_document
-        )
+        live = _live(group, target, reset, with_lag=with_lag or any(each.wants_lag for each in assignors))
+        compare(live, assignors, as_document=as_document, explained=explained)
+        return 0
     names = names or (DEFAULT,)
     if len(names) != 1:
         raise UserError("--assignor: several only with --group")
@@ -170,38 +167,21 @@ def _answer(line: bytes, assignor: Assignor | None, title: str) -> None:
             click.echo(title)
             explain_tasks(tasks)
         else:
-            _print_line(tasks_as_json(tasks))
+            print_json_line(tasks_as_json(tasks))
         return
     evaluation = evaluate_or_fail(assignor, read_problem(document, assignor.claim_source))
     if title:
         explain(title, evaluation)
     else:
-        _print_line(as_json(evaluation))
+        print_json_line(as_json(evaluation))
 
 
-def _print_line(document: object) -> None:
-    click.echo(json.dumps(document, ensure_ascii=False))
-
-
-def _plan_group(
-    group: str,
-    target: Target,
-    assignors: Sequence[Assignor],
-    *,
-    with_lag: bool,
-    reset: str,
-    explained: bool,
-    as_document: bool,
-) -> int:
+def _live(group: str, target: Target, reset: str, *, with_lag: bool) -> LiveGroup:
     from roster.cli.admin import admin  # noqa: PLC0415  the client is not needed for lines
-    from roster.cli.plan.comparison import compare  # noqa: PLC0415
     from roster.client import GroupEmptyError, GroupTypeError, live_group  # noqa: PLC0415
 
-    wanted = with_lag or any(assignor.wants_lag for assignor in assignors)
     with admin(target) as cluster:
         try:
-            live = live_group(cluster, group, with_lag=wanted, auto_offset_reset=reset)
+            return live_group(cluster, group, with_lag=with_lag, auto_offset_reset=reset)
         except (GroupEmptyError, GroupTypeError) as error:
             raise UserError(f"--group: {error}") from error
-    compare(live, assignors, as_document=as_document, explained=explained)
-    return 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roster.cli.strict_json import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
+
+T = TypeVar("T")
 
 
 def read_object(
@@ -27,11 +29,11 @@ def read_object(
     return value
 
 
-def read_list(value: Any, path: str) -> list[Any]:
-    """Read a list."""
+def read_list(value: Any, path: str, read: Callable[[Any, str], T]) -> list[T]:
+    """Read a list, each item by `read`."""
     if not isinstance(value, list):
         raise InputError(path, f"must be a list, not {shown(value)}")
-    return value
+    return [read(each, f"{path}[{i}]") for i, each in enumerate(value)]
 
 
 def read_whole(value: Any, path: str) -> int:
@@ -58,6 +60,11 @@ def read_name(value: Any, path: str) -> str:
     except UnicodeEncodeError as error:
         raise InputError(path, f"{value!a} is half a character: a lone surrogate") from error
     return value
+
+
+def read_names(value: Any, path: str) -> list[str]:
+    """Read a list of strings."""
+    return read_list(value, path, read_name)
 
 
 def read_optional_name(value: Any, path: str) -> str | None:

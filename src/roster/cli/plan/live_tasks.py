@@ -11,43 +11,17 @@ from roster.cli.errors import UserError
 from roster.cli.output import print_json, print_table
 from roster.cli.plan.output import explain_tasks, tasks_as_json
 from roster.member.task_options import TaskOptions
-from roster.model.options import declared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from roster.assignors.tasks import TaskPlan
     from roster.cli.options import Target
     from roster.client import LiveTasks
 
-_PREFIX = "With --group and -a tasks: "
-_HELP = {
-    "standbys": "copies of each task with state. Default: what every task has now.",
-    "acceptable_lag": "records that a copy may be behind and count as caught up. Default: 10000.",
-    "max_warmups": "copies restored at once to take tasks over. Default: 2.",
-}
 
-
-def task_group_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that a group's leader has, which the cluster does not know."""
-    for name, text in reversed(_HELP.items()):
-        option = declared(TaskOptions)[name]
-        flag = f"--{name.replace('_', '-')}"
-        command = click.option(flag, name, type=click.IntRange(option.least, option.most), help=_PREFIX + text)(command)
-    return command
-
-
-def check_task_options(options: Mapping[str, int | None], *, used: bool) -> None:
-    """Refuse options of the leader where nothing reads them."""
-    given = [name for name, value in options.items() if value is not None]
-    if given and not used:
-        raise UserError(f"--{given[0].replace('_', '-')} goes with --group and --assignor tasks; problems carry it")
-
-
-def plan_tasks(
-    group: str, target: Target, options: Mapping[str, int | None], *, explained: bool, as_document: bool
-) -> int:
-    """Print the plan; the exit code."""
+def plan_tasks(group: str, target: Target, options: Mapping[str, int], *, explained: bool, as_document: bool) -> None:
+    """Print the plan."""
     from roster.cli.admin import admin  # noqa: PLC0415  the client is not needed for lines
     from roster.cli.groups.describe import member_labels  # noqa: PLC0415
     from roster.client import GroupEmptyError, GroupTypeError, live_tasks, runs_tasks  # noqa: PLC0415
@@ -62,30 +36,20 @@ def plan_tasks(
     if not runs_tasks(description):
         raise UserError(f"--assignor: {group} uses {description.protocol}; its members run no tasks")
     live = live_tasks(description)
-    chosen = {
-        "standbys": live.standbys,
-        "acceptable_lag": TaskOptions.acceptable_lag,
-        "max_warmups": TaskOptions.max_warmups,
-    }
-    chosen |= {name: value for name, value in options.items() if value is not None}
-    plan = task_assignor.assign(live.problem(**chosen))
-    if as_document:
-        ids = {process: " ".join(members) for process, members in live.members.items()}
-        print_json({**tasks_as_json(_named(plan, ids)), "moves": _moves(live, plan, ids)})
-        return 0
-    labels = member_labels(description.members)
-    names = {process: " ".join(labels[member] for member in members) for process, members in live.members.items()}
-    explain_tasks(_named(plan, names))
+    defaults = {name: getattr(TaskOptions, name) for name in ("acceptable_lag", "max_warmups")}
+    plan = task_assignor.assign(live.problem(**{"standbys": live.standbys, **defaults, **options}))
+    labels = {} if as_document else member_labels(description.members)
+    names = {process: " ".join(labels.get(each, each) for each in ids) for process, ids in live.members.items()}
+    named = task_assignor.TaskPlan({names[process]: each for process, each in plan.clients.items()}, plan.followup)
     moves = _moves(live, plan, names)
+    if as_document:
+        print_json({**tasks_as_json(named), "moves": moves})
+        return
+    explain_tasks(named)
     if explained or moves:
         click.echo()
         rows = [(move["task"], move["from"], move["to"], move["why"]) for move in moves]
         print_table(("task", "from", "to", "why"), rows, "nothing moves")
-    return 0
-
-
-def _named(plan: TaskPlan, names: Mapping[str, str]) -> TaskPlan:
-    return task_assignor.TaskPlan({names[process]: each for process, each in plan.clients.items()}, plan.followup)
 
 
 def _moves(live: LiveTasks, plan: TaskPlan, names: Mapping[str, str]) -> list[dict[str, Any]]:

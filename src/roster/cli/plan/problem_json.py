@@ -13,6 +13,7 @@ from roster.cli.plan.fields import (
     read_hex,
     read_list,
     read_name,
+    read_names,
     read_number,
     read_object,
     read_optional_name,
@@ -22,6 +23,7 @@ from roster.cli.plan.fields import (
 from roster.cli.strict_json import InputError
 from roster.model import NO_GENERATION, MemberInfo, Problem
 from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_offset_reset
+from roster.model.options import INT32_MAX, INT64_MAX
 from roster.model.problem import MAX_CAPACITY, MAX_PARTITIONS
 from roster.model.tasks import TaskId
 from roster.wire.consumer.lag_user_data import split_lag_user_data
@@ -30,10 +32,6 @@ from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
-
-_INT32 = 2**31 - 1
-_INT64 = 2**63 - 1
 
 
 def read_problem(document: Any, source: ClaimSource) -> Problem:
@@ -61,7 +59,7 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
         {member: replace(each.info(), user_data=user_data[member]) for member, each in members.items()},
         topics,
         replica_racks=racks or None,
-        group_generation=read_number(fields.get("generation", NO_GENERATION), "generation", NO_GENERATION, _INT32),
+        group_generation=read_number(fields.get("generation", NO_GENERATION), "generation", NO_GENERATION, INT32_MAX),
     )
     problem = replace(problem, settling=settling)
     reset = fields.get("auto_offset_reset", AutoOffsetReset.LATEST)
@@ -88,7 +86,7 @@ def read_tasks(document: Any) -> TaskProblem:
         for name, value in read_object(fields["clients"], "clients").items()
     }
     options = {
-        option: read_number(fields[option], option, 0, _INT64)
+        option: read_number(fields[option], option, 0, INT64_MAX)
         for option in ("standbys", "acceptable_lag", "max_warmups")
         if option in fields
     }
@@ -112,19 +110,13 @@ class _Member:
         known = {"topics", "owned", "generation", "instance", "rack", "capacity", "user_data"}
         fields = read_object(value, path, known, ("topics",))
         return cls(
-            topics=[
-                read_name(topic, f"{path}.topics[{i}]")
-                for i, topic in enumerate(read_list(fields["topics"], f"{path}.topics"))
-            ],
+            topics=read_names(fields["topics"], f"{path}.topics"),
             owned={
-                topic: [
-                    read_whole(n, f"{path_to(f'{path}.owned', topic)}[{i}]")
-                    for i, n in enumerate(read_list(listed, path_to(f"{path}.owned", topic)))
-                ]
+                topic: read_list(listed, path_to(f"{path}.owned", topic), read_whole)
                 for topic, listed in read_object(fields.get("owned", {}), f"{path}.owned").items()
             },
             generation=max(
-                NO_GENERATION, read_number(fields.get("generation", -1), f"{path}.generation", -_INT32 - 1, _INT32)
+                NO_GENERATION, read_number(fields.get("generation", -1), f"{path}.generation", ~INT32_MAX, INT32_MAX)
             ),
             instance=read_optional_name(fields.get("instance"), f"{path}.instance"),
             rack=read_optional_name(fields.get("rack"), f"{path}.rack"),
@@ -169,16 +161,10 @@ def _topics(topics: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Sequen
         if isinstance(value, dict):
             fields = read_object(value, path, {"partitions", "racks"}, ("partitions",))
             counts[topic] = read_number(fields["partitions"], f"{path}.partitions", 0, room)
-            listed = read_list(fields.get("racks", []), f"{path}.racks")
+            listed = read_list(fields.get("racks", []), f"{path}.racks", read_names)
             if "racks" in fields and len(listed) != counts[topic]:
                 raise InputError(f"{path}.racks", f"has {len(listed)} entries for {counts[topic]} partitions")
-            racks[topic] = [
-                [
-                    read_name(rack, f"{path}.racks[{i}][{j}]")
-                    for j, rack in enumerate(read_list(each, f"{path}.racks[{i}]"))
-                ]
-                for i, each in enumerate(listed)
-            ]
+            racks[topic] = listed
         else:
             counts[topic] = read_number(value, path, 0, room)
         room -= counts[topic]
@@ -196,18 +182,15 @@ def _offsets(
         for number, value in read_object(partitions, path).items():
             row = path_to(path, number)
             if not (number.isascii() and number.isdigit() and len(number) < 10 and int(number) < topics[topic]):
-                raise InputError(
-                    row,
-                    f"{topic} has the partitions 0 to {topics[topic] - 1}"
-                    if topics[topic]
-                    else f"{topic} has no partitions",
-                )
+                count = topics[topic]
+                there = f"the partitions 0 to {count - 1}" if count else "no partitions"
+                raise InputError(row, f"{topic} has {there}")
             fields = read_object(value, row, {"begin", "end", "committed"}, ("end",))
-            end = read_number(fields["end"], f"{row}.end", 0, _INT64)
+            end = read_number(fields["end"], f"{row}.end", 0, INT64_MAX)
             begin = read_number(fields.get("begin", 0), f"{row}.begin", 0, end)
             committed = fields.get("committed")
             if committed is not None:
-                committed = read_number(committed, f"{row}.committed", -1, _INT64)
+                committed = read_number(committed, f"{row}.committed", -1, INT64_MAX)
             found.setdefault(topic, {})[int(number)] = (begin, end, committed)
     return found
 
@@ -218,7 +201,7 @@ def _client(value: Any, path: str) -> Client:
     for name, told in read_object(fields.get("tasks", {}), f"{path}.tasks").items():
         row = path_to(f"{path}.tasks", name)
         lag = read_object(told, row, {"lag"}, ("lag",))["lag"]
-        lags[_task(name, row)] = read_number(lag, f"{row}.lag", -_INT64, _INT64)
+        lags[_task(name, row)] = read_number(lag, f"{row}.lag", -INT64_MAX, INT64_MAX)
     threads = read_number(fields.get("threads", 1), f"{path}.threads", 1, MAX_CAPACITY)
     return Client(threads, lags, read_optional_name(fields.get("rack"), f"{path}.rack"))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
 from roster.cli.admin import admin
@@ -17,27 +15,21 @@ from roster.cli.options import (
     cluster_options_but_config,
     confirm,
     json_option,
-    require_yes,
     yes_option,
 )
-from roster.cli.output import print_json, print_table
+from roster.cli.output import print_found, print_json, print_table
+from roster.cli.places import partition_option, partitions_of
 from roster.cli.topics.read import read
 from roster.console.text import counted
 from roster.model import TopicPartition
-from roster.model.topics import MAX_NAME
+from roster.model.options import shown
+from roster.model.topics import NAME_RULE, is_legal_name
 
 INTERNAL = frozenset(
-    {
-        "__cluster_metadata",
-        "__consumer_offsets",
-        "__remote_log_metadata",
-        "__share_group_state",
-        "__transaction_state",
-    }
+    {"__cluster_metadata", "__consumer_offsets", "__remote_log_metadata", "__share_group_state", "__transaction_state"}
 )
 """Topics of Kafka's own state, whether metadata marks them as internal or not."""
 _END = -1
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @click.group()
@@ -61,11 +53,10 @@ def list_(internal: bool, as_json: bool, target: Target) -> None:
     held = dict.fromkeys(counts, 0)
     for partition in partitions:
         held[partition.topic] += ends[partition] - begins[partition]
-    if as_json:
-        print_json([{"topic": name, "partitions": counts[name], "offsets": held[name]} for name in sorted(counts)])
-    else:
-        rows = [(name, counts[name], held[name]) for name in sorted(counts)]
-        print_table(("topic", "partitions", "offsets"), rows, "no topics", shorten=("topic",))
+    columns = ("topic", "partitions", "offsets")
+    rows = [(name, counts[name], held[name]) for name in sorted(counts)]
+    documents = (dict(zip(columns, row, strict=True)) for row in rows)
+    print_found(as_json, documents, columns, rows, "no topics", shorten=("topic",))
 
 
 @topics.command(short_help="Create a topic.")
@@ -82,7 +73,8 @@ def list_(internal: bool, as_json: bool, target: Target) -> None:
 @cluster_options_but_config
 def create(name: str, partitions: int, replication: int | None, configs: tuple[str, ...], target: Target) -> None:
     """Create the topic NAME."""
-    _check_name(name)
+    if not is_legal_name(name):
+        raise UserError(f"NAME: {shown(name)} cannot be a topic; use {NAME_RULE}")
     for setting in configs:
         if not setting.partition("=")[0] or "=" not in setting:
             raise UserError(f"--config: {setting!r} is not NAME=VALUE")
@@ -90,16 +82,6 @@ def create(name: str, partitions: int, replication: int | None, configs: tuple[s
     with admin(target) as cluster:
         cluster.create_topic(name, partitions, replication=replication or -1, configs=pairs or None)
     click.echo(f"created {name} with {counted(partitions, 'partition')}")
-
-
-def _check_name(name: str) -> None:
-    if name in (".", ".."):
-        raise UserError(f"NAME: {name!r} cannot be a topic: the broker names a directory after it")
-    wrong = _LEGAL.sub("", name)
-    if wrong:
-        raise UserError(f"NAME: {name!r} has {wrong[0]!r} in it; a topic is named with a-z, A-Z, 0-9, '.', '_' and '-'")
-    if len(name) > MAX_NAME:
-        raise UserError(f"NAME: has {len(name)} characters, a topic's name at most {MAX_NAME}")
 
 
 @topics.command(short_help="Show leader, replicas and offsets of partitions.")
@@ -110,29 +92,25 @@ def describe(name: str, as_json: bool, target: Target) -> None:
     """Describe the partitions of the topic NAME: leader, replicas, log start and end offset."""
     with admin(target) as cluster:
         topic = cluster.describe_topic(name)
-        partitions = [TopicPartition(name, each.partition) for each in topic.partitions]
-        begins, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
-    rows = [
+        there = {TopicPartition(name, each.partition): each for each in topic.partitions}
+        begins, ends = cluster.beginning_offsets(there), cluster.end_offsets(there)
+    partitions = [
         {
             "partition": each.partition,
             "leader": each.leader,
             "replicas": list(each.replicas),
             "in_sync": list(each.in_sync),
-            "begin": begins[TopicPartition(name, each.partition)],
-            "end": ends[TopicPartition(name, each.partition)],
+            "begin": begins[tp],
+            "end": ends[tp],
         }
-        for each in sorted(topic.partitions, key=lambda each: each.partition)
+        for tp, each in sorted(there.items())
     ]
     if as_json:
-        print_json({"topic": name, "internal": topic.internal, "partitions": rows})
+        print_json({"topic": name, "internal": topic.internal, "partitions": partitions})
         return
-    columns = ("partition", "leader", "replicas", "in_sync", "begin", "end")
-    shown = [[_listed(row[column]) for column in columns] for row in rows]
-    print_table(("partition", "leader", "replicas", "in sync", "begin", "end"), shown, f"{name} has no partitions")
-
-
-def _listed(value: object) -> object:
-    return ",".join(map(str, value)) if isinstance(value, list) else value
+    columns = ("partition", "leader", "replicas", "in sync", "begin", "end")
+    shown = ([",".join(map(str, of)) if isinstance(of, list) else of for of in each.values()] for each in partitions)
+    print_table(columns, shown, f"{name} has no partitions")
 
 
 @topics.command(short_help="Raise the number of partitions of a topic.")
@@ -152,23 +130,16 @@ def grow(name: str, total: int, target: Target) -> None:
 @topics.command("delete-records", short_help="Delete the oldest records of a topic.")
 @click.argument("name", type=NAME)
 @click.option("--before", metavar="OFFSET", required=True, help="First offset to keep; `end` deletes all records.")
-@click.option(
-    "--partition", "-p", "chosen", type=click.IntRange(0, INT32), multiple=True, help="Only this one; repeatable."
-)
+@partition_option
 @yes_option
 @cluster_options
-def delete_records(name: str, before: str, chosen: tuple[int, ...], yes: bool, target: Target) -> None:
+def delete_records(name: str, before: str, only: tuple[int, ...], yes: bool, target: Target) -> None:
     """Delete the records of the topic NAME before an offset, in all of its partitions or in some; asks first."""
     offset = _END if before == "end" else int(before) if before.isascii() and before.isdigit() else None
     if offset is None or offset > INT64:
         raise UserError(f"--before: {before!r} is neither an offset nor 'end'")
-    require_yes(yes, f"deletes records of topic {name}")
     with admin(target) as cluster:
-        count = len(cluster.describe_topic(name).partitions)
-        beyond = [number for number in chosen if number >= count]
-        if beyond:
-            raise UserError(f"--partition: {name} has {count} partitions, so there is no {beyond[0]}")
-        partitions = [TopicPartition(name, number) for number in sorted(set(chosen)) or range(count)]
+        partitions = partitions_of(cluster, name, only)
         ends = cluster.end_offsets(partitions)
         confirm(yes, f"Delete the records of {counted(len(partitions), 'partition')} of {name} before {before}?")
         left = cluster.delete_records({each: min(offset, ends[each]) for each in partitions})
@@ -182,7 +153,6 @@ def delete_records(name: str, before: str, chosen: tuple[int, ...], yes: bool, t
 @cluster_options
 def delete(name: str, yes: bool, target: Target) -> None:
     """Delete the topic NAME and its records; asks first. The cluster's own topics are refused."""
-    require_yes(yes, f"deletes topic {name} and all its records")
     with admin(target) as cluster:
         if name in INTERNAL or cluster.describe_topic(name).internal:
             raise UserError(f"NAME: {name} is an internal topic; the cluster keeps its own state in it")

@@ -25,7 +25,7 @@ from roster.spark.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches
 from roster.spark.driver.starting_offsets import StartingPositions
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class DriverLoop:
         self,
         member: Membership,
         runner: Runner,
-        sink: Sink,
+        sink: BatchSink,
         options: Options,
         on_progress: Callable[[Progress], object] | None = None,
         guard: BatchGuard | None = None,
@@ -84,7 +84,7 @@ class DriverLoop:
     ) -> None:
         """`size` and `suspects` carry over what earlier loops of the same run learned."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
-        self._on_progress, self._between_batches = on_progress, between_batches
+        self._on_progress, self._between_batches = on_progress, between_batches or BetweenBatches()
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
         margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
@@ -202,6 +202,7 @@ class DriverLoop:
         if outcome is None or not self._sink_commit(batch, outcome, ownership):
             self._forget(batch)
             return
+        self._between_batches.committed(batch)
         timer.lap("transaction" if self._sink.commits_offsets else "sink")
         self.batches += 1
         self._size.done(batch.offsets, timer.duration_ms / 1000)
@@ -245,12 +246,8 @@ class DriverLoop:
             ends = {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
         bounds = self._sink.bounds(self._positions)
         ends = {partition: min(end, bounds.get(partition, end)) for partition, end in ends.items()}
-        if self._between_batches is None:
-            return {p: Range(at, ends[p]) for p, at in self._positions.items() if ends[p] > at}
-        held, due = (
-            self._between_batches.held(self._positions),
-            self._between_batches.due(self._positions, once=available_now),
-        )
+        held = self._between_batches.held(self._positions)
+        due = self._between_batches.due(self._positions, once=available_now)
         return {
             p: Range(at, max(at, ends[p]))
             for p, at in self._positions.items()
@@ -268,7 +265,7 @@ class DriverLoop:
         """
         repartitioned = [partition for partition in self._positions if self._is_repartition(partition)]
         while not self._has_left(repartitioned):
-            if self._between_batches is None or self._rounds >= len({partition.topic for partition in repartitioned}):
+            if self._rounds >= len({partition.topic for partition in repartitioned}):
                 return False
             try:
                 self._targets |= self._between_batches.log_ends(repartitioned)
@@ -287,7 +284,7 @@ class DriverLoop:
 
         With `available_now` only on those that partitions wait for.
         """
-        if self._between_batches is None or ownership.generation < 0:
+        if ownership.generation < 0:
             return False
         if available_now and not self._between_batches.held(self._positions):
             return False
@@ -333,6 +330,8 @@ class DriverLoop:
         owner = self._owner(ownership)
         if new and self._sink.commits_offsets:
             self._sink.take_over(new, owner)
+        if new:
+            self._between_batches.took(new)
         found, uncommitted = self._starting_positions.find(sorted(new), owner)
         self._positions = {**kept, **found}
         kept_targets = (
@@ -379,7 +378,7 @@ class DriverLoop:
             if reason == OUTLASTS or self.stalled is not None:
                 self._size.cancelled(batch.offsets)
                 self._suspects.cancelled(batch.ranges)
-            self._sink.abort(None, batch)
+            self._abort(None, batch)
             return None
         reason = self._guard.end()
         if reason is None:
@@ -388,14 +387,18 @@ class DriverLoop:
                 log.warning("the results of batch %d are dropped: %s", batch.number, reason)
         if reason is None:
             return outcome
-        self._sink.abort(outcome.staged, batch)
+        self._abort(outcome.written, batch)
         return None
+
+    def _abort(self, written: Any, batch: Batch) -> None:
+        self._between_batches.aborted(batch)
+        self._sink.abort(written, batch)
 
     def _sink_commit(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
         if self._sink.commits_offsets:
             return self._commit_together(batch, outcome, ownership)
         try:
-            self._sink.commit(outcome.staged, batch)
+            self._sink.commit(outcome.written, batch)
         except SinkFencedError as error:
             log.warning("batch %d is fenced by the sink: %s", batch.number, error)
             return False
@@ -411,13 +414,13 @@ class DriverLoop:
                 if reason is None:
                     generation, member_id = self._member.confirm(batch.ranges.keys(), ownership)
                     owner = Owner(self._options.group, generation, member_id)
-                    self._sink.commit(outcome.staged, replace(batch, owner=owner))
+                    self._sink.commit(outcome.written, replace(batch, owner=owner))
                     return True
             except (SinkFencedError, CommitFenced) as error:
                 reason = str(error)
             except ClientError as error:
                 if not error.retriable:
-                    self._sink.abort(outcome.staged, batch)
+                    self._abort(outcome.written, batch)
                     raise
                 give_up = give_up or now + _GIVE_UP
                 if not self._stopping or now < give_up:
@@ -425,7 +428,7 @@ class DriverLoop:
                     continue
                 reason = f"the pipeline is stopping ({error})"
             log.warning("batch %d is not committed: %s", batch.number, reason)
-            self._sink.abort(outcome.staged, batch)
+            self._abort(outcome.written, batch)
             return False
 
     def _group_commit(self, batch: Batch, ownership: Ownership) -> None:

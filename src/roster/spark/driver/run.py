@@ -1,5 +1,7 @@
 """One run of a pipeline: wait for a task slot, warm up, join the group, run batches, leave; and again after a stall.
 
+A release that changes the state in place joins when no member of the earlier one is left.
+
 Warming up runs the pipeline's own plan on no rows. It forks Python workers, loads modules and compiled code, and checks
 the transform before the member joins: a partition that moves here waits for one batch, not for a start.
 """
@@ -23,14 +25,17 @@ from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
 from roster.spark.driver.runner_protocol import BetweenBatches, Runner
 from roster.spark.options import Options
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink
 
 log = logging.getLogger(__name__)
 
 _FIRST_NOTICE = 5.0  # seconds of waiting for executors before a line in the log
 _NOTICE_INTERVAL = 30.0  # seconds between two such lines
 
+_OLD_LOOK = 1.0  # seconds between two looks at members of an earlier release
+
 WAITING, WARMING, JOINING, RUNNING = "waiting for executors", "warming up", "joining", "running"
+OLD_THERE = "waiting for the earlier release"
 
 
 class Probe(Protocol):
@@ -56,7 +61,7 @@ class SlotRunner(Runner, Protocol):
     def ask_for_slot(self) -> Probe:
         """Start a probe."""
 
-    def warm_up(self, sink: Sink) -> None:
+    def warm_up(self, sink: BatchSink) -> None:
         """Run the plan on no rows. Raises as `run` does."""
 
 
@@ -67,7 +72,7 @@ class Run:
         self,
         options: Options,
         runner: SlotRunner,
-        sink: Sink,
+        sink: BatchSink,
         membership: Callable[[Options], Membership],
         reporter: Reporter,
         on_progress: Callable[[Progress], object] | None = None,
@@ -75,7 +80,7 @@ class Run:
     ) -> None:
         self._options, self._runner, self._sink = options, runner, sink
         self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
-        self._between_batches = between_batches
+        self._between_batches = between_batches or BetweenBatches()
         self._stopping = threading.Event()
         self._joining: Membership | None = None
         self._loop: DriverLoop | None = None
@@ -104,7 +109,7 @@ class Run:
         """
         batches, size, suspects = 0, batch_size(self._options), Suspects()
         self._reporter.line("warms executors up, then joins")
-        while self._has_slot() and self._warm_up():
+        while self._has_slot() and self._warm_up() and self._old_have_left():
             member = self._membership(
                 replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1))
             )
@@ -127,7 +132,7 @@ class Run:
                 self._loop, self.phase = loop, RUNNING
                 if not self._stopping.is_set():
                     loop.run(available_now=available_now)
-                if loop.stalled is None and self._between_batches is not None:
+                if loop.stalled is None:
                     self._between_batches.settle()
             if loop.stalled is None:
                 return
@@ -166,6 +171,20 @@ class Run:
             if not self._stopping.is_set():
                 raise
         log.debug("warmed up in %.1f s", time.monotonic() - began)
+        return not self._stopping.is_set()
+
+    def _old_have_left(self) -> bool:
+        """Wait for members of an earlier release, which keep their tasks; return False if the run was stopped."""
+        notice = began = time.monotonic()
+        while not self._stopping.is_set() and (left := self._between_batches.old_members()):
+            self.phase = OLD_THERE
+            if time.monotonic() >= notice:
+                notice = time.monotonic() + _NOTICE_INTERVAL
+                seconds = round(time.monotonic() - began)
+                self._reporter.line(
+                    "waits for the members of the earlier release to leave", members=left, seconds=seconds
+                )
+            self._stopping.wait(_OLD_LOOK)
         return not self._stopping.is_set()
 
     def _join(self, member: Membership) -> bool:

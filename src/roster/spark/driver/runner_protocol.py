@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Restoring, Split
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink
 
 SHORTEST_RESTORE = 0.05
 """Least `seconds` of `BetweenBatches.restore`: reading takes some time to begin."""
@@ -18,11 +18,11 @@ SHORTEST_RESTORE = 0.05
 class Outcome:
     """Result of a batch that is not committed.
 
-    It has what `Sink.write` returned; the numbers of records read, dead letters, changelog records restored and late
+    It has what the sink returned; the numbers of records read, dead letters, changelog records restored and late
     rows; bytes restored; records applied to standby copies; and the copies still to restore.
     """
 
-    staged: Any
+    written: Any
     rows: int
     dead_letters: int = 0
     restored: int = 0
@@ -32,29 +32,50 @@ class Outcome:
     restoring: Mapping[str, Restoring] = field(default_factory=dict)
 
 
-class BetweenBatches(Protocol):
-    """Work on stores between batches, and which partitions wait for it; None for pipelines without stores."""
+class BetweenBatches:
+    """Stores between two batches: which partitions wait for them, and work on them; as it is here, without stores."""
+
+    def took(self, partitions: Collection[TopicPartition]) -> None:
+        """Record newly assigned partitions, whose earlier owners have no transaction open. Raises ClientError."""
+
+    def old_members(self) -> int:
+        """Return how many members of an earlier release must leave before this one joins.
+
+        Raises PipelineError, ClientError and ReadError.
+        """
+        return 0
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions whose state must be restored before they are read."""
+        return frozenset()
 
     def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
         """Return partitions whose tasks must run now, even without records.
 
         once: only those whose tasks have not run since they were assigned.
         """
+        return frozenset()
+
+    def committed(self, batch: Batch) -> None:
+        """Record that the batch that ran last was committed."""
+
+    def aborted(self, batch: Batch) -> None:
+        """Record that a batch is not committed: what its tasks left in their stores does not count."""
 
     def restore(self, seconds: float) -> bool:
         """Restore stores and clean up for at most `seconds`; return False if there was nothing to do."""
+        return False
 
     def settle(self) -> None:
         """Apply the last committed changes to the stores; at the end of a run, while partitions are still owned."""
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
+        return {}
 
     def restoring(self) -> Mapping[str, Restoring]:
         """Return the progress of stores that have not caught up, by task."""
+        return {}
 
 
 class Runner(Protocol):
@@ -68,7 +89,7 @@ class Runner(Protocol):
     def cores(self) -> int:
         """Number of tasks that run at once, by Spark's own count."""
 
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink) -> Outcome:
         """Read, transform and write. Raises the error that failed the batch; if cancelled, Spark's."""
 
     def cancel(self) -> None:

@@ -11,7 +11,7 @@ from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter, brief
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class StartingPositions:
     """Finds where newly assigned partitions start."""
 
-    def __init__(self, member: Membership, sink: Sink, options: Options, reporter: Reporter) -> None:
+    def __init__(self, member: Membership, sink: BatchSink, options: Options, reporter: Reporter) -> None:
         self._member, self._sink, self._options, self._reporter = member, sink, options, reporter
         self._known: dict[str, int] = {}
 

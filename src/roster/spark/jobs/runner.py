@@ -1,4 +1,4 @@
-"""Batches as Spark jobs: each task reads its own offset ranges."""
+"""Batches as Spark jobs: each task reads its own offset ranges, and writes what becomes of them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import contextlib
 import functools
 import logging
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import RDD, Accumulator, AccumulatorParam
+from pyspark import Accumulator
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
-from typing_extensions import override
 
 from roster.records.produce import WriteError
 from roster.spark.batch import Batch, Split
 from roster.spark.driver.runner_protocol import Outcome
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.jobs.driver_rows import DriverRows
-from roster.spark.jobs.slot_probe import SlotProbe, task_counts
-from roster.spark.jobs.small_batches import MOST_BYTES, SmallBatches, copied
+from roster.spark.jobs.slot_probe import SlotProbe
+from roster.spark.jobs.small_batches import MOST_BYTES, SmallBatches
+from roster.spark.jobs.spark_jobs import SparkJobs, check_session
 from roster.spark.jobs.streaming_only import WAY_OUT, checked
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink
+from roster.spark.tasks.accumulators import ByTask
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.tasks.missing_values import MissingValues
 from roster.spark.tasks.reader import Counts, ReaderConfig, ReadError, ReadTask
@@ -35,9 +35,11 @@ from roster.state.store import StateError
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+Splits: TypeAlias = Sequence[Sequence[Split]]
+"""The splits of each task."""
 
-_JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+Counted: TypeAlias = Accumulator[dict[object, Counts]]
+Failed: TypeAlias = Accumulator[dict[int, tuple[str, str]]]
 
 
 class Reading(Protocol):
@@ -50,73 +52,105 @@ class Reading(Protocol):
         """Yield the rows of the tasks that the rows of `batches` name."""
 
 
-class ByTask(AccumulatorParam[Any]):
-    """Accumulates a value per task: a task that runs twice counts once."""
+class BatchWork(Protocol):
+    """What the tasks of a pipeline's batches do."""
 
-    @override
-    def zero(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        return {}
+    @property
+    def whole_partitions(self) -> bool:
+        """True if one task must read a partition's whole range, as the one writer of its store."""
 
-    @override
-    def addInPlace(self, value1: dict[Any, Any], value2: dict[Any, Any]) -> dict[Any, Any]:
-        return {**value1, **value2}
+    def run(self, batch: Batch, tasks: Splits, write: Callable[[Splits], Outcome]) -> Outcome:
+        """Prepare the batch, `write` it with these tasks or others of the same splits, and note what came of it."""
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        """Prepare what the first batch needs, and `run` tasks that read nothing. Raises PipelineError."""
+
+    def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> Reading:
+        """Return what makes rows inside the tasks; the rest is as for `ReadTask`."""
+
+    def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
+        """Run a job of these tasks, each of which is given its number; return what they yield."""
 
 
-class SparkRunner:
-    """Runs one pipeline's batches in a Spark session, each in a job group of its own."""
+class ReadBatches:
+    """Batches whose tasks read and map."""
 
     whole_partitions = False
 
+    def __init__(self, jobs: SparkJobs, config: ReaderConfig, function: ArrowFunction | None) -> None:
+        self._jobs, self._config, self._function = jobs, config, function
+
+    def run(self, batch: Batch, tasks: Splits, write: Callable[[Splits], Outcome]) -> Outcome:
+        """Write the batch."""
+        return write(tasks)
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        """Run the tasks that read nothing."""
+        run()
+
+    def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> ReadTask:
+        """Return what reads and maps."""
+        return ReadTask(self._config, tasks, self._function, counted, failed)
+
+    def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
+        """Run a job of these tasks."""
+        return self._jobs.collect(len(tasks), work)
+
+
+class SparkRunner:
+    """Runs one pipeline's batches in a Spark session."""
+
     def __init__(
         self,
-        spark: SparkSession,
-        config: ReaderConfig,
-        function: ArrowFunction | None,
+        jobs: SparkJobs,
+        work: BatchWork,
         columns: StructType,
-        transform: Callable[[DataFrame], DataFrame] | None,
+        transform: Callable[[DataFrame], DataFrame] | None = None,
         small: SmallBatches | None = None,
     ) -> None:
-        """`columns` are those of the rows that `function` returns, or without one of the records read.
+        """`columns` are those of the rows that the tasks of `work` make.
 
         `small` reads the batches that the driver does itself; None: tasks do all batches.
         """
-        self._spark, self._config, self._transform = spark, config, transform
-        self._function, self._columns = function, columns
+        self._jobs, self._work, self._columns, self._transform = jobs, work, columns, transform
         self._small = small
-        self._driver_rows = DriverRows(spark, columns)
-        self._context = spark.sparkContext
-        self._counted: Accumulator[dict[object, Counts]] = self._context.accumulator({}, ByTask())
-        self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, ByTask())
-        self._missing = MissingValues(config.group)
-        self._prefix = f"roster-{config.group}-{uuid.uuid4().hex[:8]}"
-        self._job_group: str | None = None
+        if small is not None:
+            jobs.when_cancelled(small.cancel)
+        self._driver_rows = DriverRows(jobs.spark, columns)
+        self._counted: Counted = jobs.context.accumulator({}, ByTask())
+        self._failed: Failed = jobs.context.accumulator({}, ByTask())
+        self._missing = MissingValues(jobs.group)
         self._is_checked = False
 
     @property
+    def whole_partitions(self) -> bool:
+        """True if one task must read a partition's whole range."""
+        return self._work.whole_partitions
+
+    @property
     def cores(self) -> int:
-        """Number of tasks that run at once: Spark's default parallelism."""
-        return self._context.defaultParallelism
+        """Number of tasks that run at once."""
+        return self._jobs.cores
 
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        """Read, transform and write in the calling thread.
+    def check(self) -> None:
+        """Raise PipelineError if the session was stopped."""
+        check_session(self._jobs.spark)
 
-        Raises FunctionError for the `map_arrow` function, ReadError for a range that could not be read, PipelineError
-        for a frame or rows that do not fit, and the errors of Spark, the transform and the sink.
-        """
-        self._counted.value, self._failed.value = {}, {}
-        if self._small is not None:
-            self._small.begin()
-        return self._write(batch, tasks, sink)
+    def ask_for_slot(self) -> SlotProbe:
+        """Start a probe for a task slot."""
+        probe = SlotProbe(self._jobs.context, self._jobs.group)
+        probe.start()
+        return probe
 
-    def _batch_jobs(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
-        return self._jobs(str(batch.number), f"batch {batch.number}")
-
-    def warm_up(self, sink: Sink) -> None:
+    def warm_up(self, sink: BatchSink) -> None:
         """Run the plan with tasks that read nothing. Raises as `run` does."""
         self._failed.value = {}
-        with self._jobs("warm-up", "warms up"):
+        self._work.warm_up(functools.partial(self._run_without_rows, sink))
+
+    def _run_without_rows(self, sink: BatchSink) -> None:
+        with self._jobs.under("warm-up", "warms up"):
             try:
-                tasks: list[Sequence[Split]] = [()] * max(self.cores, 1)
+                tasks: Splits = [()] * max(self.cores, 1)
                 writer = self._task_writer(sink, None)
                 if isinstance(writer, TaskWriter):
                     self._results(writer, tasks)
@@ -128,7 +162,7 @@ class SparkRunner:
                     raise short from None
                 raise
 
-    def _warm_up_driver(self, sink: Sink, writer: Writer | None) -> None:
+    def _warm_up_driver(self, sink: BatchSink, writer: Writer | None) -> None:
         """Load what the driver needs to do a small batch itself."""
         if self._small is None:
             return
@@ -138,41 +172,29 @@ class SparkRunner:
         elif sink.writes_in_driver and isinstance(writer, TaskWriter):
             written(writer, iter(()))
 
-    @property
-    def is_local(self) -> bool:
-        """True if executors, and so stores, are on the driver's host."""
-        return (self._context.master or "").startswith("local")
+    def cancel(self) -> None:
+        """Cancel the running batch; from any thread."""
+        self._jobs.cancel()
 
-    def on_each_host(self, work: Callable[[], T]) -> list[T]:
-        """Run `work` at least once on every executor host; return the results, [] if the job fails."""
-        if self.is_local:
-            return [work()]
-        with self._jobs("stores", "cleans stores"):
-            try:
-                return self._context.parallelize(range(self.cores), self.cores).map(lambda _: work()).collect()
-            except (PySparkException, Py4JError) as error:
-                log.warning("stores cannot be looked after: %s", str(error).partition("\n")[0])
-                return []
+    def activity(self) -> object:
+        """Return a value that changes whenever a job, stage or task of the batch ends; from any thread."""
+        return self._jobs.activity()
 
-    @contextlib.contextmanager
-    def _jobs(self, suffix: str, description: str) -> Iterator[None]:
-        """Run the calling thread's jobs in a job group of their own, which `cancel` cancels."""
-        context = self._context
-        before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
-        job_group = f"{self._prefix}-{suffix}"
-        context.setJobGroup(job_group, f"{self._config.group}: {description}", interruptOnCancel=True)
-        self._job_group = job_group
+    def run(self, batch: Batch, tasks: Splits, sink: BatchSink) -> Outcome:
+        """Read, transform and write in the calling thread.
+
+        Raises FunctionError for the `map_arrow` function, ReadError for a range that could not be read, PipelineError
+        for a frame or rows that do not fit, and the errors of Spark, the transform and the sink.
+        """
+        self._counted.value, self._failed.value = {}, {}
+        if self._small is not None:
+            self._small.begin()
+        return self._work.run(batch, tasks, functools.partial(self._write, batch, sink))
+
+    def _write(self, batch: Batch, sink: BatchSink, tasks: Splits) -> Outcome:
+        """Read, map, transform and write; return the outcome. Raises as `run` does."""
         try:
-            yield
-        finally:
-            self._job_group = None
-            with contextlib.suppress(PySparkException, Py4JError, OSError):
-                for name, value in before.items():
-                    context.setLocalProperty(name, value)  # type: ignore[arg-type]
-
-    def _write(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        try:
-            staged = self._stage(batch, tasks, sink)
+            written_batch = self._write_batch(batch, tasks, sink)
         except Exception as error:
             if self._failed.value:
                 raise self._function_error() from None
@@ -185,13 +207,13 @@ class SparkRunner:
                 error.add_note(f"The batch had {_ranges(batch)}; it is not committed.")
             raise
         if self._failed.value:
-            sink.abort(staged, batch)
+            sink.abort(written_batch, batch)
             raise self._function_error()
         counts = self._counted.value.values()
         self._missing.note(*(each.seen for each in counts))
-        return Outcome(staged, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
+        return Outcome(written_batch, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
 
-    def _stage(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Any:
+    def _write_batch(self, batch: Batch, tasks: Splits, sink: BatchSink) -> Any:
         """Read, map, transform and write; return the sink's handle."""
         if self._small is not None and self._transform is None and sink.writes_in_driver and self._small.takes(tasks):
             writer = self._task_writer(sink, batch)
@@ -204,21 +226,19 @@ class SparkRunner:
                 return sink.write(self._frame(tasks, quiet=sink.accepts_part), batch)
             return self._collected(sink, writer, batch, functools.partial(self._results, writer, tasks))
 
-    def _collected(self, sink: Sink, writer: Writer, batch: Batch, results: Callable[[], list[Any]]) -> Any:
+    def _collected(self, sink: BatchSink, writer: Writer, batch: Batch, results: Callable[[], list[Any]]) -> Any:
         try:
             return sink.collect(writer, results(), batch)
         except BaseException:
             sink.abort(sink.collect(writer, [], batch), batch)
             raise
 
-    def _results_here(
-        self, small: SmallBatches, writer: TaskWriter, batch: Batch, tasks: Sequence[Sequence[Split]]
-    ) -> list[Any]:
+    def _results_here(self, small: SmallBatches, writer: TaskWriter, batch: Batch, tasks: Splits) -> list[Any]:
         """Read, map and write in this process, or if that fails in the tasks; return what the outputs returned."""
         records = small.read(tasks)
         if records is not None:
             try:
-                return [written(small.opening(writer), self._reading_here(records).read([0]))]
+                return [written(small.opening(writer), small.reading(records, self._counted, self._failed).read([0]))]
             except Exception as error:
                 if isinstance(error, WriteError) and error.is_final:
                     raise
@@ -226,10 +246,10 @@ class SparkRunner:
         with self._batch_jobs(batch):
             return self._results(writer, tasks)
 
-    def _task_writer(self, sink: Sink, batch: Batch | None) -> Writer | None:
+    def _task_writer(self, sink: BatchSink, batch: Batch | None) -> Writer | None:
         return None if self._transform is not None else sink.task_writer(batch, self._columns)
 
-    def _results(self, writer: Writer, tasks: Sequence[Sequence[Split]]) -> list[Any]:
+    def _results(self, writer: Writer, tasks: Splits) -> list[Any]:
         """Read, map and write in the tasks; return what their outputs returned.
 
         A `TaskWriter` needs an RDD job only: no rows go to the JVM, and planning a DataFrame would cost more than a
@@ -237,62 +257,29 @@ class SparkRunner:
         """
         if not isinstance(writer, TaskWriter):
             work: Any = writer.task(self._reading(tasks))
-            return writer.write(self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, writer.rows))
-        read = self._reading(tasks).read
-        return self._numbers(tasks).mapPartitions(ReadWriteTask(writer, read)).collect()
+            return writer.write(self._jobs.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, writer.rows))
+        return self._work.collect(tasks, ReadWriteTask(writer, self._reading(tasks).read))
 
-    def _numbers(self, tasks: Sequence[Sequence[Split]]) -> RDD[int]:
-        """Return the task numbers as an RDD, one in each partition."""
-        return self._context.parallelize(range(len(tasks)), len(tasks))
-
-    def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
+    def _reading(self, tasks: Splits, *, quiet: bool = True) -> Reading:
         """Return what makes rows inside the tasks; with `quiet` an error of the function does not fail the task."""
-        return ReadTask(self._config, tasks, self._function, self._counted, self._failed if quiet else None)
+        return self._work.reading(tasks, self._counted, self._failed if quiet else None)
 
-    def _reading_here(self, records: Sequence[pa.RecordBatch], *, quiet: bool = True) -> ReadTask:
-        """Return what makes rows from records read in this process."""
-        failed = self._failed if quiet else None
-        return ReadTask(self._config, [()], copied(self._function), self._counted, failed, records)
+    def _batch_jobs(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
+        return self._jobs.under(str(batch.number), f"batch {batch.number}")
 
     def _function_error(self) -> FunctionError:
         text, details = min(self._failed.value.items())[1]
         log.debug("%s\n%s", text, details)
         return FunctionError.of(text, details)
 
-    def cancel(self) -> None:
-        """Cancel the jobs of the running batch, and with them its Python workers."""
-        if self._small is not None:
-            self._small.cancel()
-        job_group = self._job_group
-        if job_group is not None:
-            self._context.cancelJobGroup(job_group)
-
-    def check(self) -> None:
-        """Raise PipelineError if the session was stopped."""
-        check_session(self._spark)
-
-    def activity(self) -> object:
-        """Return the number of jobs, stages and tasks of the running batch that ended; None between two batches."""
-        job_group = self._job_group
-        return None if job_group is None else task_counts(self._context, job_group)[0]
-
-    def close(self) -> None:
-        """Release the run's resources."""
-
-    def ask_for_slot(self) -> SlotProbe:
-        """Start a probe for a task slot."""
-        probe = SlotProbe(self._context, self._config.group)
-        probe.start()
-        return probe
-
-    def _frame(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = False) -> DataFrame:
+    def _frame(self, tasks: Splits, *, quiet: bool = False) -> DataFrame:
         rows = self._small_rows(tasks, quiet=quiet)
         if rows is not None:
             frame = self._driver_rows.frame(rows)
         else:
             read: Any = self._reading(tasks, quiet=quiet)
             count = len(tasks)
-            frame = self._spark.range(0, count, 1, count).mapInArrow(read, self._columns)
+            frame = self._jobs.spark.range(0, count, 1, count).mapInArrow(read, self._columns)
         if self._transform is None:
             return frame
         result: Any = self._transformed(self._transform, frame)
@@ -302,7 +289,7 @@ class SparkRunner:
             )
         return result
 
-    def _small_rows(self, tasks: Sequence[Sequence[Split]], *, quiet: bool) -> pa.Table | None:
+    def _small_rows(self, tasks: Splits, *, quiet: bool) -> pa.Table | None:
         """Read and map a batch in this process; return None if tasks must do it."""
         small = self._small
         records = small.read(tasks) if small is not None and small.takes(tasks) else None
@@ -310,7 +297,8 @@ class SparkRunner:
             return None
         schema = arrow_schema(self._columns)
         try:
-            rows = [conformed(batch, schema) for batch in self._reading_here(records, quiet=quiet).read([0])]
+            reading = small.reading(records, self._counted, self._failed if quiet else None)
+            rows = [conformed(batch, schema) for batch in reading.read([0])]
         except Exception as error:
             small.leave(error)
             return None
@@ -357,29 +345,3 @@ _TASK_ERRORS: Mapping[str, Callable[[str], PipelineError | ReadError | WriteErro
 def _ranges(batch: Batch) -> str:
     texts = [f"{p} offsets {span.start} to {span.end - 1}" for p, span in sorted(batch.ranges.items())]
     return ", ".join(texts[:5]) + (f" and {len(texts) - 5} other partitions" if len(texts) > 5 else "")
-
-
-def check_session(spark: SparkSession) -> None:
-    """Raise PipelineError unless the session is a running classic one."""
-    context: Any = getattr(spark, "_sc", None)
-    if context is None:
-        raise PipelineError(
-            f"{type(spark).__module__}.{type(spark).__name__} is not a classic Spark session",
-            field="spark",
-            fix="Use roster.spark.session(...) or SparkSession.builder with a master, not Spark Connect",
-        )
-    if is_stopped(spark):
-        raise PipelineError(
-            "the Spark session is stopped", field="spark", fix="Start one with roster.spark.session(...)"
-        )
-
-
-def is_stopped(spark: SparkSession) -> bool:
-    """Return True if a classic session was stopped, or its JVM is gone."""
-    context: Any = getattr(spark, "_sc", None)
-    if context is None:
-        return False
-    try:
-        return context._jsc is None or bool(context._jsc.sc().isStopped())
-    except (Py4JError, OSError, AttributeError):  # AttributeError: it is being stopped right now
-        return True

@@ -75,7 +75,8 @@ def _worker_report(parts: Mapping[str, str]) -> Callable[[Iterable[int]], Iterab
     names = list(parts)
 
     # A nested function is pickled by value, so a worker without Roster can load it if it uses nothing of this module.
-    def look(_: Iterable[int]) -> Iterable[dict[str, Any]]:
+    def look(numbers: Iterable[int]) -> Iterable[dict[str, Any]]:
+        list(numbers)  # Spark ends a worker that has not read its input to the end
         missing = {}
         for name in names:
             try:

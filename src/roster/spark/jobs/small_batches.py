@@ -6,17 +6,18 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
 
+from roster.records.encoding import EncodingWriter
 from roster.records.native import kernel
 from roster.records.produce import KafkaWriter
-from roster.records.staging import StagingWriter
 from roster.spark.batch import Split
 from roster.spark.options import AUTO, TASKS
 from roster.spark.tasks.arrow_function import ArrowFunction
-from roster.spark.tasks.reader import ReaderConfig, ReadError, read_splits
+from roster.spark.tasks.reader import ReaderConfig, ReadError, ReadTask, read_splits
 from roster.spark.tasks.steps import Mapped, Step
 from roster.spark.tasks.write.task import TaskOutput, TaskWriter
 
@@ -42,21 +43,26 @@ class SmallBatches:
     retry, and name the problem.
     """
 
-    def __init__(self, config: ReaderConfig, *, has_function: bool = False) -> None:
-        """`config` is the tasks' reader configuration, `has_function` is True if they apply a function."""
+    def __init__(self, config: ReaderConfig, function: ArrowFunction | None = None) -> None:
+        """`config` is the tasks' reader configuration, `function` what they map records with."""
         wait = min(config.read_timeout_ms, round(_MOST_SECONDS * 1000))
         # A dead letter keeps its headers, even if the function does not see them.
-        headers = config.include_headers or (has_function and config.dead_letters is not None)
+        headers = config.include_headers or (function is not None and config.dead_letters is not None)
+        self._task_config, self._function = config, function
         self._config = replace(config, read_timeout_ms=wait, include_headers=headers)
         self._left_to_spark = 0
         self._is_cancelled = False
 
     @classmethod
-    def of(cls, mode: str, config: ReaderConfig, steps: Iterable[Step]) -> SmallBatches | None:
-        """Return the reader of small batches for a pipeline with these steps; None if tasks read all batches."""
-        steps = list(steps)
+    def of(
+        cls, mode: str, config: ReaderConfig, steps: Iterable[Step], function: ArrowFunction | None
+    ) -> SmallBatches | None:
+        """Return the reader of small batches for a pipeline with these steps, which `function` applies.
+
+        None if tasks read all batches.
+        """
         is_mapped = any(isinstance(step, Mapped) for step in steps)
-        return None if mode == TASKS or (mode == AUTO and is_mapped) else cls(config, has_function=bool(steps))
+        return None if mode == TASKS or (mode == AUTO and is_mapped) else cls(config, function)
 
     def begin(self) -> None:
         """Begin a batch, and clear the cancellation of the one before."""
@@ -105,9 +111,13 @@ class SmallBatches:
             return None
         return read
 
+    def reading(self, records: Sequence[pa.RecordBatch], counted: Any, failed: Any) -> ReadTask:
+        """Return what maps these records in this process; the rest is as for `ReadTask`."""
+        return ReadTask(self._task_config, [()], copied(self._function), counted, failed, records)
+
     def opening(self, writer: TaskWriter) -> TaskWriter:
         """Return the batch's writer; it stops waiting for brokers when the batch is cancelled."""
-        return _Checking(writer, self.check) if isinstance(writer, (KafkaWriter, StagingWriter)) else writer
+        return _Checking(writer, self.check) if isinstance(writer, (KafkaWriter, EncodingWriter)) else writer
 
     def warm_up(self) -> None:
         """Load what the first batch needs."""
@@ -115,7 +125,7 @@ class SmallBatches:
 
 
 class _Checking:
-    def __init__(self, writer: KafkaWriter | StagingWriter, check: Callable[[], None]) -> None:
+    def __init__(self, writer: KafkaWriter | EncodingWriter, check: Callable[[], None]) -> None:
         self._writer, self._check = writer, check
 
     def open(self) -> TaskOutput:

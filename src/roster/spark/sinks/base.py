@@ -1,93 +1,35 @@
-"""The contract of a sink."""
+"""The public class of sinks: what a sink of one's own has to do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from roster.model import TopicPartition
-from roster.security import PLAINTEXT, Security
 from roster.spark.batch import Batch, Owner
-from roster.spark.tasks.write.task import Writer
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Cluster and group that a pipeline reads from; the values are those of its options."""
+class Sink(ABC):
+    """Destination of batches. `write` writes a batch, `commit` makes it count.
 
-    bootstrap: str
-    group: str
-    group_instance_id: str | None = None
-    client_id: str = "roster"
-    request_timeout_ms: int = 30_000
-    security: Security = PLAINTEXT
+    A sink that only has `write` is at least once. It is exactly once if `claim` returns the next offset of each
+    partition as stored in the sink itself, and `commit` makes results and new positions visible in one atomic step,
+    raising SinkFencedError if a partition's position is not the start of its range.
 
+    A batch may end between `write` and `commit`: it is cancelled, its partitions are lost, or the process dies. So
+    results that are not committed must not count, `write` and `open` may find some of an earlier batch, and no lock is
+    held from `write` to `commit`.
 
-class Sink:
-    """Destination of batches. `write` writes uncommitted results, `commit` makes them count, `abort` drops them.
-
-    The methods here are those of an at-least-once sink without positions. A sink is exactly once if `claim` returns the
-    next offset of each partition as stored in the sink itself, and `commit` makes results and new positions visible in
-    one atomic step, raising SinkFencedError if a partition's position is not the start of its range.
-
-    Methods are called on the pipeline's thread, in the order open, bind and warm_up, then take_over, claim, write and
-    commit or abort per batch, then close. A sink that can write inside the reading tasks has `task_writer` and
-    `collect` too: where the pipeline has no transform they take the place of `write`, and no row crosses into the JVM.
-    One in the source's own cluster may store the group's offsets with its results, in one transaction: it sets
-    `commits_offsets` in `bind`.
-
-    What the methods raise ends the run, except SinkFencedError from `write`, `collect` and `commit`: the batch's
-    partitions are then read again from the sink's positions.
+    Methods are called on the pipeline's thread: `open`, `claim` whenever partitions are assigned, `write` and `commit`
+    for each batch, then `close`. What they raise ends the run, except SinkFencedError from `write` and `commit`: the
+    batch's partitions are then read again from the sink's positions.
     """
 
-    commits_offsets: bool = False
-    """True if `commit` commits the group's offsets too, as the member and in the generation of `batch.owner`, which is
-    the present one then. A ClientError that is `retriable` makes the pipeline call it again while its partitions are
-    owned. `take_over` is called for newly assigned partitions, before the group's offsets are read."""
-
-    default_trigger_interval_ms: int | None = None
-    """Milliseconds between the starts of two batches if the pipeline's `trigger_interval_ms` is None; a full batch, and
-    the first one after partitions were assigned, do not wait. None: as many as let records be done within a second,
-    from 750 to 900."""
-
-    accepts_part: bool = False
-    """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
-    ends the batch at once. False: Spark fails the task, and retries it, before `write` returns."""
-
-    writes_in_driver: bool = False
-    """True if the writer of `task_writer` may also run in the driver's process, as an attempt of the only task of a
-    small batch, followed by attempts of a task if it fails. Rows, `collect` and `commit` are the same."""
-
-    start_timeout_ms: int = 60_000
-    """Milliseconds that `open` may take to reach what is written to: the pipeline's option of this name."""
-
-    def check(self, schema: StructType) -> None:
-        """Raise PipelineError if rows with these columns cannot be written; before `open` where they are known."""
-
-    def open(self, spark: SparkSession, group: str) -> None:
+    def open(self, spark: SparkSession, group: str) -> None:  # noqa: B027 - most sinks need none, as below
         """Check the sink before the pipeline joins `group`. Raise PipelineError if it cannot work."""
-
-    def bind(self, source: Source) -> None:
-        """Learn where batches come from. Raise PipelineError if the sink cannot work with this source."""
-
-    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
-        """Decide what earlier owners of newly assigned partitions left open."""
-
-    def offset_metadata(self, owner: Owner) -> str:
-        """Return the text to commit with the starting offset of each newly assigned partition; "": none is needed."""
-        return ""
-
-    def warm_up(self, df: DataFrame) -> None:
-        """Run what `write` would on a DataFrame without rows, before the pipeline joins, without effect.
-
-        By default its plan is run and the result dropped.
-        """
-        self.check(df.schema)
-        df.write.format("noop").mode("overwrite").save()
 
     def claim(
         self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
@@ -99,36 +41,12 @@ class Sink:
         """
         return {}
 
-    def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return offsets that ranges of the next batch must not exceed; called before each batch with its positions."""
-        return {}
-
+    @abstractmethod
     def write(self, df: DataFrame, batch: Batch) -> Any:
-        """Write uncommitted results in Spark jobs of the calling thread; return a handle for `commit` or `abort`."""
-        raise NotImplementedError
+        """Write uncommitted results in Spark jobs of the calling thread; return what `commit` needs."""
 
-    def task_writer(self, batch: Batch | None, schema: StructType) -> Writer | None:
-        """Return the writer, inside the tasks, of the batch's rows with these columns; None: `write` writes them.
-
-        Without a batch its tasks get no rows and must have no effect: they only load what a batch will need.
-        """
-        return None
-
-    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> Any:
-        """Return the handle for `commit` or `abort`, from what the tasks returned.
-
-        `results` has one item a task, or is what a `FrameWriter` returned; it is empty if the job failed.
-        """
-        raise NotImplementedError
-
-    def commit(self, staged: Any, batch: Batch) -> None:
+    def commit(self, written: Any, batch: Batch) -> None:  # noqa: B027
         """Make the results count. Raise SinkFencedError if another writer has moved a partition's position."""
 
-    def abort(self, staged: Any, batch: Batch) -> None:
-        """Drop the results of a batch that is not committed; `staged` is None if `write` raised."""
-
-    def look(self) -> None:
-        """Raise PipelineError if the target is gone; called every few seconds while there are no records."""
-
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release resources at the end of the run."""

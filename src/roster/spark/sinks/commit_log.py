@@ -8,8 +8,8 @@ Layout below a sink's root:
 
 and beside it, where readers of the whole tree do not look (or in `_roster/staging`, if nothing can be created beside):
 
-    .<name>.staging/<stage>.json            ranges that a stage will commit, written before the stage's folder
-    .<name>.staging/<stage>/…               files that are not committed
+    .<name>.staging/<folder>.json           ranges that a folder will commit, written before the folder
+    .<name>.staging/<folder>/…              files that are not committed
 
 A commit is one entry, created only if its version is free; it names all partitions of the batch, so that the batch
 counts whole or not at all. Its files are renamed out of the staging folder afterwards; opening the log completes the
@@ -57,9 +57,9 @@ class Entry:
     owner: Owner
     claims: frozenset[TopicPartition] = frozenset()
     ranges: Mapping[TopicPartition, Range] = field(default_factory=dict)
-    stage: str = ""
+    folder: str = ""
     files: Sequence[tuple[str, str]] = ()
-    """Pairs of staged and published name, relative to the root."""
+    """Pairs of uncommitted and published name, relative to the root."""
     rows: int = 0
     time: int = 0
     """Wall-clock milliseconds since the epoch, for information."""
@@ -74,7 +74,7 @@ class Entry:
             "member": self.owner.member_id,
             "claims": _nest(dict.fromkeys(self.claims)),
             "ranges": _nest({partition: list(span) for partition, span in self.ranges.items()}),
-            "stage": self.stage,
+            "stage": self.folder,
             "files": [list(pair) for pair in self.files],
             "rows": self.rows,
             "time": self.time,
@@ -93,8 +93,8 @@ class Entry:
                 owner=Owner(document["group"], document["generation"], document["member"]),
                 claims=frozenset(_flatten(document["claims"])),
                 ranges={partition: Range(*span) for partition, span in _flatten(document["ranges"]).items()},
-                stage=document["stage"],
-                files=[(staged, published) for staged, published in document["files"]],
+                folder=document["stage"],
+                files=[(uncommitted, published) for uncommitted, published in document["files"]],
                 rows=document["rows"],
                 time=document["time"],
             )
@@ -135,7 +135,7 @@ class CommitLog:
             self._storage.prepare(STAGING)
 
     def open(self) -> None:
-        """Read the log, publish what writers that died had committed, and remove stages that can never be committed."""
+        """Read the log, publish what writers that died had committed, remove folders that can never be committed."""
         self._restore()
         self.refresh()
         self.complete()
@@ -185,38 +185,38 @@ class CommitLog:
         self._sweep()
         return {p: self.positions[p] for p in partitions if p in self.positions}
 
-    def stage(self, ranges: Mapping[TopicPartition, Range]) -> str:
-        """Create a stage and return its folder, relative to the root."""
-        stage = f"{self._staging}/{uuid.uuid4().hex}"
+    def new_folder(self, ranges: Mapping[TopicPartition, Range]) -> str:
+        """Name a new folder for files that are not committed, relative to the root."""
+        folder = f"{self._staging}/{uuid.uuid4().hex}"
         intent = _nest({partition: list(span) for partition, span in ranges.items()})
-        self._storage.create(f"{stage}.json", json.dumps(intent).encode())
-        return stage
+        self._storage.create(f"{folder}.json", json.dumps(intent).encode())
+        return folder
 
-    def discard(self, stage: str) -> None:
-        """Remove a stage and its files."""
-        self._storage.remove(stage)
-        self._storage.remove(f"{stage}.json")
+    def discard(self, folder: str) -> None:
+        """Remove a folder that is not committed."""
+        self._storage.remove(folder)
+        self._storage.remove(f"{folder}.json")
 
     def commit(
         self,
         owner: Owner,
         ranges: Mapping[TopicPartition, Range],
-        stage: str,
+        folder: str,
         files: Sequence[str],
         rows: int,
     ) -> Entry:
-        """Commit a stage and publish it. Raise SinkFencedError, with the stage removed, if another writer came first.
+        """Commit a folder and publish its files. If another writer came first, remove it and raise SinkFencedError.
 
-        `files` are the stage's files that hold rows, relative to it; they are made durable first.
+        `files` are those of the folder that hold rows, relative to it; they are made durable first.
         """
         for name in files:
-            self._storage.sync(f"{stage}/{name}")
+            self._storage.sync(f"{folder}/{name}")
         self.check_group(owner.group)
         while True:
-            self._fence(owner, ranges, stage)
+            self._fence(owner, ranges, folder)
             version = self.version + 1
-            pairs = [(f"{stage}/{name}", _published(name, version, index)) for index, name in enumerate(files)]
-            entry = Entry(version, owner, ranges=ranges, stage=stage, files=pairs, rows=rows, time=wall_ms())
+            pairs = [(f"{folder}/{name}", _published(name, version, index)) for index, name in enumerate(files)]
+            entry = Entry(version, owner, ranges=ranges, folder=folder, files=pairs, rows=rows, time=wall_ms())
             if self._append(entry):
                 break
         self.complete()
@@ -224,13 +224,13 @@ class CommitLog:
             self._checkpoint()
         return entry
 
-    def _fence(self, owner: Owner, ranges: Mapping[TopicPartition, Range], stage: str) -> None:
+    def _fence(self, owner: Owner, ranges: Mapping[TopicPartition, Range], folder: str) -> None:
         for partition, span in ranges.items():
             claimant = self.claimants.get(partition)
             position = self.positions.get(partition, span.start)
             if claimant == owner.member_id and position == span.start:
                 continue
-            self.discard(stage)
+            self.discard(folder)
             why = (
                 f"stands at {position}, not at {span.start}"
                 if position != span.start
@@ -262,19 +262,19 @@ class CommitLog:
 
     def _publish(self, entry: Entry) -> None:
         # A file in neither place was published before and removed by the user.
-        for staged, published in entry.files:
-            self._storage.publish(staged, published)
+        for uncommitted, published in entry.files:
+            self._storage.publish(uncommitted, published)
             self._touched.update(_parents(published))
-        if self._storage.read(f"{entry.stage.rpartition('/')[0]}/{_SIGN}") is None:
+        if self._storage.read(f"{entry.folder.rpartition('/')[0]}/{_SIGN}") is None:
             self._check_published(entry)
-        self.discard(entry.stage)
+        self.discard(entry.folder)
 
     def _check_published(self, entry: Entry) -> None:
         """Raise PipelineError unless all files of an entry, whose staging folder is missing, are published."""
         for _, published in entry.files:
             parent, _, name = published.rpartition("/")
             if name not in self._storage.children(parent or "."):
-                place = entry.stage.rpartition("/")[0]
+                place = entry.folder.rpartition("/")[0]
                 raise PipelineError(
                     f"{self._storage.uri}/{published} is committed, but neither there nor in {place}, which is missing",
                     field="path",
@@ -360,7 +360,7 @@ class CommitLog:
             )
 
     def _sweep(self) -> None:
-        """Remove stages that can never be committed: the position of a partition is past the stage's start."""
+        """Remove folders that can never be committed: the position of a partition is past the folder's start."""
         for place in {self._staging, self._storage.beside, STAGING} - {""}:
             names = self._storage.children(place)
             for name in {name.removesuffix(".json") for name in names if name[0] not in "._"}:

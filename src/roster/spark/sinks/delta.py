@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +22,8 @@ from roster._extras import missing_error
 from roster.model import TopicPartition
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
-from roster.spark.sinks.table import LONGEST_ERROR, CommitLostError, StagedFiles, TableSink
+from roster.spark.sinks.table import KEYS, LONGEST_ERROR, CommitLostError, TableSink, WrittenFiles
+from roster.spark.sinks.upsert import DataFile, bounds
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 
@@ -29,12 +32,23 @@ if TYPE_CHECKING:
 else:  # type hints resolve without the extra
     DeltaTable = Any
 
+log = logging.getLogger(__name__)
+
 _LONGEST_STATISTIC = 32
-"""Characters up to which a text's extremes are written down; a longer maximum would have to be rounded up."""
+"""Characters of a text's extremes that are written down."""
+_HIGHEST = "\U0010ffff"
+"""The character that sorts behind all others."""
+_RETENTION = "delta.deletedFileRetentionDuration"
+_TIDYING_SECONDS = 600
 
 
 class DeltaSink(TableSink):
-    """Appends to the Delta table at `table`, exactly once.
+    """Writes to the Delta table at `table`, exactly once.
+
+    With `mode="append"` each row is a row of the table. With `mode="upsert"` the table has one row for each value of
+    `keys`: a row replaces the one of its key, and a retracted result is deleted. `keys` may be left out behind a
+    stateful operator, whose keys they are then; they are integers, text, booleans, dates, times or bytes, and
+    `partition_by` is among them. A key's records must be in one partition of the topic: the last one wins.
 
     `table` is a local path, or a URI that `deltalake` reaches with `storage_options`, such as `hdfs://host/table` or
     `s3://bucket/table`; the executors reach it too. The table is created by the first batch, with `partition_by` as its
@@ -45,24 +59,31 @@ class DeltaSink(TableSink):
     the positions there are where the batch begins. Readers see a batch whole or not at all. Files of batches that
     failed are removed as far as the driver knows them; the table's `vacuum` removes the rest.
 
-    `compression`, `target_file_bytes` and `row_group_bytes` are as for `ParquetSink`. Needs the extra `delta`.
-    Raises MissingExtraError without it, and PipelineError for an empty path. A run fails with PipelineError if the
-    table cannot be reached, or rows have other columns than the table.
+    An upsert replaces the files that hold its keys ([what that costs](../how-to/one-row-a-key.md)). It deletes them for
+    good when half of the table's property `delta.deletedFileRetentionDuration` has passed, which is 2 hours in a table
+    made here. The property `roster.keys` has the keys.
+
+    `compression` and `row_group_bytes` are as for `ParquetSink`; `target_file_bytes` too, and 16 MiB in upsert mode.
+    Needs the extra `delta`. Raises MissingExtraError without it, and PipelineError for an empty path. A run fails with
+    PipelineError if the table cannot be reached, rows have other columns than the table, or it has other keys.
     """
 
     name = "DeltaSink"
+    _empty_is_null = True
 
     def __init__(
         self,
         table: str | Path,
         *,
+        mode: str = "append",
+        keys: str | Sequence[str] = (),
         partition_by: str | Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
         compression: str = "snappy",
-        target_file_bytes: int = 256 << 20,
+        target_file_bytes: int | None = None,
         row_group_bytes: int = 64 << 20,
     ) -> None:
-        super().__init__(partition_by, compression, target_file_bytes, row_group_bytes)
+        super().__init__(mode, keys, partition_by, compression, target_file_bytes, row_group_bytes)
         try:
             import deltalake  # noqa: F401, PLC0415 - an extra of its own
         except ModuleNotFoundError:
@@ -78,6 +99,9 @@ class DeltaSink(TableSink):
         self._options = dict(storage_options or {})
         self._table: DeltaTable | None = None
         self._seen = 0
+        self._known: dict[str, DataFile] = {}
+        """Data files of the version read last, by their path."""
+        self._tidied = time.monotonic()
 
     @override
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -118,6 +142,7 @@ class DeltaSink(TableSink):
         if table is not None:
             names = tuple(table.metadata().partition_columns)
             self._check_columns(table, columns)
+            self._check_table(table)
         filesystem = None if self._is_local else self._filesystem()
         return self._file_writer(self._uri if self._is_local else "", columns, names, filesystem)
 
@@ -132,6 +157,10 @@ class DeltaSink(TableSink):
                 mode="ignore",
                 partition_by=list(self._partition_by),
                 storage_options=self._options,
+                configuration={KEYS: json.dumps(self._keys), _RETENTION: "interval 2 hours"}
+                if self._is_upsert
+                else None,
+                raise_if_key_not_exists=False,
             )
         except Exception as error:
             if self._newest() is None:
@@ -153,6 +182,58 @@ class DeltaSink(TableSink):
             self._refuse_columns(sorted(n for n in {*wanted, *given} if wanted.get(n) != given.get(n)))
         self._check_partitioning(tuple(table.metadata().partition_columns))
 
+    def _check_table(self, table: DeltaTable) -> None:
+        """Raise PipelineError if the table's keys are others, or its files cannot be replaced here."""
+        properties = table.metadata().configuration
+        self._check_declared(properties.get(KEYS))
+        if not self._is_upsert:
+            return
+        protocol = table.protocol()
+        if unread := {"deletionVectors", "columnMapping"}.intersection(protocol.reader_features or ()):
+            problem = f"the table uses {' and '.join(sorted(unread))}"
+            raise PipelineError(problem, field=self.name, fix="Write to a table without")
+        if properties.get("delta.appendOnly") == "true":
+            raise PipelineError("the table has delta.appendOnly", field="mode", fix="Set it to false, or append")
+
+    @override
+    def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
+        table = self._table
+        assert table is not None  # noqa: S101 - task_writer has created it
+        entries = pa.table(table.get_add_actions(flatten=True))
+        paths = entries["path"].to_pylist()
+        fresh = entries.filter(pa.array([path not in self._known for path in paths], pa.bool_()))
+        names = writer.partition_by
+        statistics = {name: _typed(fresh, f"partition.{name}", writer.schema.field(name).type) for name in names}
+        for name in keys:
+            kind = writer.schema.field(name).type
+            kinds = {f"min.{name}": kind, f"max.{name}": kind, f"null_count.{name}": pa.int64()}
+            statistics |= {column: _typed(fresh, column, of) for column, of in kinds.items()}
+        ends = bounds(pa.table(statistics), names, keys)
+        values = zip(*(statistics[name].to_pylist() for name in names), strict=True) if names else [()] * len(fresh)
+        rows, sizes = fresh["num_records"].fill_null(0).to_pylist(), fresh["size_bytes"].to_pylist()
+        for path, count, size, (low, high, prefix), of in zip(
+            fresh["path"].to_pylist(), rows, sizes, ends, values, strict=True
+        ):
+            self._known[path] = DataFile(path, writer.path(path), count, size, low, high, of, prefix)
+        self._known = {path: self._known[path] for path in paths}
+        return list(self._known.values())
+
+    @override
+    def _tidy(self) -> None:
+        waiting = time.monotonic() - self._tidied
+        if waiting < _TIDYING_SECONDS:
+            return
+        try:
+            table = self._newest()
+            if table is not None:
+                retention = _hours(table.metadata().configuration.get(_RETENTION, ""))
+                table.vacuum(max(retention // 2, 1), dry_run=False, enforce_retention_duration=False)
+            self._tidied = time.monotonic()
+        except Exception as error:  # of another writer's commit, for example: the next commit tries again
+            if waiting > 6 * _TIDYING_SECONDS:
+                self._tidied = time.monotonic()
+                log.warning("%s: files that were replaced stay there: %s", self._uri, one_line(error, LONGEST_ERROR))
+
     def _filesystem(self) -> Any:
         from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415
         from pyarrow.fs import PyFileSystem  # noqa: PLC0415
@@ -160,28 +241,36 @@ class DeltaSink(TableSink):
         return PyFileSystem(DeltaStorageHandler(self._uri, self._options))
 
     @override
-    def _try_commit(self, token: str, staged: StagedFiles, batch: Batch) -> None:
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
-        from deltalake.transaction import AddAction, CommitProperties, Transaction  # noqa: PLC0415
+        from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction  # noqa: PLC0415
 
         table = self._table
         assert table is not None  # noqa: S101 - task_writer has created it
         self._seen = table.version()
         now = time.time_ns() // 1_000_000
-        names = staged.writer.partition_by
+        names = written.writer.partition_by
         owner = batch.owner
         roster = {"commit": token, "group": owner.group, "generation": owner.generation, "member": owner.member_id}
         try:
             table.create_write_transaction(
                 [
-                    AddAction(file.name, file.size, _partition_values(names, file), now, True, _statistics(file))
-                    for file in staged.files
+                    *(
+                        RemoveAction(file.name, True, now, file.size, _partition_values(names, file.values))
+                        for file in written.removed
+                    ),
+                    *(
+                        AddAction(
+                            file.name, file.size, _partition_values(names, file.values), now, True, _statistics(file)
+                        )
+                        for file in written.files
+                    ),
                 ],
                 "append",
                 table.schema(),
                 list(names),
                 commit_properties=CommitProperties(
-                    custom_metadata={"roster": roster},
+                    custom_metadata={"roster": roster, "isBlindAppend": not written.removed},
                     max_commit_retries=0,
                     app_transactions=[
                         Transaction(_app_id(owner.group, p), span.end, now) for p, span in batch.ranges.items()
@@ -208,8 +297,21 @@ def _app_id(group: str, partition: TopicPartition) -> str:
     return f"roster/{group}/{partition.topic}/{partition.partition}"
 
 
-def _partition_values(names: Sequence[str], file: WrittenFile) -> dict[str, str | None]:
-    return {name: _text(value) for name, value in zip(names, file.values, strict=True)}
+def _hours(retention: str) -> int:
+    """Return the hours of a property such as "interval 2 days", a week if it is missing or has another unit."""
+    found = re.fullmatch(r"interval (\d+) (hour|day|week)s?", retention.strip().lower())
+    return 7 * 24 if found is None else int(found[1]) * {"hour": 1, "day": 24, "week": 7 * 24}[found[2]]
+
+
+def _typed(entries: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column of a table's entries; nulls if there is none, as for bytes."""
+    if name not in entries.column_names:
+        return pa.chunked_array([pa.nulls(len(entries), kind)])
+    return entries[name].cast(kind)
+
+
+def _partition_values(names: Sequence[str], values: Sequence[Any]) -> dict[str, str | None]:
+    return {name: _text(value) for name, value in zip(names, values, strict=True)}
 
 
 def _text(value: Any) -> str | None:
@@ -235,16 +337,37 @@ def _statistics(file: WrittenFile) -> str:
         nulls[column.name] = sum(each.null_count for each in found)
         extremes = [(each.min, each.max) for each in found if each.has_min_max]
         if extremes and all(_is_statistic(value) for pair in extremes for value in pair):
-            least[column.name] = _plain(min(low for low, _ in extremes))
-            most[column.name] = _plain(max(high for _, high in extremes))
+            low, high = _least(min(low for low, _ in extremes)), _most(max(high for _, high in extremes))
+            least |= {column.name: low}
+            most |= {} if high is None else {column.name: high}
     return json.dumps({"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls})
 
 
 def _is_statistic(value: Any) -> bool:
-    if isinstance(value, str):
-        return len(value) <= _LONGEST_STATISTIC
-    # Readers cut times off below a millisecond, and a maximum must not be below its rows.
-    return isinstance(value, (int, datetime.date)) and not isinstance(value, (bool, datetime.datetime))
+    return isinstance(value, (str, int, datetime.date)) and not isinstance(value, bool)
+
+
+def _least(value: Any) -> Any:
+    """Return a minimum as the protocol writes it, not above the value: times in milliseconds, texts cut off."""
+    if isinstance(value, datetime.datetime):
+        return _instant(value)
+    return value[:_LONGEST_STATISTIC] if isinstance(value, str) else _plain(value)
+
+
+def _most(value: Any) -> Any:
+    """Return a maximum as the protocol writes it, not below the value; None if there is none."""
+    if isinstance(value, datetime.datetime):
+        below = datetime.timedelta(microseconds=-value.microsecond % 1000)
+        return None if value.replace(tzinfo=None) > datetime.datetime.max - below else _instant(value + below)  # noqa: DTZ901
+    if isinstance(value, str) and len(value) > _LONGEST_STATISTIC:
+        is_highest = value[_LONGEST_STATISTIC] == _HIGHEST
+        return None if is_highest else value[:_LONGEST_STATISTIC] + _HIGHEST
+    return _plain(value)
+
+
+def _instant(value: datetime.datetime) -> str:
+    plain = value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo is not None else value
+    return plain.isoformat(timespec="milliseconds") + ("" if value.tzinfo is None else "Z")
 
 
 def _plain(value: Any) -> Any:

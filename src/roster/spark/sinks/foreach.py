@@ -9,10 +9,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
 from typing_extensions import override
 
 from roster.spark.batch import Batch
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink
 
 
-class ForeachBatch(Sink):
+class ForeachBatch(BatchSink):
     """Calls a function with each batch's DataFrame; at least once, unless the function stores `batch.ranges` itself."""
 
     def __init__(self, function: Callable[[DataFrame, Batch], object]) -> None:

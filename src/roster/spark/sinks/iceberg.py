@@ -18,7 +18,8 @@ from roster._json import loads
 from roster.model import TopicPartition
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
-from roster.spark.sinks.table import LONGEST_ERROR, CommitLostError, StagedFiles, TableSink
+from roster.spark.sinks.table import KEYS, LONGEST_ERROR, CommitLostError, TableSink, WrittenFiles
+from roster.spark.sinks.upsert import DataFile, bounds
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 
@@ -33,22 +34,26 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 
 class IcebergSink(TableSink):
-    """Appends to the Iceberg table `table`, such as "shop.orders", exactly once.
+    """Writes to the Iceberg table `table`, such as "shop.orders", exactly once.
+
+    `mode` and `keys` are as for `DeltaSink`. An upsert replaces the files that hold its keys
+    ([what that costs](../how-to/one-row-a-key.md)); they go when snapshots are expired, which is left to the table's
+    owner. The table's property `roster.keys` has the keys.
 
     `catalog` has a catalog's properties as pyiceberg takes them, for example `{"type": "sql", "uri": "sqlite:////…",
     "warehouse": "s3://bucket/warehouse"}`, with those of the file system (`s3.endpoint`, …); `name`, else "default", is
     the catalog's name, by which a SQL catalog keeps its tables apart. Executors reach the warehouse, the driver the
     catalog too. Namespace and table are created by the first batch, with `partition_by` as identity partitions. Several
-    applications of a group, and other writers, may append to the table.
+    applications of a group, and other writers, may write to the table.
 
     Each snapshot of this sink has in its summary, as `roster.positions.<group>`, the next offset of every partition of
     the group; the newest such snapshot among the current one's ancestors counts. A commit goes through only if it is
     the first on the snapshot read, and the positions there are where the batch begins. Expiring snapshots must leave
-    that one. Files of batches that failed are removed as far as the driver knows them.
+    that one and those after it. Files of batches that failed are removed as far as the driver knows them.
 
-    `compression`, `target_file_bytes` and `row_group_bytes` are as for `ParquetSink`. Needs the extra `iceberg`.
+    `compression`, `target_file_bytes` and `row_group_bytes` are as for `DeltaSink`. Needs the extra `iceberg`.
     Raises MissingExtraError without it, and PipelineError for a name without namespace. A run fails with PipelineError
-    if catalog or warehouse cannot be reached, or rows have other columns than the table.
+    if catalog or warehouse cannot be reached, rows have other columns than the table, or it has other keys.
     """
 
     name = "IcebergSink"
@@ -58,12 +63,14 @@ class IcebergSink(TableSink):
         table: str,
         catalog: Mapping[str, str],
         *,
+        mode: str = "append",
+        keys: str | Sequence[str] = (),
         partition_by: str | Sequence[str] = (),
         compression: str = "zstd",
-        target_file_bytes: int = 256 << 20,
+        target_file_bytes: int | None = None,
         row_group_bytes: int = 64 << 20,
     ) -> None:
-        super().__init__(partition_by, compression, target_file_bytes, row_group_bytes)
+        super().__init__(mode, keys, partition_by, compression, target_file_bytes, row_group_bytes)
         try:
             import pyiceberg  # noqa: F401, PLC0415 - an extra of its own
         except ModuleNotFoundError:
@@ -74,6 +81,8 @@ class IcebergSink(TableSink):
         self._catalog: Any = None
         self._table: Table | None = None
         self._seen: int | None = None
+        self._known: dict[str, list[DataFile]] = {}
+        """Data files of the snapshot read last, by the path of their manifest."""
 
     @override
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -107,6 +116,7 @@ class IcebergSink(TableSink):
             if not creates:
                 return ParquetWriter("", columns, self._partition_by)
             table = self._create(columns)
+        self._check_declared(table.properties.get(KEYS))
         names = self._identity_columns(table)
         scheme, netloc, path = _parsed(table.location())
         filesystem = table.io.fs_by_scheme(scheme, netloc)  # type: ignore[attr-defined]
@@ -117,7 +127,10 @@ class IcebergSink(TableSink):
 
         try:
             self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-            with self._catalog.create_table_transaction(self._identifier, columns) as transaction:
+            properties = {KEYS: json.dumps(self._keys)} if self._is_upsert else {}
+            with self._catalog.create_table_transaction(
+                self._identifier, columns, properties=properties
+            ) as transaction:
                 if self._partition_by:
                     with transaction.update_spec() as spec:
                         for name in self._partition_by:
@@ -165,7 +178,65 @@ class IcebergSink(TableSink):
         return pa.schema([fields.field(name) for name in columns.names])
 
     @override
-    def _try_commit(self, token: str, staged: StagedFiles, batch: Batch) -> None:
+    def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
+        from pyiceberg.manifest import ManifestContent  # noqa: PLC0415
+
+        table = self._table
+        assert table is not None  # noqa: S101 - task_writer has created it
+        snapshot = table.current_snapshot()
+        manifests = [] if snapshot is None else snapshot.manifests(table.io)
+        known: dict[str, list[DataFile]] = {}
+        for manifest in manifests:
+            if manifest.content == ManifestContent.DELETES:
+                raise PipelineError(
+                    f"{self._identifier} has delete files",
+                    field=self.name,
+                    fix="Rewrite its data files without (rewrite_data_files), and let others write with copy-on-write",
+                )
+            path = manifest.manifest_path
+            known[path] = self._known[path] if path in self._known else self._read(table, manifest, writer, keys)
+        self._known = known
+        return [file for files in known.values() for file in files]
+
+    def _read(self, table: Table, manifest: Any, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
+        """Return the data files of a manifest, with bounds of their keys from its statistics."""
+        from pyiceberg.conversions import from_bytes  # noqa: PLC0415
+
+        entries = [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
+        names, schema = writer.partition_by, table.schema()
+        if names and manifest.partition_spec_id != table.spec().spec_id and entries:
+            raise PipelineError(
+                f"{self._identifier} has files of an earlier partitioning",
+                field=self.name,
+                fix="Rewrite its data files (rewrite_data_files)",
+            )
+        statistics: dict[str, pa.Array] = {}
+        for number, name in enumerate(names):
+            statistics[name] = _column([entry.partition[number] for entry in entries], writer.schema.field(name).type)
+        for name in keys:
+            field, kind = schema.find_field(name), writer.schema.field(name).type
+            of_type: Any = field.field_type
+            for side, bounds_of in (("min", "lower_bounds"), ("max", "upper_bounds")):
+                found = [(getattr(entry, bounds_of) or {}).get(field.field_id) for entry in entries]
+                values = [None if each is None else from_bytes(of_type, each) for each in found]
+                statistics[f"{side}.{name}"] = _column(values, kind)
+            nulls = [(entry.null_value_counts or {}).get(field.field_id) for entry in entries]
+            statistics[f"null_count.{name}"] = pa.array(nulls, pa.int64())
+        ends = bounds(pa.table(statistics), names, keys)
+        of = zip(*(statistics[name].to_pylist() for name in names), strict=True) if names else [()] * len(entries)
+        return [
+            DataFile(
+                entry.file_path,
+                _parsed(entry.file_path)[2],
+                entry.record_count,
+                entry.file_size_in_bytes,
+                *(low, high, values, prefix, entry),
+            )
+            for entry, (low, high, prefix), values in zip(entries, ends, of, strict=True)
+        ]
+
+    @override
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
         from pyiceberg.table import TableProperties  # noqa: PLC0415
 
         table = self._table
@@ -184,9 +255,12 @@ class IcebergSink(TableSink):
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         try:
             transaction = table.transaction()
-            with transaction.update_snapshot(snapshot_properties=properties).fast_append() as append:
-                for file in staged.files:
-                    append.append_data_file(_data_file(table, file))
+            update = transaction.update_snapshot(snapshot_properties=properties)
+            with _replacing(update) if written.removed else update.fast_append() as snapshot:
+                for gone in written.removed:
+                    snapshot.delete_data_file(gone.entry)
+                for file in written.files:
+                    snapshot.append_data_file(_data_file(table, file))
             transaction.commit_transaction()
         except Exception as error:  # on any error the newest snapshot tells whether the commit succeeded
             raise CommitLostError(_named(error)) from error
@@ -206,6 +280,27 @@ class IcebergSink(TableSink):
     def close(self) -> None:
         super().close()
         self._table = self._catalog = None
+
+
+def _replacing(update: Any) -> Any:
+    """Return a snapshot that replaces files, without the manifests of earlier ones in which all files are deleted.
+
+    pyiceberg keeps these for ever, one of each commit, and reads all of them for the next one.
+    """
+    snapshot = update.overwrite()
+    process = snapshot._process_manifests
+
+    def with_files(manifests: Sequence[Any]) -> list[Any]:
+        return [
+            manifest
+            for manifest in process(manifests)
+            if manifest.added_snapshot_id == snapshot.snapshot_id
+            or manifest.added_files_count != 0
+            or manifest.existing_files_count != 0
+        ]
+
+    snapshot._process_manifests = with_files
+    return snapshot
 
 
 def _key(group: str) -> str:
@@ -281,6 +376,15 @@ def _data_file(table: Table, file: WrittenFile) -> Any:
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as manifests have them, days and microseconds since 1970, with their type."""
+    if pa.types.is_date(kind):
+        return pa.array([_partition_value(value) for value in values], pa.int32()).cast(kind)
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    return pa.array(values, kind)
 
 
 def _partition_value(value: Any) -> Any:

@@ -14,19 +14,23 @@ from typing_extensions import override
 from roster.client import Admin, AuthenticationError, AuthorizationError, ClientError, UnknownTopicError
 from roster.model import TopicPartition, parse_addresses
 from roster.model.topics import NAME_RULE, is_legal_name
+from roster.records.encoding import EncodingWriter
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
-from roster.records.staging import StagingWriter
 from roster.security import Security
-from roster.spark.batch import Batch, Owner
+from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
 from roster.spark.options import check_security, parse_bootstrap
-from roster.spark.sinks.base import Sink, Source
-from roster.spark.sinks.kafka_transactions import TRANSACTION_TIMEOUT_MS, KafkaTransactions, OtherClusterError
+from roster.spark.sinks.batch_sink import BatchSink, Source
+from roster.spark.sinks.kafka_transactions import (
+    TRANSACTION_TIMEOUT_MS,
+    KafkaTransactions,
+    OtherClusterError,
+    TransactionalSink,
+)
 from roster.spark.tasks.client_settings import refuse_security_names
-from roster.spark.tasks.write.exchange import ExchangeWriter
 from roster.spark.tasks.write.producer_options import parse_producer_options
-from roster.spark.tasks.write.task import RESULT, TaskWriter, Writer, WriteTask, results_of
+from roster.spark.tasks.write.task import RESULT, TaskWriter, Writer, WriteTask
 from roster.wire import ErrorCode
 
 log = logging.getLogger("roster.pipeline")
@@ -43,7 +47,7 @@ _COLUMNS = {
 """Columns that are written, with their types; others are left out."""
 
 
-class KafkaSink(Sink):
+class KafkaSink(BatchSink):
     """Writes rows to a Kafka topic with acks=all; exactly once in the cluster that the pipeline reads from.
 
     Columns as in Spark's Kafka sink: `value` (string or binary, required), `key` (string or binary), `topic` (string,
@@ -90,6 +94,7 @@ class KafkaSink(Sink):
         if exactly_once is not None and not isinstance(exactly_once, bool):
             raise PipelineError(f"{exactly_once!r} is not True, False or None", field="exactly_once")
         self._exactly_once = exactly_once
+        self._carries = False
         settings = parse_producer_options(options or {})
         self._transaction_timeout_ms: int = settings.pop("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS)
         self._transactions: KafkaTransactions | None = None
@@ -105,9 +110,9 @@ class KafkaSink(Sink):
         )
 
     @override
-    def open(self, spark: SparkSession, group: str) -> None:
+    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
         try:
-            with Admin(self._bootstrap, request_timeout_ms=self.start_timeout_ms, security=self._security) as admin:
+            with Admin(self._bootstrap, request_timeout_ms=timeout_ms, security=self._security) as admin:
                 if self._topic is None:
                     admin.list_topics()
                 else:
@@ -125,11 +130,7 @@ class KafkaSink(Sink):
         except AuthenticationError as error:
             raise PipelineError(str(error), field="KafkaSink", fix="Check security") from None
         except ClientError as error:
-            raise PipelineError(
-                f"no answer from {self._bootstrap} within {self.start_timeout_ms / 1000:g} s: {error}",
-                field="KafkaSink",
-                fix="Check bootstrap and security",
-            ) from None
+            raise PipelineError(str(error), field="KafkaSink") from None
         self._writer = replace(self._writer, compiled=compiled(WRITE))
 
     @property
@@ -153,80 +154,49 @@ class KafkaSink(Sink):
         keep_timestamps: records have the time of the rows' column `timestamp`, where that is not null.
         Call it after `open`. `bind` then fails where there can be no transactions.
         """
-        self._exactly_once = True
+        self._exactly_once = self._carries = True
         self._partitions = [*self._partitions, *partitions]
         self._writer = replace(self._writer, topic=None, keep_timestamps=keep_timestamps)
 
-    def staging(self) -> TaskWriter:
+    def encoding(self) -> TaskWriter:
         """Return a writer that encodes any number of records for the driver to send."""
-        return StagingWriter(self._writer)
+        return EncodingWriter(self._writer)
 
     @override
-    def bind(self, source: Source) -> None:
+    def bind(self, source: Source) -> BatchSink:
         self.close()
         if self._exactly_once is False:
-            return
+            return self
         arguments = source, self._bootstrap, self._security, self._transaction_timeout_ms
         try:
             self._transactions = KafkaTransactions.start(*arguments)
         except (ClientError, OtherClusterError) as error:
             if self._exactly_once or (isinstance(error, ClientError) and error.code == _BAD_TIMEOUT):
-                raise PipelineError(f"no transactions: {error}", field="exactly_once", fix=_fix_of(error)) from None
+                fix = _fix_of(error, source.group, optional=not self._carries)
+                field = "KafkaSink" if self._carries else "exactly_once"
+                raise PipelineError(f"no transactions: {error}", field=field, fix=fix) from None
             log.info("%s: writes to Kafka at least once: %s", source.group, error)
+            return self
+        return TransactionalSink(self, self._transactions, self._writer, self._partitions)
 
-    @property
-    def commits_offsets(self) -> bool:  # type: ignore[override]
-        """True if results and offsets are one transaction."""
-        return self._transactions is not None
-
-    @override
-    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
-        if self._transactions is not None:
-            self._transactions.take_over(partitions, owner)
-
-    @override
-    def offset_metadata(self, owner: Owner) -> str:
-        return "" if self._transactions is None else self._transactions.metadata(owner)
+    def written_columns(self, df: DataFrame) -> DataFrame:
+        """Return the rows with the columns that are written."""
+        columns = set(df.columns)
+        return df.select(*(name for name in self._columns if name in columns))
 
     @override
     def write(self, df: DataFrame, batch: Batch) -> None:
-        self.check(df.schema)
-        columns = set(df.columns)
-        chosen = [name for name in self._columns if name in columns]
-        writer = self.task_writer(batch, df.schema)
-        rows = df.select(*chosen)
-        if isinstance(writer, ExchangeWriter):
-            results = writer.write(rows.mapInArrow(writer.task(None), writer.rows))
-        else:
-            work: Any = WriteTask(writer)
-            results = results_of(rows.mapInArrow(work, RESULT).collect())
-        self.collect(writer, results, batch)
+        work: Any = WriteTask(self.task_writer(batch, df.schema))
+        self.written_columns(df).mapInArrow(work, RESULT).collect()
 
     @override
-    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | ExchangeWriter:
+    def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:
         self.check(schema)
-        if self._transactions is None:
-            return self._writer
-        return self._transactions.task_writer(batch, self._writer, self._partitions)
+        return self._writer
 
     @override
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
-        if self._transactions is None or not results:
-            return
-        if isinstance(writer, ExchangeWriter):
-            self._transactions.check_written(results[0], batch)
-        else:
-            self._transactions.write(results, self._writer, batch)
-
-    @override
-    def commit(self, staged: None, batch: Batch) -> None:
-        if self._transactions is not None:
-            self._transactions.commit(batch)
-
-    @override
-    def abort(self, staged: None, batch: Batch) -> None:
-        if self._transactions is not None:
-            self._transactions.abort()
+        """Do nothing: the tasks have written."""
 
     @override
     def look(self) -> None:
@@ -287,7 +257,15 @@ class KafkaSink(Sink):
                 )
 
 
-def _fix_of(error: ClientError | OtherClusterError) -> str:
-    if isinstance(error, ClientError) and error.code == _BAD_TIMEOUT:
+def _fix_of(error: ClientError | OtherClusterError, group: str, *, optional: bool) -> str:
+    """Say how to get transactions; `optional` is False if the pipeline cannot do without."""
+    code = error.code if isinstance(error, ClientError) else None
+    if code == _BAD_TIMEOUT:
         return "Lower transaction.timeout.ms to the brokers' transaction.max.timeout.ms at most"
-    return "Mend that, or leave exactly_once out"
+    fix = "Mend that"
+    if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        fix = (
+            "Add the ACL, for example with `roster acls add --allow User:NAME --operation write --operation describe "
+            f"--transactional-id {group}- --prefixed`"
+        )
+    return f"{fix}, or leave exactly_once out" if optional else fix

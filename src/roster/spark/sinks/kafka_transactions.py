@@ -14,6 +14,11 @@ import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+from typing_extensions import override
 
 from roster.client import (
     Admin,
@@ -25,14 +30,15 @@ from roster.client import (
     TransactionalProducer,
 )
 from roster.model import TopicPartition
+from roster.records.encoding import EncodedBatch, EncodingWriter
 from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
 from roster.records.production import ProducerIdentity
-from roster.records.staging import StagedBatch, StagingWriter
 from roster.security import Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
-from roster.spark.sinks.base import Source
+from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.tasks.write.exchange import ExchangeWriter, Written
+from roster.spark.tasks.write.task import RESULT, Writer, WriteTask, results_of
 
 log = logging.getLogger("roster.pipeline")
 
@@ -109,14 +115,14 @@ class KafkaTransactions:
 
     def task_writer(
         self, batch: Batch | None, writer: KafkaWriter, partitions: Collection[TopicPartition]
-    ) -> StagingWriter | ExchangeWriter:
+    ) -> EncodingWriter | ExchangeWriter:
         """Return the encoder of a batch: for the driver to send if the batch is small, else for tasks of another stage.
 
         Another stage costs more than some megabytes through the driver, whose memory does not hold many more.
         `partitions` are the topic's, if there is one topic: the transaction of that stage has them all.
         """
         if batch is None or batch.offsets * self._bytes_per_offset <= _MOST_DRIVER_BYTES:
-            return StagingWriter(writer, _MOST_DRIVER_BYTES)
+            return EncodingWriter(writer, _MOST_DRIVER_BYTES)
         return ExchangeWriter(writer, partial(self.begin, partitions))
 
     def check_written(self, results: Sequence[Written], batch: Batch) -> None:
@@ -132,23 +138,23 @@ class KafkaTransactions:
     def _learn(self, size: int, batch: Batch) -> None:
         self._bytes_per_offset = size / max(batch.offsets, 1)
 
-    def write(self, results: Iterable[list[StagedBatch] | None], writer: KafkaWriter, batch: Batch) -> None:
+    def write(self, results: Iterable[list[EncodedBatch] | None], writer: KafkaWriter, batch: Batch) -> None:
         """Begin a transaction and write the tasks' record batches from the driver.
 
         Raises SinkFencedError if the transaction is lost or a task made more than it may return; WriteError for errors
         that another transaction would repeat; ClientError.
         """
-        staged: list[StagedBatch] = []
+        batches: list[EncodedBatch] = []
         for some in results:
             if some is None:
                 self._bytes_per_offset = float("inf")
                 raise SinkFencedError("records are larger than those before; once more, with tasks that write")
-            staged += some
-        self._learn(sum(each.body.size for each in staged), batch)
-        identity = self.begin({TopicPartition(each.topic, each.partition) for each in staged})
+            batches += some
+        self._learn(sum(each.body.size for each in batches), batch)
+        identity = self.begin({TopicPartition(each.topic, each.partition) for each in batches})
         output = replace(writer, identity=identity).open()
         try:
-            for each in staged:
+            for each in batches:
                 output.write_encoded(*each)
             output.close()
         except BaseException as error:
@@ -193,3 +199,82 @@ class KafkaTransactions:
             field="KafkaSink",
             fix="Raise transaction.timeout.ms if they take longer than that, or lower max_offsets_per_batch",
         )
+
+
+class RowsSink(Protocol):
+    """The sink whose records are written in transactions."""
+
+    def check(self, schema: StructType) -> None:
+        """As in `BatchSink`."""
+
+    def written_columns(self, df: DataFrame) -> DataFrame:
+        """Return the rows with the columns that are written."""
+
+    def look(self) -> None:
+        """As in `BatchSink`."""
+
+
+class TransactionalSink(BatchSink):
+    """Records of batches and the group's offsets, in one transaction for each batch."""
+
+    accepts_part = True
+    writes_in_driver = True
+    commits_offsets = True
+
+    def __init__(
+        self,
+        sink: RowsSink,
+        transactions: KafkaTransactions,
+        writer: KafkaWriter,
+        partitions: Collection[TopicPartition],
+    ) -> None:
+        """`partitions` are those of the topics that are known beforehand."""
+        self._sink, self._transactions, self._writer, self._partitions = sink, transactions, writer, partitions
+
+    @override
+    def check(self, schema: StructType) -> None:
+        self._sink.check(schema)
+
+    @override
+    def look(self) -> None:
+        self._sink.look()
+
+    @override
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        self._transactions.take_over(partitions, owner)
+
+    @override
+    def offset_metadata(self, owner: Owner) -> str:
+        return self._transactions.metadata(owner)
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> EncodingWriter | ExchangeWriter:
+        self.check(schema)
+        return self._transactions.task_writer(batch, self._writer, self._partitions)
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        writer, rows = self.task_writer(batch, df.schema), self._sink.written_columns(df)
+        if isinstance(writer, ExchangeWriter):
+            results = writer.write(rows.mapInArrow(writer.task(None), writer.rows))
+        else:
+            work: Any = WriteTask(writer)
+            results = results_of(rows.mapInArrow(work, RESULT).collect())
+        self.collect(writer, results, batch)
+
+    @override
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
+        if not results:
+            return
+        if isinstance(writer, ExchangeWriter):
+            self._transactions.check_written(results[0], batch)
+        else:
+            self._transactions.write(results, self._writer, batch)
+
+    @override
+    def commit(self, written: None, batch: Batch) -> None:
+        self._transactions.commit(batch)
+
+    @override
+    def abort(self, written: None, batch: Batch) -> None:
+        self._transactions.abort()

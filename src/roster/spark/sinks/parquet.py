@@ -21,7 +21,7 @@ from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink
 from roster.spark.sinks.commit_log import FOLDER, CommitLog
 from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer
 from roster.spark.sinks.storage import Storage
@@ -37,17 +37,17 @@ _COUNT_SECONDS = 30.0
 """How long to wait for Spark's count of the rows written: its listeners run behind the job."""
 
 
-class Staged(NamedTuple):
+class WrittenFolder(NamedTuple):
     """Files that do not count yet."""
 
-    stage: str
+    folder: str
     rows: int | None
     """Rows written according to Spark or the tasks; None where the files cannot be on another machine's disk."""
     files: Sequence[WrittenFile] | None = None
-    """Files that the tasks wrote; None: those that Spark left in the stage's folder."""
+    """Files that the tasks wrote; None: those that Spark left in the folder."""
 
 
-class ParquetSink(Sink):
+class ParquetSink(BatchSink):
     """Parquet files below `path`, exactly once: `spark.read.parquet(path)` has each record's results once.
 
     Positions lie beside the files (`<path>/_roster`, see `roster.spark.sinks.commit_log`), so results and offsets count
@@ -64,7 +64,7 @@ class ParquetSink(Sink):
     `partition_by` names columns whose values become folders. `checkpoint_every` is the number of log entries between
     two checkpoints.
 
-    Files that do not count yet are staged beside the path in `.<name>.staging`, where readers of the whole tree
+    Files that do not count yet lie beside the path in `.<name>.staging`, where readers of the whole tree
     (DuckDB's or polars' `out/**/*.parquet`) do not see them, or in `<path>/_roster/staging` if nothing can be created
     there. If no batch had rows, the output has one empty file with its columns, or with `partition_by` none: `read`
     works anyway. Without a batch there is nothing to read.
@@ -111,7 +111,7 @@ class ParquetSink(Sink):
         check_partition_by(self._partition_by, schema)
 
     @override
-    def open(self, spark: SparkSession | None, group: str | None = None) -> None:
+    def open(self, spark: SparkSession | None, group: str | None = None, timeout_ms: int = 60_000) -> None:
         self._spark = spark
         # Elsewhere rows of a task must have been found on the driver's disk first.
         self.writes_in_driver = spark is not None and runs_in_one_process(spark)
@@ -134,7 +134,7 @@ class ParquetSink(Sink):
         return self._opened().claim(partitions, owner, committed)
 
     @override
-    def write(self, df: DataFrame, batch: Batch) -> Staged:
+    def write(self, df: DataFrame, batch: Batch) -> WrittenFolder:
         log = self._opened()
         if not log.files:
             self._storage.create(SCHEMA, df.schema.json().encode())
@@ -142,15 +142,15 @@ class ParquetSink(Sink):
         if not runs_in_one_process(df.sparkSession):
             counted = Observation()
             df = df.observe(counted, F.count(F.lit(1)).alias("rows"))
-        stage = log.stage(batch.ranges)
+        folder = log.new_folder(batch.ranges)
         writer = df.write if self._compression is None else df.write.option("compression", self._compression)
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         try:
-            writer.parquet(f"{self._storage.uri}/{stage}")
-            return Staged(stage, None if counted is None else _rows(counted))
+            writer.parquet(f"{self._storage.uri}/{folder}")
+            return WrittenFolder(folder, None if counted is None else _rows(counted))
         except BaseException:
-            log.discard(stage)
+            log.discard(folder)
             raise
 
     @override
@@ -163,41 +163,41 @@ class ParquetSink(Sink):
             return writer
         if not log.files:
             self._storage.create(SCHEMA, schema.json().encode())
-        stage = log.stage(batch.ranges)
-        return replace(writer, root=(self._storage.root / stage).as_posix(), stage=stage)
+        folder = log.new_folder(batch.ranges)
+        return replace(writer, root=(self._storage.root / folder).as_posix(), folder=folder)
 
     @override
-    def collect(self, writer: Writer, results: Sequence[list[WrittenFile]], batch: Batch) -> Staged:
+    def collect(self, writer: Writer, results: Sequence[list[WrittenFile]], batch: Batch) -> WrittenFolder:
         assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
         log = self._opened()
         files = [file for result in results for file in result]
         if results and not files and not log.files and not self._partition_by:
             files = [writer.write_empty()]
-        return Staged(writer.stage, sum(file.rows for file in files), files)
+        return WrittenFolder(writer.folder, sum(file.rows for file in files), files)
 
     @override
-    def commit(self, staged: Staged, batch: Batch) -> None:
+    def commit(self, written: WrittenFolder, batch: Batch) -> None:
         log = self._opened()
-        local = self._storage.root / staged.stage
-        counts = _counts(local, staged)
+        local = self._storage.root / written.folder
+        counts = _counts(local, written)
         rows = sum(counts.values())
-        if staged.rows is not None and rows < staged.rows:
-            log.discard(staged.stage)
+        if written.rows is not None and rows < written.rows:
+            log.discard(written.folder)
             raise PipelineError(
-                f"executors wrote {staged.rows} rows, of which the driver finds {rows} in {local}: they do not "
+                f"executors wrote {written.rows} rows, of which the driver finds {rows} in {local}: they do not "
                 "share this disk; nothing of the batch is committed",
                 field="path",
                 fix="Use a path that driver and executors share with its parent (such as NFS), or DeltaSink",
             )
         # The first batch keeps an empty file: Spark cannot infer the columns of an output without files.
         names = [name for name in counts if counts[name]] or ([] if log.files else list(counts)[:1])
-        log.commit(batch.owner, batch.ranges, staged.stage, names, rows)
+        log.commit(batch.owner, batch.ranges, written.folder, names, rows)
         self.writes_in_driver = self.writes_in_driver or rows > 0
 
     @override
-    def abort(self, staged: Staged | None, batch: Batch) -> None:
-        if staged is not None:
-            self._opened().discard(staged.stage)
+    def abort(self, written: WrittenFolder | None, batch: Batch) -> None:
+        if written is not None:
+            self._opened().discard(written.folder)
 
     @override
     def close(self) -> None:
@@ -236,14 +236,14 @@ class ParquetSink(Sink):
         return self._log
 
 
-def _counts(local: Path, staged: Staged) -> dict[str, int]:
-    """Return the rows of each file of a stage that lies whole on this disk."""
-    if staged.files is None:
+def _counts(local: Path, written: WrittenFolder) -> dict[str, int]:
+    """Return the rows of each file of a folder that lies whole on this disk."""
+    if written.files is None:
         # Without Spark's own and hidden ones.
         paths = sorted(path for path in local.rglob("*.parquet") if not path.name.startswith((".", "_")))
         return {path.relative_to(local).as_posix(): pq.read_metadata(path).num_rows for path in paths}
     found = {}
-    for file in staged.files:
+    for file in written.files:
         with contextlib.suppress(FileNotFoundError):
             if (local / file.name).stat().st_size == file.size:
                 found[file.name] = file.rows

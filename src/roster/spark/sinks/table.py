@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import time
 import uuid
@@ -15,54 +16,83 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from roster._errors import one_line
+from roster._json import loads
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import as_columns
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.batch_sink import BatchSink
+from roster.spark.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge
+from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by, is_supported
-from roster.spark.tasks.write.task import RESULT, Writer, WriteTask, results_of
+from roster.spark.tasks.write.task import RESULT, TaskWriter, Writer, WriteTask, results_of
+from roster.spark.tasks.write.updates import UpdateWriter, collected
+from roster.state.keys import encode_keys
+from roster.state.store import StateError
 
 _ATTEMPTS = 100
 _LONGEST_PAUSE = 0.5
+KEYS = "roster.keys"
+"""The property of a table that names the columns of which it has one row for each value, as a JSON list."""
+_APPENDED_FILE_BYTES = 256 << 20
 LONGEST_ERROR = 300
 """Characters of a library's message that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFiles:
+class WrittenFiles:
     """Files that no version of the table references yet."""
 
     writer: ParquetWriter
     files: Sequence[WrittenFile]
+    removed: Sequence[DataFile] = ()
+    """Files of the table that these replace."""
 
 
 class CommitLostError(Exception):
     """Another commit came first, or it is unknown whether this one succeeded."""
 
 
-class TableSink(Sink):
+class TableSink(BatchSink):
     """Sink into a table whose commits are atomic and refused if another one came first.
 
     Positions are part of the commit that names the files. A commit is tried on the newest version read: if a
     partition's position there is not the start of its range, another owner has moved it, and the batch is dropped. So
     one of two owners of a partition wins, and the other reads again from the table's position.
+
+    In upsert mode tasks return updates, and `commit` merges them into the newest version's files.
     """
 
     accepts_part = True
     writes_in_driver = True
     default_trigger_interval_ms = 10_000
     name = "table"
+    _empty_is_null = False
+    """True if the table cannot tell "" from null in a partition column."""
 
     def __init__(
-        self, partition_by: str | Sequence[str], compression: str, target_file_bytes: int, row_group_bytes: int
+        self,
+        mode: str,
+        keys: str | Sequence[str],
+        partition_by: str | Sequence[str],
+        compression: str,
+        target_file_bytes: int | None,
+        row_group_bytes: int,
     ) -> None:
+        if mode not in ("append", "upsert"):
+            raise PipelineError(f"{mode!r} is not possible", field="mode", fix="Use 'append' or 'upsert'")
+        self._is_upsert, self._keys = mode == "upsert", as_columns(keys)
+        if self._keys and not self._is_upsert:
+            raise PipelineError("rows are appended, whatever their keys", field="keys", fix="Add mode='upsert'")
         self._partition_by = as_columns(partition_by)
         self._compression = compression
-        self._target_file_bytes = target_file_bytes
+        self._target_file_bytes = target_file_bytes or (TARGET_FILE_BYTES if self._is_upsert else _APPENDED_FILE_BYTES)
         self._row_group_bytes = row_group_bytes
         self._starts: dict[TopicPartition, int] = {}
+        self._files: ParquetWriter | None = None
+        """Writer of the batch's files in upsert mode."""
 
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the next offset of each partition that the newest version of the table has results of.
@@ -75,7 +105,7 @@ class TableSink(Sink):
         """Return a writer of the table's files; raise PipelineError if rows with these columns do not fit."""
         raise NotImplementedError
 
-    def _try_commit(self, token: str, staged: StagedFiles, batch: Batch) -> None:
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
         """Commit to the version that `positions` has read. Raise CommitLostError if another one came first."""
         raise NotImplementedError
 
@@ -83,8 +113,36 @@ class TableSink(Sink):
         """Return True if the newest version, or one since the attempt, is the commit with this token."""
         raise NotImplementedError
 
+    def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
+        """Return the data files of the version that `positions` has read, with bounds of their keys."""
+        raise NotImplementedError
+
+    def _tidy(self) -> None:
+        """Remove files that commits have replaced long ago; called after each commit in upsert mode."""
+
+    def with_results_of(self, keys: Sequence[str], *, retracts: bool) -> None:
+        """Learn which columns tell a stateful pipeline's results apart, and whether it retracts results.
+
+        Raises PipelineError if the sink cannot take such results.
+        """
+        if retracts and not self._is_upsert:
+            raise PipelineError(
+                "sessions take earlier results back",
+                field="write",
+                fix=f"Use {self.name}(…, mode='upsert'), KafkaSink, or results='final'",
+            )
+        self._keys = self._keys or tuple(keys)
+        if retracts and set(self._keys) != set(keys):
+            raise PipelineError(
+                f"sessions take results back by {', '.join(keys)}", field="keys", fix="Leave it out, or name these"
+            )
+
     @override
-    def open(self, spark: SparkSession, group: str) -> None:
+    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
+        if self._is_upsert and not self._keys:
+            raise PipelineError(
+                "nothing says which columns tell the rows apart", field="keys", fix="Name them: keys=['id']"
+            )
         self.positions(group, [])
 
     @override
@@ -98,30 +156,40 @@ class TableSink(Sink):
         return moved
 
     @override
-    def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter:
-        return self._writer(schema, creates=batch is not None)
+    def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | UpdateWriter:
+        writer = self._writer(schema, creates=batch is not None)
+        if not self._is_upsert:
+            return writer
+        self._files = writer
+        rest = (name for name in self._keys if name not in writer.partition_by)
+        return UpdateWriter(writer.schema, (*writer.partition_by, *rest))
 
     @override
-    def collect(self, writer: Writer, results: Sequence[list[WrittenFile]], batch: Batch) -> StagedFiles:
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> WrittenFiles | Merge:
+        if isinstance(writer, UpdateWriter):
+            assert self._files is not None  # noqa: S101 - made with the writer
+            of_text = self._files.partition_by if self._empty_is_null else ()
+            updates = collected(writer, results, empty_is_null=of_text)
+            return Merge(self._files, writer.keys, updates, self._target_file_bytes)
         assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
-        return StagedFiles(writer, [file for result in results for file in result if file.rows])
+        return WrittenFiles(writer, [file for result in results for file in result if file.rows])
 
     @override
-    def write(self, df: DataFrame, batch: Batch) -> StagedFiles:
-        writer = self.task_writer(batch, df.schema)
+    def write(self, df: DataFrame, batch: Batch) -> WrittenFiles | Merge:
+        writer: TaskWriter = self.task_writer(batch, df.schema)
         work: Any = WriteTask(writer)
         return self.collect(writer, results_of(df.mapInArrow(work, RESULT).collect()), batch)
 
     @override
-    def commit(self, staged: StagedFiles, batch: Batch) -> None:
+    def commit(self, written: WrittenFiles | Merge, batch: Batch) -> None:
         token, problem = uuid.uuid4().hex, ""
         for attempt in range(_ATTEMPTS):
             found = self.positions(batch.owner.group, batch.ranges)
             if attempt and self._has(token):
                 break
-            self._fence(found, staged, batch)
+            self._fence(found, written, batch)
             try:
-                self._try_commit(token, staged, batch)
+                self._try_commit(token, self._merged(written), batch)
                 break
             except CommitLostError as error:
                 problem = str(error)
@@ -133,22 +201,37 @@ class TableSink(Sink):
                 fix="Let batches be larger (trigger_interval_ms), or fewer writers share the table",
             )
         self._starts.update(batch.next_offsets)
+        if self._is_upsert:
+            self._tidy()
 
-    def _fence(self, found: Mapping[TopicPartition, int], staged: StagedFiles, batch: Batch) -> None:
+    def _merged(self, written: WrittenFiles | Merge) -> WrittenFiles:
+        """Return the files that the newest version is to get and to lose. Raises CommitLostError."""
+        if isinstance(written, WrittenFiles):
+            return written
+        try:
+            added, removed = written.over(self._data_files(written.writer, written.keys))
+        except OSError as error:  # perhaps files of a version that is no longer the newest
+            raise CommitLostError(one_line(error, LONGEST_ERROR)) from error
+        return WrittenFiles(written.writer, added, removed)
+
+    def _fence(self, found: Mapping[TopicPartition, int], written: WrittenFiles | Merge, batch: Batch) -> None:
         for partition, span in batch.ranges.items():
             at = found.get(partition, span.start)
             if at == span.start or (at < span.start and self._starts.get(partition) == span.start):
                 continue
-            self.abort(staged, batch)
+            self.abort(written, batch)
             raise SinkFencedError(
                 f"{partition} stands at {at}, not at {span.start}; the batch's files were dropped", field=self.name
             )
 
     @override
-    def abort(self, staged: StagedFiles | None, batch: Batch) -> None:
-        for file in staged.files if staged is not None else ():
+    def abort(self, written: WrittenFiles | Merge | None, batch: Batch) -> None:
+        if isinstance(written, Merge):
+            written.drop()
+            return
+        for file in written.files if written is not None else ():
             with contextlib.suppress(OSError):
-                staged.writer.remove(file.name)  # type: ignore[union-attr]
+                written.writer.remove(file.name)  # type: ignore[union-attr]
 
     @override
     def close(self) -> None:
@@ -185,10 +268,51 @@ class TableSink(Sink):
                 field="partition_by",
                 fix="Leave it out, or write to another table",
             )
+        self._check_moves(names)
+
+    def _check_keys(self, schema: StructType) -> None:
+        """Raise PipelineError if rows of these columns cannot be told apart by the keys."""
+        if not self._is_upsert or not self._keys:
+            return
+        if missing := [name for name in self._keys if name not in schema.names]:
+            problem = f"the rows have no column `{missing[0]}` (they have {', '.join(schema.names)})"
+            raise PipelineError(problem, field="keys", fix="Name columns of the rows")
+        try:
+            encode_keys(arrow_schema(schema).empty_table(), self._keys)
+        except StateError as error:
+            problem = str(error).removeprefix("keys: ")
+            raise PipelineError(problem, field="keys", fix="Convert it, or name other columns") from None
+        self._check_moves(self._partition_by)
+
+    def _check_declared(self, keys: str | None) -> None:
+        """Raise PipelineError unless the keys that a table's property has are those of this sink."""
+        if not self._is_upsert:
+            if keys is not None:
+                raise PipelineError(
+                    f"the table has one row for each of {keys}", field="mode", fix="Use 'upsert', or another table"
+                )
+            return
+        if keys is None or _names(keys) != set(self._keys):
+            given = json.dumps(self._keys)
+            raise PipelineError(
+                f"the table has one row for each of {keys}, not of {given}" if keys else f"the table has no {KEYS}",
+                field="keys",
+                fix=f"Write to another table, or if it has one row for each of {given}, set {KEYS} to that",
+            )
+
+    def _check_moves(self, names: Sequence[str]) -> None:
+        """Raise PipelineError if a key's rows may be in several of the partitions by these columns."""
+        if self._is_upsert and (others := [name for name in names if name not in self._keys]):
+            raise PipelineError(
+                f"`{others[0]}` is none of the keys {', '.join(self._keys)}, so a key's row could change its partition",
+                field="partition_by",
+                fix="Partition by columns of the key, or by nothing",
+            )
 
     @override
     def check(self, schema: StructType) -> None:
         check_partition_by(self._partition_by, schema)
+        self._check_keys(schema)
         types = {field.name: field.dataType.typeName() for field in schema.fields}
         for name in self._partition_by:
             if not is_supported(types[name]):
@@ -197,3 +321,11 @@ class TableSink(Sink):
                     field="partition_by",
                     fix="Add such a column, for example the day of a timestamp",
                 )
+
+
+def _names(keys: str) -> set[str] | None:
+    """Return the column names in the property of a table's keys; None if it is no list of names."""
+    try:
+        return set(loads(keys))
+    except (ValueError, TypeError):
+        return None

@@ -15,3 +15,16 @@ batch, a killed worker, a second attempt or a transaction with an unknown outcom
 * A zombie can only write pending changes, under a token that is never named, to a store that it has locked or to a copy
 of its own. Its records carry a fenced epoch, and its offsets an old generation.
 """
+
+from typing import TYPE_CHECKING
+
+from roster._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from roster.spark.state.saved.export import Export, export
+    from roster.spark.state.saved.importing import import_state
+    from roster.spark.state.saved.job import StateProgress
+
+__all__ = ["Export", "StateProgress", "export", "import_state"]
+
+__getattr__ = on_demand("roster.spark.state", ("saved.job", "saved.export", "saved.importing"))

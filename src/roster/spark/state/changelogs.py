@@ -191,7 +191,9 @@ def _check_offsets(admin: Admin, group: str, name: str, sources: Sequence[str], 
     ends = admin.end_offsets([TopicPartition(name, number) for number in range(count)])
     used = [TopicPartition(source, log.partition) for log, end in ends.items() if end > 0 for source in sources]
     committed = admin.group_offsets(group, used, stable=False) if used else {}
-    fix = "`roster state reset` lets the group begin anew, or use another group"
+    fix = (
+        "`roster state reset` lets the group begin anew, or use another group; an import that did not end is run again"
+    )
     for partition in sorted(used):
         if partition not in committed:
             problem = "the group has no offset of it, and would not go on where the state ends"

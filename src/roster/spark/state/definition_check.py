@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,11 +17,14 @@ from roster.spark.state.tasks.operator_steps import declared_by
 from roster.spark.state.tasks.task import refused
 from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.state.definition import STATE_KEY, UNSAID, Noted, OtherDefinitionError
+from roster.state.evolution import check
 from roster.state.processor.variables import REGISTRY_KEY
 
 if TYPE_CHECKING:
     from roster.spark.state.changelogs import Changelogs, Logs
     from roster.spark.state.tasks.subtopology import SubtopologyPlan
+
+log = logging.getLogger(__name__)
 
 _FIRST = 64
 """Offsets before the end of a changelog that the first look reads; each next one reads 16 times as many."""
@@ -45,22 +49,39 @@ class DefinitionCheck:
         nodes = [(plan.definitions[node.store], node) for plan in plans for node in plan.nodes]
         self._kept = {each.topic: kept for each, kept in zip(changelogs, nodes, strict=True)}
         self._all = [each[task] for each in changelogs for task in each.tasks]
+        self._told = set[str]()
+        self.is_first = False
+        """True if this release is the first one to change the state, as of the last check."""
 
     def check(self) -> None:
-        """Raise PipelineError unless all state has the pipeline's definition; also ClientError and ReadError."""
+        """Raise PipelineError unless all state has the pipeline's definition, or one that may change to it.
+
+        Also ClientError and ReadError. Changes that are to be made are logged.
+        """
         tried: set[tuple[str, bytes]] = set()
-        for log, said in sorted(self._said().items()):
-            definition, node = self._kept[log.topic]
+        to_change, own = set[str](), set[str]()
+        for partition, said in sorted(self._said().items()):
+            definition, node = self._kept[partition.topic]
             try:
                 if STATE_KEY not in said:
                     raise OtherDefinitionError(UNSAID)
-                definition.check(Noted.decode(said[STATE_KEY]).definition)
+                changes = check(definition, Noted.decode(said[STATE_KEY]))
+                (to_change if changes else own).add(partition.topic)
+                for change in changes:
+                    self._tell(f"{node.store!r} of the group {self._config.group!r} changes in place: {change}")
                 registry = said.get(REGISTRY_KEY)
-                if registry is not None and (log.topic, registry) not in tried:
-                    tried.add((log.topic, registry))
+                if registry is not None and (partition.topic, registry) not in tried:
+                    tried.add((partition.topic, registry))
                     declared_by(node.operator, registry)
             except RosterError as error:
-                raise refused(node.store, self._config.group, log.partition, error) from None
+                raise refused(node.store, self._config.group, partition.partition, error) from None
+        self.is_first = bool(to_change) and to_change.isdisjoint(own)
+
+    def _tell(self, line: str) -> None:
+        """Log a line once."""
+        if line not in self._told:
+            self._told.add(line)
+            log.info("%s", line)
 
     def _said(self) -> dict[TopicPartition, Said]:
         """Return the defining entries at the end of each partition with records; {} if there are none."""

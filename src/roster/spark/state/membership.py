@@ -12,7 +12,7 @@ from roster.model import TopicPartition
 from roster.model.topology import Subtopology
 from roster.spark.driver.member_protocol import StableEndsMember, member_settings
 from roster.spark.options import Options
-from roster.spark.state.copies.restoring import Copies
+from roster.spark.state.copies.restore_schedule import Copies
 
 
 class StableEndsTaskMember(StableEndsMember, TaskMember):

@@ -1,24 +1,30 @@
-"""Declarations of stateful operators: checked arguments become an operator and its store's name."""
+"""Declarations of stateful operators: checked arguments become an operator and its store's name; checks of both."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import Column
 
 from roster._errors import RosterError
+from roster.assignors import as_tuple
+from roster.client import DEFAULT_ASSIGNORS
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
-from roster.spark.options import as_columns
+from roster.spark.options import Options, as_columns
 from roster.spark.state.aggregates import parse_aggregates
 from roster.spark.state.tasks.other_stream import OtherStream
 from roster.spark.state.tasks.processing import Operator
 from roster.spark.state.tasks.subtopology import LateRows
+from roster.spark.tasks.arrow_function import pickled
 from roster.state.aggregate import Aggregation
 from roster.state.deduplicate import Deduplication
+from roster.state.definition import Migrate
 from roster.state.durations import Duration, as_timedelta
 from roster.state.sessions import SessionAggregation
+from roster.state.store import NoState, StateError
 from roster.state.stream_join import StreamJoin
 from roster.state.windows import SessionWindow, Window, WindowedAggregation
 
@@ -40,6 +46,8 @@ class Stateful:
     """True if an update may retract a result of other keys."""
     is_by_key: bool = False
     """True if a batch's results are not in the order of its input rows."""
+    migrate: Migrate = None
+    """How results come from those of the state's earlier definition."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,7 @@ def aggregation(
     window: Window | SessionWindow | None,
     results: str,
     store: str,
+    migrate: Migrate,
 ) -> Stateful:
     """Return the operator of `Pipeline.aggregate`. Raises PipelineError for wrong arguments."""
     if results not in ("updates", "final") or (results == "final" and window is None):
@@ -88,6 +97,7 @@ def aggregation(
         )
     check_extra("aggregate")
     parsed = parse_aggregates(aggregates)
+    _check_migrate(migrate, parsed)
     try:
         operator: Operator = Aggregation(as_columns(keys), parsed)
         if isinstance(window, SessionWindow):
@@ -98,7 +108,22 @@ def aggregation(
         raise PipelineError(str(error), field="aggregate") from None
     has_updates = results == "updates"
     retracts = has_updates and isinstance(operator, SessionAggregation)
-    return Stateful(operator, store, has_updates=has_updates, retracts=retracts)
+    return Stateful(operator, store, has_updates=has_updates, retracts=retracts, migrate=migrate)
+
+
+def _check_migrate(migrate: object, aggregates: Mapping[str, object]) -> None:
+    """Raise PipelineError unless it is a function that tasks can have, or names results of the operator."""
+    example = "For example {'revenue': 'total', 'average': None}: each result, and the earlier one that it comes from"
+    if migrate is None:
+        return
+    if callable(migrate):
+        pickled(migrate, "migrate")
+        return
+    if not isinstance(migrate, Mapping) or not all(isinstance(each, str | None) for each in migrate.values()):
+        raise PipelineError(f"{migrate!r} is no dict of results and no function", field="migrate", fix=example)
+    if unknown := [name for name in migrate if name not in aggregates]:
+        problem = f"{unknown[0]!r} is none of the results {', '.join(aggregates)}"
+        raise PipelineError(problem, field="migrate", fix=example)
 
 
 def deduplication(keys: str | Sequence[str], within: Duration, column: str, store: str) -> Stateful:
@@ -138,3 +163,35 @@ def check_extra(field: str) -> None:
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - only pipelines with a store need its extra
     except RosterError as error:
         raise PipelineError(str(error), field=field) from None
+
+
+def check_operator(operator: Operator, columns: pa.Schema) -> None:
+    """Raise PipelineError if the operator cannot work with rows of these columns."""
+    try:
+        operator(columns.empty_table(), NoState())
+    except StateError as error:
+        part, _, problem = str(error).partition(": ")
+        raise PipelineError(problem or part, field=part if problem else "aggregate") from None
+
+
+def check_options(options: Options, *, has_transform: bool, first_has_state: bool = True) -> None:
+    """Raise PipelineError for options that a stateful pipeline with these topics cannot have."""
+    if not isinstance(options.topics, tuple) or (len(options.topics) > 1 and first_has_state):
+        raise PipelineError(
+            "a stateful pipeline reads one topic, by its name: with several, an assignor may give partitions of one"
+            " number to different members",
+            field="topics",
+            fix="Name one topic, or put repartition in front of what has state: it takes the rows of several",
+        )
+    if options.assignors != as_tuple(DEFAULT_ASSIGNORS):
+        raise PipelineError(
+            "a stateful pipeline places its tasks by their state",
+            field="assignors",
+            fix="Leave it out: State(standbys=...) says how many copies there are",
+        )
+    if has_transform:
+        raise PipelineError(
+            "a transform's rows leave the task that has their state",
+            field="transform",
+            fix="Use map_arrow before, or another pipeline behind",
+        )

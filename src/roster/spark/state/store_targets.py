@@ -13,7 +13,7 @@ from roster.model.tasks import TaskId
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
 from roster.spark.state.changelogs import Changelogs, Logs
-from roster.spark.state.tasks.processing import StoreTarget
+from roster.spark.state.tasks.catch_up import StoreTarget
 
 log = logging.getLogger(__name__)
 

@@ -22,46 +22,50 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
-from roster.spark.options import Options
-from roster.spark.sinks.base import Sink, Source
+from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.sinks.kafka import KafkaSink
-from roster.spark.state.sink import StateSink
-from roster.spark.state.tasks.subtopology import SubtopologyPlan
+from roster.spark.state.stores import Stores
 from roster.spark.state.tasks.task import is_record
 from roster.spark.tasks.write.task import TaskOutput, TaskWriter, Writer
 
 log = logging.getLogger(__name__)
 
 
-class TableStateSink(StateSink):
+class TableStateSink(BatchSink):
     """Passes results to a sink with positions, and changelogs to a `KafkaSink`."""
 
-    def __init__(
-        self,
-        results: Sink,
-        columns: StructType,
-        options: Options,
-        plans: Sequence[SubtopologyPlan],
-    ) -> None:
+    accepts_part = True
+    commits_offsets = True
+
+    def __init__(self, results: BatchSink, columns: StructType, kafka: KafkaSink, stores: Stores) -> None:
         """`columns` are those of the results."""
-        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, plans)
-        self.output = None
         self.default_trigger_interval_ms = results.default_trigger_interval_ms
-        self._results, self._columns = results, columns
+        self._results, self._columns, self._stores = results, columns, stores
+        self._kafka = kafka
+        self._records: BatchSink = kafka
+        self._last = stores.plans[-1]
         self._handle: Any = None
         self._gaps: dict[TopicPartition, int] = {}
         """End of the results of partitions whose state may be behind."""
         self._replayed: frozenset[TaskId] = frozenset()
 
     @override
-    def open(self, spark: SparkSession, group: str) -> None:
-        self._results.open(spark, group)
-        super().open(spark, group)
+    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
+        self._results.open(spark, group, timeout_ms)
+        self._kafka.open(spark, group, timeout_ms)
 
     @override
-    def bind(self, source: Source) -> None:
-        self._results.bind(source)
-        super().bind(source)
+    def bind(self, source: Source) -> BatchSink:
+        self._records = self._kafka.bind(source)
+        return self
+
+    @override
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        self._records.take_over(partitions, owner)
+
+    @override
+    def offset_metadata(self, owner: Owner) -> str:
+        return self._records.offset_metadata(owner)
 
     @override
     def claim(
@@ -70,14 +74,14 @@ class TableStateSink(StateSink):
         partitions = self._with_results(partitions)
         known = {partition: at for partition, at in committed.items() if partition in partitions}
         found = self._results.claim(partitions, owner, known)
-        if self.plans[-1].repartition_source is not None:
+        if self._last.repartition_source is not None:
             _check_goes_on(found, committed)
-        if not self.plans[-1].nodes:
+        if not self._last.nodes:
             return found  # nothing to replay into state
         for partition in partitions:
             self._gaps.pop(partition, None)
             at = found.get(partition)
-            if at is not None and partition not in committed and self.options.start == "latest":
+            if at is not None and partition not in committed and self._stores.options.start == "latest":
                 raise PipelineError(
                     f"the results of {partition} end at {at}, and the group has no offset of it: records from there to"
                     " the log's end would be passed over, and those before are in no state",
@@ -91,26 +95,20 @@ class TableStateSink(StateSink):
 
     def _with_results(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions among these that tasks of the last sub-topology read: others send no results."""
-        return [partition for partition in partitions if partition.topic in self.plans[-1].subtopology.sources]
-
-    @property
-    @override
-    def _timed(self) -> list[int]:
-        last = self.plans[-1].subtopology.number  # a run without records would have results without a position there
-        return [number for number in super()._timed if number != last]
+        return [partition for partition in partitions if partition.topic in self._last.subtopology.sources]
 
     @override
     def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return the end of the results of tasks whose state is behind, for all their input partitions."""
         behind = [p for p, at in positions.items() if at < self._gaps.get(p, 0)]
-        self._replayed = frozenset(self.changelogs.tasks_of(behind))
+        self._replayed = frozenset(self._stores.changelogs.tasks_of(behind))
         return {p: max(self._gaps.get(p, at), at) for p, at in positions.items() if self._is_replayed(p)}
 
     def _is_replayed(self, partition: TopicPartition) -> bool:
-        return not self._replayed.isdisjoint(self.changelogs.tasks_of([partition]))
+        return not self._replayed.isdisjoint(self._stores.changelogs.tasks_of([partition]))
 
-    @override
-    def replayed(self, batch: Batch) -> frozenset[TaskId]:
+    def replayed(self) -> frozenset[TaskId]:
+        """Return the tasks whose results in the next batch must not be sent: they are in the sink already."""
         return self._replayed
 
     def _new(self, batch: Batch) -> Batch:
@@ -128,7 +126,7 @@ class TableStateSink(StateSink):
                 field="write",
                 fix="Use a path on a file system that all hosts share, or KafkaSink",
             )
-        return _Both(writer, self._inner.staging())
+        return _Both(writer, self._kafka.encoding())
 
     @override
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
@@ -137,10 +135,10 @@ class TableStateSink(StateSink):
         self._handle = None
         if new.ranges:
             self._handle = self._results.collect(writer.results, [result for result, _ in results], new)
-        self._inner.collect(writer.records, [records for _, records in results], batch)
+        self._records.collect(writer.records, [records for _, records in results], batch)
 
     @override
-    def commit(self, staged: Mapping[TaskId, str], batch: Batch) -> None:
+    def commit(self, written: Any, batch: Batch) -> None:
         if self._handle is not None:
             try:
                 self._results.commit(self._handle, self._new(batch))
@@ -148,19 +146,23 @@ class TableStateSink(StateSink):
                 self._handle = None  # dropped by the sink
                 raise
             self._handle = None
-        super().commit(staged, batch)
+        self._records.commit(None, batch)
 
     @override
-    def abort(self, staged: Any, batch: Batch) -> None:
+    def abort(self, written: Any, batch: Batch) -> None:
         if self._handle is not None:
             self._results.abort(self._handle, self._new(batch))
             self._handle = None
-        super().abort(staged, batch)
+        self._records.abort(None, batch)
+
+    @override
+    def look(self) -> None:
+        self._kafka.look()
 
     @override
     def close(self) -> None:
         self._results.close()
-        super().close()
+        self._kafka.close()
 
 
 def _check_goes_on(found: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]) -> None:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from roster._errors import RosterError
 from roster.model.address import parse_addresses
 from roster.records.fetch import read_ranges
+from roster.records.fetch_decisions import FetchError, Settings
 from roster.records.native import Compiled
-from roster.records.ranges import FetchError, Settings
 from roster.security import PLAINTEXT, Security
 from roster.spark.errors import FunctionError
 from roster.spark.tasks.missing_values import Look, Seen

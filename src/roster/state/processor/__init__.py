@@ -1,9 +1,9 @@
 """State that user code keeps for each key: variables with schemas, time to live, timers.
 
-| module | what |
+| module | content |
 |---|---|
 | `codec` | a row of a schema as bytes |
-| `variables` | names, numbers and schemas of a store's variables, and what was written with earlier schemas |
+| `variables` | names, numbers and schemas of a store's variables, and values of earlier schemas |
 | `overlay` | a snapshot and the changes made to it |
 | `states` | value, list and map of the current key, by the method names of PySpark |
 | `timers` | the timers of each key |

@@ -2,8 +2,8 @@
 
     bit for each field that is null | fixed-width fields, and lengths of the others | contents of the others
 
-An array is its length and a row of one field for each element, a map one of rows of two. Times are microseconds since
-the epoch, dates days since then, decimals their unscaled value.
+An array is its length and, for each element, a row of one field; a map has rows of two fields. Times are microseconds
+since the epoch, dates days since the epoch, decimals their unscaled value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNFIT = (error, TypeError, ValueError, AttributeError, OverflowError, Arithmeti
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a type is written: `code` of the fixed-width field; `pack` and `unpack` make and read its content.
+    """Encoding of a type: `code` of the fixed-width field; `pack` and `unpack` encode and decode its content.
 
     With `is_content` the field is a length, and `pack` and `unpack` work with bytes.
     """

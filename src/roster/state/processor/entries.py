@@ -3,8 +3,8 @@
 Rows have `variable`, `key` and, by the kind, `value`, `list_element`, or `user_map_key` and `user_map_value`; of a
 variable with a time to live also `expiration_timestamp` in ms since the epoch. Expired entries may still exist.
 
-Each store has its own list of variables, in which the same variable may have another number, or fields added since. So
-entries come with the list of their store.
+Each store has its own list of variables, in which a variable may have another number or additional fields. So entries
+are read together with the list of their store.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
-from roster.state.entries import Entries, QueryError, Read, Row, Span, first_of, in_order, kinds_of
+from roster.state.entries import Entries, Placed, QueryError, Read, Row, Span, first_of, in_order, kinds_of
 from roster.state.keys import decode_keys, key_end
 from roster.state.processor.variables import REGISTRY_KEY, Entry, Variable, decode_registry
 from roster.state.store import Snapshot, Store
 
 _LENGTH = Struct("<I")
-_VALUE_OF = {"value": "value", "list": "list_element", "map": "user_map_value"}
+VALUE_OF = {"value": "value", "list": "list_element", "map": "user_map_value"}
 """Column of the rows of each kind of variable."""
 
 
@@ -57,7 +57,7 @@ class VariableEntries(Entries):
     def read(self, store: Store | Snapshot, span: Span) -> Read:
         (registry,) = store.multi_get([REGISTRY_KEY])
         found: list[tuple[bytes, bytes]] = []
-        for number, (variable, _) in _variables(registry).items():
+        for number, (variable, _) in variables_of(registry).items():
             if span.part in (None, variable.name):
                 found += store.scan(*span.under(bytes([number])), span.limit)
         return Read(first_of(found, self._key_in, span.limit), registry)
@@ -65,12 +65,12 @@ class VariableEntries(Entries):
     @override
     def rows(self, reads: Sequence[Read], limit: int | None = None) -> list[Row]:
         placed = in_order(reads, self._key_in, limit)
-        variables = [_variables(read.registry) for read in reads]
+        variables = [variables_of(read.registry) for read in reads]
         keys = pa.table(decode_keys([each.key for each in placed], self.keys.types), self.keys.names).to_pylist()
         return [
             row
             for each, key in zip(placed, keys, strict=True)
-            for row in _rows(variables[each.number][each.name[0]], key, each.name, 1 + len(each.key), each.value)
+            for row in _rows(variables[each.number][each.name[0]], key, each)
         ]
 
     @override
@@ -87,7 +87,7 @@ class VariableEntries(Entries):
         columns = [pa.field("variable", pa.string()), pa.field("key", pa.struct(list(self.keys)))]
         if entry.map_key is not None:
             columns.append(pa.field("user_map_key", pa.struct(list(entry.map_key))))
-        columns.append(pa.field(_VALUE_OF[entry.kind], pa.struct(list(entry.written[-1].schema))))
+        columns.append(pa.field(VALUE_OF[entry.kind], pa.struct(list(entry.written[-1].schema))))
         if any(written.expires for written in entry.written):
             columns.append(pa.field("expiration_timestamp", pa.int64()))
         return pa.schema(columns)
@@ -97,7 +97,7 @@ class VariableEntries(Entries):
         return name[1:end], name[:1] + name[end:]
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """A variable of a store, and its entry in the list."""
 
     variable: Variable
@@ -105,10 +105,10 @@ class _Known(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _variables(registry: bytes | None) -> dict[int, _Known]:
+def variables_of(registry: bytes | None) -> dict[int, Known]:
     """Return a store's variables by their numbers."""
     return {
-        entry.number: _Known(
+        entry.number: Known(
             Variable(name, entry, None, lambda fields, values: dict(zip(fields, values, strict=True))), entry
         )
         for name, entry in sorted(decode_registry(registry).items(), key=lambda each: each[1].number)
@@ -119,7 +119,7 @@ def _known(reads: Sequence[Read]) -> dict[str, Entry]:
     """Return the variables of all stores by name, each from the list with most of its schemas."""
     known: dict[str, Entry] = {}
     for registry in dict.fromkeys(read.registry for read in reads):
-        for variable, entry in _variables(registry).values():
+        for variable, entry in variables_of(registry).values():
             if variable.name not in known or len(known[variable.name].written) < len(entry.written):
                 known[variable.name] = entry
     return known
@@ -128,28 +128,33 @@ def _known(reads: Sequence[Read]) -> dict[str, Entry]:
 def _columns(entry: Entry) -> dict[str, Any]:
     """Return a variable's own columns, with the fields in each."""
     key = {} if entry.map_key is None else {"user_map_key": kinds_of(entry.map_key)}
-    return key | {_VALUE_OF[entry.kind]: kinds_of(entry.written[-1].schema)}
+    return key | {VALUE_OF[entry.kind]: kinds_of(entry.written[-1].schema)}
 
 
-def _rows(known: _Known, key: Row, name: bytes, end: int, data: bytes) -> Iterator[Row]:
-    """Return the rows of an entry whose key ends there in its name."""
+def _rows(known: Known, key: Row, each: Placed) -> Iterator[Row]:
+    """Return the rows of an entry of a key."""
+    for row in rows_of_entry(known, each.name, 1 + len(each.key), each.value):
+        yield {"variable": known.variable.name, "key": key} | row
+
+
+def rows_of_entry(known: Known, name: bytes, end: int, data: bytes) -> Iterator[Row]:
+    """Return the rows of an entry whose key ends there in its name, without the key."""
     variable, entry = known
-    row: Row = {"variable": variable.name, "key": key}
     if variable.map_key is not None and entry.map_key is not None:
-        row["user_map_key"] = _struct(entry.map_key, variable.map_key.decode(name, end))
+        row: Row = {"user_map_key": _struct(entry.map_key, variable.map_key.decode(name, end))}
         yield row | _value(known, data, 1)
     elif variable.kind == "list":
         at = 1
         while at < len(data):
-            yield row | _value(known, data, at + _LENGTH.size)
+            yield _value(known, data, at + _LENGTH.size)
             at += _LENGTH.size + int(_LENGTH.unpack_from(data, at)[0])
     else:
-        yield row | _value(known, data, 1)
+        yield _value(known, data, 1)
 
 
-def _value(known: _Known, data: bytes, at: int) -> Row:
+def _value(known: Known, data: bytes, at: int) -> Row:
     values, _, expiry = known.variable.decode(data, at, data[0])
-    found: Row = {_VALUE_OF[known.variable.kind]: _struct(known.entry.written[-1].schema, values)}
+    found: Row = {VALUE_OF[known.variable.kind]: _struct(known.entry.written[-1].schema, values)}
     return found if expiry is None else found | {"expiration_timestamp": expiry}
 
 

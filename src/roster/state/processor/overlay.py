@@ -1,4 +1,4 @@
-"""A snapshot of a store with the batch's changes, which later reads of the same batch see."""
+"""A snapshot of a store with the changes of the current batch applied."""
 
 from __future__ import annotations
 

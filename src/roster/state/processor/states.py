@@ -117,7 +117,7 @@ class ListState(_State):
         for row, expiry in self._rows(data):
             if expiry is None or expiry > self._current.now:
                 # A row written without an expiry never expires, whatever the time to live is now.
-                parts.append(_sized(self._variable.encode(row, _NEVER if expiry is None else expiry)))
+                parts.append(_sized(self._variable.encode(row, NEVER if expiry is None else expiry)))
         return b"".join(parts)
 
     def _write(self, before: bytes, rows: Sequence[Sequence[Any]]) -> None:
@@ -125,7 +125,8 @@ class ListState(_State):
         self._overlay.put(self._current.address(self._variable), data if len(data) > 1 else None)
 
 
-_NEVER = (1 << 63) - 1
+NEVER = (1 << 63) - 1
+"""Expiry of a row that was written without one."""
 
 
 def _sized(data: bytes) -> bytes:

@@ -9,7 +9,7 @@ from roster.state.store import StateError
 BY_KEY, BY_TIME = b"\x01", b"\x02"
 _SIGN = 1 << 63
 _NOTED = b"\x00"
-"""Value of an entry that is all key; an empty one could be mistaken for a removal."""
+"""Value of an entry whose content is its key; an empty value could be mistaken for a removal."""
 
 
 class Timers:

@@ -78,7 +78,7 @@ class Variable:
 
 
 class _Decoder:
-    """Reads rows of an earlier schema as rows of the present one, null where a field was added."""
+    """Reads rows of an earlier schema as rows of the present one: null where a field was added, in its wider type."""
 
     def __init__(self, written: _Written, current: pa.Schema, make_struct: MakeStruct | None) -> None:
         self._expires = written.expires
@@ -86,6 +86,12 @@ class _Decoder:
         names = written.schema.names
         self._places = [names.index(name) if name in names else None for name in current.names]
         self._is_same = self._places == list(range(len(names)))
+        self._floats = [
+            place
+            for place, name in enumerate(current.names)
+            if name in names and pa.types.is_floating(current.field(place).type)
+            if pa.types.is_integer(written.schema.field(name).type)
+        ]
 
     def decode(self, data: bytes, at: int) -> tuple[tuple[Any, ...], int, int | None]:
         expiry = None
@@ -95,6 +101,11 @@ class _Decoder:
         row, end = self._codec.decode_next(data, at)
         if not self._is_same:
             row = tuple(None if place is None else row[place] for place in self._places)
+        if self._floats:
+            wider = list(row)
+            for place in self._floats:
+                wider[place] = None if row[place] is None else float(row[place])
+            row = tuple(wider)
         return row, end, expiry
 
 
@@ -148,15 +159,20 @@ class Variables:
                 self._overlay.put(key, None)
 
     def _upgrade(self, name: str, entry: Entry, written: _Written) -> None:
-        before = entry.written[-1].schema
-        for known in before:
-            place = written.schema.get_field_index(known.name)
-            if place < 0 or written.schema.field(place).type != known.type:
-                now = "not there any more" if place < 0 else f"{written.schema.field(place).type}"
+        schema = written.schema
+        for known in (known for each in entry.written for known in each.schema):
+            place = schema.get_field_index(known.name)
+            if place >= 0 and not _holds(schema.field(place).type, known.type):
                 raise StateError(
-                    f"state variable {name!r}: its field {known.name!r} was written as {known.type} and is {now};"
-                    " fields may be added only. Use another name for the variable, or another group"
+                    f"state variable {name!r}: its field {known.name!r} was written as {known.type} and is"
+                    f" {schema.field(place).type}; types may become wider only. Use another name, or another group"
                 )
+        gone = [each for each in entry.written[-1].schema.names if each not in schema.names]
+        if gone and schema in [each.schema for each in entry.written]:
+            raise StateError(
+                f"state variable {name!r}: a newer release has added its field {gone[0]!r}. Stop this release; to take"
+                " the field out, use a schema that the variable has not had, such as another order or one more field"
+            )
         if len(entry.written) > _MOST_SCHEMAS:
             raise StateError(f"state variable {name!r}: its schema has changed too often; use another name")
         entry.written.append(written)
@@ -195,6 +211,19 @@ def decode_registry(data: bytes | None) -> dict[str, Entry]:
         written = [_Written.from_json(each) for each in said["written"]]
         entries[name] = Entry(said["kind"], said["number"], written, map_key)
     return entries
+
+
+def _holds(kind: pa.DataType, other: pa.DataType) -> bool:
+    """Return True if a type has all values of another one, as those of long count in double."""
+    if kind == other:
+        return True
+    if pa.types.is_signed_integer(other):
+        return bool(
+            pa.types.is_float64(kind) or (pa.types.is_signed_integer(kind) and kind.bit_width > other.bit_width)
+        )
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(other):
+        return bool(kind.scale >= other.scale and kind.precision - kind.scale >= other.precision - other.scale)
+    return bool(pa.types.is_float64(kind) and pa.types.is_float32(other))
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -1,10 +1,10 @@
-"""`encode` and `decode`: each message class compiles, once per version, to straight-line Python.
+"""`encode` and `decode`: each message class is compiled, once per version, to straight-line Python.
 
-The compiler walks the table and writes the source of two functions, `write(message, out)` and `read(data, pos, end)`.
-Neighbouring fields of constant size, classic length prefixes included, share one `struct` call. Reading compares every
-length and count with the bytes that remain before it takes or allocates anything.
+The compiler goes through the table and writes the source of two functions, `write(message, out)` and
+`read(data, pos, end)`. Adjacent fields of constant size, including classic length prefixes, share one `struct` call.
+The reader compares every length and count with the remaining bytes before it allocates anything.
 
-Not a library: codecs with generated schemas allocate by the counts they read, so a hostile count ends the process.
+Libraries with generated schemas allocate by the counts that they read, so a malicious count ends the process.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _readers: dict[type, dict[int, Reader]] = {}
 def encode(message: Message | Struct, version: int) -> bytes:
     """Return the body of `message` in `version`.
 
-    Raises WireError for a version the message has not got, a value out of its field's range, and a field that is not
-    at its default but absent from this version (unless the table calls it ignorable).
+    Raises WireError for a version that the message does not have, for a value out of its field's range, and for a field
+    that this version does not have and that is not at its default (unless the table marks it as ignorable).
     """
     return _joined(_write([], message, version, sized=False), message, version)
 
 
 def encode_framed(head: list[bytes], message: Message, version: int) -> bytes:
-    """Return a 4-byte size, `head` and the body in one piece, copying large values only once."""
+    """Return a 4-byte size, `head` and the body as one bytes object; large values are copied only once."""
     return _joined(encode_parts(head, message, version), message, version)
 
 
 def encode_parts(head: list[bytes], message: Message, version: int) -> list[bytes]:
-    """Return what `encode_framed` does in pieces; values of bytes fields, which need a length only, as they are."""
+    """Return the result of `encode_framed` in pieces; values of bytes fields are not copied."""
     return _write([b"", *head], message, version, sized=True)
 
 
 def _joined(parts: list[bytes], message: Message | Struct, version: int) -> bytes:
     try:
         return b"".join(parts)
-    except TypeError as error:  # the writer asks a value of a bytes field for its length only
+    except TypeError as error:  # of a value of a bytes field the writer takes only the length
         raise WireError(explain(message, version, error)) from error
 
 
@@ -76,7 +76,7 @@ def _write(out: list[bytes], message: Message | Struct, version: int, *, sized: 
 
 
 def decode(cls: type[M], version: int, data: Buffer) -> M:
-    """Read one message that takes up `data` exactly; anything else is a WireError naming the field."""
+    """Decode a message from all of `data`. Raises WireError that names the field."""
     message, end = decode_from(cls, version, data, 0)
     if end != len(data):
         raise WireError(f"{cls.__table__.name} v{version}: {len(data) - end} bytes behind the end of the message")
@@ -84,7 +84,7 @@ def decode(cls: type[M], version: int, data: Buffer) -> M:
 
 
 def decode_from(cls: type[M], version: int, data: Buffer, pos: int) -> tuple[M, int]:
-    """Read one message at `pos`; return it and the position behind it. Anything but bytes is copied first."""
+    """Decode a message at `pos`; return it and the position after it. Data other than bytes is copied first."""
     if type(data) is not bytes:
         data = bytes(data)
     try:

@@ -10,7 +10,7 @@ from roster.wire.codec.table import Message, Struct, Table
 
 
 def explain(message: Message | Struct, version: int, error: Exception) -> str:
-    """Name the first field whose value the version cannot carry."""
+    """Name the first field whose value this version cannot encode."""
     table = message.__table__
     problem = _structure(table, message, version, "")
     return f"{table.name} v{version}: {problem or f'cannot be written ({error})'}"

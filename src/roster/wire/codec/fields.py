@@ -1,7 +1,7 @@
-"""The vocabulary of message tables: what a field is, in which versions, and its default.
+"""Declarations of the fields in message tables: type, versions, and default.
 
-Each function stands on the right of a field in a `Message` or `Struct` body. To the type checker it is the field's
-default value; at run time it is a `Field`, the row of the table that `roster.wire.codec` compiles.
+Each function is the right-hand side of a field in a `Message` or `Struct` body. For the type checker it returns the
+field's default value; at run time it returns a `Field`, the row of the table that `roster.wire.codec` compiles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_VERSION = 32767
 """Upper end of an open version range such as "3+": the largest int16."""
 
 MAX_STRING_BYTES = 32767
-"""Longest string in UTF-8; the classic encoding has an int16 length, Kafka keeps the limit in the compact one."""
+"""Longest string in UTF-8: the classic encoding has an int16 length, Kafka has the same limit in the compact one."""
 
 ZERO_UUID = bytes(16)
 """The topic id that means "none"."""
@@ -43,7 +43,7 @@ class Versions:
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """Read the protocol guide's notation: "3+", "0-5", "2" or "none"."""
+        """Parse the protocol guide's notation: "3+", "0-5", "2" or "none"."""
         if text == "none":
             return NEVER
         if text.endswith("+"):
@@ -68,8 +68,9 @@ NEVER = Versions(0, -1)
 class Field:
     """One row of a table.
 
-    `kind` is a key of `FIXED`, or "string", "bytes", "records", "array" or "struct". `element` is what an array
-    repeats, `struct` the class of a nested structure; `tagged` are the versions in which the field is a tagged one.
+    `kind` is a key of `FIXED`, or "string", "bytes", "records", "array" or "struct". `element`: the elements of an
+    array.
+    `struct`: the class of a nested structure. `tagged`: the versions in which the field is tagged.
     """
 
     kind: str
@@ -198,7 +199,7 @@ def bytes_(
 
 
 def record_set(versions: str = "0+", *, nullable: str | None = None) -> bytes | memoryview | None:
-    """Record batches, handed over as a view into the frame; the default is None."""
+    """Record batches, as a view into the frame; the default is None."""
     return cast("bytes", _field("records", versions, None, nullable=nullable))
 
 
@@ -261,6 +262,6 @@ def struct(cls: type[T], versions: str = ..., *, nullable: str, ignorable: bool 
 def struct(
     cls: type[T], versions: str = "0+", *, nullable: str | None = None, ignorable: bool = False, tag: int | None = None
 ) -> T | None:
-    """A structure in place; a nullable one is None by default, another one has its own fields' defaults."""
+    """A nested structure; the default is None if it is nullable, else a structure with the defaults of its fields."""
     default = () if nullable is None else None
     return cast("T", _field("struct", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, struct=cls))

@@ -18,12 +18,12 @@ from roster.wire.errors import WireError
 
 
 def reader_source(cls: type[Message] | type[Struct], version: int) -> tuple[str, dict[str, Any]]:
-    """Return the source of `compiled(data, pos, end) -> (message, position behind it)`, for bytes, and its globals."""
+    """Return the source of `compiled(data, pos, end) -> (message, position after it)`, for bytes, and its globals."""
     return _ReadCompiler(cls, version).compile()
 
 
 def minimum_size(field: Field, version: int, flexible: bool) -> int:
-    """The fewest bytes a present, untagged field can take in this version."""
+    """Return the minimum size in bytes of a present, untagged field in this version."""
     if field.kind in FIXED:
         return FIXED[field.kind][1]
     if field.kind == "struct":
@@ -36,7 +36,7 @@ def minimum_size(field: Field, version: int, flexible: bool) -> int:
 
 
 def structure_minimum(table: Table, version: int, flexible: bool) -> int:
-    """The fewest bytes a structure can take: its fields, and one for the tagged ones."""
+    """Return the minimum size in bytes of a structure: its fields, and one byte for the tagged ones."""
     fields = (f for _, f in table.fields if version in f.versions and version not in f.tagged)
     return sum(minimum_size(f, version, flexible) for f in fields) + flexible
 
@@ -68,7 +68,7 @@ class _ReadCompiler:
             skip_tags=skip_tags,
         )
         self.run: list[tuple[str, str, str]] = []
-        """Fields of constant size not read yet: (format, variable, path)."""
+        """Fields of constant size that are not read yet: (format, variable, path)."""
 
     def compile(self) -> tuple[str, dict[str, Any]]:
         out = self.out
@@ -78,9 +78,9 @@ class _ReadCompiler:
         return out.text(), out.namespace
 
     def structure(self, cls: type, target: str, path: str, end: str) -> None:
-        """Read the fields of a structure into variables, then make it from them: `target` is the new object's name.
+        """Read the fields of a structure into variables, then create it in the variable `target`.
 
-        Setting the slots of a bare object takes half the time of calling the class.
+        Setting the slots of an empty object takes half the time of calling the class.
         """
         out = self.out
         table: Table = cls.__table__  # type: ignore[attr-defined]
@@ -205,7 +205,7 @@ class _ReadCompiler:
 
     @contextmanager
     def within(self, end: str, size: int, error: str, raised: str) -> Iterator[None]:
-        """Guard a read of `size` bytes: at the end of the data Python's own check serves, which costs nothing."""
+        """Guard a read of `size` bytes; at the end of the data Python's own bounds check is used, which is free."""
         out = self.out
         if end == "end":
             with out.block("try:"):
@@ -218,7 +218,7 @@ class _ReadCompiler:
             yield
 
     def tags(self, tagged: list[tuple[Field, str, str]], path: str, end: str) -> None:
-        """Read the tagged fields: known ones into their variables, others skipped; absent ones get their default."""
+        """Read known tagged fields into their variables and skip others; absent ones get their default."""
         out = self.out
         for field, variable, _ in tagged:
             out.line(f"{variable} = {out.default(field)}")

@@ -10,7 +10,7 @@ from roster.wire.errors import WireError
 
 
 def cut_short(sizes: tuple[tuple[str, int], ...], left: int) -> WireError:
-    """Return the error for bytes that end inside a run of fixed-size fields; it names the field they end in."""
+    """Return the error for bytes that end within a run of fixed-size fields; it names the field."""
     for where, size in sizes:
         if left < size:
             return WireError(f"{where}: needs {size} bytes, {left} are left")
@@ -19,7 +19,7 @@ def cut_short(sizes: tuple[tuple[str, int], ...], left: int) -> WireError:
 
 
 def ends_inside(where: str) -> WireError:
-    """Return the error for bytes that end inside a varint."""
+    """Return the error for bytes that end within a varint."""
     return WireError(f"{where}: the bytes end inside a varint")
 
 
@@ -29,7 +29,7 @@ def bad_length(where: str, size: int, left: int) -> WireError:
 
 
 def bad_count(where: str, count: int, left: int, least: int) -> WireError:
-    """Return the error for a count of elements that cannot fit in the bytes left."""
+    """Return the error for a count of elements that cannot fit in the remaining bytes."""
     return WireError(f"{where}: {count} elements of at least {least} bytes with {left} bytes left")
 
 
@@ -44,7 +44,7 @@ def bad_presence(where: str, presence: int) -> WireError:
 
 
 def skip_tags(data: Buffer, pos: int, end: int, where: str) -> int:
-    """Skip a section of unknown tagged fields; return the position behind it."""
+    """Skip a section of unknown tagged fields; return the position after it."""
     count, pos = read_uvarint(data, pos, end, where)
     if count > (end - pos) // 2:
         raise bad_count(where, count, end - pos, 2)

@@ -1,4 +1,4 @@
-"""A piece of Python source under construction, with the globals it will run with."""
+"""Builder of Python source, with the globals that the source uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from roster.wire.codec.fields import Field
 
 
 class Source:
-    """Lines at a current indentation; variables and constants get names of their own."""
+    """Lines with the current indentation; variables and constants get unique names."""
 
     def __init__(self, **namespace: Any) -> None:
         self.namespace: dict[str, Any] = namespace
@@ -34,12 +34,12 @@ class Source:
         self._depth -= 1
 
     def variable(self, stem: str) -> str:
-        """A fresh name."""
+        """Return a new name."""
         self._names += 1
         return f"{stem}_{self._names}"
 
     def constant(self, stem: str, value: object) -> str:
-        """A global that holds `value`; the same object gets the same name."""
+        """Return the name of a global with `value`; the same object always gets the same name."""
         for name, known in self.namespace.items():
             if known is value:
                 return name
@@ -48,7 +48,7 @@ class Source:
         return name
 
     def default(self, field: Field) -> str:
-        """An expression for a fresh default value of `field`."""
+        """Return an expression for a new default value of `field`."""
         if field.kind == "array" and field.default == ():
             return "[]"
         if field.kind == "struct" and field.default == ():
@@ -56,5 +56,5 @@ class Source:
         return repr(field.default)
 
     def text(self) -> str:
-        """The whole source."""
+        """Return the whole source."""
         return "\n".join(self._lines) + "\n"

@@ -1,8 +1,8 @@
 """`Message` and `Struct`: classes whose body is a table of fields.
 
 A class body of `name: type = kind(...)` rows becomes a mutable, slotted, keyword-only dataclass whose fields all have
-defaults, plus the rows themselves as `__table__` for the codec. Structures are nested where they occur, and the message
-has a short name for each: `FetchResponse.Partition` is `FetchResponse.Topic.Partition` (annotations need the long one).
+defaults; the codec finds the rows in `__table__`. Structures are nested where they occur, and the message has a short
+name for each: `FetchResponse.Partition` is `FetchResponse.Topic.Partition` (annotations need the long one).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TableType(type):
         flexible: str = "none",
     ) -> TableType:
         """Build the class; `versions` defaults to every version (structures live in those of their message)."""
-        if "__slots__" in namespace:  # dataclass() builds the slotted class through here once more
+        if "__slots__" in namespace:  # dataclass() calls this again for the slotted class
             return super().__new__(mcls, name, bases, namespace)
         rows = tuple((field, row) for field, row in namespace.items() if isinstance(row, Field))
         for field, row in rows:
@@ -53,7 +53,7 @@ class TableType(type):
             NEVER if flexible == "none" else Versions.parse(flexible),
         )
         cls = super().__new__(mcls, name, bases, namespace)
-        # `_Value` has the rest: code generated for each class would double the time that importing the messages takes.
+        # `_Value` has the other methods: generating them for each class would double the import time of the messages.
         return cast("TableType", dataclasses.dataclass(slots=True, kw_only=True, eq=False, repr=False)(cls))
 
 
@@ -66,7 +66,7 @@ def _default(row: Field) -> Any:
 
 
 class _Value:
-    """What a dataclass does beside `__init__`, for every table of fields."""
+    """The methods of a dataclass except `__init__`, for every table of fields."""
 
     __slots__ = ()
     __table__: ClassVar[Table]
@@ -83,7 +83,7 @@ class _Value:
 
 
 class Struct(_Value, metaclass=TableType):
-    """A structure inside a message; it has the versions and the encoding of the message around it."""
+    """A structure within a message, with the message's versions and encoding."""
 
     __table__: ClassVar[Table]
 

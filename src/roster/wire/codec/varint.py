@@ -16,7 +16,7 @@ SHORT = tuple(bytes((n,)) for n in range(128))
 
 
 def encode_uvarint(n: int) -> bytes:
-    """Seven bits a byte, lowest first, the high bit set on all bytes but the last."""
+    """Encode seven bits per byte, lowest first; the high bit is set in all bytes except the last."""
     if n < 128:
         return SHORT[n]
     out = bytearray()
@@ -28,7 +28,7 @@ def encode_uvarint(n: int) -> bytes:
 
 
 def read_uvarint(data: Buffer, pos: int, end: int, where: str) -> tuple[int, int]:
-    """Read an unsigned 32-bit varint at `pos`; return it and the position behind it."""
+    """Read an unsigned 32-bit varint at `pos`; return it and the position after it."""
     if pos + 1 < end:  # nearly all are of one or two bytes
         low = data[pos]
         if low < 128:
@@ -56,7 +56,7 @@ def read_varlong(data: Buffer, pos: int, end: int, where: str) -> tuple[int, int
 
 
 def encode_varint(n: int) -> bytes:
-    """Write `n` (32 or 64 bits, signed) as a zig-zag varint; ValueError beyond that."""
+    """Encode `n` (32 or 64 bits, signed) as a zig-zag varint. Raises ValueError if it has more bits."""
     if not -(1 << 63) <= n < 1 << 63:
         raise ValueError(f"{n} is beyond 64 bits")
     return encode_uvarint(n << 1 if n >= 0 else (-n << 1) - 1)

@@ -15,7 +15,7 @@ from roster.wire.errors import WireError
 
 
 def writer_source(cls: type[Message] | type[Struct], version: int) -> tuple[str, dict[str, Any]]:
-    """Return the source of `compiled(message, add)`, which hands each piece to `add`, and the globals it needs."""
+    """Return the source of `compiled(message, add)`, which calls `add` with each piece, and its globals."""
     return _WriteCompiler(cls, version).compile()
 
 
@@ -36,7 +36,7 @@ class _WriteCompiler:
             encode_uvarint=encode_uvarint,
         )
         self.run: list[tuple[str, str]] = []
-        """Values of constant size not written yet: (format, expression); "x" is a zero byte and has none."""
+        """Values of constant size that are not written yet: (format, expression); "x" is a zero byte, without one."""
 
     def compile(self) -> tuple[str, dict[str, Any]]:
         out = self.out
@@ -74,7 +74,7 @@ class _WriteCompiler:
             out.line(f"raise WireError({self.prefix + path + ': set, but not part of this version'!r})")
 
     def differs(self, field: Field, value: str) -> str:
-        """The expression that is true if `value` is not the field's default."""
+        """Return an expression that is true if `value` is not the field's default."""
         if field.kind == "struct" and field.default == ():
             return f"{value} != {self.out.constant('unset', field.nested())}"
         return f"{value} != {self.out.default(field)}"

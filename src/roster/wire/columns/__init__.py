@@ -1,1 +1,1 @@
-"""Records of a Fetch response as Arrow columns: compiled loops (`kernel`) and what surrounds them (`reader`)."""
+"""Records as Arrow columns: read from a response (`reader`, `decode_kernel`), encoded (`writer`, `encode_kernel`)."""

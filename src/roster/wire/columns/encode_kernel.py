@@ -1,8 +1,8 @@
-"""Loops that make records (format v2) of columns, written for numba; the same functions run as plain Python.
+"""Loops that encode columns as records (format v2), written for numba; the functions also run as plain Python.
 
-`place` chooses the partition of each row and sorts rows by it, `encode` writes the records of one batch. Columns are
-Arrow's: ends (one more than rows), bytes, and a byte of validity for each row. Numbers are int64 throughout, so that
-plain Python computes the same.
+`place` chooses the partition of each row and sorts rows by it; `encode` writes the records of one batch. Columns are as
+in Arrow: ends (one more than rows), bytes, and a byte of validity for each row. All numbers are int64, so that plain
+Python has the same results.
 
 Source: Kafka's documentation, "Message Format"; `org.apache.kafka.common.utils.Utils.murmur2` and KIP-480, KIP-794 for
 the choice of partitions.
@@ -13,6 +13,7 @@ from __future__ import annotations
 from numba import njit
 from numpy import int64
 
+from roster.wire.columns.decode_kernel import OPTIONS, copy
 from roster.wire.columns.encode_layout import (
     AT,
     BAD_PARTITION,
@@ -25,7 +26,6 @@ from roster.wire.columns.encode_layout import (
     STICKY,
     STICKY_LEFT,
 )
-from roster.wire.columns.kernel import OPTIONS, copy
 
 __all__ = ["OPTIONS", "encode", "murmur2", "place"]
 
@@ -36,7 +36,7 @@ _function = njit(**OPTIONS)
 
 @_function
 def murmur2(data, pos, end):  # type: ignore[no-untyped-def]
-    """The hash of [pos, end), as an unsigned number of 32 bits."""
+    """Return the hash of [pos, end) as an unsigned 32-bit number."""
     size = end - pos
     value = int64(0x9747B28C) ^ size
     while pos + 4 <= end:
@@ -61,7 +61,7 @@ def murmur2(data, pos, end):  # type: ignore[no-untyped-def]
 
 @_function
 def varint_size(value):  # type: ignore[no-untyped-def]
-    """Bytes of a zig-zag varint."""
+    """Return the size of a zig-zag varint in bytes."""
     rest = (value << 1) ^ (value >> 63)
     size = int64(1)
     # A negative number has its highest bit set as an unsigned one.
@@ -75,7 +75,7 @@ def varint_size(value):  # type: ignore[no-untyped-def]
 
 @_function
 def put_varint(out, at, value):  # type: ignore[no-untyped-def]
-    """Write a zig-zag varint; the position behind it."""
+    """Write a zig-zag varint; return the position after it."""
     rest = (value << 1) ^ (value >> 63)
     while rest < 0 or rest > 127:
         out[at] = (rest & 127) | 128
@@ -87,7 +87,7 @@ def put_varint(out, at, value):  # type: ignore[no-untyped-def]
 
 @_function
 def put_bytes(out, at, data, pos, end, is_valid):  # type: ignore[no-untyped-def]
-    """Write a length and so many bytes, or -1 for null; the position behind them."""
+    """Write a length and the bytes, or -1 for null; return the position after them."""
     if not is_valid:
         return put_varint(out, at, int64(-1))
     at = put_varint(out, at, end - pos)
@@ -121,11 +121,12 @@ def place(  # type: ignore[no-untyped-def]
     starts,
     order,
 ):
-    """Fill `places` (partitions), `sizes` (most bytes of each record), and `order` (rows by partition, else as given).
+    """Fill `places` (partitions), `sizes` (maximum size of each record), and `order` (rows by partition, then as
+    given).
 
-    A partition that is given (not negative) stays; rows with a key go by its hash; those without fill one partition
-    with `sticky_bytes`, then the next. `starts` has room for one more than `partitions`, and becomes where each
-    partition's rows begin in `order`. Returns DONE, or BAD_PARTITION with the row in the state.
+    A given partition (not negative) stays; rows with a key go to the partition of its hash; rows without fill one
+    partition with `sticky_bytes`, then the next. `starts` (one more than `partitions`) gets the begin of each
+    partition's rows in `order`. Returns DONE, or BAD_PARTITION with the row in the state.
     """
     for partition in range(partitions + 1):
         starts[partition] = 0
@@ -192,7 +193,7 @@ def encode(  # type: ignore[no-untyped-def]
     out,
     state,
 ):
-    """Write the records of rows `order[start:stop]` until `limit` bytes are reached; how many, at least one.
+    """Write the records of rows `order[start:stop]` up to `limit` bytes; return their number, at least one.
 
     `out` has room for `limit` bytes and for the largest record.
     """

@@ -1,17 +1,17 @@
-"""What the compiled loops over rows to be written share with their callers: places in arrays and signatures."""
+"""Indexes into arrays and signatures that the compiled encoding loops share with their callers."""
 
 from __future__ import annotations
 
 RECORD_OVERHEAD = 36
-"""Most bytes of a record without headers besides key and value: six varints, the timestamp's of 64 bits, one byte."""
+"""Maximum size of a record without headers, key and value: six varints (one of 64 bits, the timestamp) and one byte."""
 HEADER_OVERHEAD = 10
 
-# The state of `place`: the partition of rows without a key, the bytes it still gets, and the row of an error.
+# State of `place`: the partition for rows without a key, the bytes it still gets, and the row of an error.
 STICKY, STICKY_LEFT, PLACE_DETAIL = range(3)
 PLACE_STATE = 3
 DONE, BAD_PARTITION = 0, -1
 
-# The state of `encode`: bytes written, timestamps of the first record and the latest.
+# State of `encode`: bytes written, first and latest timestamp.
 AT, BASE_TIMESTAMP, MAX_TIMESTAMP = range(3)
 ENCODE_STATE = 3
 

@@ -1,9 +1,9 @@
-"""From the bytes of a partition in a Fetch response to Arrow columns.
+"""Reads the bytes of a partition in a Fetch response as Arrow columns.
 
-Two steps, so that a fetcher can ask for more between them: `scan` walks the batch headers of a partition, checks every
-CRC, leaves out control batches, aborted transactions and what lies outside the range, and says where to go on;
-`RecordColumns` fills columns from all partitions of a response. Both spend Python per partition, and per batch where
-one is compressed or large.
+There are two steps, so that a fetcher can send the next request between them. `scan` reads the batch headers of a
+partition, checks every CRC, leaves out control batches, aborted transactions and batches outside the range, and returns
+the next offset. `RecordColumns` fills columns from all partitions of a response. Both run Python code per partition,
+and per batch only if it is compressed or large.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from roster.wire.columns import layout as at
+from roster.wire.columns import decode_layout as at
 from roster.wire.compression import Compression, decompress
 from roster.wire.errors import WireError
 
 MAX_ROWS = 1 << 16
 MAX_BYTES = 16 << 20
-"""A record batch ends at so many rows, or bytes of batches unless one alone has more."""
+"""Limit of an Arrow record batch, in rows and in bytes of Kafka's batches; a larger single batch exceeds it."""
 
 _INT32_MAX = 2**31 - 1
 _LEAST_RECORD = 7
@@ -31,10 +31,10 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 class Kernel(Protocol):
-    """The loops of `roster.wire.columns.kernel`, compiled or not."""
+    """The loops of `roster.wire.columns.decode_kernel`, compiled or as plain Python."""
 
     def scan(self, *arguments: Any) -> int:
-        """Walk batches."""
+        """Read batch headers."""
         ...
 
     def fill(self, *arguments: Any) -> int:
@@ -43,7 +43,7 @@ class Kernel(Protocol):
 
 
 class Unreadable(NamedTuple):
-    """A batch whose records cannot be read, though its CRC is right: which it is, why, and its bytes in the log."""
+    """A batch whose records cannot be read although its CRC is right: its offsets, the reason, and its bytes."""
 
     topic: str
     partition: int
@@ -73,18 +73,18 @@ def refuse(batch: Unreadable) -> None:
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction of a Fetch response: a producer's records from `first_offset` on, up to its marker."""
+    """An aborted transaction in a Fetch response: a producer's records from `first_offset` up to its marker."""
 
     producer_id: int
     first_offset: int
 
 
 class Scanned(NamedTuple):
-    """Batches of one partition with wanted records, and how far the walk came.
+    """Batches of one partition with requested records, and the progress of the scan.
 
-    `table` has a row of `layout.BATCH_FIELDS` numbers for each batch. `next_offset` is the offset behind the last batch
-    seen (at most one past `stop` is looked at), -1 when not one whole batch was there. `leader_epoch` is that of
-    the last batch seen before `stop`, -1 for none.
+    `table` has a row of `layout.BATCH_FIELDS` numbers for each batch. `next_offset`: the offset after the last batch
+    read (at most one batch after `stop` is read), -1 if there was no whole batch. `leader_epoch`: of the last batch
+    read before `stop`, -1 for none.
     """
 
     table: Any
@@ -101,11 +101,11 @@ def scan(
     source: int = 0,
     aborted: Sequence[Aborted] | None = None,
 ) -> Scanned:
-    """Walk the batches of one partition in `data[begin:end]`, an array of bytes, up to a last one that is cut off.
+    """Scan the batches of one partition in `data[begin:end]`, an array of bytes; the last one may be cut off.
 
-    Records of offsets from `wanted[0]` up to before `wanted[1]` are kept; `source` is kept with them. With `aborted`
-    (also an empty one) only those of committed transactions are visible, as with `read_committed`.
-    Raises WireError for a CRC that does not match, an older message format, and headers no batch can have.
+    Records with offsets from `wanted[0]` up to before `wanted[1]` are kept, and `source` with them. With `aborted`
+    (even if empty) only records of committed transactions are visible, as with `read_committed`.
+    Raises WireError for a wrong CRC, an older message format, and invalid batch headers.
     """
     ordered = sorted(aborted or (), key=lambda transaction: transaction.first_offset)
     producers = np.array([transaction.producer_id for transaction in ordered], np.int64)
@@ -135,7 +135,7 @@ def _error(code: int, detail: int) -> str:
 
 
 def _check_crcs(data: Any, table: Any) -> None:
-    """Check the CRCs of the batches that were too large for the loop to do so."""
+    """Check the CRCs of the batches that are too large for the loop."""
     value = google_crc32c.value
     unchecked = table[table[:, at.UNCHECKED] >= 0]
     for pos, end in unchecked[:, [at.UNCHECKED, at.END]].tolist():
@@ -145,9 +145,9 @@ def _check_crcs(data: Any, table: Any) -> None:
 
 
 class RecordColumns:
-    """Record batches of scanned partitions, with the columns of Spark's Kafka source.
+    """Arrow record batches of scanned partitions, with the columns of Spark's Kafka source.
 
-    `partitions[source]` is the topic and number of the partition that was scanned with that `source`.
+    `partitions[source]`: topic and number of the partition that was scanned with this `source`.
     """
 
     def __init__(
@@ -164,15 +164,15 @@ class RecordColumns:
         self._topic_of = np.array([topics.index(topic) for topic, _ in partitions], np.int32)
         self._number_of = np.array([number for _, number in partitions], np.int32)
         self._topic: pa.Array | None = None
-        """The column of a record batch whose rows are of one topic, as long as any was."""
+        """Column for record batches with rows of one topic; as long as the longest so far."""
 
     def batches(
         self, data: Any, tables: Sequence[Any], on_unreadable: Callable[[Unreadable], None] = refuse
     ) -> Iterator[pa.RecordBatch]:
         """Yield record batches of at least one row; `tables` are those of partitions scanned in `data`.
 
-        Each batch with records that cannot be read is given to `on_unreadable`, and left out if that returns. Of one
-        with so many records that some are in an earlier record batch these stay.
+        `on_unreadable` is called with each batch whose records cannot be read; if it returns, the batch is left out,
+        except records of it that were already yielded.
         """
         if not tables:
             return
@@ -216,7 +216,7 @@ class RecordColumns:
                 upto = len(table)
 
     def _filled(self, data: Any, table: Any, out: _Outputs, state: Any) -> pa.RecordBatch | None:
-        """Return as many rows as the outputs have room for, None for none. Raises _BadBatchError."""
+        """Return as many rows as the outputs have room for, None if there are none. Raises _BadBatchError."""
         state[at.AT_ROW :] = 0
         table[:, at.ROWS] = 0
         outcome = self._kernel.fill(
@@ -231,7 +231,7 @@ class RecordColumns:
         return None
 
     def _batch(self, out: _Outputs, state: Any, table: Any) -> pa.RecordBatch:
-        """The rows written, as a record batch."""
+        """Return the written rows as a record batch."""
         rows = int(state[at.AT_ROW])
         per_batch = table[:, at.ROWS]
         numbers = self._number_of[table[:, at.SOURCE]]
@@ -258,7 +258,7 @@ class RecordColumns:
 
 
 class _BadBatchError(Exception):
-    """The batch with this number in the table cannot be read."""
+    """A batch cannot be read; the error has its number in the table."""
 
     def __init__(self, index: int, problem: str) -> None:
         super().__init__(problem)
@@ -266,7 +266,7 @@ class _BadBatchError(Exception):
 
 
 class _Run(NamedTuple):
-    """Batches that fit into a record batch together: bytes, a table with positions in them, numbers of its rows."""
+    """Batches that fit into one record batch: their bytes, a table with positions in them, the numbers of its rows."""
 
     data: Any
     table: Any
@@ -274,7 +274,7 @@ class _Run(NamedTuple):
 
 
 def _runs(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterator[_Run]:
-    """Cut a table; one without compression is not copied."""
+    """Divide a table into runs; without compression, nothing is copied."""
     if (table[:, at.ATTRIBUTES] & 7).any():
         yield from _expanded(data, table, told)
         return
@@ -287,9 +287,9 @@ def _runs(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterator[_
 
 
 def _expanded(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterator[_Run]:
-    """Cut a table so that no more is expanded than a run and the batch behind it, or a larger batch.
+    """Divide a table into runs so that only one run and the next batch, or one larger batch, is decompressed at a time.
 
-    Batches that cannot be expanded are told, when those before them have been yielded.
+    `told` is called with batches that cannot be decompressed, after those before them have been yielded.
     """
     numbers: list[int] = []
     bodies: list[Any] = []
@@ -314,7 +314,7 @@ def _expanded(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterat
 
 
 def _bodies(data: Any, table: Any) -> Iterator[Any]:
-    """The records of each batch, expanded; the error of one that cannot be."""
+    """Yield the decompressed records of each batch, or the error of one that cannot be decompressed."""
     view = memoryview(data)
     codecs = (table[:, at.ATTRIBUTES] & 7).tolist()
     for codec, pos, end in zip(codecs, table[:, at.POS].tolist(), table[:, at.END].tolist(), strict=True):
@@ -333,7 +333,7 @@ def _joined(table: Any, numbers: list[int], bodies: list[Any]) -> _Run:
 
 
 class _Outputs:
-    """Buffers of one record batch. Pages of theirs that stay unused are never touched, and so cost no memory."""
+    """Buffers of one record batch. Their unused pages are never touched, so they cost no memory."""
 
     def __init__(self, rows: int, room: int, headers: bool) -> None:
         header_room = room if headers else 0
@@ -349,7 +349,7 @@ class _Outputs:
         self.arrays = (self.offsets, self.timestamps, *binaries, *names, *self.datas.arrays)
 
     def headers(self, rows: int, state: Any, table: Any) -> pa.Array:
-        """The column of headers. Raises _BadBatchError."""
+        """Return the column of headers. Raises _BadBatchError."""
         count = int(state[at.AT_HEADER])
         names = self.names.array(count, 0, pa.string())
         if not _is_text(names):
@@ -374,7 +374,7 @@ def _is_text(names: pa.Array) -> bool:
 
 
 def _first_no_text(names: pa.Array) -> int:
-    """Return the number of the first of the names, of which one is not UTF-8, that is not."""
+    """Return the number of the first name that is not UTF-8; there must be one."""
     first, behind = 0, len(names)
     while behind - first > 1:
         middle = (first + behind) // 2
@@ -386,7 +386,7 @@ def _first_no_text(names: pa.Array) -> int:
 
 
 def _untouched(count: int, kind: Any) -> Any:
-    """Return an array of any numbers. The pages of a large one are new, as those of freed memory were touched."""
+    """Return an uninitialised array; a large one has new pages, as those of freed memory were touched."""
     size = count * np.dtype(kind).itemsize
     return np.frombuffer(mmap(-1, size), kind) if size > MAX_BYTES else np.empty(count, kind)
 
@@ -402,7 +402,7 @@ class _Binary:
         self.arrays = (self.ends, self.bytes, self.bits)
 
     def array(self, rows: int, nulls: int, kind: Any = None) -> pa.Array:
-        """The first `rows` values."""
+        """Return the first `rows` values."""
         bits = pa.py_buffer(self.bits[: (rows + 7) // 8]) if nulls else None
         ends = self.ends[: rows + 1]
         buffers = [bits, pa.py_buffer(ends), pa.py_buffer(self.bytes[: ends[-1]])]

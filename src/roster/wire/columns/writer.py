@@ -1,8 +1,8 @@
-"""From Arrow columns to record batches (format v2), partition by partition.
+"""Encodes Arrow columns as record batches (format v2), partition by partition.
 
 `Encoder` chooses partitions as Kafka's Java client does (the key's murmur2 hash; rows without a key fill one partition
-after the other) and encodes the rows of each in compiled code; Python is spent per batch. A `Body` becomes a batch with
-`framed`, when the producer's id and the sequence number are known: both lie below the CRC.
+after the other) and encodes the rows of each in compiled code; Python code runs per batch. `framed` makes a batch of a
+`Body` when the producer's id and the sequence number are known, since the CRC covers both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LENGTH_END = 12
 
 
 class EncodeKernel(Protocol):
-    """The loops of `roster.wire.columns.encode_kernel`, compiled or not."""
+    """The loops of `roster.wire.columns.encode_kernel`, compiled or as plain Python."""
 
     def place(self, *arguments: Any) -> int:
         """Choose partitions."""
@@ -41,7 +41,7 @@ class EncodeKernel(Protocol):
 
 
 class Body(NamedTuple):
-    """A batch's records, compressed as a whole if at all; timestamps in wall-clock ms."""
+    """The records of a batch, perhaps compressed; timestamps are wall-clock ms."""
 
     records: int
     data: bytes
@@ -51,7 +51,7 @@ class Body(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the batch."""
+        """Size of the batch in bytes."""
         return HEADER_SIZE + len(self.data)
 
 
@@ -63,7 +63,7 @@ def framed(
     *,
     transactional: bool = False,
 ) -> bytes:
-    """Return the whole batch, with offset 0 as producers send it."""
+    """Return the whole batch, with offset 0, as producers send it."""
     attributes = body.compression | _TRANSACTIONAL * transactional
     times = (body.base_timestamp, body.max_timestamp)
     covered = (
@@ -75,7 +75,7 @@ def framed(
 
 
 def halves(body: Body) -> tuple[Body, Body]:
-    """Return a body of several records as two, for a broker that found the batch too large."""
+    """Split a body of several records in two, for a broker that refused the batch as too large."""
     records = read_batch(framed(body))
     middle = len(records) // 2
     first, second = (
@@ -110,11 +110,11 @@ class Encoder:
         first_partition: int = 0,
         sticky_bytes: int | None = None,
     ) -> None:
-        """`batch_bytes` bounds a batch's records before compression, except a larger single one.
+        """`batch_bytes` limits the records of a batch before compression; a larger single record exceeds it.
 
-        Rows without a key begin at `first_partition`, which should differ from one task to the next, and go on to the
-        next partition after `sticky_bytes` (None: `batch_bytes`), as KIP-794 has it. Records stay as they are if
-        compression does not make them smaller, or so small that readers refuse to expand them.
+        Rows without a key start at `first_partition`, which should differ between tasks, and change to the next
+        partition after `sticky_bytes` (None: `batch_bytes`), as in KIP-794. Records are not compressed if that does not
+        make them smaller, or makes them so small that readers would refuse to decompress them.
         """
         self._sticky_bytes = batch_bytes if sticky_bytes is None else sticky_bytes
         self._kernel, self._partitions = kernel, partitions
@@ -123,11 +123,11 @@ class Encoder:
         self._sticky[at.STICKY] = (first_partition - 1) % partitions
 
     def encode(self, rows: pa.RecordBatch, timestamps: Any) -> Iterator[Placed]:
-        """Yield batches with all rows; of one partition in the order of the rows.
+        """Yield batches with all rows; those of a partition are in the order of the rows.
 
-        `rows` has the columns value, and maybe key (strings or binary), partition (int; null: chosen here) and headers
-        (list of struct of name and binary). `timestamps` is an int64 array of wall-clock ms. Raises WireError for a
-        partition that the topic does not have, and for a header without a name.
+        `rows` has the column value, and optionally key (strings or binary), partition (int; null: chosen here) and
+        headers (list of struct of name and binary). `timestamps` is an int64 array of wall-clock ms. Raises WireError
+        for a partition that the topic does not have, and for a header without a name.
         """
         count = rows.num_rows
         columns = _columns(rows)
@@ -162,7 +162,7 @@ class Encoder:
 
 
 def expanded(body: Body) -> bytes:
-    """Return the records of a body as they are behind compression."""
+    """Return the decompressed records of a body."""
     return decompress(body.compression, body.data)
 
 
@@ -170,7 +170,7 @@ _NO_ENDS, _NO_BYTES = np.zeros(1, np.int32), np.zeros(0, np.uint8)
 
 
 def _columns(rows: pa.RecordBatch) -> tuple[Any, ...]:
-    """Return the arguments that both loops take for the columns."""
+    """Return the arguments of both loops for the columns."""
     names = rows.schema.names
     key = _binary(rows.column("key")) if "key" in names else _nothing(rows.num_rows)
     value = _binary(rows.column("value"))
@@ -182,12 +182,12 @@ def _columns(rows: pa.RecordBatch) -> tuple[Any, ...]:
 
 
 def _nothing(rows: int) -> tuple[Any, Any, Any]:
-    """A column of nulls."""
+    """Return a column of nulls."""
     return np.zeros(rows + 1, np.int32), _NO_BYTES, np.zeros(rows, np.uint8)
 
 
 def _binary(column: pa.Array) -> tuple[Any, Any, Any]:
-    """Ends, bytes and validity of a column of strings or bytes."""
+    """Return ends, bytes and validity of a column of strings or bytes."""
     if pa.types.is_null(column.type):
         return _nothing(len(column))
     if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
@@ -219,7 +219,7 @@ def _headers(column: pa.Array) -> tuple[Any, ...]:
 
 
 def _given(rows: pa.RecordBatch) -> Any:
-    """The partitions that rows name, -1 where they name none."""
+    """Return the partitions that the rows name, -1 where they name none."""
     if "partition" not in rows.schema.names:
         return np.full(rows.num_rows, -1, np.int32)
     column = rows.column("partition").cast(pa.int32())

@@ -1,8 +1,8 @@
-"""An assignment that says why there is none: what a leader of Roster sends when it cannot compute one.
+"""The empty assignment that a Roster leader sends, with the reason, if it cannot compute one.
 
 SyncGroup has no field for an error of the leader. So every member gets an empty assignment whose user data is
-`FAILURE_MAGIC` followed by the reason in UTF-8. Roster's coordinator and members know it; for any other client it is an
-empty assignment.
+`FAILURE_MAGIC` followed by the reason in UTF-8. Roster's coordinator and members recognise it; for any other client it
+is an empty assignment.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from roster.wire.consumer.messages import Assignment, decode_assignment, encode_
 from roster.wire.errors import WireError
 
 FAILURE_MAGIC = b"\xffroster-assignment-failure\x00"
-"""Starts with a byte that no UTF-8 text starts with, and that no plausible count starts with."""
+"""Its first byte is the first byte of no UTF-8 text and of no plausible count."""
 MAX_FAILURE_BYTES = 4096
 
 
@@ -22,7 +22,7 @@ def failure_assignment(reason: str) -> bytes:
 
 
 def failure_reason(assignment: bytes) -> str | None:
-    """Return the reason that an assignment gives for there being none; None for any other one."""
+    """Return the reason in such an assignment; None for any other assignment."""
     if FAILURE_MAGIC not in assignment:
         return None
     try:

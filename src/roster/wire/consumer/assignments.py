@@ -28,10 +28,10 @@ def encode_assignments(
     version: int = 0,
     user_data: Sequence[bytes | None] | None = None,
 ) -> list[bytes]:
-    """One assignment per member; `owner` is [partitions] member index or -1, `first` the flat start of each topic.
+    """Return one assignment per member, with topics and partitions ascending.
 
-    Every assignment lists its topics and their partitions ascending. user_data: [members], None where null. Raises
-    ValueError if a member's list outgrows int32.
+    owner: [partitions] member index or -1. first: flat number of each topic's partition 0. user_data: [members], None
+    where null. Raises ValueError if a member's list exceeds int32.
     """
     order = np.argsort(owner.astype(np.uint16) if member_count < 0xFFFF else owner, kind="stable")
     owned = int(np.count_nonzero(owner >= 0))
@@ -63,7 +63,7 @@ def encode_assignments(
     entry_at = np.cumsum(entry_size) - entry_size + (entry_member + 1) * head_size + entry_member * len(tail)
     length = name_length[entry_topic]
     int16[entry_at] = length
-    for w in range(len(words)):  # whole words spill over the name's end, onto bytes that are written after them
+    for w in range(len(words)):  # whole words overwrite bytes after the name, which are written later
         reach = slice(None) if int(name_length.min()) > w * WORD else length > w * WORD
         word[entry_at[reach] + 2 + w * WORD] = words[w, entry_topic[reach]]
     count_at = entry_at + 2 + length

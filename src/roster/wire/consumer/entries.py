@@ -1,7 +1,7 @@
 """Lists of topics and partitions in many byte strings at once, read as columns.
 
-Lists of unknown length are read in lock-step: one numpy step reads the next entry of every member, and when few members
-are left the rest is read one by one. Every count and length is checked against the bytes that remain first.
+Lists of unknown length are read in lock-step: one numpy step reads the next entry of every member. When few members are
+left, the rest is read one by one. Every count and length is first compared with the remaining bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _int32 = Struct(">i")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedPartitions:
-    """Rows of topic-partition lists: `member[i]` lists partition `number[i]` of topic `topic[i]`."""
+    """Rows of topic-partition lists: in row i, `member[i]` lists partition `number[i]` of topic `topic[i]`."""
 
     member: Int32
     topic: Int32
@@ -41,17 +41,16 @@ class Entries:
     number_count: Int64
 
     def where(self, keep: Bool) -> Entries:
-        """The entries for which `keep` is True."""
+        """Return the entries where `keep` is True."""
         return Entries(
             self.row[keep], self.name[keep], self.name_length[keep], self.numbers[keep], self.number_count[keep]
         )
 
 
 def read_lists(buffer: WordBuffer, start: Int64, end: Int64, *, with_numbers: bool) -> tuple[Entries, Int64]:
-    """Read one list per row, of names or of names with partition numbers; (entries, position after each list).
+    """Read one list per row, of names or of names with partition numbers; return entries and the position after each.
 
-    The list of row i starts at `start[i]` with its count and must end by `end[i]`; the position is -1 where it does
-    not.
+    The list of row i starts at `start[i]` with its count and must end by `end[i]`; if it does not, its position is -1.
     """
     fixed = 6 if with_numbers else 2
     rows = len(start)
@@ -101,7 +100,7 @@ def read_lists(buffer: WordBuffer, start: Int64, end: Int64, *, with_numbers: bo
 def _read_one_by_one(
     data: bytes, rows: Int64, counts: Int64, positions: Int64, limits: Int64, after: Int64, *, with_numbers: bool
 ) -> tuple[Int64, Int64, Int64, Int64, Int64]:
-    """Read the lists of few rows entry by entry; writes `after` for those that are intact."""
+    """Read the lists of a few rows entry by entry; write `after` for those that are intact."""
     found: list[tuple[int, int, int, int, int]] = []
     count = 0
     for row, left, begin, limit in zip(*(a.tolist() for a in (rows, counts, positions, limits)), strict=True):

@@ -1,14 +1,14 @@
 """User data of the assignors that balance lag, in Roster's own layout, big-endian.
 
     magic      4 bytes  "RLAG"
-    version    int16    1; a higher one has more fields before the rest, which begins where `length` says
+    version    int16    1; a higher version has more fields before the rest
     length     int16    bytes from the magic to the rest: 13
     flags      int8     bit 0: settling, the member joins because it has just given up partitions
-    capacity   int32    how many plain members it counts for, at least 1
-    rest                what the plain assignor sends: sticky's or cooperative-sticky's user data
+    capacity   int32    how many members with capacity 1 it counts for, at least 1
+    rest                the user data of sticky or cooperative-sticky
 
-Read as sticky's user data the magic is a count of over a billion topics, so neither can be taken for the other. Bytes
-without a sound header are all rest, of a member with capacity 1.
+As sticky's user data, the magic would be a count of over a billion topics, so the two formats cannot be confused. Bytes
+without a valid header are all rest, from a member with capacity 1.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SETTLING = 1
 
 
 def encode_lag_user_data(rest: bytes | None, *, capacity: int, settling: bool) -> bytes:
-    """Put the header in front of a plain assignor's user data; capacity is brought into 1..2^20."""
+    """Put the header in front of a sticky assignor's user data; capacity is clamped to 1..2^20."""
     capacity = min(max(capacity, 1), MAX_CAPACITY)
     return _HEADER.pack(MAGIC, VERSION, _HEADER.size, _SETTLING * settling, capacity) + (rest or b"")
 
 
 def split_lag_user_data(user_data: Sequence[bytes | None]) -> tuple[list[bytes | None], Int32, bool]:
-    """(the rest per member, [members] capacity, whether any member is settling). Never raises."""
+    """Return the rest per member, [members] capacity, and whether any member is settling. Never raises."""
     rests: list[bytes | None] = []
     capacity = np.ones(len(user_data), dtype=np.int32)
     settling = False

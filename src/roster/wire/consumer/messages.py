@@ -1,6 +1,6 @@
 """Subscription and Assignment v0-v3: the metadata of JoinGroup and the assignment of SyncGroup.
 
-An int16 version stands in front. As in Kafka's own reader, a version above 3 reads as 3 and bytes behind the end are
+Both begin with an int16 version. As in Kafka's own reader, a version above 3 is read as 3 and additional bytes are
 ignored, so that newer clients can add fields; a negative version is refused. Source: ConsumerProtocolSubscription and
 ConsumerProtocolAssignment (Kafka), KIP-429 (owned partitions), KIP-792 (generation), KIP-881 (rack).
 """
@@ -58,12 +58,12 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
 
 
 def flat(topics: Iterable[TopicPartitions]) -> list[TopicPartition]:
-    """The partitions of `topics` one by one, in the order they stand."""
+    """Return the partitions of `topics` in their order."""
     return [TopicPartition(entry.topic, partition) for entry in topics for partition in entry.partitions]
 
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
-    """Write a subscription with topics and owned partitions sorted, and an empty rack as none."""
+    """Encode a subscription, with topics and owned partitions sorted, and an empty rack as null."""
     try:
         ordered = Subscription(
             topics=sorted(subscription.topics),
@@ -73,12 +73,12 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
             rack_id=subscription.rack_id or None,
         )
     except (AttributeError, TypeError):
-        ordered = subscription  # what cannot be sorted cannot be encoded either, and the encoder says why
+        ordered = subscription  # values that cannot be sorted cannot be encoded; the encoder raises the error
     return _with_version(ordered, version)
 
 
 def decode_subscription(data: Buffer) -> Subscription:
-    """Read a subscription of any version."""
+    """Decode a subscription of any version."""
     subscription = _any_version(Subscription, data)
     if subscription.rack_id == "":
         subscription.rack_id = None
@@ -86,17 +86,17 @@ def decode_subscription(data: Buffer) -> Subscription:
 
 
 def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
-    """Write an assignment, topics in the order given."""
+    """Encode an assignment, with topics in the given order."""
     return _with_version(assignment, version)
 
 
 def decode_assignment(data: Buffer) -> Assignment:
-    """Read an assignment of any version."""
+    """Decode an assignment of any version."""
     return _any_version(Assignment, data)
 
 
 def version_of(data: Buffer) -> int:
-    """The version a subscription or assignment says it has."""
+    """Return the version in front of a subscription or assignment."""
     if len(data) < _PREFIX.size:
         raise WireError(f"consumer protocol: version: needs {_PREFIX.size} bytes, there are {len(data)}")
     version: int = _PREFIX.unpack_from(data)[0]

@@ -3,7 +3,7 @@
     Subscription   int16 version · topics [string] · user data bytes? · v1+ owned [topic string, [int32]]
                    · v2+ generation int32 · v3+ rack string?
 
-Non-flexible, big-endian; a version above 3 reads as 3 and its tail is ignored (Kafka's ConsumerProtocolSubscription).
+Non-flexible, big-endian; a version above 3 is read as 3 without its additional bytes (ConsumerProtocolSubscription).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from roster.wire.consumer.messages import HIGHEST_VERSION
 from roster.wire.consumer.topic_index import TopicIndex, WordBuffer
 
 _WINDOWS = (16, 64, 1024)
-"""Prefix lengths that group identical topic lists, one per pass; what is left, and lists that are mostly distinct, are
+"""Prefix lengths that group identical topic lists, one per pass. The remaining lists, and mostly distinct ones, are
 decoded one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubscriptionColumns:
-    """Subscriptions of a group as columns, members in the order given, topics as indices into the names given.
+    """Subscriptions of a group as columns, with members in the given order and topics as indices into the given names.
 
-    sections: distinct topic lists as topic indices, unknown topics left out; section_of: [members] which one was sent.
+    sections: distinct topic lists as topic indices, without unknown topics. section_of: [members] index of its list.
     user_data: per member, None where null.
-    owned: entries of the v1+ field; generation: [members] the v2+ field, -1 if absent.
-    racks: per member the v3 field, None if absent or empty.
-    readable: [members] False where the bytes are no subscription; such a member has no topics and owns nothing here.
+    owned: entries of the v1+ field. generation: [members] the v2+ field, -1 if absent.
+    racks: the v3 field of each member, None if absent or empty.
+    readable: [members] False if the subscription cannot be decoded; the member then has no topics and no partitions.
     """
 
     sections: list[Int32]
@@ -46,7 +46,7 @@ class SubscriptionColumns:
 
 
 def decode_subscriptions(subscriptions: Sequence[bytes], names: TopicIndex) -> SubscriptionColumns:
-    """Decode the subscriptions of a group's members. Never raises: invalid ones are marked not `readable`."""
+    """Decode the subscriptions of a group's members. Never raises; invalid ones are not `readable`."""
     buffer = WordBuffer(subscriptions)
     size = np.fromiter(map(len, subscriptions), dtype=np.int64, count=len(subscriptions))
     end = np.cumsum(size)
@@ -80,11 +80,10 @@ def decode_subscriptions(subscriptions: Sequence[bytes], names: TopicIndex) -> S
 def _topic_sections(
     subscriptions: Sequence[bytes], readable: Bool, buffer: WordBuffer, start: Int64, end: Int64, names: TopicIndex
 ) -> tuple[list[Int32], Int32, Int64]:
-    """Distinct topic lists, which one each member has, and the position after it (-1 if broken). List 0 is the empty
-    one.
+    """Return distinct topic lists, each member's list, and the position after it (-1 if invalid). List 0 is empty.
 
-    Members mostly send the same lists: of the members whose lists start alike one is read, and the bytes of its list
-    are looked for in the others; what does not match is read in the next round.
+    Most members send the same list. Of members whose lists have the same prefix, one list is decoded, and its bytes are
+    compared with the others; those that differ are read in the next round.
     """
     sections: list[Int32] = [np.zeros(0, dtype=np.int32)]
     section_of, after = [0] * len(start), [-1] * len(start)
@@ -125,7 +124,7 @@ def _topic_sections(
 
 
 def _user_data(buffer: WordBuffer, at: Int64, end: Int64) -> tuple[list[bytes | None], Int64]:
-    """The user data that stands at `at`, None where it is null, and the position after it; -1 where it is broken."""
+    """Return the user data at `at`, None where it is null, and the position after it, -1 where it is invalid."""
     user_data: list[bytes | None] = [None] * len(at)
     intact = np.flatnonzero((at >= 0) & (at + 4 <= end))
     length = np.maximum(buffer.int32[at[intact]].astype(np.int64), -1)
@@ -140,7 +139,7 @@ def _user_data(buffer: WordBuffer, at: Int64, end: Int64) -> tuple[list[bytes | 
 
 
 def _tails(buffer: WordBuffer, version: Int64, position: Int64, end: Int64) -> tuple[Int32, list[str | None]]:
-    """Generations and racks, what follows the owned partitions; sets the position to -1 where they are broken."""
+    """Return the generations and racks after the owned partitions; set the position to -1 where they are invalid."""
     generation = np.full(len(version), NO_GENERATION, dtype=np.int32)
     racks: list[str | None] = [None] * len(version)
     position[(position >= 0) & (position + 4 * (version >= 2) + 2 * (version >= 3) > end)] = -1

@@ -1,4 +1,4 @@
-"""Index of topic names: looks up thousands of names inside a byte buffer at once, as machine words in a hash table."""
+"""Index of topic names: a hash table of machine words that looks up thousands of names in a byte buffer at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ WORD = 8
 """Bytes compared, hashed and written at once."""
 
 _CHUNK = 1 << 16
-"""Topic names looked up at once; bounds the memory that hostile lists of names can ask for."""
+"""Topic names looked up at once; limits the memory that malicious lists of names can take."""
 
 
 class WordBuffer:
-    """Bytes that can be read as integers at any position, aligned or not, many positions at once."""
+    """Bytes that can be read as integers at many positions at once, aligned or not."""
 
     def __init__(self, parts: Iterable[bytes]) -> None:
         self.data = b"".join((*parts, bytes(WORD)))  # padded, so that the last bytes can be read as a word too

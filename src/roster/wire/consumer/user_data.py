@@ -24,7 +24,7 @@ _STRAY = b"\x00\x01"
 
 
 def decode_sticky_user_data(user_data: Sequence[bytes | None], names: TopicIndex) -> tuple[ListedPartitions, Int32]:
-    """Decode claims and generations ([members], -1 for V0) from sticky user data; null or invalid claims nothing."""
+    """Decode claims and generations ([members], -1 for V0) from sticky user data; null or invalid has no claims."""
     present = [m for m, data in enumerate(user_data) if data]
     chosen = [without_stray_prefix(user_data[m] or b"") for m in present]
     buffer = WordBuffer(chosen)
@@ -40,10 +40,9 @@ def decode_sticky_user_data(user_data: Sequence[bytes | None], names: TopicIndex
 
 
 def without_stray_prefix(user_data: bytes) -> bytes:
-    """Return sticky user data without the int16 1 that kafka-python 3 puts in front, which Java and aiokafka cannot
-    read.
+    """Return sticky user data without the leading int16 1 of kafka-python 3, which Java and aiokafka cannot read.
 
-    Read as the plain form, such data would begin with a topic whose name is empty or starts with NUL, which is illegal.
+    In Kafka's format, such data would begin with a topic whose name is empty or starts with NUL, which is illegal.
     """
     if user_data.startswith(_STRAY) and len(user_data) >= 10 and (user_data[4:6] == b"\x00\x00" or user_data[6] == 0):
         return user_data[2:]
@@ -51,7 +50,7 @@ def without_stray_prefix(user_data: bytes) -> bytes:
 
 
 def is_sticky_user_data(user_data: bytes) -> bool:
-    """True if this begins with the sticky assignor's list of partitions; a generation may follow (V1)."""
+    """Return True for the sticky assignor's list of partitions, perhaps followed by a generation (V1)."""
     buffer = WordBuffer([user_data])
     _, after = read_lists(buffer, np.zeros(1, dtype=np.int64), np.array([len(user_data)]), with_numbers=True)
     return int(after[0]) >= 0

@@ -1,4 +1,4 @@
-"""Every request and response Roster speaks, one class each for all its versions."""
+"""Every request and response that Roster supports; one class covers all versions."""
 
 from typing import TYPE_CHECKING
 

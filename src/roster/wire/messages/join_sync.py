@@ -112,7 +112,7 @@ class SyncGroupResponse(Message, key=ApiKey.SYNC_GROUP, versions="0-5", flexible
 
 
 class HeartbeatRequest(Message, key=ApiKey.HEARTBEAT, versions="0-4", flexible="4+"):
-    """Still here."""
+    """Renews the session of a member."""
 
     group_id: str = string()
     generation_id: int = int32()

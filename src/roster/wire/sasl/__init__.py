@@ -1,7 +1,7 @@
-"""SASL mechanisms as state machines of bytes, without I/O and without chance: nonces are passed in.
+"""SASL mechanisms as state machines on bytes, without I/O and randomness: nonces are arguments.
 
-Of the client each has `first()`, its initial response, and `answer(challenge)`, the reply to a message of the server,
-None once the exchange is complete. `ScramServer` and `read_plain` are the server's side.
+The client's side of a mechanism has `first()`, the initial response, and `answer(challenge)`, the reply to a message of
+the server, None once the exchange is complete. `ScramServer` and `read_plain` are the server's side.
 """
 
 from roster.wire.sasl.bearer import Bearer

@@ -17,10 +17,10 @@ _TOKEN = re.compile(r"[-A-Za-z0-9._~+/]+=*")
 
 @dataclass(slots=True)
 class Bearer:
-    """The exchange that presents `token`; `extensions` travel beside it.
+    """The exchange that presents `token`, with `extensions`.
 
     Raises:
-        SaslError: the token or an extension has characters that cannot travel.
+        SaslError: the token or an extension has illegal characters.
 
     """
 
@@ -42,7 +42,7 @@ class Bearer:
         return f"n,,{_SEPARATOR}{body}{_SEPARATOR}".encode()
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Take the server's message: nothing if it accepts, else JSON, which is to be answered with one 0x01."""
+        """Handle the server's message: empty if it accepts, else JSON, which is answered with 0x01."""
         if not challenge:
             return None
         if self._refusal:
@@ -51,13 +51,13 @@ class Bearer:
         return _SEPARATOR.encode()
 
     def finish(self) -> None:
-        """Raise SaslError if the server had refused the token."""
+        """Raise SaslError if the server has refused the token."""
         if self._refusal:
             raise SaslError(self._refusal)
 
     @property
     def refusal(self) -> str:
-        """What the server said about the token; empty if nothing."""
+        """The server's message about the token, "" if none."""
         return self._refusal
 
 

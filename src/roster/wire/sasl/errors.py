@@ -1,4 +1,4 @@
-"""The one error of a SASL exchange."""
+"""The error of a SASL exchange."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from roster._errors import RosterError
 
 
 class SaslError(RosterError):
-    """The server refused the credentials, or its messages are not those of the mechanism; holds no secret."""
+    """The server refused the credentials or broke the protocol of the mechanism; the message has no secrets."""

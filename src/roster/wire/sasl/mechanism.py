@@ -1,4 +1,4 @@
-"""The interface that the mechanisms have in common."""
+"""The interface of the client's side of a mechanism."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Mechanism(Protocol):
     def answer(self, challenge: bytes) -> bytes | None:
         """Return the reply to a message of the server, or None when there is nothing more to send.
 
-        Raises SaslError if the server refuses, or cannot be trusted.
+        Raises SaslError if the server refuses the login or cannot be trusted.
         """
 
     def finish(self) -> None:
-        """Check that the exchange is complete; SaslError if the server ended it early."""
+        """Check that the exchange is complete. Raises SaslError if the server ended it early."""

@@ -1,4 +1,4 @@
-"""PLAIN (RFC 4616): user name and password in one message, so only over TLS."""
+"""PLAIN (RFC 4616): user name and password in one message, so it needs TLS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Plain:
     """The exchange of one user; `authzid` is the identity to act as, empty for the user's own.
 
     Raises:
-        SaslError: a part holds U+0000, which separates the parts.
+        SaslError: a part contains U+0000, which separates the parts.
 
     """
 
@@ -28,7 +28,7 @@ class Plain:
         return "\0".join(parts).encode()
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Take the server's message, which says nothing."""
+        """Accept the server's message, which is empty."""
         if challenge:
             raise SaslError("the server answered PLAIN with a challenge, which the mechanism does not have")
         return None

@@ -1,7 +1,7 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without channel binding, as Kafka has them.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without channel binding, as in Kafka.
 
-User name and password are taken as their UTF-8 bytes: Apache Kafka does not apply SASLprep when it stores or checks
-them, so a client that did could not use a password that SASLprep changes.
+User name and password are used as their UTF-8 bytes. Apache Kafka does not apply SASLprep when it stores or checks
+them, so a client that applied it could not log in with a password that SASLprep changes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _State(Enum):
 class Scram:
     """One exchange.
 
-    `nonce` is printable ASCII without commas that was never used before, of at least 16 random bytes.
+    `nonce`: printable ASCII without commas, made of at least 16 random bytes, never used before.
 
     Raises:
         SaslError: the mechanism or the nonce is not valid.
@@ -72,7 +72,7 @@ class Scram:
         return (GS2_HEADER + self._first_bare).encode()
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return the client-final message for the server-first one, None for a server-final one that is right."""
+        """Return the client-final message for the server-first one, None for a correct server-final one."""
         if self._state is _State.FIRST_SENT:
             return self._final(challenge)
         if self._state is _State.FINAL_SENT:

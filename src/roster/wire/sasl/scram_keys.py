@@ -1,4 +1,4 @@
-"""The arithmetic of SCRAM (RFC 5802, 3) that client and server share."""
+"""The computations of SCRAM (RFC 5802, 3) for both client and server."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from roster.wire.sasl.errors import SaslError
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISM_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-"""In requests about credentials (KIP-554)."""
+"""Numbers of the mechanisms in requests about credentials (KIP-554)."""
 SALT_BYTES = 24
 DEFAULT_ITERATIONS = 8_192
 MOST_STORED_ITERATIONS = 16_384
-"""Apache Kafka's limit of what may be set; logins with PLAIN compute as many."""
+"""Apache Kafka's limit for stored credentials; a login with PLAIN computes as many iterations."""
 LEAST_ITERATIONS = 4096
 MOST_ITERATIONS = 1_000_000
-"""Fewer make a password easy to guess (RFC 7677), more are an attack on the time of who computes them."""
+"""Fewer iterations make a password easy to guess (RFC 7677); more would let a server waste a client's CPU time."""
 GS2_HEADER = "n,,"
 """No channel binding, no other identity to act as."""
 PRINTABLE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
-"""What a nonce may be: printable ASCII without commas."""
+"""Legal nonces: printable ASCII without commas."""
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return PBKDF2 of a password, which takes milliseconds; the interpreter's lock is free meanwhile."""
+    """Return PBKDF2 of a password; takes milliseconds, without the interpreter's lock."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
@@ -43,7 +43,7 @@ def server_key(mechanism: str, salted: bytes) -> bytes:
 
 
 def stored_key(mechanism: str, key: bytes) -> bytes:
-    """Return the hash of the client key, with which a server checks a client without being able to act as one."""
+    """Return the hash of the client key; a server can check a client with it, but cannot act as the client."""
     return hashlib.new(HASHES[mechanism], key).digest()
 
 
@@ -75,10 +75,10 @@ def xor(left: bytes, right: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server keeps of a password; `repr` shows none of it.
+    """A server's data about a password; `repr` shows none of it.
 
     Raises:
-        SaslError: the mechanism is none of SCRAM's, or a value has the wrong size.
+        SaslError: the mechanism is not a SCRAM mechanism, or a value has the wrong size.
 
     """
 
@@ -99,7 +99,7 @@ class ScramCredential:
 
     @classmethod
     def of_salted(cls, mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-        """Return the credential of a salted password, as AlterUserScramCredentials brings it."""
+        """Return the credential of a salted password, as in AlterUserScramCredentials."""
         if mechanism not in HASHES:
             raise SaslError(f"no SCRAM mechanism {mechanism!r}")
         stored = stored_key(mechanism, client_key(mechanism, salted))
@@ -109,12 +109,12 @@ class ScramCredential:
     def of_password(
         cls, mechanism: str, password: str, salt: bytes, iterations: int = LEAST_ITERATIONS
     ) -> ScramCredential:
-        """Return the credential of a password; `salt` is random and new."""
+        """Return the credential of a password; `salt` must be random and new."""
         if mechanism not in HASHES:
             raise SaslError(f"no SCRAM mechanism {mechanism!r}")
         return cls.of_salted(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
 
     def is_of(self, password: str) -> bool:
-        """Return True if this is the credential of a password; takes milliseconds."""
+        """Return True if the credential belongs to a password; takes milliseconds."""
         salted = salted_password(self.mechanism, password, self.salt, self.iterations)
         return hmac.compare_digest(stored_key(self.mechanism, client_key(self.mechanism, salted)), self.stored_key)

@@ -1,4 +1,4 @@
-"""The server's side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without I/O and without chance."""
+"""The server's side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without I/O and randomness."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from roster.wire.sasl.scram_keys import ScramCredential
 
 _FIRST = re.compile(r"n,(?:a=([^,]*))?,(n=([^,]+),r=([^,]+)(?:,.*)?)", re.DOTALL)
-"""GS2 header without channel binding, then user name and nonce; extensions behind them are ignored."""
+"""GS2 header without channel binding, then user name and nonce; extensions after them are ignored."""
 _FINAL = re.compile(r"(c=([^,]*),r=([^,]*)(?:,.*)?),p=([^,]*)", re.DOTALL)
 
 
@@ -25,8 +25,8 @@ _FINAL = re.compile(r"(c=([^,]*),r=([^,]*)(?:,.*)?),p=([^,]*)", re.DOTALL)
 class ScramServer:
     """One exchange: `first` takes the client-first message and `final` the client-final one.
 
-    `nonce` is printable ASCII without commas that was never used before, of at least 16 random bytes. `find` returns
-    the credential of a user, None for one that does not exist.
+    `nonce`: printable ASCII without commas, made of at least 16 random bytes, never used before. `find` returns the
+    credential of a user, None for an unknown user.
     """
 
     find: Callable[[str], ScramCredential | None] = field(repr=False)
@@ -41,7 +41,7 @@ class ScramServer:
         """Return the server-first message.
 
         Raises:
-            SaslError: the message is not one of SCRAM, or there is no such user.
+            SaslError: the message is not a SCRAM message, or the user is unknown.
 
         """
         found = _FIRST.fullmatch(text_of(message, "client"))
@@ -64,10 +64,10 @@ class ScramServer:
         return reply.encode()
 
     def final(self, message: bytes) -> bytes:
-        """Return the server-final message once the client has proved that it knows the password.
+        """Return the server-final message if the client's proof is correct.
 
         Raises:
-            SaslError: it has not, or the message is not one of SCRAM.
+            SaslError: the proof is wrong, or the message is not a SCRAM message.
 
         """
         found = _FINAL.fullmatch(text_of(message, "client"))
@@ -93,7 +93,7 @@ def read_plain(message: bytes) -> tuple[str, str]:
     """Return user name and password of a PLAIN message (RFC 4616).
 
     Raises:
-        SaslError: it is not one, or asks to act as another user.
+        SaslError: the message is malformed, or the client wants to act as another user.
 
     """
     parts = text_of(message, "client").split("\0")

@@ -1,10 +1,10 @@
-"""AssignmentInfo v5: the user data of an assignment in a group of tasks, from the leader to a member.
+"""AssignmentInfo v5: user data of an assignment in a group that runs tasks, from the leader to a member.
 
     version int32 · latest supported version int32 · active [task] · standby [task] · by host [HostInfo, [task]]
     · error code int32
 
 All big-endian, in the document's layout (KIP-429 part II); see `roster.wire.streams.subscription_info` for the values.
-The table by host is the same for every member, so its bytes are made once.
+The table by host is the same for every member, so it is encoded only once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAST_HOST = 2 + 4 + 4
 class HostTasks:
     """Tasks by host, as columns: row i is task `subtopology[i]`_`partition[i]`.
 
-    first: [hosts + 1] where the rows of each host begin, and where the last ones end.
+    first: [hosts + 1] first row of each host, and the number of rows.
     """
 
     hosts: Sequence[HostInfo]
@@ -60,7 +60,7 @@ class HostTasks:
 
     @cached_property
     def encoded(self) -> bytes:
-        """The bytes of the table. Raises WireError for a host without a name."""
+        """Return the bytes of the table. Raises WireError for a host without a name."""
         parts = [int32(len(self.hosts), "partitions_by_host")]
         for host, (a, b) in zip(self.hosts, pairwise(self.first), strict=True):
             if not host.host:
@@ -74,10 +74,10 @@ class HostTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AssignmentInfo:
-    """The tasks a member is to run and to replicate, and what every host has.
+    """The tasks that a member runs and replicates, and the tasks of every host.
 
-    version: version of the encoding. commonly_supported: the highest version that the whole group speaks (the
-    document's LatestSupportedVersionId). active: the tasks to run. standby: those to replicate, each once.
+    version: version of the encoding. commonly_supported: the highest version that the whole group supports (the
+    document's LatestSupportedVersionId). active: the tasks to run. standby: the tasks to replicate, each once.
     tasks_by_host: the document's PartitionsByHost. error: an `AssignorErrorCode`.
     """
 
@@ -90,7 +90,7 @@ class AssignmentInfo:
 
 
 def decode_assignment_info(data: Buffer) -> AssignmentInfo:
-    """Decode v5; raises WireError naming the field for anything else."""
+    """Decode v5. Raises WireError that names the invalid field."""
     cursor = Cursor(data, "AssignmentInfo")
     version = _checked(cursor.int32("version"))
     cursor.message = f"AssignmentInfo v{version}"
@@ -112,7 +112,7 @@ def decode_assignment_info(data: Buffer) -> AssignmentInfo:
 
 
 def encode_assignment_info(info: AssignmentInfo) -> bytes:
-    """Encode; raises WireError naming the field that cannot be."""
+    """Encode. Raises WireError that names the field that cannot be encoded."""
     message = f"AssignmentInfo v{_checked(info.version)}"
     try:
         return b"".join(

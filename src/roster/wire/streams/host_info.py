@@ -12,7 +12,7 @@ MOST_PORT = 65_535
 
 
 class HostInfo(NamedTuple):
-    """Address at which a process answers queries; as text `host:port`, an IPv6 host in brackets."""
+    """Address at which a process answers queries; its text is `host:port`, with an IPv6 host in brackets."""
 
     host: str
     port: int
@@ -22,7 +22,7 @@ class HostInfo(NamedTuple):
 
 
 def parse_host(text: str, where: str) -> HostInfo:
-    """Read `host:port`; raises WireError for text without a host or without a port from 0 to 65535."""
+    """Parse `host:port`. Raises WireError for text without a host or without a port from 0 to 65535."""
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -32,10 +32,10 @@ def parse_host(text: str, where: str) -> HostInfo:
 
 
 def read_host(cursor: Cursor, field: str) -> HostInfo:
-    """Read Java's text and an int32."""
+    """Read a host: Java's `utf` and an int32."""
     return HostInfo(cursor.utf(f"{field}.host"), cursor.int32(f"{field}.port"))
 
 
 def host_bytes(host: HostInfo, field: str) -> bytes:
-    """Java's text and an int32."""
+    """Encode a host: Java's `utf` and an int32."""
     return utf(host.host, f"{field}.host") + int32(host.port, f"{field}.port of {host.host}")

@@ -1,7 +1,7 @@
 """Values in the encoding of Java's DataInput and DataOutput, for formats that message tables cannot describe.
 
-Integers are big-endian. `utf` is Java's text: a uint16 length in bytes, then each UTF-16 unit on its own in UTF-8's
-form, and NUL as two bytes. Lists of numbers are read and written as numpy columns. Source: java.io.DataInput.
+Integers are big-endian. `utf` is Java's modified UTF-8: a uint16 length in bytes, then each UTF-16 unit encoded by
+itself, and NUL as two bytes. Lists of numbers are read and written as numpy columns. Source: java.io.DataInput.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _INT32 = Packing(">i")
 _UINT16 = Packing(">H")
 
 MOST_TEXT = 0xFFFF
-"""Bytes of `utf`."""
+"""Maximum size of `utf` in bytes."""
 
 _FOUR_BYTE_FORMS = bytes(range(0xF0, 0x100))
 
 
 class Cursor:
-    """Reads values in order; raises WireError naming the field where the bytes end too early."""
+    """Reads values in order. Raises WireError that names the field if the bytes end too early."""
 
     def __init__(self, data: Buffer, message: str) -> None:
         self.data = bytes(data)
@@ -36,7 +36,7 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Bytes not read yet."""
+        """Number of bytes not read yet."""
         return len(self.data) - self.at
 
     def where(self, field: str) -> str:
@@ -69,14 +69,14 @@ class Cursor:
         return units.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
     def count(self, field: str, least: int) -> int:
-        """Read a number of elements of at least that many bytes each; checked against the bytes left."""
+        """Read a count of elements of at least `least` bytes each; checked against the remaining bytes."""
         count = self.int32(field)
         if not 0 <= count <= self.left // least:
             raise bad_count(self.where(field), count, self.left, least)
         return count
 
     def rows(self, field: str, row: np.dtype[np.void]) -> npt.NDArray[Any]:
-        """Rows of constant size behind their int32 count, as a view of the bytes."""
+        """Read rows of constant size after their int32 count, as a view of the bytes."""
         count = self.count(field, row.itemsize)
         self.at += count * row.itemsize
         return np.frombuffer(self.data, row, count, self.at - count * row.itemsize)
@@ -110,7 +110,7 @@ def utf(text: str, where: str) -> bytes:
 
 
 def rows(columns: tuple[npt.NDArray[Any], ...], row: np.dtype[np.void]) -> bytes:
-    """Columns as rows of constant size behind their int32 count."""
+    """Encode columns as rows of constant size after their int32 count."""
     table = np.empty(len(columns[0]), row)
     for name, column in zip(row.names or (), columns, strict=True):
         table[name] = column

@@ -1,20 +1,19 @@
-"""SubscriptionInfo v5: a task group member's process and tasks, as the user data of its subscription.
+"""SubscriptionInfo v5: a member's process and tasks, as user data of its subscription in a group that runs tasks.
 
     version int32 · latest supported version int32 · process uuid · [task, gap int32] · end point HostInfo
 
     task   sub-topology int32, partition int32        [..]      int32 count, then as many
     uuid   two int64, most significant first          HostInfo  host text, port int32; none is an empty host, port -1
 
-All big-endian; the layout is the document's (KIP-429 part II). What Kafka Streams numbers 1 to 4 has no gaps, and its 5
-is another layout: none of these is read, as its members are in groups of their own protocol.
+All big-endian; the layout is the document's (KIP-429 part II). Versions 1 to 4 of Kafka Streams have no gaps, and its
+version 5 is another layout. None of these is read, since its members are in groups with a protocol of their own.
 
-A gap is the sum over a task's stores of log end - restored offset, the largest int32 standing for all that is larger; 0
-for an active task, so RUNNING is written as 0 and who runs a task is seen in the partitions its member owns; STATELESS
-(-1) for a task without a store, which only the member that runs it names. A task that is not named has the whole log as
-its gap.
+A gap is the sum of (log end - restored offset) over a task's stores, at most the largest int32. RUNNING is written as
+0; which member runs a task follows from the partitions it owns. STATELESS (-1) is for a task without a store, and only
+the member that runs it names it. The gap of a task that is not named is the whole log.
 
-A process that counts for several threads adds its capacity int32 and the four bytes `RCAP`, in which no message without
-them ends. The document has no field for it.
+A process with several threads adds its capacity as int32 and the four bytes `RCAP`; no other message ends with these
+bytes. The document has no field for the capacity.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from roster.wire.streams.host_info import MOST_PORT, NO_PORT, HostInfo, host_byt
 from roster.wire.streams.java_data import Cursor, int32, rows
 
 EARLIEST_VERSION = LATEST_VERSION = 5
-"""Versions that are read and written; of a later one, the two versions in front."""
+"""Versions that are read and written. Of later ones, only the two version numbers at the beginning are read."""
 MOST_GAP = 2**31 - 1
 """The largest gap; larger ones are written as this."""
 
@@ -47,7 +46,7 @@ TASK_GAP = np.dtype([*TASK.descr, ("gap", ">i4")])
 class AssignorErrorCode(IntEnum):
     """The error codes of AssignmentInfo (Kafka's AssignorError); fields hold plain ints.
 
-    VERSION_PROBING is what Kafka's members once noted for themselves; no leader sends it.
+    VERSION_PROBING was used within Kafka's members; no leader sends it.
     """
 
     NONE = 0
@@ -59,11 +58,11 @@ class AssignorErrorCode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SubscriptionInfo:
-    """A member's tasks, for its process: members of one process have the same `process_id` (16 bytes).
+    """The tasks of a member; members of one process have the same `process_id` (16 bytes).
 
-    version: version of the encoding. latest_supported: the highest version its sender supports. user_endpoint:
-    `host:port` where the process answers queries, None if it does not. capacity: threads (cores) that the member counts
-    for, from 1 to 2^20.
+    version: version of the encoding. latest_supported: the highest version that the sender supports. user_endpoint:
+    `host:port` at which the process answers queries, None if it does not. capacity: number of threads (cores) of the
+    member, from 1 to 2^20.
     """
 
     version: int
@@ -75,18 +74,18 @@ class SubscriptionInfo:
 
     @classmethod
     def empty(cls, version: int, latest_supported: int | None = None) -> SubscriptionInfo:
-        """Return the info of a process of which only the versions are known."""
+        """Return an info with only the versions known."""
         latest = version if latest_supported is None else latest_supported
         return cls(version=version, latest_supported=latest, process_id=bytes(16), tasks=TaskLags.of({}))
 
     @property
     def future(self) -> bool:
-        """True for a member of a later release, of which only the two versions could be read."""
+        """True for a member of a later release; only its two version numbers could be read."""
         return self.version > LATEST_VERSION
 
 
 def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
-    """Decode v5; of a later version only the two versions. Raises WireError for anything else."""
+    """Decode v5, or only the two version numbers of a later version. Raises WireError for other data."""
     body, capacity = _split_capacity(bytes(data))
     cursor = Cursor(body, "SubscriptionInfo")
     version = cursor.int32("version")
@@ -113,7 +112,7 @@ def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
 
 
 def encode_subscription_info(info: SubscriptionInfo) -> bytes:
-    """Encode; RUNNING is written as 0. Raises WireError naming the field that cannot be."""
+    """Encode, with RUNNING as 0. Raises WireError that names the field that cannot be encoded."""
     version = info.version
     if not EARLIEST_VERSION <= version <= LATEST_VERSION:
         raise WireError(f"SubscriptionInfo: version: {version}, there is {LATEST_VERSION}")

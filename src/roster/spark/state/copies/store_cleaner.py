@@ -6,14 +6,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from roster._clock import wall_ms
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.state.tasks.processing import Place
+from roster.spark.jobs.spark_jobs import SparkJobs
+from roster.spark.state.tasks.place import Place
 from roster.spark.state.tasks.stores import process_id
+from roster.spark.state_options import State
 from roster.state.cleaning import clean, give_up, keep, sizes, task_name
 
 log = logging.getLogger(__name__)
@@ -129,6 +132,16 @@ class StoreCleaner:
                 field="State.max_bytes",
                 fix="Raise it, or add applications or hosts that take a part of the tasks",
             )
+
+
+Cleaning = Callable[[], None]
+"""Cleans an application's stores if it is time; raises as `StoreCleaner.take`."""
+
+
+def cleaning(keeper: Keeper, state: State, places: Sequence[Place], jobs: SparkJobs) -> Cleaning:
+    """Return what cleans the stores at these places on all hosts."""
+    cleaner = StoreCleaner(keeper, state.cleanup_delay_ms / 1000, state.max_bytes, is_local=jobs.is_local)
+    return lambda: cleaner.take(lambda wanted: jobs.on_each_host(partial(clean_host, places, wanted)))
 
 
 def _texts(tasks: Collection[TaskId]) -> frozenset[str]:

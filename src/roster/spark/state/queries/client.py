@@ -1,4 +1,4 @@
-"""Asks another application of the group for entries of its stores, over HTTP; see `state_server` for the other end."""
+"""Asks another application of the group for entries of its stores, over HTTP; see `server` for the other end."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.state.changelogs import Changelog
-from roster.spark.state.copies.restoring import Copies
+from roster.spark.state.copies.restore_schedule import Copies
 from roster.spark.state.queries.store_reads import Reads, Wanted
 from roster.spark.state.store_targets import CommittedAttempt
 from roster.state.entries import Read, Span

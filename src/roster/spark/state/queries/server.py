@@ -26,6 +26,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -51,6 +52,8 @@ _MOST_LIMIT = 1_000_000
 _MOST_FIELDS = 20_000
 _IDLE = 30.0
 """Seconds that a connection may be idle."""
+_LONGEST_CLOSE = 0.1
+"""Seconds until the server sees that it is to end."""
 
 Query = dict[str, list[str]]
 
@@ -284,7 +287,8 @@ class StateServer:
                 field="State.application_server",
                 fix="Name a host of this machine and a free port",
             ) from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="roster-state-server", daemon=True)
+        serve = partial(self._server.serve_forever, _LONGEST_CLOSE)
+        self._thread = threading.Thread(target=serve, name="roster-state-server", daemon=True)
         self._thread.start()
 
     @property

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -21,8 +22,10 @@ from roster._errors import one_line
 from roster.model.tasks import TaskId
 from roster.spark.state.copies.preferred_locations import Cluster
 from roster.spark.state.store_targets import CommittedAttempt
-from roster.spark.state.tasks.processing import Place
+from roster.spark.state.tasks.place import Place
+from roster.state.definition import Definition
 from roster.state.entries import Entries, Read, Span
+from roster.state.evolution import seen_as
 from roster.state.pending import WithChanges
 from roster.state.store import Snapshot, StateError, StoreMissingError
 
@@ -55,10 +58,14 @@ Reads: TypeAlias = Callable[[Span, Sequence[Wanted]], Iterable[Outcome]]
 
 @dataclass(frozen=True)
 class ReadsHere:
-    """Reads the stores of one changelog on this host; can be pickled."""
+    """Reads the stores of one changelog on this host, as the pipeline's definition has them; can be pickled."""
 
     place: Place
-    entries: Entries
+    definition: Definition
+
+    @cached_property
+    def _entries(self) -> Entries:
+        return self.definition.entries()
 
     def __call__(self, span: Span, wanted: Iterable[Wanted]) -> Iterator[Outcome]:
         """Yield the entries of each task's store."""
@@ -74,7 +81,7 @@ class ReadsHere:
             try:
                 with self._snapshot(path, wanted) as snapshot:
                     if snapshot is not None:
-                        return self.entries.read(snapshot, span)
+                        return self._entries.read(seen_as(self.definition, snapshot), span)
             except StoreMissingError:
                 break
         if wanted.reached:

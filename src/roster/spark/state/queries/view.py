@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from roster.model import Address
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.state.copies.restoring import Copies
+from roster.spark.state.copies.restore_schedule import Copies
 from roster.spark.state.queries.local_state import Found, LocalState
 from roster.state.definition import Definition
 from roster.state.entries import QueryError, Row, Span, behind, parsed

@@ -15,7 +15,8 @@ from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.state.tasks.processing import LONGEST_BEHIND, Fetch, Place, StoreTarget, catch_up, on_sound
+from roster.spark.state.tasks.catch_up import LONGEST_BEHIND, Fetch, StoreTarget, catch_up
+from roster.spark.state.tasks.place import Place, on_sound
 from roster.state.store import StateError
 from roster.state.store_files import unusable
 

@@ -14,7 +14,7 @@ from roster.spark.state.tasks.other_stream import OtherSide
 from roster.spark.state.tasks.processing import Operator
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.table_join import Rows
-from roster.state.definition import Definition
+from roster.state.definition import Definition, Migrate
 from roster.state.store import NoState
 
 
@@ -30,7 +30,7 @@ class LateRows:
 class OperatorNode:
     """A stateful operator with the steps after it, the columns of its input rows, and its store's name.
 
-    in_order_of: column of times that a batch's results are sorted by, None: unsorted.
+    in_order_of: column of times that a batch's results are sorted by, None: unsorted. migrate: of its definition.
     """
 
     operator: Operator
@@ -39,6 +39,7 @@ class OperatorNode:
     late: LateRows | None = None
     other: OtherSide | None = None
     in_order_of: str | None = None
+    migrate: Migrate = None
 
     @property
     def has_timers(self) -> bool:
@@ -66,7 +67,7 @@ class SubtopologyPlan:
         """Definition of each store's entries, by the store's name."""
         names = [node.store for node in self.nodes]
         return {
-            node.store: definition_of(node.operator, node.columns).among(self.subtopology.number, names)
+            node.store: definition_of(node.operator, node.columns, node.migrate).among(self.subtopology.number, names)
             for node in self.nodes
         }
 
@@ -94,8 +95,9 @@ class SubtopologyPlan:
         return tuple(topic for topic in self.subtopology.sources if topic not in others)
 
 
-def definition_of(operator: Operator, columns: pa.Schema) -> Definition:
+def definition_of(operator: Operator, columns: pa.Schema, migrate: Migrate = None) -> Definition:
     """Return the definition of the operator's state, for rows with these columns."""
     has_variables = getattr(operator, "has_variables", False)
     keys, layout = operator.key_columns(columns), operator.layout(columns)
-    return Definition.of(operator.kept, keys, layout, has_variables=has_variables, sides=sides_of(operator, columns))
+    sides = sides_of(operator, columns)
+    return Definition.of(operator.kept, keys, layout, has_variables=has_variables, sides=sides, migrate=migrate)

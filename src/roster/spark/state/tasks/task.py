@@ -17,7 +17,9 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
-from roster.spark.state.tasks.processing import Place, Report, StoreTarget, combined, new_token, on_sound, process_batch
+from roster.spark.state.tasks.catch_up import StoreTarget
+from roster.spark.state.tasks.place import Place, on_sound
+from roster.spark.state.tasks.processing import Report, combined, new_token, process_batch
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
 from roster.spark.state.tasks.result_records import as_records
 from roster.spark.state.tasks.stores import Restored, RestoreJob, process_id, restore_copy, stores_found
@@ -26,6 +28,7 @@ from roster.spark.state.tasks.table_join import TableSide, through_tables
 from roster.spark.tasks.missing_values import Look
 from roster.spark.tasks.reader import PartitionTask, ReaderConfig, ReadError, ReadTask, read_splits
 from roster.spark.tasks.write.task import conformed
+from roster.spark.tasks.write.updates import retracted
 from roster.state.definition import Definition, OtherDefinitionError
 from roster.state.store import NoState
 from roster.state.stream_join import in_columns
@@ -61,10 +64,10 @@ def is_record(rows: pa.RecordBatch) -> bool:
 
 def refused(store: str, group: str, partition: int, problem: object) -> PipelineError:
     """Return the exception for a group's store with state that the pipeline cannot use."""
+    general = f"Go on with the pipeline that wrote it, use another group, or begin anew: `roster state reset {group}`"
+    fix = problem.fix if isinstance(problem, OtherDefinitionError) else ""
     return PipelineError(
-        f"{store!r} of the group {group!r}, partition {partition}: {problem}",
-        field=STORE,
-        fix=f"Go on with the pipeline that wrote it, use another group, or begin anew: `roster state reset {group}`",
+        f"{store!r} of the group {group!r}, partition {partition}: {problem}", field=STORE, fix=fix or general
     )
 
 
@@ -163,7 +166,7 @@ class StatefulTask(PartitionTask):
                 self._warm_up()
             for numbers in self._numbers_by_task(task):
                 try:
-                    look = Look(self._stage_at(numbers).own_sources)
+                    look = Look(self._plan_at(numbers).own_sources)
                     yield from self._process(numbers, look)
                     self._looked(numbers[0], look)
                 except FunctionError as error:
@@ -175,10 +178,11 @@ class StatefulTask(PartitionTask):
                 if self._restore_jobs.done is not None:
                     self._restore_jobs.done.add({copy.changelog: copy})
 
-    def restore_lane(self, task: int) -> Iterator[Restored]:
-        """Restore the copies assigned to an otherwise idle Spark task."""
-        self._note_place(task)
-        yield from self.restore(self._restore_jobs.lanes[task])
+    def restore_lanes(self, tasks: Iterable[int]) -> Iterator[Restored]:
+        """Restore the copies assigned to otherwise idle Spark tasks."""
+        for task in tasks:
+            self._note_place(task)
+            yield from self.restore(self._restore_jobs.lanes[task])
 
     def _note_place(self, task: int) -> None:
         if self._restore_jobs.ran is not None and self._work.places:
@@ -221,13 +225,13 @@ class StatefulTask(PartitionTask):
             targets.setdefault(self._work.task_of(self._splits[number]), []).append(number)
         return list(targets.values())
 
-    def _stage_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
+    def _plan_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
         return self._work.plan_of(self._work.task_of(self._splits[numbers[0]]))
 
     def _process(self, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
         """Process a task's splits: each operator takes the results of the one before."""
         splits, work = [self._splits[number] for number in numbers], self._work
-        task, plan = work.task_of(splits[0]), self._stage_at(numbers)
+        task, plan = work.task_of(splits[0]), self._plan_at(numbers)
         rows = self._own_rows(plan, numbers, look)
         if not plan.nodes:
             yield from self._going_on(rows, plan, look)
@@ -255,9 +259,9 @@ class StatefulTask(PartitionTask):
         if plan.repartition_sink is not None:
             yield from self._going_on(rows, plan, look)
             return
-        for part in self._retracted(update, node):
-            yield from part.to_batches()
         if not target.is_replay:
+            for part in self._retracted(update, node):
+                yield from part.to_batches()
             yield from self._leaving(update.results, plan, look)
 
     def _own_rows(self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
@@ -329,8 +333,12 @@ class StatefulTask(PartitionTask):
                 yield _addressed(*as_records(rows, node.late.keys), topic=node.late.topic)
 
     def _retracted(self, update: Update, node: OperatorNode) -> Iterator[pa.Table]:
-        """Yield tombstones for retracted results, to be sent before the results."""
-        if update.retracted is not None and self._work.output is not None:
+        """Yield what deletes retracted results, to be sent before the results: tombstones, or rows of keys."""
+        if update.retracted is None:
+            return
+        if self._work.output is None:
+            yield retracted(update.retracted, update.results.schema)
+        else:
             keys, _ = as_records(update.retracted, node.operator.result_keys)
             yield _addressed(keys, pa.nulls(len(keys), pa.binary()), topic=self._work.output)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from roster.records.encoding import EncodedBatch, EncodingWriter
 from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
 from roster.records.production import ProducerIdentity
-from roster.records.staging import StagedBatch, StagingWriter
 from roster.spark.tasks.write.task import RESULT, RowFunction, result_row, results_of
 from roster.wire.columns.writer import Body
 from roster.wire.compression import Compression
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
-STAGED = (
+ENCODED = (
     "topic string, partition int, task int, number int, "
     "records int, compression int, base_timestamp long, max_timestamp long, data binary"
 )
 """Columns of a record batch between the two stages, as Spark DDL."""
 _TYPES = [pa.string(), *[pa.int32()] * 5, pa.int64(), pa.int64(), pa.binary()]
-_NAMES = [column.split()[0] for column in STAGED.split(", ")]
+_NAMES = [column.split()[0] for column in ENCODED.split(", ")]
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ORDER = ("topic", "partition", "task", "number")
 
@@ -51,22 +51,22 @@ class ExchangeWriter:
 
     writer: KafkaWriter
     begin: Callable[[], ProducerIdentity]
-    rows: str = STAGED
+    rows: str = ENCODED
 
     def task(self, read: RowFunction | None) -> RowFunction:
         """Return stage 1."""
-        return StageBatches(StagingWriter(self.writer), read)
+        return EncodeBatches(EncodingWriter(self.writer), read)
 
     def write(self, rows: DataFrame) -> list[Any]:
-        """Write the rows of `STAGED`, each partition from one task; return one list of `Written`."""
+        """Write the rows of `ENCODED`, each partition from one task; return one list of `Written`."""
         return [_write_exchanged(rows, replace(self.writer, identity=self.begin()))]
 
 
 @dataclass(frozen=True)
-class StageBatches:
-    """Stage 1: encodes rows into rows of `STAGED`; `read` makes its input from Spark's rows, None: uses those."""
+class EncodeBatches:
+    """Stage 1: encodes rows into rows of `ENCODED`; `read` makes its input from Spark's rows, None: uses those."""
 
-    writer: StagingWriter
+    writer: EncodingWriter
     read: RowFunction | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -123,14 +123,14 @@ class WriteBatches:
         yield result_row(written)
 
 
-def _write_exchanged(staged: DataFrame, writer: KafkaWriter) -> list[Written]:
-    """Write the rows of `STAGED`, each partition from one task, in the order of its rows."""
-    spark = staged.sparkSession
+def _write_exchanged(rows: DataFrame, writer: KafkaWriter) -> list[Written]:
+    """Write the rows of `ENCODED`, each partition from one task, in the order of its rows."""
+    spark = rows.sparkSession
     before = spark.conf.get(_BATCH_BYTES, None)
     spark.conf.set(_BATCH_BYTES, str(writer.memory_bytes))  # else one batch would have 10,000 rows of a megabyte
     try:
         tasks = spark.sparkContext.defaultParallelism
-        sorted_rows = staged.repartition(tasks, "topic", "partition").sortWithinPartitions(*_ORDER)
+        sorted_rows = rows.repartition(tasks, "topic", "partition").sortWithinPartitions(*_ORDER)
         work: Any = WriteBatches(writer)
         written: list[Written] = results_of(sorted_rows.mapInArrow(work, RESULT).collect())
     finally:
@@ -151,7 +151,7 @@ def _again(context: SparkContext, stages: set[int]) -> list[Written]:
     ]
 
 
-def _row(batch: StagedBatch, task: int, number: int) -> pa.RecordBatch:
+def _row(batch: EncodedBatch, task: int, number: int) -> pa.RecordBatch:
     body = batch.body
     values = (batch.topic, batch.partition, task, number, body.records, int(body.compression))
     values_and_data: tuple[Any, ...] = (*values, body.base_timestamp, body.max_timestamp, body.data)

@@ -58,7 +58,7 @@ class ParquetWriter:
     with_footers: bool = False
     value_folders: bool = True
     """True if files lie in folders named by the partition columns' values; table metadata has the values anyway."""
-    stage: str = ""
+    folder: str = ""
     """The commit log's name for the batch's files."""
 
     def open(self) -> ParquetOutput:

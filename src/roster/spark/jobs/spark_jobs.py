@@ -1,0 +1,119 @@
+"""A pipeline's jobs in a Spark session: one job group after another, which can be cancelled and counted."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from roster.spark.errors import PipelineError
+from roster.spark.jobs.slot_probe import task_counts
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+
+
+class SparkJobs:
+    """Runs one pipeline's jobs, those of each batch in a job group of their own."""
+
+    def __init__(self, spark: SparkSession, group: str) -> None:
+        self.spark, self.group = spark, group
+        self.context: SparkContext = spark.sparkContext
+        self._prefix = f"roster-{group}-{uuid.uuid4().hex[:8]}"
+        self._cancels: list[Callable[[], None]] = []
+        self.job_group: str | None = None
+        """The job group under way."""
+
+    @property
+    def cores(self) -> int:
+        """Number of tasks that run at once: Spark's default parallelism."""
+        return self.context.defaultParallelism
+
+    @property
+    def is_local(self) -> bool:
+        """True if executors, and so stores, are on the driver's host."""
+        return (self.context.master or "").startswith("local")
+
+    @contextlib.contextmanager
+    def under(self, suffix: str, description: str) -> Iterator[None]:
+        """Run the calling thread's jobs in a job group of their own, which `cancel` cancels."""
+        context = self.context
+        before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
+        job_group = f"{self._prefix}-{suffix}"
+        context.setJobGroup(job_group, f"{self.group}: {description}", interruptOnCancel=True)
+        self.job_group = job_group
+        try:
+            yield
+        finally:
+            self.job_group = None
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                for name, value in before.items():
+                    context.setLocalProperty(name, value)  # type: ignore[arg-type]
+
+    def collect(self, count: int, work: Callable[[Iterable[int]], Iterable[T]]) -> list[T]:
+        """Run a job of so many tasks, each of which is given its number; return what they yield."""
+        return self.context.parallelize(range(count), count).mapPartitions(work).collect()
+
+    def on_each_host(self, work: Callable[[], T]) -> list[T]:
+        """Run `work` at least once on every executor host; return the results, [] if the job fails."""
+        if self.is_local:
+            return [work()]
+        with self.under("stores", "cleans stores"):
+            try:
+                return self.context.parallelize(range(self.cores), self.cores).map(lambda _: work()).collect()
+            except (PySparkException, Py4JError) as error:
+                log.warning("stores cannot be looked after: %s", str(error).partition("\n")[0])
+                return []
+
+    def when_cancelled(self, cancel: Callable[[], None]) -> None:
+        """Have `cancel` call this too, from any thread."""
+        self._cancels.append(cancel)
+
+    def cancel(self) -> None:
+        """Cancel the jobs under way, and with them their Python workers; from any thread."""
+        for cancel in self._cancels:
+            cancel()
+        job_group = self.job_group
+        if job_group is not None:
+            self.context.cancelJobGroup(job_group)
+
+    def activity(self) -> object:
+        """Return the number of jobs, stages and tasks under way that ended; None between two job groups."""
+        job_group = self.job_group
+        return None if job_group is None else task_counts(self.context, job_group)[0]
+
+
+def check_session(spark: SparkSession) -> None:
+    """Raise PipelineError unless the session is a running classic one."""
+    context: Any = getattr(spark, "_sc", None)
+    if context is None:
+        raise PipelineError(
+            f"{type(spark).__module__}.{type(spark).__name__} is not a classic Spark session",
+            field="spark",
+            fix="Use roster.spark.session(...) or SparkSession.builder with a master, not Spark Connect",
+        )
+    if is_stopped(spark):
+        raise PipelineError(
+            "the Spark session is stopped", field="spark", fix="Start one with roster.spark.session(...)"
+        )
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Return True if a classic session was stopped, or its JVM is gone."""
+    context: Any = getattr(spark, "_sc", None)
+    if context is None:
+        return False
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except (Py4JError, OSError, AttributeError):  # AttributeError: it is being stopped right now
+        return True

@@ -1,0 +1,78 @@
+"""One Spark task for each partition of some logs, with a look at the progress while they run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark import Accumulator, InheritableThread
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from roster.spark.errors import PipelineError, reason_of
+from roster.spark.tasks.accumulators import ByTask
+
+T = TypeVar("T")
+_LOOK = 1.0
+
+
+class StateProgress(NamedTuple):
+    """Progress of an export or an import: log partitions that are done, of how many, and their records."""
+
+    done: int
+    partitions: int
+    records: int
+
+
+def run_job(
+    spark: SparkSession,
+    what: str,
+    count: int,
+    task_of: Callable[[Accumulator[dict[object, int]]], Callable[[Iterable[int]], Iterator[T]]],
+    on_progress: Callable[[StateProgress], None] | None,
+) -> list[T]:
+    """Run `count` tasks by their numbers, and return their results in this order.
+
+    task_of: makes the function of the tasks, which adds {number: records} to the accumulator. Raises PipelineError if
+    a task fails.
+    """
+    if not count:
+        return []
+    context = spark.sparkContext
+    done = context.accumulator({}, ByTask())
+    task, tag = task_of(done), f"roster-{uuid.uuid4().hex}"
+    result: list[list[T]] = []
+    failure: list[BaseException] = []
+
+    def job() -> None:
+        try:
+            context.addJobTag(tag)
+            context.setJobDescription(what)
+            numbers: Any = context.parallelize(range(count), count)
+            result.append(numbers.mapPartitions(task).collect())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = InheritableThread(target=job)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK)
+            _report(on_progress, done.value, count)
+    except BaseException:
+        context.cancelJobsWithTag(tag)
+        thread.join()
+        raise
+    if failure:
+        error = failure[0]
+        if isinstance(error, (PySparkException, Py4JError)):
+            raise PipelineError(f"{what} failed: {reason_of(error)}") from None
+        raise error
+    return result[0]
+
+
+def _report(on_progress: Callable[[StateProgress], None] | None, done: Mapping[object, int], partitions: int) -> None:
+    if on_progress is not None:
+        on_progress(StateProgress(len(done), partitions, sum(done.values())))

@@ -1,0 +1,285 @@
+"""Batches whose tasks have stores: what is prepared, what the tasks do, what is noted afterwards and between them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import Accumulator
+from pyspark.errors import PySparkException
+from typing_extensions import override
+
+from roster.client import ClientError
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.records.produce import WriteError
+from roster.spark.batch import Batch, Restoring
+from roster.spark.driver.runner_protocol import BetweenBatches, Outcome
+from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
+from roster.spark.jobs.runner import Counted, Failed, Splits
+from roster.spark.jobs.spark_jobs import SparkJobs
+from roster.spark.state.copies.preferred_locations import Cluster
+from roster.spark.state.copies.restore_schedule import Copies, deal
+from roster.spark.state.copies.store_cleaner import Cleaning
+from roster.spark.state.definition_check import DefinitionCheck
+from roster.spark.state.joined_batches import TableJoins
+from roster.spark.state.stores import Stores
+from roster.spark.state.tasks.catch_up import StoreTarget
+from roster.spark.state.tasks.other_stream import together
+from roster.spark.state.tasks.processing import Report
+from roster.spark.state.tasks.stores import Restored, RestoreJob, check_state_dir
+from roster.spark.state.tasks.task import STORE, RestoreJobs, StatefulTask
+from roster.spark.tasks.accumulators import ByAttempt, ByTask
+from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.reader import ReaderConfig
+from roster.wire.errors import ErrorCode
+
+log = logging.getLogger(__name__)
+
+_MOST_FENCED = 20
+"""Consecutive batches that may begin elsewhere than where their state ends, before the run fails."""
+
+_SETTLING = 10.0
+"""Seconds to apply the last batch's changes at the end of a run; a store without them reads its changelog later."""
+
+Reports = dict[TaskId, tuple[Report, ...]]
+
+
+class StatefulBatches:
+    """Batches whose tasks have stores."""
+
+    whole_partitions = True
+
+    def __init__(
+        self,
+        jobs: SparkJobs,
+        cluster: Cluster | None,
+        config: ReaderConfig,
+        function: ArrowFunction | None,
+        stores: Stores,
+        joins: Sequence[TableJoins],
+        clean: Cleaning,
+        replayed: Callable[[], Collection[TaskId]],
+    ) -> None:
+        """`stores` are open. cluster: of a session that is not local. joins: of each sub-topology.
+
+        replayed: tasks whose results in the next batch must not be sent.
+
+        Raises PipelineError if the group's state has another definition.
+        """
+        self._jobs, self._cluster, self._config, self._function = jobs, cluster, config, function
+        self._stores, self._joins, self._clean, self._replayed = stores, joins, clean, replayed
+        self._definition_check: DefinitionCheck | None = stores.definition_check(config)
+        self._topology, self._copies = stores.topology, stores.copies
+        self._targets: dict[TaskId, list[StoreTarget]] = {}
+        self.tokens: dict[TaskId, str] = {}
+        """The token of each task in the batch that ran last."""
+        self._fenced = 0
+        self._reports: Accumulator[Reports] = jobs.context.accumulator({}, ByAttempt())
+        self._restored: Accumulator[dict[TopicPartition, Restored]] = jobs.context.accumulator({}, ByTask())
+        self._found: Accumulator[dict[str, dict[TopicPartition, int]]] = jobs.context.accumulator({}, ByTask())
+        self._ran: Accumulator[dict[int, str]] = jobs.context.accumulator({}, ByTask())
+        self._restore_jobs = RestoreJobs(done=self._restored, found=self._found)
+        jobs.when_cancelled(stores.targets.cancel)
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        """Check the state directories, load what a batch needs, and find the stores on the executors' hosts."""
+        check_state_dir(self._stores.options.state.dir, self._jobs.on_each_host)
+        self._found.value, self._restore_jobs = {}, RestoreJobs(found=self._found, ran=self._noting())
+        run()
+        self._copies.found(self._found.value)
+
+    def run(self, batch: Batch, tasks: Splits, write: Callable[[Splits], Outcome]) -> Outcome:
+        """Look up how far each store has to go, deal copies to the batch's tasks, and write it."""
+        self._clean()
+        self._check_once_more()
+        replayed = self._replayed()
+        self._targets = {
+            task: [target._replace(is_replay=task in replayed) for target in targets]
+            for task, targets in self._stores.targets.prepare(batch).items()
+        }
+        for joins in self._joins:
+            joins.begin(batch)
+        task_of = self._topology.task_of
+        tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
+        self._reports.value, self._restored.value = {}, {}
+        jobs, seconds = self._copies.with_batch(self._targets.keys())
+        lanes = deal(jobs, len(tasks), self._jobs.cores)
+        self._restore_jobs = RestoreJobs(lanes, seconds, self._restored, ran=self._noting())
+        began = time.monotonic()
+        try:
+            outcome = write([*tasks, *[()] * (len(lanes) - len(tasks))])
+        except SinkFencedError as error:
+            raise self._moved(error) from None
+        except FunctionError as error:
+            raise with_batch(error, batch) from None
+        except WriteError as error:
+            raise named_change(error, self._reports.value) from None
+        self._fenced = 0
+        self._copies.worked({target.changelog: target.end for targets in self._targets.values() for target in targets})
+        self._stores.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
+        self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
+        self.tokens = tokens_of(self._reports.value)
+        return summed(outcome, self._reports.value, self._copies)
+
+    def _check_once_more(self) -> None:
+        """Check the definition again before the first batch: it may have changed since. Raises PipelineError."""
+        check, self._definition_check = self._definition_check, None
+        if check is not None:
+            check.check()
+
+    def _moved(self, error: SinkFencedError) -> PipelineError:
+        """Return the exception for a batch that does not begin where its state ends: positions are looked up again."""
+        self._fenced += 1
+        if self._fenced < _MOST_FENCED:
+            return error
+        fix = "Use another group, or `roster state reset` to begin without state"
+        return PipelineError(error.problem, field="group", fix=fix)
+
+    def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> StatefulTask:
+        """Return what reads the tasks' splits and processes them with their stores."""
+        jobs, tables = self._restore_jobs, {joins.number: joins.sides() for joins in self._joins}
+        reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed, "tables": tables}
+        return StatefulTask(self._config, tasks, self._topology, self._targets, self._reports, jobs, **reading)
+
+    def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
+        """Run a job of these tasks, on the hosts of their stores if possible."""
+        if self._cluster is None:
+            return self._jobs.collect(len(tasks), work)
+        stores = self._stores_of(tasks)
+        results = self._cluster.placed(range(len(tasks)), stores).mapPartitions(work).collect()
+        if self._jobs.job_group is not None:
+            self._cluster.ran(self._jobs.job_group, stores, self._ran.value)
+        return results
+
+    def _noting(self) -> Accumulator[dict[int, str]] | None:
+        """Return the accumulator of the stores that tasks saw, None if locations do not matter."""
+        self._ran.value = {}
+        return None if self._cluster is None else self._ran
+
+    def _stores_of(self, tasks: Splits) -> list[set[TaskId]]:
+        """Return the tasks whose stores each Spark task uses: tasks of its splits, or of its copies."""
+        lanes = self._restore_jobs.lanes
+        return [
+            {self._topology.task_of(split) for split in splits}
+            or ({job.task for job in lanes[number]} if number < len(lanes) else set())
+            for number, splits in enumerate(tasks)
+        ]
+
+    def restore(self, jobs: Sequence[RestoreJob], seconds: float) -> bool:
+        """Restore copies in a Spark job without a batch; return False if that failed."""
+        lanes = deal(jobs, 0, self._jobs.cores)
+        self._restore_jobs = RestoreJobs(lanes, seconds, ran=self._noting())
+        task = StatefulTask(self._config, [], self._topology, {}, jobs=self._restore_jobs)
+        with self._jobs.under("copies", "keeps copies of state"):
+            try:
+                done = self.collect([()] * len(lanes), task.restore_lanes)
+            except (PySparkException, Py4JError) as error:
+                log.warning("copies of state cannot be worked on: %s", str(error).partition("\n")[0])
+                return False
+        self._copies.done(done)
+        return True
+
+
+class BetweenStatefulBatches(BetweenBatches):
+    """Restores copies and cleans up, and says which partitions wait for their store or run for a timer."""
+
+    def __init__(self, batches: StatefulBatches, stores: Stores, clean: Cleaning) -> None:
+        self._batches, self._stores, self._clean = batches, stores, clean
+
+    @override
+    def took(self, partitions: Collection[TopicPartition]) -> None:
+        self._stores.took(partitions)
+
+    @override
+    def old_members(self) -> int:
+        return self._stores.old_members()
+
+    @override
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        return self._stores.copies.held(partitions)
+
+    @override
+    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
+        return self._stores.wakeups.due(partitions, once=once)
+
+    @override
+    def committed(self, batch: Batch) -> None:
+        self._stores.committed(self._batches.tokens, batch)
+
+    @override
+    def aborted(self, batch: Batch) -> None:
+        self._stores.aborted(batch)
+
+    @override
+    def restore(self, seconds: float) -> bool:
+        self._clean()
+        jobs, seconds = self._stores.copies.between_batches(seconds)
+        return bool(jobs) and self._batches.restore(jobs, seconds)
+
+    @override
+    def settle(self) -> None:
+        try:
+            targets = self._stores.targets.last(self._stores.copies.active())
+            jobs = [RestoreJob(task, target) for task, each in targets.items() for target in each]
+            if jobs and self._batches.restore(jobs, _SETTLING):
+                self._clean()
+        except (ClientError, PipelineError) as error:
+            log.warning("%s", error)
+
+    @override
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._stores.log_ends(partitions)
+
+    @override
+    def restoring(self) -> Mapping[str, Restoring]:
+        return self._stores.copies.restoring()
+
+
+def summed(outcome: Outcome, reports: Reports, copies: Copies) -> Outcome:
+    """Return the outcome of a batch with its tasks' reports and the progress of copies."""
+    last = [attempts[-1] for attempts in reports.values()]
+    return replace(
+        outcome,
+        restored=sum(report.restored for report in last),
+        restored_bytes=sum(report.restored_bytes for report in last),
+        late=sum(report.late for report in last),
+        standby_records=copies.take_records(),
+        restoring=copies.restoring(),
+    )
+
+
+def with_batch(error: FunctionError, batch: Batch) -> PipelineError:
+    """Return the error of a stateful function with its batch added; other errors are returned unchanged."""
+    if error.field == STORE:
+        return PipelineError(error.problem, field=STORE)
+    if error.field == "map_arrow":
+        return error
+    read = sorted((p, span) for p, span in batch.ranges.items() if span.size)
+    spans = ", ".join(f"{p} offsets {span.start} to {span.end - 1}" for p, span in read)
+    problem = f"{error.problem}, batch {batch.number} ({spans or 'no records'})"
+    return FunctionError(problem, field=error.field or "", details=error.details)
+
+
+def named_change(error: WriteError, reports: Reports) -> WriteError | PipelineError:
+    """Return a PipelineError if a change is too large for its changelog, else the error as it is."""
+    refused = re.search(rf"(\S+)-\d+: {ErrorCode.MESSAGE_TOO_LARGE.name}", str(error))
+    changes = [report.large for attempts in reports.values() for report in attempts]
+    large = [each for each in changes if refused is not None and each.endswith(repr(refused[1]))]
+    if not large:
+        return error
+    return PipelineError(
+        f"{large[0]}, which takes fewer ({error.reason})",
+        field="max.message.bytes",
+        fix="Raise it for that topic, or keep less: each entry of a map is a record of its own, a list is one",
+    )
+
+
+def tokens_of(reports: Reports) -> dict[TaskId, str]:
+    """Return the token of each task that only one attempt reported: of two, either may have written the records."""
+    return {task: attempts[0].token for task, attempts in reports.items() if len(attempts) == 1}

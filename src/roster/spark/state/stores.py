@@ -1,0 +1,159 @@
+"""The stores of a stateful pipeline as its driver knows them: topics, how far each has to go, copies and timers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from roster.client import Admin, TaskMember, UnknownGroupError, UnknownTopicError
+from roster.model import Address, TopicPartition, parse_address
+from roster.model.tasks import TaskId
+from roster.spark.batch import Batch
+from roster.spark.errors import PipelineError
+from roster.spark.options import Options
+from roster.spark.sinks.kafka import KafkaSink
+from roster.spark.state.changelogs import Changelog, Changelogs, open_changelog
+from roster.spark.state.copies.restore_schedule import Copies
+from roster.spark.state.definition_check import DefinitionCheck
+from roster.spark.state.membership import task_member
+from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
+from roster.spark.state.store_targets import StoreTargets
+from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.subtopology import SubtopologyPlan
+from roster.spark.state.tasks.task import StoreKind, TopologyPlan
+from roster.spark.state.wakeups import Wakeups
+from roster.spark.tasks.reader import ReaderConfig
+
+_OF_OTHERS = 90.0
+"""Seconds to wait for transactions of others: longer than a producer's usual timeout."""
+
+
+class Stores:
+    """Call `open` first, and `took`, `committed` and `aborted` for what becomes of partitions and batches."""
+
+    topology: TopologyPlan
+    changelogs: Changelogs
+    targets: StoreTargets
+    copies: Copies
+    wakeups: Wakeups
+
+    def __init__(self, options: Options, plans: Sequence[SubtopologyPlan], output: str | None) -> None:
+        """`plans` are in order from source to sink. output: topic of the results, None if they are rows."""
+        self.options, self.plans, self._output = options, tuple(plans), output
+        self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
+        self._admin = self._new_admin()  # connects with the first batch
+        self._check: DefinitionCheck | None = None
+        self.purge = Purge([repartition.topic for repartition in self._repartition], self._admin.delete_records)
+        """Deletes processed records of repartition topics."""
+
+    def _new_admin(self) -> Admin:
+        options = self.options
+        return Admin(
+            options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security
+        )
+
+    def open(self, group: str, sink: KafkaSink) -> None:
+        """Make or check the topics of the stores, and have their records written by `sink`, which is open.
+
+        Raises PipelineError and ClientError.
+        """
+        passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
+        with self._new_admin() as admin:
+            check_all_are_read(admin, group, [source for plan in self.plans for source in plan.subtopology.sources])
+            for plan in self.plans:
+                if plan.repartition_source is not None:
+                    beside = [topic for topic in plan.subtopology.sources if topic != plan.repartition_source.topic]
+                    beside += [table.topic for table in plan.tables]
+                    passed += open_repartition_topic(admin, group, plan.repartition_source, beside)
+                for node in plan.nodes:
+                    changelogs.append(open_changelog(admin, group, plan.subtopology, node.store))
+                    late += [] if node.late is None else self._late_partitions(admin, node.late.topic)
+        self.changelogs = Changelogs(changelogs)
+        self.topology = TopologyPlan(self.plans, self._kinds(), self._output)
+        self.targets = StoreTargets(self._admin, self.changelogs, _OF_OTHERS)
+        self.copies = Copies(self._admin, self.changelogs, self.options.tuning.acceptable_lag)
+        self.wakeups = Wakeups(self.changelogs, timed=self._timed)
+        carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
+        sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed))
+
+    @staticmethod
+    def _late_partitions(admin: Admin, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic for late rows. Raises PipelineError if it does not exist."""
+        try:
+            return [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
+        except UnknownTopicError:
+            fix = f"Create it, for example with `roster topics create {topic}`"
+            raise PipelineError(f"there is no topic {topic!r}", field="late_topic", fix=fix) from None
+
+    def _kinds(self) -> dict[str, StoreKind]:
+        definitions = {name: each for plan in self.plans for name, each in plan.definitions.items()}
+        places = [Place(self.options.state.dir, each.topic, each.topic_id) for each in self.changelogs]
+        return {name: StoreKind(place, each) for (name, each), place in zip(definitions.items(), places, strict=True)}
+
+    @property
+    def _timed(self) -> list[int]:
+        """Sub-topologies whose tasks may run without records; their results as rows would have no position."""
+        timed = [plan.subtopology.number for plan in self.plans if any(node.has_timers for node in plan.nodes)]
+        last = self.plans[-1].subtopology.number
+        return [number for number in timed if self._output is not None or number != last]
+
+    def definition_check(self, config: ReaderConfig) -> DefinitionCheck:
+        """Check the definition of the group's state, and return the check. Raises PipelineError, ClientError,
+        ReadError.
+        """
+        self._check = DefinitionCheck(config, self._admin, self.plans, self.changelogs)
+        self._check.check()
+        return self._check
+
+    def old_members(self) -> int:
+        """Return how many members the group has while its state is to be changed and all of it is an earlier release's.
+
+        Raises PipelineError, ClientError and ReadError.
+        """
+        if self._check is None or not self._check.is_first:
+            return 0
+        try:
+            members = len(self._admin.describe_group(self.options.group).members)
+        except UnknownGroupError:
+            return 0
+        if members:
+            self._check.check()
+        return members if self._check.is_first else 0
+
+    @property
+    def application_server(self) -> Address | None:
+        """Address at which the application answers queries, None if it does not."""
+        address = self.options.state.application_server
+        return None if address is None else parse_address(address)
+
+    def member(self, options: Options) -> TaskMember:
+        """Make the group member of the pipeline."""
+        committed_only = [repartition.topic for repartition in self._repartition]
+        return task_member(
+            options, [plan.subtopology for plan in self.plans], self.copies, committed_only=committed_only
+        )
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log ends, records of open transactions included. Raises ClientError."""
+        return self._admin.end_offsets(partitions)
+
+    def took(self, partitions: Collection[TopicPartition]) -> None:
+        """Record newly assigned partitions, after transactions of their earlier owners have ended."""
+        self.targets.forget(partitions)
+        self.copies.took(partitions)
+        self.wakeups.took(partitions)
+
+    def committed(self, tokens: dict[TaskId, str], batch: Batch) -> None:
+        """Record that a batch was committed, with the token of each task's attempt."""
+        self.targets.committed(tokens, batch)
+        # If two attempts finished, only the changelog tells which changes were committed.
+        self.copies.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in tokens])
+        self.purge.committed(batch.next_offsets)
+
+    def aborted(self, batch: Batch) -> None:
+        """Record that a batch is not committed."""
+        self.targets.forget(batch.ranges)
+        self.copies.doubt(self.changelogs.tasks_of(batch.ranges))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()

@@ -1,0 +1,108 @@
+"""Brings a store up to an offset of its changelog: with its pending changes, the changelog, or from nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from roster._clock import wall_ms
+from roster.model import TopicPartition
+from roster.state.changelog import restore
+from roster.state.store import Position
+
+if TYPE_CHECKING:
+    from roster.state.lmdb_store import LmdbStore
+
+log = logging.getLogger(__name__)
+
+Fetch: TypeAlias = Callable[[TopicPartition, int, int], Iterable[pa.RecordBatch]]
+"""Reads the committed records of a partition from one offset up to before another."""
+
+_OFFSETS_PER_TRANSACTION = 1_000_000
+"""Most changelog offsets to apply in one transaction of the store."""
+_FEWEST_OFFSETS = 20_000
+"""Least changelog offsets to apply in one go."""
+LONGEST_BEHIND = 43_200.0
+"""Seconds after which a store that is behind is rebuilt: compaction may have dropped tombstones that it never saw."""
+
+
+class StoreTarget(NamedTuple):
+    """The state that a task's store must have before a batch, as determined by the driver."""
+
+    changelog: TopicPartition
+    begin: int
+    """First offset of the changelog partition."""
+    end: int
+    """Offset at which the state before the batch ends."""
+    inputs: Mapping[str, int]
+    """Next offset of each input topic that the state covers."""
+    token: str | None
+    """Token of the last committed attempt, if this application made it and has owned the task since; else None."""
+    is_replay: bool = False
+    """True if the sink has the results already and only the state lacks them."""
+
+
+class Applied(NamedTuple):
+    """Result of `catch_up`: the store's changelog offset, records and bytes applied."""
+
+    position: int
+    records: int = 0
+    bytes: int = 0
+
+
+def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float = float("inf")) -> Applied:
+    """Bring the store's values up to the target's end: for restoring, standby copies and commits alike.
+
+    The pending batch is applied if the target's token names it: that is how a batch is committed. The rest is read from
+    the changelog. until: monotonic seconds at which to stop, after at least one record batch, or where records are
+    aborted after as many offsets as there seemed to be time for; the store's position says how far it came.
+    """
+    if store.settle(target.token, Position(target.end, target.inputs)):
+        return Applied(target.end)
+    position = store.position()
+    is_old = position.changelog < target.end and 0 < store.written_at < wall_ms() / 1000 - LONGEST_BEHIND
+    if is_old or not target.begin <= position.changelog <= target.end:
+        # A log that begins later has lost records that the store lacks; one that ends earlier is another log.
+        store.clear()
+        position = Position(target.begin)
+        store.commit([], [], position)
+    size = records = 0
+    began, at = time.monotonic(), position.changelog
+
+    def batches(upto: int) -> Iterable[pa.RecordBatch]:
+        nonlocal size
+        for batch in fetch(target.changelog, at, upto):
+            size += batch.nbytes
+            yield batch
+
+    while at < target.end:
+        # In slices: after a cancellation the next task continues from the last one.
+        now = time.monotonic()
+        upto = min(target.end, at + _offsets_in(until - now, at - position.changelog, now - began))
+        records += restore(store, batches(upto), upto, inputs={}, is_over=lambda: time.monotonic() >= until)
+        at = store.position().changelog
+        if time.monotonic() >= until:
+            break
+    if at == target.end and store.position().inputs != target.inputs:
+        store.commit([], [], Position(at, target.inputs))
+    if records:
+        log.info(
+            "store %s: restored %d changelog records from %d to %d in %.1f s",
+            *(target.changelog, records, position.changelog, at, time.monotonic() - began),
+        )
+    return Applied(at, records, size)
+
+
+def _offsets_in(seconds: float, passed: int, spent: float) -> int:
+    """Return the size of the next slice in offsets, from the offsets passed and the seconds spent so far.
+
+    Aborted records yield no batches between which to check the time, so the slice itself must fit the time.
+    """
+    if seconds == float("inf"):
+        return _OFFSETS_PER_TRANSACTION
+    rate = passed / spent if spent > 0 else 0.0
+    return int(min(max(seconds * rate, _FEWEST_OFFSETS), _OFFSETS_PER_TRANSACTION))

@@ -1,0 +1,102 @@
+"""A task of an import: the files of one partition become records in the driver's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from roster.records.produce import KafkaWriter, WriteError
+from roster.state.saved.folder import Folder, Written
+from roster.state.saved.parts import StoreEntries
+from roster.state.store import StateError
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+_ROWS = 50_000
+_TIME = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class LogFiles:
+    """A partition to write. marks: the store's own entries, the definition among them. files: of its parts.
+
+    records: a file of records that are written as they are, None for a store.
+    """
+
+    topic: str
+    partition: int
+    marks: Mapping[bytes, bytes] = field(default_factory=dict)
+    files: Mapping[str, Written] = field(default_factory=dict)
+    records: Written | None = None
+
+
+class ImportedLog(NamedTuple):
+    """What became of a partition: its records, or a `problem`, after which the transaction must not be committed."""
+
+    records: int = 0
+    problem: str = ""
+
+
+class ImportTask:
+    """Writes partitions by their numbers. done: collects {number: records}.
+
+    A partition's sequence numbers begin at 0 in each attempt, so a second one would pass for the first: it is a
+    problem.
+    """
+
+    def __init__(
+        self,
+        writer: KafkaWriter,
+        logs: Iterable[LogFiles],
+        folder: Folder,
+        done: Accumulator[dict[object, int]] | None = None,
+    ) -> None:
+        self._writer, self._logs, self._folder, self._done = writer, list(logs), folder, done
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[ImportedLog]:
+        """Yield what became of each partition."""
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber():
+            yield ImportedLog(problem="Spark ran a task a second time")
+            return
+        for number in numbers:
+            imported = self._write(self._logs[number])
+            if self._done is not None:
+                self._done.add({number: imported.records})
+            yield imported
+
+    def _write(self, log: LogFiles) -> ImportedLog:
+        output = self._writer.open()
+        try:
+            count = 0
+            for rows in self._rows(log):
+                count += rows.num_rows
+                output.write(rows)
+            written = output.close()
+        except (StateError, WriteError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
+            output.abort()
+            return ImportedLog(problem=f"{log.topic}, partition {log.partition}: {error}")
+        except BaseException:
+            output.abort()
+            raise
+        return ImportedLog(written, "" if written == count else f"{log.topic}: {written} of {count} records written")
+
+    def _rows(self, log: LogFiles) -> Iterator[pa.RecordBatch]:
+        if log.records is not None:
+            table = self._folder.read_table(log.records)
+        else:
+            tables = {part: self._folder.read_table(file) for part, file in log.files.items()}
+            table = StoreEntries.join(log.marks, tables).table()
+            table = table.append_column("timestamp", pa.nulls(len(table), _TIME))
+        for rows in table.to_batches(max_chunksize=_ROWS):
+            address = [
+                pa.array([log.topic] * rows.num_rows, pa.string()),
+                pa.array([log.partition] * rows.num_rows, pa.int32()),
+            ]
+            records = [rows["key"].cast(pa.binary()), rows["value"].cast(pa.binary()), rows["timestamp"]]
+            yield pa.RecordBatch.from_arrays([*address, *records], ["topic", "partition", "key", "value", "timestamp"])

@@ -1,0 +1,188 @@
+"""Names, times and fixed-width rows, as the tables of saved state have them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.state.aggregate import Layout, average, has_of, result_of
+from roster.state.event_time import Times, microseconds
+from roster.state.pieces import as_bytes, cut, gathered, spread
+from roster.state.store import ValueDamagedError
+
+MOMENT = pa.timestamp("us", "UTC")
+_SIGN = np.uint64(1 << 63)
+_DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d{6}))?")
+
+
+class Saved(Protocol):
+    """Makes tables of the entries of one kind of store, and entries of the tables; an entry is a key and a value."""
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        """Return the columns of each part."""
+
+    def tables(self, entries: pa.Table) -> dict[str, pa.Table]:
+        """Return the table of each part that has rows. Raises ValueDamagedError for entries of another kind."""
+
+    def entries(self, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the entries of the tables, which have all rows of their keys."""
+
+
+def duration(text: str) -> int:
+    """Return microseconds of a duration as a definition has it, the text of a timedelta. Raises ValueError."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no duration")
+    days, hours, minutes, seconds, fraction = (int(part or 0) for part in found.groups())
+    return microseconds(timedelta(days, seconds, fraction, 0, minutes, hours))
+
+
+def free_names(wanted: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """Return names for columns beside others: a name that is taken gets underscores."""
+    names: list[str] = []
+    for name in wanted:
+        while name in taken or name in names:
+            name += "_"  # noqa: PLW2901 - that is the new name
+        names.append(name)
+    return names
+
+
+def ordered_times(times: Times) -> Any:
+    """Return `ordered_time` of each time as bytes."""
+    data = np.ascontiguousarray((times.astype(np.int64).view(np.uint64) ^ _SIGN).astype(">u8"))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(data), [None, pa.py_buffer(data)]).cast(
+        pa.large_binary()
+    )
+
+
+def times_at(data: Any, starts: Any) -> Times:
+    """Return the ordered times that begin at these places."""
+    plain: Any = data[starts[:, None] + np.arange(8)].view(">u8").ravel().astype(np.uint64) ^ _SIGN
+    times: Times = plain.view(np.int64)
+    return times
+
+
+def moments(times: Times) -> Any:
+    """Return microseconds since the epoch as timestamps in UTC."""
+    return pa.array(times, pa.int64()).cast(MOMENT)
+
+
+def entry_table(keys: Any, values: Any) -> pa.Table:
+    """Return keys and values as entries; a value of None stands for the empty value of all."""
+    if values is None:
+        values = pa.array([b""], pa.large_binary()).take(pa.array(np.zeros(len(keys), np.int64)))
+    return pa.table([_large(keys), _large(values)], ["key", "value"])
+
+
+def _large(column: Any) -> Any:
+    return column.cast(pa.large_binary())
+
+
+def joined(*parts: Any) -> Any:
+    """Return the parts of each row as one binary value; a part may be bytes, the same for all rows."""
+    columns = [part if isinstance(part, bytes) else _large(part) for part in parts]
+    plain = [pa.scalar(part, pa.large_binary()) if isinstance(part, bytes) else part for part in columns]
+    return pc.binary_join_element_wise(*plain, pa.scalar(b"", pa.large_binary()))
+
+
+class AggregateRows:
+    """Values of aggregates as columns: the results, and for an average also the sum and the count that it is kept as.
+
+    The columns are nullable; a null is an aggregate without a value.
+    """
+
+    def __init__(self, layout: Layout, taken: Sequence[str]) -> None:
+        self.row, self._kinds, self._texts = layout.row, layout.kinds, layout.texts
+        self._names: list[str] = list(layout.aggregates)
+        wanted = [f"{part} of {name}" for name in layout.averages for part in ("sum", "count")]
+        parts = iter(free_names(wanted, [*taken, *self._names]))
+        self._parts = {name: (next(parts), next(parts)) for name in layout.averages}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return [*self._names, *(part for parts in self._parts.values() for part in parts)]
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """Columns by the names of the state's row; the averages themselves are not among them."""
+        found = {name: name for name in self._names if name not in self._parts}
+        for name, (total, count) in self._parts.items():
+            found |= {name: total, f"count of {name}": count}
+        return found
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The columns."""
+        kinds = {column: self._kind(name) for name, column in self.stored.items()}
+        return [pa.field(name, kinds.get(name, pa.float64())) for name in self.names]
+
+    def _kind(self, name: str) -> Any:
+        return self._kinds.get(name) or pa.from_numpy_dtype(self.row[name])
+
+    def columns(self, rows: npt.NDArray[Any], texts: Mapping[str, Any]) -> list[Any]:
+        """Return the columns of rows; `texts` are those behind them, by name."""
+        found = {name: pa.array(average(rows, name), mask=~rows[has_of(name)]) for name in self._parts}
+        for name, column in self.stored.items():
+            missing = ~rows[has_of(name)]
+            if name in texts:
+                plain = pc.if_else(pa.array(missing), pa.scalar(None, texts[name].type), texts[name])
+                found[column] = plain.cast(self._kinds[name])
+            else:
+                plain = pa.array(rows[name], mask=missing)
+                found[column] = result_of(plain, self._kinds[name]) if name in self._kinds else plain
+        return [found[name] for name in self.names]
+
+    def split(self, values: Any) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        """Return the row of each value, and the texts behind it by name. Raises ValueDamagedError."""
+        data, offsets = as_bytes(values)
+        size = self.row.itemsize
+        if not self._texts:
+            if (np.diff(offsets) != size).any():
+                raise ValueDamagedError
+            return np.frombuffer(data[offsets[0] : offsets[-1]], self.row), {}
+        if (np.diff(offsets) < size).any():
+            raise ValueDamagedError
+        rows: Any = data[spread(offsets[:-1], np.full(len(offsets) - 1, size))].view(self.row)
+        at, texts = offsets[:-1] + size, {}
+        for name in self._texts:
+            length = rows[name].astype(np.int64)
+            if (at + length > offsets[1:]).any():
+                raise ValueDamagedError
+            texts[name], at = gathered(data, at, length), at + length
+        if (at != offsets[1:]).any():
+            raise ValueDamagedError
+        return rows, texts
+
+    def fill(self, rows: npt.NDArray[Any], table: pa.Table) -> list[Any]:
+        """Set the rows of a state from the columns; return the texts behind each row."""
+        texts: list[Any] = []
+        for name, column in self.stored.items():
+            plain = table[column].combine_chunks()
+            rows[has_of(name)] = plain.is_valid().to_numpy(zero_copy_only=False)
+            if name in self._texts:
+                content = pc.fill_null(plain.cast(pa.binary()).cast(pa.large_binary()), b"")
+                rows[name] = np.diff(as_bytes(content)[1])
+                texts.append(content)
+            else:
+                rows[name] = _as_numbers(plain).fill_null(0).to_numpy(zero_copy_only=False)
+        return texts
+
+
+def _as_numbers(column: Any) -> Any:
+    if pa.types.is_date32(column.type):
+        return column.cast(pa.int32())
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
+def rows_as_values(rows: npt.NDArray[Any], texts: Sequence[Any] = ()) -> Any:
+    """Return rows of a state with the texts behind them as values."""
+    heads = cut(rows, np.arange(len(rows) + 1) * rows.dtype.itemsize)
+    return joined(heads, *texts) if texts else heads

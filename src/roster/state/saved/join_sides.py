@@ -1,0 +1,82 @@
+"""Rows of a join that may still find a partner: the parts `left` and `right`, with all columns of a side.
+
+Of `how="left"` the column `waits` is true for rows of the left side that have had no partner so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.state.event_time import times_of
+from roster.state.join_entries import SIDES
+from roster.state.keys import encode_keys
+from roster.state.pieces import as_bytes, gathered
+from roster.state.rows import RowLayout
+from roster.state.saved.columns import duration, entry_table, free_names, joined, ordered_times
+from roster.state.stream_join import PREFIX_LENGTH, ROWS_KEYS, WAITING_KEY
+
+_PRESENT = b"\x01"
+"""In front of a number in a key, which is never null here."""
+
+
+class SavedSides:
+    """Rows of both sides of a stream join."""
+
+    def __init__(self, keys: pa.Schema, sides: Mapping[str, pa.Schema], document: Mapping[str, Any]) -> None:
+        self._keys = keys
+        self._layouts = {side: RowLayout.of(sides[side]) for side in SIDES}
+        self._times = dict(zip(SIDES, document["times"], strict=True))
+        self._within = duration(document["within"])
+        (self._waits,) = free_names(["waits"], sides[SIDES[0]].names)
+        self._marks = {SIDES[0]} if document["how"] == "left" else set()
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        """Return the columns of each part."""
+        marks = {side: [pa.field(self._waits, pa.bool_())] for side in self._marks}
+        return {side: pa.schema([*layout.columns, *marks.get(side, [])]) for side, layout in self._layouts.items()}
+
+    def tables(self, entries: pa.Table) -> dict[str, pa.Table]:
+        """Return the rows of each side."""
+        keys, starts = as_bytes(entries["key"])
+        first, found = keys[starts[:-1]], {}
+        waiting = entries["key"].filter(pa.array(first == WAITING_KEY[0]))
+        for (side, layout), prefix in zip(self._layouts.items(), ROWS_KEYS, strict=True):
+            mine = np.flatnonzero(first == prefix[0])
+            if not len(mine):
+                continue
+            stored = layout.decode(entries["value"].take(pa.array(mine)).to_pylist())
+            table = stored.table
+            if side in self._marks:
+                at = starts[:-1][mine] + PREFIX_LENGTH
+                plain = gathered(keys, at, starts[1:][mine] - at).take(pa.array(stored.places))
+                names = joined(WAITING_KEY + _PRESENT, ordered_times(stored.times), plain)
+                table = table.append_column(self._waits, pc.is_in(names, value_set=waiting.cast(pa.large_binary())))
+            found[side] = table
+        return found
+
+    def entries(self, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the entries of both sides' rows."""
+        found = [entry_table(pa.array([], pa.binary()), pa.array([], pa.binary()))]
+        for (side, layout), prefix in zip(self._layouts.items(), ROWS_KEYS, strict=True):
+            table = tables.get(side)
+            if table is None or not len(table):
+                continue
+            table = table.combine_chunks()
+            times, _ = times_of(table, self._times[side])
+            keys = encode_keys(table, self._keys.names).combine_chunks()
+            stretch = ordered_times(np.floor_divide(times, self._within))
+            encoded = joined(prefix + _PRESENT, stretch, keys).dictionary_encode()
+            count = len(encoded.dictionary)
+            rows = table.select(layout.columns.names)
+            found.append(
+                entry_table(encoded.dictionary, layout.appended([b""] * count, rows, times, encoded.indices.to_numpy()))
+            )
+            if side in self._marks:
+                names = joined(WAITING_KEY + _PRESENT, ordered_times(times), keys)
+                found.append(entry_table(pc.unique(names.filter(table[self._waits].combine_chunks())), None))
+        return pa.concat_tables(found)

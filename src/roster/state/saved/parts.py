@@ -1,0 +1,112 @@
+"""A store's entries as parts: tables by column name, and marks for the entries that are the store's own.
+
+Marks are the entries whose keys begin with 0xff: the definition, the list of variables, stream times, how far a sweep
+has come. They are no rows, and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from roster.state.definition import STATE_KEY, UNSAID, Definition, Noted, OtherDefinitionError
+from roster.state.pieces import as_bytes
+from roster.state.processor.variables import REGISTRY_KEY
+from roster.state.saved.columns import Saved, entry_table
+from roster.state.saved.join_sides import SavedSides
+from roster.state.saved.plain import SavedAggregates, SavedFirstRows
+from roster.state.saved.sessions import SavedSessions
+from roster.state.saved.variables import SavedVariables
+
+_MARK = 0xFF
+_ROWS = 1_000_000
+"""Entries decoded at a time; an intermediate takes up to eight bytes for each of their bytes."""
+
+
+def saved(definition: Definition, registry: bytes | None = None) -> Saved:
+    """Return what makes tables of a store's entries. registry: the store's list of variables, if it has one.
+
+    Raises ValueError, LookupError or TypeError for a definition that no release writes.
+    """
+    keys, document = definition.keys, definition.document
+    if definition.has_variables:
+        return SavedVariables(keys, registry)
+    if (sides := definition.sides) is not None:
+        return SavedSides(keys, sides, document)
+    if "row" not in document:
+        return SavedFirstRows(keys)
+    kind = SavedSessions if "session" in document else SavedAggregates
+    return kind(keys, document, definition.layout)
+
+
+@dataclass(frozen=True)
+class StoreEntries:
+    """The entries of one store of one task: its marks, and a table of the others (`key`, `value`)."""
+
+    marks: Mapping[bytes, bytes]
+    plain: pa.Table
+
+    @classmethod
+    def of(cls, entries: pa.Table) -> StoreEntries:
+        """Split the last values of a changelog's keys; those that are null are left out."""
+        entries = entries.filter(entries["value"].is_valid()).combine_chunks()
+        data, offsets = as_bytes(entries["key"])
+        is_mark = pa.array(data[offsets[:-1]] == _MARK)
+        marks = entries.filter(is_mark)
+        plain = entries.filter(pa.array(data[offsets[:-1]] != _MARK))
+        return cls(dict(zip(marks["key"].to_pylist(), marks["value"].to_pylist(), strict=True)), plain)
+
+    def noted(self) -> Noted | None:
+        """Return the definition with its input offsets, None for a store without entries.
+
+        Raises OtherDefinitionError if there are entries without one, or of another release.
+        """
+        data = self.marks.get(STATE_KEY)
+        if data is None and (self.marks or len(self.plain)):
+            raise OtherDefinitionError(UNSAID)
+        return None if data is None else Noted.decode(data)
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the parts' tables, several of a part if there are many rows; entries of a key stay together.
+
+        Raises OtherDefinitionError and ValueDamagedError.
+        """
+        noted = self.noted()
+        if noted is None:
+            return
+        reader = saved(noted.definition, self.marks.get(REGISTRY_KEY))
+        for table in _slices(self.plain, reader):
+            yield from reader.tables(table).items()
+
+    @classmethod
+    def join(cls, marks: Mapping[bytes, bytes], tables: Mapping[str, pa.Table]) -> StoreEntries:
+        """Return the entries that these are the marks and the parts' tables of. Raises as `noted`."""
+        given = cls(marks, _EMPTY)
+        noted = given.noted()
+        if noted is None or not tables:
+            return given
+        return cls(marks, saved(noted.definition, marks.get(REGISTRY_KEY)).entries(tables))
+
+    def table(self) -> pa.Table:
+        """Return all entries, marks last: the definition is the last one, where pipelines look for it."""
+        order = sorted(self.marks, key=lambda key: (key == STATE_KEY, key))
+        marks: Any = [
+            pa.array(order, pa.large_binary()),
+            pa.array([self.marks[key] for key in order], pa.large_binary()),
+        ]
+        return pa.concat_tables([self.plain.cast(_EMPTY.schema), entry_table(*marks)])
+
+
+_EMPTY = entry_table(pa.array([], pa.binary()), pa.array([], pa.binary()))
+
+
+def _slices(plain: pa.Table, reader: Saved) -> Iterator[pa.Table]:
+    """Yield entries in slices. Those of joins and sessions are marked by others, so they stay together."""
+    if not isinstance(reader, (SavedAggregates, SavedFirstRows)):
+        yield plain
+        return
+    for start in range(0, len(plain), _ROWS):
+        yield plain.slice(start, _ROWS)

@@ -1,0 +1,72 @@
+"""Open sessions: a row for each, with `window_start`, `window_end`, the columns of the key and the results.
+
+The column `ends` is when one of the key's sessions may end, as the store has noted it: never too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from roster.state.aggregate import Layout
+from roster.state.keys import decode_keys, encode_keys
+from roster.state.pieces import as_bytes, cut
+from roster.state.saved.columns import MOMENT, AggregateRows, duration, entry_table, joined, moments, ordered_times
+from roster.state.saved.plain import ENTRIES
+from roster.state.sessions import ENDS_KEY
+from roster.state.store import ValueDamagedError
+from roster.state.windows import END, START
+
+_ENDS = "ends"
+
+
+class SavedSessions:
+    """Open sessions of each key."""
+
+    def __init__(self, keys: pa.Schema, document: Mapping[str, Any], layout: Layout) -> None:
+        self._keys, self._gap = keys, duration(document["session"]["gap"])
+        # The state's row has columns of these names, so no aggregate has; a key may.
+        self._ends = _ENDS if _ENDS not in keys.names else f"{_ENDS}_"
+        self._rows = AggregateRows(layout, [*keys.names, START, END, self._ends])
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        """Return the columns of the part."""
+        times = [pa.field(name, MOMENT) for name in (START, END)]
+        return {ENTRIES: pa.schema([*times, *self._keys, *self._rows.fields, pa.field(self._ends, MOMENT)])}
+
+    def tables(self, entries: pa.Table) -> dict[str, pa.Table]:
+        """Return the table of the part."""
+        keys, key_starts = as_bytes(entries["key"])
+        is_plain = pa.array(keys[key_starts[:-1]] != ENDS_KEY[0])
+        entries = entries.filter(is_plain)
+        data, offsets = as_bytes(entries["value"])
+        size = self._rows.row.itemsize
+        counts, rest = np.divmod(np.diff(offsets), size)
+        if rest.any():
+            raise ValueDamagedError
+        rows = np.frombuffer(data[offsets[0] : offsets[-1]], self._rows.row)
+        places = pa.array(np.repeat(np.arange(len(counts)), counts))
+        columns = [moments(rows[START]), moments(rows["last"] + self._gap)]
+        columns += [column.take(places) for column in decode_keys(entries["key"], self._keys.types)]
+        columns += [*self._rows.columns(rows, {}), moments(rows["ends"])]
+        return {ENTRIES: pa.table(columns, schema=self.schemas()[ENTRIES])}
+
+    def entries(self, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the entries of the table: the sessions of each key, and when the first of them may end."""
+        table = tables[ENTRIES].combine_chunks()
+        encoded = encode_keys(table, self._keys.names).combine_chunks().dictionary_encode()
+        places = encoded.indices.to_numpy()
+        order = np.argsort(places, kind="stable")
+        table = table.take(pa.array(order))
+        rows = np.zeros(len(table), self._rows.row)
+        self._rows.fill(rows, table)
+        start, end, ends = (table[name].cast(pa.int64()).to_numpy() for name in (START, END, self._ends))
+        rows[START], rows["last"], rows["ends"] = start, end - self._gap, ends
+        counts = np.bincount(places, minlength=len(encoded.dictionary))
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        values = cut(rows, bounds * self._rows.row.itemsize)
+        noted = joined(ENDS_KEY, ordered_times(ends[bounds[:-1]]), encoded.dictionary)
+        return pa.concat_tables([entry_table(encoded.dictionary, values), entry_table(noted, None)])

@@ -1,0 +1,494 @@
+"""Loops over record batches (format v2) and their records, written for numba; the functions also run as plain Python.
+
+`scan` reads the batch headers of one partition's bytes, `fill` the records of the batches that `scan` kept. Both stop
+when an output is full, and continue from their state at the next call. Every index is compared with its bound before it
+is used, since numba does not check bounds.
+
+Source: Kafka's documentation, "Message Format"; KIP-98 for control records and aborted transactions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy import int64
+
+from roster.wire.columns.decode_layout import (
+    AT_BATCH,
+    AT_DATA,
+    AT_HEADER,
+    AT_KEY,
+    AT_NAME,
+    AT_POS,
+    AT_RECORD,
+    AT_ROW,
+    AT_VALUE,
+    ATTRIBUTES,
+    BAD_BATCH_END,
+    BAD_CODEC,
+    BAD_CONTROL,
+    BAD_COUNT,
+    BAD_CRC,
+    BAD_FIELD,
+    BAD_HEADERS,
+    BAD_LAST_DELTA,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BAD_OFFSET_DELTA,
+    BAD_ORDER,
+    BAD_RECORD_END,
+    BAD_RECORD_LENGTH,
+    BAD_VARINT,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BATCH_FIELDS,
+    CHECKED_HERE,
+    COUNT,
+    DATA_NULLS,
+    DONE,
+    END,
+    FILL_DETAIL,
+    FULL,
+    HEADER,
+    HEADERS_NULLS,
+    KEY_NULLS,
+    LAST_DELTA,
+    MAX_TIMESTAMP,
+    MOST_DATAS,
+    MOST_HEADERS,
+    MOST_KEYS,
+    MOST_NAMES,
+    MOST_ROWS,
+    MOST_VALUES,
+    POS,
+    ROWS,
+    SCAN_ABORTED,
+    SCAN_DETAIL,
+    SCAN_EPOCH,
+    SCAN_NEXT,
+    SCAN_POS,
+    SOURCE,
+    START,
+    STOP,
+    UNCHECKED,
+    VALUE_NULLS,
+)
+
+# ruff: noqa: C901, PLR0912, PLR0915 - results of a function that is called cost a test each for numba's error status
+
+
+def _crc_table() -> Any:
+    """Return the eight concatenated tables of the "slicing by 8" algorithm."""
+    table = np.arange(256, dtype=np.int64)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ 0x82F63B78, table >> 1)
+    tables = [table]
+    for _ in range(7):
+        tables.append((tables[-1] >> 8) ^ table[tables[-1] & 255])
+    return np.concatenate(tables).astype(np.uint32)
+
+
+_CRC_TABLE = _crc_table()
+
+OPTIONS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy", "nogil": True}
+"""Options of numba's compiler: no wrappers for Python, so the code calls neither Python nor numba."""
+
+_function = njit(**OPTIONS)
+
+
+@_function
+def number(data, pos, size):  # type: ignore[no-untyped-def]
+    """Read the signed big-endian number of `size` bytes at `pos`."""
+    value = int64(data[pos])
+    if value > 127:
+        value -= 256
+    for index in range(pos + 1, pos + size):
+        value = (value << 8) | int64(data[index])
+    return value
+
+
+@_function
+def varint(data, pos, end, bits):  # type: ignore[no-untyped-def]
+    """Read a zig-zag varint; return it and its end, -1 if it does not end or has more than `bits` bits."""
+    if pos < end:
+        byte = int64(data[pos])
+        if byte < 128:
+            return (byte >> 1) ^ -(byte & 1), pos + 1
+    value = int64(0)
+    shift = int64(0)
+    while pos < end:
+        byte = int64(data[pos])
+        pos += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if bits == 32 and (value >> 32) != 0:
+                break
+            if shift == 63 and byte > 1:
+                break
+            return ((value >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), pos
+        shift += 7
+        if shift > 63 or (bits == 32 and shift > 28):
+            break
+    return int64(0), int64(-1)
+
+
+@_function
+def crc32c(data, pos, end):  # type: ignore[no-untyped-def]
+    """Compute the CRC-32C of a small batch, for which calling google-crc32c costs more."""
+    crc = int64(0xFFFFFFFF)
+    while pos + 8 <= end:
+        crc ^= int64(data[pos]) | int64(data[pos + 1]) << 8 | int64(data[pos + 2]) << 16 | int64(data[pos + 3]) << 24
+        crc = (
+            int64(_CRC_TABLE[1792 + (crc & 255)])
+            ^ int64(_CRC_TABLE[1536 + (crc >> 8 & 255)])
+            ^ int64(_CRC_TABLE[1280 + (crc >> 16 & 255)])
+            ^ int64(_CRC_TABLE[1024 + (crc >> 24)])
+            ^ int64(_CRC_TABLE[768 + int64(data[pos + 4])])
+            ^ int64(_CRC_TABLE[512 + int64(data[pos + 5])])
+            ^ int64(_CRC_TABLE[256 + int64(data[pos + 6])])
+            ^ int64(_CRC_TABLE[int64(data[pos + 7])])
+        )
+        pos += 8
+    while pos < end:
+        crc = int64(_CRC_TABLE[(crc ^ int64(data[pos])) & 255]) ^ (crc >> 8)
+        pos += 1
+    return crc ^ 0xFFFFFFFF
+
+
+@_function
+def control_type(data, pos, end):  # type: ignore[no-untyped-def]
+    """Return the type of a control batch's first record: 0 abort, 1 commit, -1 if it has none."""
+    length, pos = varint(data, pos, end, 32)
+    if pos < 0 or length < 0 or length > end - pos:
+        return int64(-1)
+    end = pos + length
+    _, pos = varint(data, pos + 1, end, 64)
+    if pos < 0:
+        return int64(-1)
+    _, pos = varint(data, pos, end, 32)
+    if pos < 0:
+        return int64(-1)
+    size, pos = varint(data, pos, end, 32)
+    if pos < 0 or size < 4 or size > end - pos:
+        return int64(-1)
+    return number(data, pos + 2, 2)
+
+
+@_function
+def is_aborted(data, pos, size, last_offset, producers, firsts, aborted, active, state):  # type: ignore[no-untyped-def]
+    """Return 1 for a batch of an aborted transaction, 0 for any other, -1 for a control batch without a type.
+
+    An abort marker ends its producer's transaction. `firsts` are the first offsets of the aborted transactions,
+    ascending; `active` marks those that have begun and not ended.
+    """
+    while state[SCAN_ABORTED] < aborted and firsts[state[SCAN_ABORTED]] <= last_offset:
+        active[state[SCAN_ABORTED]] = 1
+        state[SCAN_ABORTED] += 1
+    producer = number(data, pos + 43, 8)
+    is_control = data[pos + 22] & 32
+    if is_control:
+        marker = control_type(data, pos + HEADER, pos + size)
+        if marker < 0:
+            return int64(-1)
+        if marker != 0:
+            return int64(0)
+    for index in range(state[SCAN_ABORTED]):
+        if active[index] and producers[index] == producer:
+            if is_control:
+                active[index] = 0
+            else:
+                return int64(1)
+    return int64(0)
+
+
+@_function
+def scan(data, end, start, stop, source, committed, producers, firsts, aborted, active, state, table, room):  # type: ignore[no-untyped-def]
+    """Write the batches with visible records of offsets in [start, stop) to `table`; return their number or an error.
+
+    SCAN_NEXT becomes the offset after the last batch read. The scan ends at a batch that is cut off or that begins at
+    or after `stop`. UNCHECKED marks batches of more than CHECKED_HERE bytes, whose CRC the caller has to check.
+    """
+    kept = 0
+    pos = state[SCAN_POS]
+    while kept < room and end - pos >= HEADER:
+        magic = number(data, pos + 16, 1)
+        state[SCAN_DETAIL] = magic
+        if magic != 2:
+            return BAD_MAGIC
+        length = number(data, pos + 8, 4)
+        state[SCAN_DETAIL] = length
+        if length < HEADER - 12:
+            return BAD_LENGTH
+        size = length + 12
+        if size > end - pos:
+            break
+        is_small = size <= CHECKED_HERE
+        state[SCAN_DETAIL] = pos
+        if is_small and crc32c(data, pos + 21, pos + size) != number(data, pos + 17, 4) & 0xFFFFFFFF:
+            return BAD_CRC
+        base_offset = number(data, pos, 8)
+        state[SCAN_DETAIL] = base_offset
+        if base_offset < 0:
+            return BAD_ORDER
+        last_delta = number(data, pos + 23, 4)
+        state[SCAN_DETAIL] = last_delta
+        if last_delta < 0 or base_offset > 0x7FFFFFFFFFFFFFFF - 0x80000000:
+            return BAD_LAST_DELTA
+        last_offset = base_offset + last_delta
+        count = number(data, pos + 57, 4)
+        state[SCAN_DETAIL] = count
+        if count < 0 or (count == 0 and size != HEADER):  # compaction leaves empty batches
+            return BAD_COUNT
+        attributes = number(data, pos + 21, 2)
+        state[SCAN_DETAIL] = attributes & 7
+        if attributes & 7 > 4:
+            return BAD_CODEC
+        # The first batch may begin before the requested offset; after it, offsets must ascend.
+        state[SCAN_DETAIL] = base_offset
+        if state[SCAN_NEXT] >= 0 and base_offset < state[SCAN_NEXT]:
+            return BAD_ORDER
+        if base_offset >= stop:
+            # Beyond the range: its existence shows that the range is complete.
+            if not is_small:
+                table[kept * BATCH_FIELDS + UNCHECKED] = pos
+                table[kept * BATCH_FIELDS + COUNT] = -1
+                table[kept * BATCH_FIELDS + POS] = pos + HEADER
+                table[kept * BATCH_FIELDS + END] = pos + size
+                kept += 1
+            state[SCAN_NEXT] = base_offset
+            state[SCAN_POS] = end
+            return kept
+        hidden = int64(0)
+        if committed and attributes & 16:
+            hidden = is_aborted(data, pos, size, last_offset, producers, firsts, aborted, active, state)
+            if hidden < 0:
+                state[SCAN_DETAIL] = pos
+                return BAD_CONTROL
+        is_wanted = hidden == 0 and not attributes & 32 and last_offset >= start and count > 0
+        if is_wanted or not is_small:
+            table[kept * BATCH_FIELDS + POS] = pos + HEADER
+            table[kept * BATCH_FIELDS + END] = pos + size
+            table[kept * BATCH_FIELDS + COUNT] = count if is_wanted else -1
+            table[kept * BATCH_FIELDS + BASE_OFFSET] = base_offset
+            table[kept * BATCH_FIELDS + LAST_DELTA] = last_delta
+            table[kept * BATCH_FIELDS + BASE_TIMESTAMP] = number(data, pos + 27, 8)
+            table[kept * BATCH_FIELDS + MAX_TIMESTAMP] = number(data, pos + 35, 8)
+            table[kept * BATCH_FIELDS + ATTRIBUTES] = attributes
+            table[kept * BATCH_FIELDS + ROWS] = 0
+            table[kept * BATCH_FIELDS + START] = start
+            table[kept * BATCH_FIELDS + STOP] = stop
+            table[kept * BATCH_FIELDS + SOURCE] = source
+            table[kept * BATCH_FIELDS + UNCHECKED] = int64(-1) if is_small else pos
+            kept += 1
+        state[SCAN_EPOCH] = number(data, pos + 12, 4)
+        pos += size
+        state[SCAN_POS] = pos
+        state[SCAN_NEXT] = last_offset + 1
+    if kept < room:
+        state[SCAN_POS] = end
+    return kept
+
+
+@_function
+def headers_fit(data, pos, end):  # type: ignore[no-untyped-def]
+    """Return the number of a record's headers if they fill [pos, end) exactly, else an error."""
+    count, pos = varint(data, pos, end, 32)
+    if pos < 0:
+        return BAD_VARINT
+    if count < 0 or count > (end - pos) >> 1:
+        return BAD_HEADERS
+    for _ in range(count):
+        for least in range(0, -2, -1):  # a name, which is never null, and a value
+            size, pos = varint(data, pos, end, 32)
+            if pos < 0:
+                return BAD_VARINT
+            if size < least or size > end - pos:
+                return BAD_HEADERS
+            pos += max(size, 0)
+    return count if pos == end else int64(BAD_RECORD_END)
+
+
+@_function
+def copy(data, pos, size, out, at):  # type: ignore[no-untyped-def]
+    """Copy `size` bytes to `out[at:]`; the caller has checked that they fit."""
+    for index in range(size):
+        out[at + index] = data[pos + index]
+
+
+@_function
+def fill_headers(  # type: ignore[no-untyped-def]
+    data, pos, end, row, state, header_ends, header_bits, name_ends, names, data_ends, datas, data_bits
+):
+    """Append the headers of a record, checked by `headers_fit`; no headers become null, as in Spark's Kafka source."""
+    count, pos = varint(data, pos, end, 32)
+    header = state[AT_HEADER]
+    for _ in range(count):
+        size, pos = varint(data, pos, end, 32)
+        copy(data, pos, size, names, state[AT_NAME])
+        state[AT_NAME] += size
+        pos += size
+        size, pos = varint(data, pos, end, 32)
+        if size >= 0:
+            copy(data, pos, size, datas, state[AT_DATA])
+            state[AT_DATA] += size
+            pos += size
+            data_bits[header >> 3] |= 1 << (header & 7)
+        else:
+            state[DATA_NULLS] += 1
+        header += 1
+        name_ends[header] = state[AT_NAME]
+        data_ends[header] = state[AT_DATA]
+    state[AT_HEADER] = header
+    header_ends[row + 1] = header
+    if count > 0:
+        header_bits[row >> 3] |= 1 << (row & 7)
+    else:
+        state[HEADERS_NULLS] += 1
+
+
+@_function
+def fill(  # type: ignore[no-untyped-def]
+    data,
+    table,
+    batches,
+    with_headers,
+    limits,
+    state,
+    offsets,
+    timestamps,
+    key_ends,
+    keys,
+    key_bits,
+    value_ends,
+    values,
+    value_bits,
+    header_ends,
+    header_bits,
+    name_ends,
+    names,
+    data_ends,
+    datas,
+    data_bits,
+):
+    """Append the records of the batches in `table` to the outputs; return DONE, FULL or an error.
+
+    After FULL, call again with new outputs. Timestamps are written in microseconds. The caller sets the null bits and
+    `*_ends[0]` to zero.
+    """
+    row = state[AT_ROW]
+    key_at = state[AT_KEY]
+    value_at = state[AT_VALUE]
+    outcome = DONE
+    while state[AT_BATCH] < batches:
+        batch = state[AT_BATCH]
+        count = table[batch * BATCH_FIELDS + COUNT]
+        end = table[batch * BATCH_FIELDS + END]
+        base_offset = table[batch * BATCH_FIELDS + BASE_OFFSET]
+        last_delta = table[batch * BATCH_FIELDS + LAST_DELTA]
+        base_timestamp = table[batch * BATCH_FIELDS + BASE_TIMESTAMP]
+        max_timestamp = table[batch * BATCH_FIELDS + MAX_TIMESTAMP]
+        is_append_time = table[batch * BATCH_FIELDS + ATTRIBUTES] & 8
+        start = table[batch * BATCH_FIELDS + START]
+        stop = table[batch * BATCH_FIELDS + STOP]
+        record = state[AT_RECORD]
+        pos = state[AT_POS] if record > 0 else table[batch * BATCH_FIELDS + POS]
+        first_row = row
+        while record < count:
+            state[FILL_DETAIL] = record
+            here = pos
+            length, pos = varint(data, pos, end, 32)
+            if pos < 0:
+                return BAD_VARINT
+            if length < 0 or length > end - pos:
+                return BAD_RECORD_LENGTH
+            record_end = pos + length
+            timestamp_delta, pos = varint(data, pos + 1, record_end, 64)
+            if pos < 0:
+                return BAD_VARINT
+            offset_delta, pos = varint(data, pos, record_end, 32)
+            if pos < 0:
+                return BAD_VARINT
+            if offset_delta < 0 or offset_delta > last_delta:
+                return BAD_OFFSET_DELTA
+            key_size, pos = varint(data, pos, record_end, 32)
+            if pos < 0:
+                return BAD_VARINT
+            if key_size < -1 or key_size > record_end - pos:
+                return BAD_FIELD
+            key_pos = pos
+            pos += max(key_size, 0)
+            value_size, pos = varint(data, pos, record_end, 32)
+            if pos < 0:
+                return BAD_VARINT
+            if value_size < -1 or value_size > record_end - pos:
+                return BAD_FIELD
+            value_pos = pos
+            pos += max(value_size, 0)
+            header_count = int64(0)
+            if pos + 1 != record_end or data[pos] != 0:
+                header_count = headers_fit(data, pos, record_end)
+                if header_count < 0:
+                    return header_count
+            offset = base_offset + offset_delta
+            if offset >= start and offset < stop:
+                is_full = row >= limits[MOST_ROWS] or max(key_size, 0) > limits[MOST_KEYS] - key_at
+                is_full = is_full or max(value_size, 0) > limits[MOST_VALUES] - value_at
+                if with_headers:
+                    left = record_end - pos
+                    is_full = is_full or header_count > limits[MOST_HEADERS] - state[AT_HEADER]
+                    is_full = is_full or left > limits[MOST_NAMES] - state[AT_NAME]
+                    is_full = is_full or left > limits[MOST_DATAS] - state[AT_DATA]
+                if is_full:
+                    pos = here
+                    outcome = FULL
+                    break
+                if with_headers:
+                    fill_headers(
+                        data,
+                        pos,
+                        record_end,
+                        row,
+                        state,
+                        header_ends,
+                        header_bits,
+                        name_ends,
+                        names,
+                        data_ends,
+                        datas,
+                        data_bits,
+                    )
+                if key_size >= 0:
+                    copy(data, key_pos, key_size, keys, key_at)
+                    key_at += key_size
+                    key_bits[row >> 3] |= 1 << (row & 7)
+                else:
+                    state[KEY_NULLS] += 1
+                if value_size >= 0:
+                    copy(data, value_pos, value_size, values, value_at)
+                    value_at += value_size
+                    value_bits[row >> 3] |= 1 << (row & 7)
+                else:
+                    state[VALUE_NULLS] += 1
+                offsets[row] = offset
+                timestamps[row] = (max_timestamp if is_append_time else base_timestamp + timestamp_delta) * 1000
+                row += 1
+                key_ends[row] = key_at
+                value_ends[row] = value_at
+            pos = record_end
+            record += 1
+        table[batch * BATCH_FIELDS + ROWS] = row - first_row
+        state[AT_RECORD] = record
+        state[AT_POS] = pos
+        if outcome == FULL:
+            break
+        if count >= 0 and pos != end:
+            state[FILL_DETAIL] = count
+            return BAD_BATCH_END
+        state[AT_RECORD] = 0
+        state[AT_BATCH] = batch + 1
+    state[AT_ROW] = row
+    state[AT_KEY] = key_at
+    state[AT_VALUE] = value_at
+    return outcome

@@ -1,0 +1,23 @@
+"""The program of stateful_app.py in one of several releases, which keep other results.
+
+changing_app.py … of stateful_app.py … RELEASE
+"""
+
+from __future__ import annotations
+
+import sys
+
+from roster.state.aggregate import Aggregate, Aggregation
+from tests.spark.stateful_app import main
+
+RELEASES = [
+    {"count": "count(*)", "sum": "sum(n)"},
+    {"most": "max(n)", "sum": "sum(n)", "count": "count(*)"},
+    {"sum": "sum(n)", "n": "count(*)", "mean": "avg(n)"},
+]
+MIGRATE = [None, None, {"n": "count"}]
+
+if __name__ == "__main__":
+    release = int(sys.argv.pop())
+    kept = {name: Aggregate.parse(text) for name, text in RELEASES[release].items()}
+    main(Aggregation(("k",), kept), migrate=MIGRATE[release])

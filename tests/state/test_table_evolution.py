@@ -1,0 +1,168 @@
+"""Entries changed as tables: by a user's function, and to other columns of a join's sides."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.definition import Definition, Noted, OtherDefinitionError
+from roster.state.entries import Read
+from roster.state.evolution import Verdict, changes, check, evolution, seen_as
+from roster.state.pending import WithChanges
+from roster.state.sessions import SessionAggregation
+from roster.state.store import NoState, StateError
+from roster.state.stream_join import IS_OTHER, OTHER, StreamJoin, joined_columns
+from roster.state.table_evolution import TableEvolution
+from roster.state.windows import Window, WindowedAggregation
+from tests.examples_tried import examples
+
+AT = pa.timestamp("us", "UTC")
+COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", AT)])
+HOUR = timedelta(hours=1)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BEFORE = {"revenue": "sum(n)", "orders": "count(*)"}
+AFTER = {"average": "avg(n)", "first": "min(n)"}
+
+
+def averaged(table: pa.Table) -> pa.Table:
+    """The average of all time from sum and count; the first one is not known."""
+    table = table.append_column("sum of average", table["revenue"])
+    table = table.append_column("count of average", table["orders"])
+    return table.append_column("first", pa.nulls(len(table), pa.int64()))
+
+
+def made(kind: str, texts: dict[str, str], migrate: Any = None) -> tuple[Any, Definition]:
+    parsed = {name: Aggregate.parse(text) for name, text in texts.items()}
+    operator: Any = Aggregation(("k",), parsed)
+    if kind == "window":
+        operator = WindowedAggregation(("k",), parsed, Window("at", HOUR), final=False)
+    if kind == "session":
+        operator = SessionAggregation(("k",), parsed, Window.session("at", HOUR), final=False)
+    keys, layout = operator.key_columns(COLUMNS), operator.layout(COLUMNS)
+    return operator, Definition.of(operator.kept, keys, layout, migrate=migrate).among(0, ["s"])
+
+
+def pairs(changed: pa.Table) -> dict[bytes, bytes | None]:
+    return dict(zip(changed["key"].to_pylist(), changed["value"].to_pylist(), strict=True))
+
+
+ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.integers(-9, 9), st.integers(0, 59)), min_size=1, max_size=8)
+
+
+def table(rows: list[tuple[str, int, int]]) -> pa.Table:
+    return pa.Table.from_pylist([{"k": k, "n": n, "at": NOON + timedelta(minutes=at)} for k, n, at in rows], COLUMNS)
+
+
+@given(ROWS, ROWS, st.sampled_from(["totals", "window", "session"]))
+@settings(max_examples=examples(15))
+def test_a_function_makes_new_results_of_those_that_were_kept(rows: Any, later: Any, kind: str) -> None:
+    operator, before = made(kind, BEFORE)
+    successor, after = made(kind, AFTER, averaged)
+    store = WithChanges(NoState(), pairs(operator(table(rows), NoState()).changes))
+    assert [each.verdict for each in check(after, Noted(before, {}))] == [Verdict.ALLOWED]
+    way = evolution(after, Noted(before, {}))
+    assert isinstance(way, TableEvolution)
+    whole = dict(store.scan()) | pairs(way.rewritten(store, ()))
+    assert dict(way.seen(store).scan()) == {key: value for key, value in whole.items() if value is not None}
+    changed = pairs(successor(table(later), way.seen(store)).changes)
+    for entries, then in ((whole, []), (whole | changed, later)):
+        there = sorted((key, value) for key, value in entries.items() if value is not None)
+        found = {row["k"]: row for row in after.entries().rows([Read(there)])}
+        assert found.keys() == {k for k, *_ in rows + then}
+        for key, row in found.items():
+            own = [n for k, n, _ in rows + then if k == key]
+            assert row["average"] == sum(own) / len(own)
+            assert row["first"] == min((n for k, n, _ in then if k == key), default=None)
+
+
+def test_a_function_that_does_not_fit_is_refused_before_anything_is_written() -> None:
+    _, before = made("totals", BEFORE)
+    for function, problem in [
+        (lambda rows: rows, "its result has no column 'first'"),
+        (lambda rows: averaged(rows).drop_columns(["k"]), "it must leave the column 'k' as it is"),
+        (lambda rows: averaged(rows).to_batches(), "it must return a pyarrow.Table .*, not a list"),
+        (lambda rows: rows["price"], "KeyError: .*price"),
+        (
+            lambda rows: averaged(rows).set_column(5, "first", pa.nulls(len(rows), pa.list_(AT))),
+            "a column does not have its type",
+        ),
+    ]:
+        _, after = made("totals", AFTER, function)
+        with pytest.raises(OtherDefinitionError, match=f"the function .*lambda.* of migrate failed: {problem}"):
+            check(after, Noted(before, {}))
+
+
+def test_a_function_that_moves_keys_fails_with_the_first_rows() -> None:
+    def other_keys(rows: pa.Table) -> pa.Table:
+        return averaged(rows).set_column(0, "k", pc.utf8_upper(rows["k"]))
+
+    operator, before = made("totals", BEFORE)
+    _, after = made("totals", AFTER, other_keys)
+    store = WithChanges(NoState(), pairs(operator(table([("x", 1, 1)]), NoState()).changes))
+    way = evolution(after, Noted(before, {}))
+    assert way is not None
+    with pytest.raises(OtherDefinitionError, match="other_keys of migrate failed: it must leave the column 'k'"):
+        way.rewritten(store, ())
+    noted = WithChanges(store, {b"\xff~state": Noted(before, {}).encode()})
+    with pytest.raises(StateError, match="its entries are those of an earlier release"):
+        seen_as(after, noted)
+
+
+LEFT = pa.schema([("k", pa.string()), ("n", pa.int32()), ("at", AT), ("gone", pa.string())])
+RIGHT = pa.schema([("k", pa.string()), ("paid", AT), ("price", pa.float32())])
+NEW_LEFT = pa.schema([("more", pa.string()), ("k", pa.string()), ("at", AT), ("n", pa.int64()), ("waits", pa.bool_())])
+NEW_RIGHT = pa.schema([("k", pa.string()), ("paid", AT), ("price", pa.float64())])
+
+
+def join(left: pa.Schema, right: pa.Schema, how: str) -> tuple[StreamJoin, Definition, pa.Schema]:
+    columns = joined_columns(left, right)
+    shown = tuple(name for name in right.names if name not in ("k", "paid"))
+    operator = StreamJoin(("k",), ("at", "paid"), shown, HOUR, HOUR, how == "left")
+    sides = operator.sides(columns)
+    return operator, Definition.of(operator.kept, operator.key_columns(columns), None, sides=sides), columns
+
+
+def rows_of(columns: pa.Schema, left: list[Any], right: list[Any]) -> pa.Table:
+    """Rows of both sides: (key, minute), with nulls in columns that are not named."""
+    rows: list[dict[str, Any]] = []
+    for key, minute in left:
+        rows.append({"k": key, "at": NOON + timedelta(minutes=minute), "n": minute, "gone": "g", IS_OTHER: False})
+    for key, minute in right:
+        given = {"k": key, "paid": NOON + timedelta(minutes=minute), "price": minute / 4}
+        rows.append({OTHER + name: value for name, value in given.items()} | {IS_OTHER: True})
+    known = [{name: value for name, value in row.items() if name in columns.names} for row in rows]
+    return pa.Table.from_pylist(known, columns)
+
+
+SIDE = st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 200)), max_size=6)
+
+
+@given(SIDE, SIDE, SIDE, SIDE, st.sampled_from(["inner", "left"]))
+@settings(max_examples=examples(15))
+def test_rows_of_a_join_find_the_same_partners_after_its_columns_changed(
+    left: Any, right: Any, more_left: Any, more_right: Any, how: str
+) -> None:
+    operator, before, columns = join(LEFT, RIGHT, how)
+    successor, after, new_columns = join(NEW_LEFT, NEW_RIGHT, how)
+    assert {each.part: each.verdict for each in changes(before, after)} == {
+        "left n": Verdict.ALLOWED, "left gone": Verdict.ALLOWED, "left more": Verdict.ALLOWED,
+        "left waits": Verdict.ALLOWED, "order of left": Verdict.ALLOWED, "right price": Verdict.ALLOWED,
+    }  # fmt: skip
+    store = WithChanges(NoState(), pairs(operator(rows_of(columns, left, right), NoState()).changes))
+    way = evolution(after, Noted(before, {}))
+    assert way is not None
+    whole = WithChanges(store, pairs(way.rewritten(store, ())))
+    plain = WithChanges(NoState(), pairs(successor(rows_of(new_columns, left, right), NoState()).changes))
+    assert [key for key, _ in whole.scan()] == [key for key, _ in plain.scan()]
+    then = rows_of(new_columns, more_left, more_right)
+    found, expected = (successor(then, seen).results.to_pylist() for seen in (way.seen(store), plain))
+    for row in [*found, *expected]:
+        row.pop("gone", None)
+    assert sorted(map(str, found)) == sorted(map(str, expected))
