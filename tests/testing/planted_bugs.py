@@ -350,7 +350,7 @@ BUGS = [
         overlooked(ErrorCode.UNKNOWN_MEMBER_ID),
     ),
     PlantedBug(
-        "accept a commit of a fenced instance", (FENCED, EXPIRED), 121, overlooked(ErrorCode.FENCED_INSTANCE_ID)
+        "accept a commit of a fenced instance", (FENCED, EXPIRED), 29, overlooked(ErrorCode.FENCED_INSTANCE_ID)
     ),
     PlantedBug("reply to a commit before fsync", (DURABLE,), 0, reply_before_fsync),
     PlantedBug("show an offset before it is durable", (READ,), 227, visible_before_durable),
@@ -401,7 +401,7 @@ BUGS = [
         "let the join phase last for ever", (IN_TIME,), 0, instead(coordinator, "expire_join_phase", lambda _: None)
     ),
     PlantedBug("end the join phase at the first join", (NO_CAUSE, EARLY), 0, join_phase_does_not_wait),
-    PlantedBug("forget a parked SyncGroup in a rebalance", (NEEDS,), 8, parked_sync_forgotten_in_a_rebalance),
+    PlantedBug("forget a parked SyncGroup in a rebalance", (NEEDS,), 14, parked_sync_forgotten_in_a_rebalance),
     PlantedBug("answer a JoinGroup twice", (ANSWERED_ONCE,), 0, joins_are_answered_twice),
     PlantedBug("forget the fence of static members", (AT_REST, IDLE, AT_REST_AGAIN), 5, static_fence_forgotten),
     # Members and leaders.

@@ -108,13 +108,13 @@ def aborted_offsets_count(end: Any) -> Any:
 
 
 TRANSACTION_BUGS = [
-    PlantedBug("give two instances one epoch", (FENCED_WRITE, TWICE, TOGETHER), 8, two_instances_have_one_epoch),
+    PlantedBug("give two instances one epoch", (FENCED_WRITE, TWICE, TOGETHER), 55, two_instances_have_one_epoch),
     PlantedBug("answer EndTxn before the decision is durable", (ANSWERED_END,), 4, end_answered_before_it_is_durable),
     PlantedBug("write markers before the decision is durable", (MARKER,), 4, markers_written_before_the_decision),
     PlantedBug(
         "show offsets of undecided transactions as stable",
         (TWICE, TOGETHER),
-        4,
+        35,
         instead(offset_fetch, "mark_unstable", lambda *_: None),
     ),
     PlantedBug(
@@ -131,13 +131,13 @@ TRANSACTION_BUGS = [
     PlantedBug(
         "accept offsets of a transaction from any generation",
         (TWICE, TOGETHER),
-        8,
+        42,
         wrapped(transactional_offset_commit, "validate", generation_of_offsets_not_looked_at),
     ),
     PlantedBug(
         "count the offsets of an aborted transaction",
         (READ, TWICE, TOGETHER),
-        8,
+        14,
         wrapped(Group, "end_transaction", aborted_offsets_count),
     ),
 ]
