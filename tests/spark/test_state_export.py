@@ -9,6 +9,7 @@ import re
 import threading
 import uuid
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from roster.spark.state.saved.export import _live, _MovedError
 from roster.state.definition import Definition, Noted
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import Manifest, SavedStore
+from roster.state.saved.moments import keep_last, remove_unfinished
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
@@ -263,7 +265,7 @@ def test_a_manifest_keeps_what_each_task_says_of_itself(tmp_path: Path) -> None:
     notes = {0: old, 2: replace(new, releases=("x", "y"))}
     marks = {0: {b"\xffstream time": (10**15).to_bytes(8, "little")}, 2: {b"\xff~variables": b"{}"}}
     store = SavedStore("g-a-changelog", 3, notes, marks=marks, ends={0: 5, 1: 0, 2: 9})
-    manifest = Manifest("g", None, "now", {"a": store}, {TopicPartition("in", 0): 7})
+    manifest = Manifest("g", None, "2026-11-24T03:00:00.125+00:00", {"a": store}, {TopicPartition("in", 0): 7})
     folder = Folder(str(tmp_path / "e"))
     folder.write("manifest.json", manifest.encode())
     found = Export.open(str(tmp_path / "e")).manifest
@@ -285,12 +287,23 @@ def test_an_object_store_takes_the_files_of_an_export(s3: Server) -> None:
     assert (folder.shown, folder.uri) == ("s3://tables/exports/one", "s3a://tables/exports/one")
     table = pa.table({"n": [1, 2, 3]})
     written = folder.write_table("stores/a/0.parquet", [table], table.schema)
-    manifest = Manifest("g", None, "now", {}, {TopicPartition("in", 0): 7})
+    manifest = Manifest("g", None, "2026-11-24T03:00:00.125+00:00", {}, {TopicPartition("in", 0): 7})
     folder.write("manifest.json", manifest.encode())
     assert folder.names() == ["manifest.json", "stores/a/0.parquet"]
     assert (folder.size("stores/a/0.parquet"), folder.size("none")) == (written.bytes, None)
     assert pickle.loads(pickle.dumps(folder)).read_table(written) == table
     assert Export.open(folder.place).manifest == manifest
+    exports = Folder(folder.place.replace("/one?", "?"))
+    for name in ("20261124T025959Z", "20261124T020000Z"):
+        exports.below(name).write_table("stores/a/0.parquet", [table], table.schema)
+    exports.below("20261124T025959Z").write("manifest.json", manifest.encode())
+    assert exports.folders() == ["20261124T020000Z", "20261124T025959Z", "one"]
+    assert remove_unfinished(exports) == ["20261124T020000Z"]
+    assert Export.open(exports.place, datetime(2026, 11, 24, 3, 0, 1))  # noqa: DTZ001 - UTC then.manifest == manifest
+    with pytest.raises(FolderError, match=r"s3://tables/exports has no export before 2026-11-24T03:00:00\+00:00"):
+        Export.open(exports.place, datetime(2026, 11, 24, 3, tzinfo=UTC))
+    keep_last(exports, 1)
+    assert exports.folders() == ["20261124T025959Z", "one"]
     folder.remove(folder.names())
     assert folder.names() == []
 

@@ -349,9 +349,7 @@ BUGS = [
         2,
         overlooked(ErrorCode.UNKNOWN_MEMBER_ID),
     ),
-    PlantedBug(
-        "accept a commit of a fenced instance", (FENCED, EXPIRED), 29, overlooked(ErrorCode.FENCED_INSTANCE_ID)
-    ),
+    PlantedBug("accept a commit of a fenced instance", (FENCED, EXPIRED), 29, overlooked(ErrorCode.FENCED_INSTANCE_ID)),
     PlantedBug("reply to a commit before fsync", (DURABLE,), 0, reply_before_fsync),
     PlantedBug("show an offset before it is durable", (READ,), 227, visible_before_durable),
     PlantedBug(

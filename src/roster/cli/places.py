@@ -36,7 +36,7 @@ def partitions_of(cluster: Admin, topic: str, only: Collection[int]) -> list[Top
 
 
 def parse_place(text: str, option: str) -> Place:
-    """Read a place; a time is ISO 8601, in UTC unless it names a zone.
+    """Read a place.
 
     Raises:
         UserError: the text is not a place, the offset does not fit 64 bits, the time lies before 1970.
@@ -48,12 +48,20 @@ def parse_place(text: str, option: str) -> Place:
         if len(text) > len(str(INT64)) or int(text) > INT64:
             raise UserError(f"{option}: {text} is larger than any offset ({INT64})")
         return int(text)
+    return parse_time(text, option, "earliest, latest, an offset or ")
+
+
+def parse_time(text: str, option: str, others: str = "") -> datetime:
+    """Read a time in ISO 8601, in UTC unless it names a zone. others: for the message, what else is possible.
+
+    Raises:
+        UserError: the text is no time, or one before 1970.
+
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UserError(
-            f"{option}: {text!r} is not earliest, latest, an offset or a time like 2026-01-31T12:00"
-        ) from error
+        raise UserError(f"{option}: {text!r} is not {others}a time like 2026-01-31T12:00") from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if moment < EPOCH:
         raise UserError(f"{option}: {text} lies before 1970, where the clock of Kafka starts")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError, explained_imports, one_line
 from roster.cli.options import NAME, Target, cluster_options, json_option
-from roster.cli.output import print_json, print_table
+from roster.cli.output import print_json, print_json_line, print_table
+from roster.cli.places import parse_time
+from roster.cli.state_schedule import Period, Schedule
+from roster.state.saved.folder import Folder, FolderError
+from roster.state.saved.moments import last_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
     from pyspark.sql import SparkSession
 
@@ -23,43 +29,69 @@ if TYPE_CHECKING:
 @click.command(short_help="Save a group's state as Parquet files, while it runs.")
 @click.argument("group", type=NAME)
 @click.option("--to", required=True, metavar="FOLDER", help="An empty folder: its path, or a URI as of s3 or hdfs.")
+@click.option(
+    "--every",
+    type=Period(),
+    metavar="PERIOD",
+    help="Export now and after each period (30s, 10m, 6h, 1d), to a folder in --to named after the moment.",
+)
+@click.option("--keep", type=click.IntRange(min=1), help="With --every: so many exports; older ones are deleted.")
 @json_option
 @cluster_options
-def export(group: str, to: str, as_json: bool, target: Target) -> None:
+def export(group: str, to: str, every: timedelta | None, keep: int | None, as_json: bool, target: Target) -> None:
     """Write the state of GROUP to a folder as Parquet files, with its committed offsets in manifest.json.
 
     The group may be running. Spark reads its changelogs: by default on this machine, else where spark-defaults.conf
     says. A folder without manifest.json is of an export that did not end.
-    """
-    with _spark(target, "export") as spark:
-        from roster.spark.state import export as export_state  # noqa: PLC0415 - as below
 
-        show = _Progress().show
-        found = export_state(spark, target.bootstrap, group, to, security=target.security, on_progress=show)
-    _show(found, as_json=as_json)
+    With --every it goes on until SIGTERM or Ctrl-C. An export that fails is tried again at the next moment.
+    """
+    if every is None and keep is not None:
+        raise UserError("--keep: is for --every")
+    show = _Progress().show if every is None else None
+
+    def to_folder(place: str) -> Export:
+        with _spark(target, "export") as spark:
+            from roster.spark.state import export as export_state  # noqa: PLC0415 - as below
+
+            return export_state(spark, target.bootstrap, group, place, security=target.security, on_progress=show)
+
+    if every is None:
+        _show(to_folder(to), as_json=as_json)
+    else:
+        Schedule(group, to, keep, to_folder).run(every, functools.partial(_show_line, as_json=as_json))
 
 
 @click.command("import", short_help="Make an export the state of a new group.")
 @click.argument("folder", metavar="FOLDER")
 @click.option("--group", required=True, type=NAME, help="A group without members, offsets and state.")
+@click.option("--before", metavar="TIME", help="Of exports on a schedule the last one before TIME (UTC, ISO 8601).")
 @cluster_options
-def import_(folder: str, group: str, target: Target) -> None:
+def import_(folder: str, group: str, before: str | None, target: Target) -> None:
     """Write the export in FOLDER as the state of a new group, which goes on from the export's offsets.
+
+    Of a folder with exports on a schedule it is the last one, or the last one before a time.
 
     It is one transaction: whole, or nothing has happened. A pipeline of the group that starts meanwhile is refused.
     """
+    try:
+        found, manifest = last_before(Folder(folder), None if before is None else parse_time(before, "--before"))
+    except FolderError as error:
+        raise UserError(f"{'FOLDER' if before is None else '--before'}: {error}") from None
     with _spark(target, "import") as spark:
         from roster.spark.state import import_state  # noqa: PLC0415 - as below
 
         show = _Progress().show
-        records = import_state(spark, target.bootstrap, group, folder, security=target.security, on_progress=show)
-    click.echo(f"{records} records; group {group} goes on from the offsets of the export")
+        records = import_state(spark, target.bootstrap, group, found.place, security=target.security, on_progress=show)
+    click.echo(f"{records} records; group {group} goes on from the offsets of the export of {manifest.at}")
 
 
 @contextlib.contextmanager
 def _spark(target: Target, name: str) -> Iterator[SparkSession]:
     """Run with a Spark session; errors of its user become one line."""
     with explained_imports(f"state {name}"):
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - as below
+
         from roster.spark import PipelineError, session  # noqa: PLC0415 - no other command of the group needs Spark
 
     with admin(target):  # for its errors
@@ -71,6 +103,8 @@ def _spark(target: Target, name: str) -> Iterator[SparkSession]:
                 spark.stop()
         except PipelineError as error:
             raise (UserError if error.field else Failure)(one_line(error)) from None
+        except (Py4JError, ConnectionError):
+            raise ConnectionError("Spark's JVM has ended; start the command again") from None
 
 
 class _Progress:
@@ -87,26 +121,39 @@ class _Progress:
         self._last = progress
 
 
+_COLUMNS = ("store", "part", "rows", "files", "bytes")
+
+
 def _show(found: Export, *, as_json: bool) -> None:
     manifest = found.manifest
+    if as_json:
+        print_json(_document(found))
+        return
+    rows = ([part[column] for column in _COLUMNS] for part in _document(found)["parts"])
+    print_table(_COLUMNS, rows, f"group {manifest.group} has no entries yet", shorten=("store",))
+
+
+def _show_line(found: Export, *, as_json: bool) -> None:
+    if as_json:
+        print_json_line(_document(found))
+        return
+    files = found.manifest.written
+    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+    click.echo(f"{found.manifest.at} {found.folder.shown}: {rows} rows, {len(files)} files, {size} bytes")
+
+
+def _document(found: Export) -> dict[str, Any]:
+    manifest = found.manifest
+    parts = [(store, part, files) for store, each in manifest.stores.items() for part, files in each.files.items()]
+    parts += [(topic, "on their way", files) for topic, (_, files) in manifest.on_their_way.items()]
     rows = [
         (store, part, sum(file.rows for file in files), len(files), sum(file.bytes for file in files))
-        for store, each in manifest.stores.items()
-        for part, files in each.files.items()
+        for store, part, files in parts
     ]
-    rows += [
-        (topic, "on their way", sum(file.rows for file in files), len(files), sum(file.bytes for file in files))
-        for topic, (_, files) in manifest.on_their_way.items()
-    ]
-    columns = ("store", "part", "rows", "files", "bytes")
-    if as_json:
-        print_json(
-            {
-                "group": manifest.group,
-                "folder": found.folder.shown,
-                "parts": [dict(zip(columns, row, strict=True)) for row in rows],
-                "offsets": [{**tp._asdict(), "offset": offset} for tp, offset in sorted(manifest.offsets.items())],
-            }
-        )
-        return
-    print_table(columns, rows, f"group {manifest.group} has no entries yet", shorten=("store",))
+    return {
+        "group": manifest.group,
+        "folder": found.folder.shown,
+        "exported_at": manifest.at,
+        "parts": [dict(zip(_COLUMNS, row, strict=True)) for row in rows],
+        "offsets": [{**tp._asdict(), "offset": offset} for tp, offset in sorted(manifest.offsets.items())],
+    }

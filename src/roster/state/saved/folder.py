@@ -89,6 +89,28 @@ class Folder:
             raise FolderError(f"{self.shown}: {_reason(error)}") from None
         return sorted(path[len(root.rstrip("/")) + 1 :] for path in found)
 
+    def below(self, name: str) -> Folder:
+        """Return a folder in this one."""
+        path, mark, settings = self.place.partition("?") if _URI.match(self.place) else (self.place, "", "")
+        return Folder(f"{path.rstrip('/')}/{name}{mark}{settings}")
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders in this one, sorted; [] if it is missing."""
+        files, root = self._found
+        try:
+            found = files.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+        except (OSError, pa.ArrowException) as error:
+            raise FolderError(f"{self.shown}: {_reason(error)}") from None
+        return sorted(each.base_name for each in found if each.type == pafs.FileType.Directory)
+
+    def delete(self) -> None:
+        """Delete the folder with all that is in it."""
+        files, root = self._found
+        try:
+            files.delete_dir(root)
+        except (OSError, pa.ArrowException) as error:
+            raise FolderError(f"{self.shown}: {_reason(error)}") from None
+
     def size(self, name: str) -> int | None:
         """Return the bytes of a file, None if it is missing."""
         try:
@@ -144,10 +166,13 @@ class Folder:
             raise FolderError(f"{self.shown}: {name}: {_reason(error)}") from None
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files, and on disks the folders that are empty then."""
+        """Remove files, and on disks the folders that are empty then. Raises FolderError."""
         files = self._found[0]
-        for name in names:
-            files.delete_file(self._path(name))
+        try:
+            for name in names:
+                files.delete_file(self._path(name))
+        except (OSError, pa.ArrowException) as error:
+            raise FolderError(f"{self.shown}: {_reason(error)}") from None
         if self._is_local:
             root = Path(self._found[1])
             for path in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):

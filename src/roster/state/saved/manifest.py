@@ -51,9 +51,9 @@ class SavedStore:
 
 @dataclass(frozen=True)
 class Manifest:
-    """An export. offsets: of the group, at the cut. on_their_way: files of records between sub-topologies, by topic.
+    """An export. at: when it was cut, in ISO 8601. offsets: of the group, at the cut.
 
-    A topic in `on_their_way` is a repartition topic with its number of partitions.
+    on_their_way: each repartition topic with its number of partitions, and the files of records between sub-topologies.
     """
 
     group: str
@@ -62,6 +62,11 @@ class Manifest:
     stores: Mapping[str, SavedStore]
     offsets: Mapping[TopicPartition, int]
     on_their_way: Mapping[str, tuple[int, tuple[Written, ...]]] = field(default_factory=dict)
+
+    @property
+    def moment(self) -> datetime:
+        """When it was cut: it holds nothing that the group did later."""
+        return datetime.fromisoformat(self.at)
 
     @property
     def written(self) -> list[Written]:
@@ -91,6 +96,7 @@ class Manifest:
         document = loads(data)
         if document["format"] != FORMAT:
             raise ValueError(f"it has format {document['format']!r}, this release reads format {FORMAT}")
+        datetime.fromisoformat(document["exported_at"])
         return cls(
             document["group"],
             document["cluster"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ from roster.spark.tasks.reader import ReaderConfig
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError
 from roster.state.saved.folder import Folder, FolderError, Written
 from roster.state.saved.manifest import MANIFEST, Manifest, SavedStore
+from roster.state.saved.moments import last_before
 from roster.state.saved.variables import part_of
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,20 @@ class Export:
     manifest: Manifest
 
     @classmethod
-    def open(cls, place: str) -> Export:
-        """Return the export in a folder, by its path or URI. Raises StateError if it is none."""
-        folder = Folder(place)
-        return cls(folder, Manifest.read(folder))
+    def open(cls, place: str, before: datetime | None = None) -> Export:
+        """Return the export in a folder, or the last one of a folder with an export for each moment.
+
+        Args:
+            place: the folder, by its path or URI.
+            before: the last export of an earlier moment, in UTC unless it has a zone; None: the last one.
+
+        Raises:
+            StateError: there is none.
+
+        """
+        if before is not None and before.tzinfo is None:
+            before = before.replace(tzinfo=UTC)
+        return cls(*last_before(Folder(place), before))
 
     def dataframe(self, spark: SparkSession, store: str, part: str | None = None) -> DataFrame:
         """Return the rows of a store as a DataFrame.
@@ -160,7 +171,7 @@ class _Exporter:
         raise AssertionError("unreachable")
 
     def _clear(self) -> None:
-        with contextlib.suppress(OSError, FolderError):
+        with contextlib.suppress(FolderError):
             self._folder.remove(self._folder.names())
 
     def _exported(self, admin: Admin) -> Manifest:
@@ -175,13 +186,16 @@ class _Exporter:
             for of in (changelogs, repartitions)
         )
         cut = take_cut(admin, self._group, logs, passing)
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
         begins = admin.beginning_offsets([*logs, *passing])
         # Records on their way first: the group deletes them once it has read them.
         spans = [self._passing(at, max(begins[at], cut.offsets.get(at, 0)), cut.ends[at]) for at in passing]
         spans += [self._state(at, begins[at], cut.ends[at]) for at in logs]
         exported = self._run([span for span in spans if not span.split.is_empty])
         partitions = {topic: topics[topic] for topic in [*changelogs, *repartitions]}
-        manifest = self._manifest(admin, cut, exported, partitions)
+        manifest = self._filled(
+            Manifest(self._group, admin.cluster_id(), at, {}, cut.offsets), cut, exported, partitions
+        )
         self._check_files(manifest)
         return manifest
 
@@ -209,10 +223,13 @@ class _Exporter:
             self._spark, what, len(spans), lambda done: ExportTask(config, spans, folder, done), self._on_progress
         )
 
-    def _manifest(
-        self, admin: Admin, cut: Cut, exported: Iterable[ExportedLog], partitions: Mapping[str, int]
+    def _filled(
+        self, manifest: Manifest, cut: Cut, exported: Iterable[ExportedLog], partitions: Mapping[str, int]
     ) -> Manifest:
-        """Return the manifest. Raises _MovedError if a log has lost records since the cut, and PipelineError."""
+        """Return it with what was exported.
+
+        Raises _MovedError if a log has lost records since the cut, and PipelineError.
+        """
         by_store: dict[str, dict[int, ExportedLog]] = {}
         passing: dict[str, list[Written]] = {}
         for each in map(_sound, exported):
@@ -237,8 +254,7 @@ class _Exporter:
             for topic, count in partitions.items()
             if topic.endswith(REPARTITION)
         }
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        return Manifest(self._group, admin.cluster_id(), at, stores, cut.offsets, on_their_way)
+        return replace(manifest, stores=stores, on_their_way=on_their_way)
 
     def _check_files(self, manifest: Manifest) -> None:
         """Raise PipelineError if the driver does not see what the executors have written."""
