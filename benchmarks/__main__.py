@@ -17,6 +17,7 @@ from pathlib import Path
 
 SECTIONS = {
     "wire": "the codec against kafka-python and kio",
+    "offset_records": "committed offsets in records of `__consumer_offsets`",
     "fetch": "records into Arrow against librdkafka and aiokafka",
     "broker": "roster broker under load",
     "group_load": "large groups from outside against Apache Kafka",

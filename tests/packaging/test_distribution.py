@@ -225,7 +225,7 @@ raise SystemExit(run(["broker"]))
 @pytest.mark.process
 def test_the_reading_task_works_from_a_zip_file_as_spark_ships_it(tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "roster"), "zip", SOURCE.parent, "roster")
-    digests = "n._digest(n.READ) + n._digest(n.WRITE)"
+    digests = "n._digest(n.READ) + n._digest(n.WRITE) + n._digest(n.OFFSETS)"
     script = f"import roster.spark.tasks.reader, roster.records.native as n; print(n.__file__, {digests})"
     answer = subprocess.run(
         [sys.executable, "-c", script],
@@ -238,4 +238,4 @@ def test_the_reading_task_works_from_a_zip_file_as_spark_ships_it(tmp_path: Path
     assert answer.returncode == 0, answer.stderr
     place, digest = answer.stdout.split()
     assert place.startswith(archive)
-    assert digest == native._digest(native.READ) + native._digest(native.WRITE)
+    assert digest == native._digest(native.READ) + native._digest(native.WRITE) + native._digest(native.OFFSETS)

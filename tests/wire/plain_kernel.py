@@ -37,6 +37,9 @@ class PlainKernel:
         self._space = space
 
     def __getattr__(self, name: str) -> Any:
+        if name not in self._space:
+            raise AttributeError(name)
+
         def call(*arguments: Any) -> int:
             with np.errstate(over="ignore"):
                 return int(self._space[name](*(Checked(a) if isinstance(a, np.ndarray) else a for a in arguments)))

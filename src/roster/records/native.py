@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from roster.wire.columns import decode_layout, encode_layout
+from roster.wire.columns import decode_layout, encode_layout, offsets_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,6 +49,8 @@ READ = Loops("decode_kernel", "decode_layout", decode_layout.SIGNATURES)
 """`scan` and `fill`: from record batches to columns."""
 WRITE = Loops("encode_kernel", "encode_layout", encode_layout.SIGNATURES)
 """`place` and `encode`: from columns to records."""
+OFFSETS = Loops("offsets_kernel", "offsets_layout", offsets_layout.SIGNATURES)
+"""`offset_commits`: from records of `__consumer_offsets` to columns."""
 
 
 class NativeKernel:
@@ -58,6 +60,7 @@ class NativeKernel:
     fill: Callable[..., int]
     place: Callable[..., int]
     encode: Callable[..., int]
+    offset_commits: Callable[..., int]
 
     def __init__(self, object_code: bytes, loops: Loops = READ) -> None:
         llvm.initialize_native_target()

@@ -172,8 +172,8 @@ _NO_ENDS, _NO_BYTES = np.zeros(1, np.int32), np.zeros(0, np.uint8)
 def _columns(rows: pa.RecordBatch) -> tuple[Any, ...]:
     """Return the arguments of both loops for the columns."""
     names = rows.schema.names
-    key = _binary(rows.column("key")) if "key" in names else _nothing(rows.num_rows)
-    value = _binary(rows.column("value"))
+    key = binary_parts(rows.column("key")) if "key" in names else _nothing(rows.num_rows)
+    value = binary_parts(rows.column("value"))
     if "headers" not in names or rows.column("headers").null_count == rows.num_rows:
         headers: tuple[Any, ...] = (0, _NO_ENDS, _NO_BYTES, _NO_ENDS, _NO_BYTES, _NO_ENDS, _NO_BYTES, _NO_BYTES)
     else:
@@ -186,8 +186,8 @@ def _nothing(rows: int) -> tuple[Any, Any, Any]:
     return np.zeros(rows + 1, np.int32), _NO_BYTES, np.zeros(rows, np.uint8)
 
 
-def _binary(column: pa.Array) -> tuple[Any, Any, Any]:
-    """Return ends, bytes and validity of a column of strings or bytes."""
+def binary_parts(column: pa.Array) -> tuple[Any, Any, Any]:
+    """Return ends, bytes and validity (a byte for each row) of a column of strings or bytes, as numpy arrays."""
     if pa.types.is_null(column.type):
         return _nothing(len(column))
     if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
@@ -211,11 +211,11 @@ def _headers(column: pa.Array) -> tuple[Any, ...]:
     ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     entries = column.values
     names, datas = entries.field(0), entries.field(1)
-    name_ends, name_bytes, name_valid = _binary(names)
+    name_ends, name_bytes, name_valid = binary_parts(names)
     used = slice(int(ends[0]), int(ends[-1]))
     if not name_valid[used].all() or entries.slice(used.start, used.stop - used.start).null_count:
         raise WireError("record: header name: null")
-    return ends, _validity(column), name_ends, name_bytes, *_binary(datas)
+    return ends, _validity(column), name_ends, name_bytes, *binary_parts(datas)
 
 
 def _given(rows: pa.RecordBatch) -> Any:

@@ -1,0 +1,73 @@
+"""Committed offsets in records of `__consumer_offsets`, from Arrow columns to Arrow columns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.wire.columns import offsets_layout as at
+from roster.wire.columns.writer import binary_parts
+
+
+class OffsetsKernel(Protocol):
+    """The loop of `roster.wire.columns.offsets_kernel`, compiled or as plain Python."""
+
+    def offset_commits(self, *arguments: Any) -> int:
+        """Read committed offsets."""
+        ...
+
+
+class OffsetRecords(NamedTuple):
+    """What records of `__consumer_offsets` are."""
+
+    kinds: Any
+    """For each record COMMIT, REMOVED, GROUP, OTHER, NEWER or DAMAGED, of `roster.wire.columns.offsets_layout`."""
+    commits: pa.RecordBatch
+    """The records of kind COMMIT and REMOVED: group, topic, partition, offset, leader_epoch, metadata, committed_at and
+    expires_at (wall-clock ms). After a tombstone all but the first three are null, as are an absent leader epoch and
+    expiry."""
+
+
+def offset_records(kernel: OffsetsKernel, keys: pa.Array, values: pa.Array) -> OffsetRecords:
+    """Read columns of binary keys and values; a record that cannot be read is of a kind that says so."""
+    rows = len(keys)
+    key_ends, key_bytes, key_valid = binary_parts(keys)
+    value_ends, value_bytes, value_valid = binary_parts(values)
+    kinds, numbers = np.empty(rows, np.uint8), np.empty((rows, at.FIELDS), np.int64)
+    ends = [np.zeros(rows + 1, np.int32) for _ in range(3)]
+    key_size, value_size = (int(each[-1]) - int(each[0]) for each in (key_ends, value_ends))
+    texts = [np.empty(size, np.uint8) for size in (key_size, key_size, value_size)]
+    outputs = [array for pair in zip(ends, texts, strict=True) for array in pair]
+    found = kernel.offset_commits(
+        *(rows, key_ends, key_bytes, key_valid, value_ends, value_bytes, value_valid, kinds, numbers.reshape(-1)),
+        *outputs,
+    )
+    numbers = numbers[:found]
+    removed = kinds[(kinds == at.COMMIT) | (kinds == at.REMOVED)] == at.REMOVED
+    group, topic, metadata = (
+        pa.Array.from_buffers(
+            pa.string(), found, [None, pa.py_buffer(end[: found + 1]), pa.py_buffer(data[: end[found]])]
+        )
+        for end, data in zip(ends, texts, strict=True)
+    )
+    if removed.any():
+        metadata = pc.if_else(pa.array(~removed), metadata, None)
+
+    def column(index: int, kind: Any, is_null: Any) -> pa.Array:
+        return pa.array(numbers[:, index], mask=is_null | removed).cast(kind, safe=False)
+
+    never = np.zeros(found, bool)
+    columns = {
+        "group": group,
+        "topic": topic,
+        "partition": pa.array(numbers[:, at.PARTITION]).cast(pa.int32(), safe=False),
+        "offset": column(at.OFFSET, pa.int64(), never),
+        "leader_epoch": column(at.LEADER_EPOCH, pa.int32(), numbers[:, at.LEADER_EPOCH] == -1),
+        "metadata": metadata,
+        "committed_at": column(at.COMMITTED_AT, pa.int64(), never),
+        "expires_at": column(at.EXPIRES_AT, pa.int64(), numbers[:, at.EXPIRES_AT] == -1),
+    }
+    return OffsetRecords(kinds, pa.RecordBatch.from_pydict(columns))
