@@ -148,19 +148,20 @@ def test_a_release_is_the_first_one_until_a_partition_is_changed(cluster: Cluste
     more = Aggregation(("k",), COUNT | {"last": Aggregate.parse("max(at)")})
     new = plan(("s", more), ("kept", FIRST))
 
-    def is_first() -> bool:
+    def is_first(to_change: set[int]) -> bool:
         checked = cluster.written(new)
         checked.check()
+        assert {log.partition for log in checked.to_change} == to_change
         return checked.is_first
 
-    assert not is_first(), "nothing is written"
+    assert not is_first(set()), "nothing is written"
     cluster.append(old, "kept", 0)
-    assert not is_first(), "no store changes"
+    assert not is_first(set()), "no store changes"
     for partition in (0, 1):
         cluster.append(old, "s", partition)
-        assert is_first()
+        assert is_first(set(range(partition + 1)))
     cluster.append(new, "s", 1)
-    assert not is_first(), "another member of this release has begun"
+    assert not is_first({0}), "another member of this release has begun"
 
 
 class Counting:

@@ -6,6 +6,7 @@ import re
 import uuid
 from collections import Counter
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
 from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.kafka_transactions import KafkaTransactions, transactional_id
+from roster.spark.tasks.write.exchange import ExchangeWriter
 from tests.broker.secured import secured_broker
 from tests.spark.spark_topics import Topics, committed_records
 
@@ -97,6 +99,20 @@ def one_version_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the cluster had not finalized transaction.version 2."""
     monkeypatch.setattr(producer_module, "TRANSACTION_VERSION", "no.such.feature")
     monkeypatch.setattr(producer_module, "_VERIFIES", 0)
+
+
+def test_a_batch_that_rewrites_state_is_written_by_tasks_however_few_its_offsets(
+    topics: Topics, start: Callable[[], Application]
+) -> None:
+    application = start()
+    application.claim()
+    few = Batch(0, application.owner, {TopicPartition(application.topic, 0): Range(0, 1)})
+
+    def chosen(batch: Batch) -> type:
+        return type(application.transactions.task_writer(batch, application._writer, ()))
+
+    assert chosen(few) is EncodingWriter
+    assert chosen(replace(few, rewrites_state=True)) is ExchangeWriter
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -62,6 +62,8 @@ class Batch:
     number: int
     owner: Owner
     ranges: Mapping[TopicPartition, Range]
+    rewrites_state: bool = False
+    """True if tasks may write all entries of their stores, however few records they read."""
 
     @property
     def generation(self) -> int:

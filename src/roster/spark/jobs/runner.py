@@ -59,7 +59,7 @@ class BatchWork(Protocol):
     def whole_partitions(self) -> bool:
         """True if one task must read a partition's whole range, as the one writer of its store."""
 
-    def run(self, batch: Batch, tasks: Splits, write: Callable[[Splits], Outcome]) -> Outcome:
+    def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
         """Prepare the batch, `write` it with these tasks or others of the same splits, and note what came of it."""
 
     def warm_up(self, run: Callable[[], None]) -> None:
@@ -80,9 +80,9 @@ class ReadBatches:
     def __init__(self, jobs: SparkJobs, config: ReaderConfig, function: ArrowFunction | None) -> None:
         self._jobs, self._config, self._function = jobs, config, function
 
-    def run(self, batch: Batch, tasks: Splits, write: Callable[[Splits], Outcome]) -> Outcome:
+    def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
         """Write the batch."""
-        return write(tasks)
+        return write(batch, tasks)
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run the tasks that read nothing."""
@@ -189,9 +189,9 @@ class SparkRunner:
         self._counted.value, self._failed.value = {}, {}
         if self._small is not None:
             self._small.begin()
-        return self._work.run(batch, tasks, functools.partial(self._write, batch, sink))
+        return self._work.run(batch, tasks, functools.partial(self._write, sink))
 
-    def _write(self, batch: Batch, sink: BatchSink, tasks: Splits) -> Outcome:
+    def _write(self, sink: BatchSink, batch: Batch, tasks: Splits) -> Outcome:
         """Read, map, transform and write; return the outcome. Raises as `run` does."""
         try:
             written_batch = self._write_batch(batch, tasks, sink)

@@ -121,7 +121,7 @@ class KafkaTransactions:
         Another stage costs more than some megabytes through the driver, whose memory does not hold many more.
         `partitions` are the topic's, if there is one topic: the transaction of that stage has them all.
         """
-        if batch is None or batch.offsets * self._bytes_per_offset <= _MOST_DRIVER_BYTES:
+        if batch is None or (not batch.rewrites_state and batch.offsets * self._bytes_per_offset <= _MOST_DRIVER_BYTES):
             return EncodingWriter(writer, _MOST_DRIVER_BYTES)
         return ExchangeWriter(writer, partial(self.begin, partitions))
 
@@ -136,7 +136,8 @@ class KafkaTransactions:
         self._learn(sum(each.written_bytes for each in results), batch)
 
     def _learn(self, size: int, batch: Batch) -> None:
-        self._bytes_per_offset = size / max(batch.offsets, 1)
+        if not batch.rewrites_state:
+            self._bytes_per_offset = size / max(batch.offsets, 1)
 
     def write(self, results: Iterable[list[EncodedBatch] | None], writer: KafkaWriter, batch: Batch) -> None:
         """Begin a transaction and write the tasks' record batches from the driver.

@@ -52,6 +52,8 @@ class DefinitionCheck:
         self._told = set[str]()
         self.is_first = False
         """True if this release is the first one to change the state, as of the last check."""
+        self.to_change = set[TopicPartition]()
+        """Changelogs whose stores have another definition, as of the last check."""
 
     def check(self) -> None:
         """Raise PipelineError unless all state has the pipeline's definition, or one that may change to it.
@@ -59,14 +61,17 @@ class DefinitionCheck:
         Also ClientError and ReadError. Changes that are to be made are logged.
         """
         tried: set[tuple[str, bytes]] = set()
-        to_change, own = set[str](), set[str]()
+        to_change, own = set[TopicPartition](), set[str]()
         for partition, said in sorted(self._said().items()):
             definition, node = self._kept[partition.topic]
             try:
                 if STATE_KEY not in said:
                     raise OtherDefinitionError(UNSAID)
                 changes = check(definition, Noted.decode(said[STATE_KEY]))
-                (to_change if changes else own).add(partition.topic)
+                if changes:
+                    to_change.add(partition)
+                else:
+                    own.add(partition.topic)
                 for change in changes:
                     self._tell(f"{node.store!r} of the group {self._config.group!r} changes in place: {change}")
                 registry = said.get(REGISTRY_KEY)
@@ -75,7 +80,8 @@ class DefinitionCheck:
                     declared_by(node.operator, registry)
             except RosterError as error:
                 raise refused(node.store, self._config.group, partition.partition, error) from None
-        self.is_first = bool(to_change) and to_change.isdisjoint(own)
+        self.to_change = to_change
+        self.is_first = bool(to_change) and own.isdisjoint(log.topic for log in to_change)
 
     def _tell(self, line: str) -> None:
         """Log a line once."""

@@ -143,11 +143,11 @@ class JoinedBatches:
         check_state_dir(self._state_dir, self._jobs.on_each_host)
         run()
 
-    def run(self, batch: Batch, tasks: Splits, write: Callable[[Splits], Outcome]) -> Outcome:
+    def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
         """Look up how far the batch reads the tables, and write it."""
         self._clean()
         self._joins.begin(batch)
-        return write(tasks)
+        return write(batch, tasks)
 
     def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> JoinTask:
         """Return what reads the tasks' splits and joins their rows."""

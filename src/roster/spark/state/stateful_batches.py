@@ -80,6 +80,7 @@ class StatefulBatches:
         self.tokens: dict[TaskId, str] = {}
         """The token of each task in the batch that ran last."""
         self._fenced = 0
+        self._to_change: set[TopicPartition] = set()
         self._reports: Accumulator[Reports] = jobs.context.accumulator({}, ByAttempt())
         self._restored: Accumulator[dict[TopicPartition, Restored]] = jobs.context.accumulator({}, ByTask())
         self._found: Accumulator[dict[str, dict[TopicPartition, int]]] = jobs.context.accumulator({}, ByTask())
@@ -94,7 +95,7 @@ class StatefulBatches:
         run()
         self._copies.found(self._found.value)
 
-    def run(self, batch: Batch, tasks: Splits, write: Callable[[Splits], Outcome]) -> Outcome:
+    def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
         """Look up how far each store has to go, deal copies to the batch's tasks, and write it."""
         self._clean()
         self._check_once_more()
@@ -103,6 +104,9 @@ class StatefulBatches:
             task: [target._replace(is_replay=task in replayed) for target in targets]
             for task, targets in self._stores.targets.prepare(batch).items()
         }
+        targets = [target for each in self._targets.values() for target in each]
+        if not self._to_change.isdisjoint(target.changelog for target in targets):
+            batch = replace(batch, rewrites_state=True)
         for joins in self._joins:
             joins.begin(batch)
         task_of = self._topology.task_of
@@ -113,7 +117,7 @@ class StatefulBatches:
         self._restore_jobs = RestoreJobs(lanes, seconds, self._restored, ran=self._noting())
         began = time.monotonic()
         try:
-            outcome = write([*tasks, *[()] * (len(lanes) - len(tasks))])
+            outcome = write(batch, [*tasks, *[()] * (len(lanes) - len(tasks))])
         except SinkFencedError as error:
             raise self._moved(error) from None
         except FunctionError as error:
@@ -121,7 +125,9 @@ class StatefulBatches:
         except WriteError as error:
             raise named_change(error, self._reports.value) from None
         self._fenced = 0
-        self._copies.worked({target.changelog: target.end for targets in self._targets.values() for target in targets})
+        worked = {target.changelog: target.end for target in targets}
+        self._to_change.difference_update(worked)
+        self._copies.worked(worked)
         self._stores.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
         self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
         self.tokens = tokens_of(self._reports.value)
@@ -132,6 +138,7 @@ class StatefulBatches:
         check, self._definition_check = self._definition_check, None
         if check is not None:
             check.check()
+            self._to_change = check.to_change
 
     def _moved(self, error: SinkFencedError) -> PipelineError:
         """Return the exception for a batch that does not begin where its state ends: positions are looked up again."""
