@@ -196,6 +196,40 @@ def test_a_copy_that_has_a_part_of_the_change_says_nothing_of_its_entries(tmp_pa
     assert said == [True, *[False] * (len(said) - 3), True, True], "the marker of the transaction ends it"
 
 
+@pytest.mark.parametrize("is_aborted_last", [False, True])
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_copy_far_behind_shows_no_entry_under_another_meaning(
+    tmp_path: Path, is_compacted: bool, is_aborted_last: bool
+) -> None:
+    log = Log()
+    application, place = Application(log, tmp_path), Place(str(tmp_path / "copy"), LOG, "id")
+    first, second = operator({"a": "count(*)", "b": "sum(n)"}), operator({"b": "sum(n)", "a": "count(*)"})
+    releases = [first, first, second, second]
+    for batch, rows in enumerate([[("v", 7), ("x", 1), ("y", 2)], [("y", 5)], [("z", 3)], ONE]):
+        of = releases[batch]
+        update, _ = application.batch(of, definition_of(of, COLUMNS), rows, 5 * batch)
+        log.write(update.changes, committed=True)
+        application.targets.forget([SOURCE])
+        if batch == 0:
+            with place.open("0_0") as store:
+                catch_up(store, StoreTarget(SOURCE, 0, len(log.records), {}, None), log.fetch)
+    if is_aborted_last:
+        log.write(update.changes, committed=False)
+    if is_compacted:
+        last = {entry[0]: at for at, entry in enumerate(log.records) if entry is not None}
+        log.records = [entry if entry and last[entry[0]] == at else None for at, entry in enumerate(log.records)]
+    seen, end = [], len(log.records)
+    with place.open("0_0") as store:
+        while store.position().changelog < end:
+            catch_up(store, StoreTarget(SOURCE, 0, end, {}, None), log.fetch, until=0.0)  # two records at a time
+            entries = entries_of(store)
+            if not isinstance(entries, HexEntries):
+                seen.append({row["k"]: (row["a"], row["b"]) for row in entries.rows([entries.read(store, Span())])})
+    assert seen[-1] == {"v": (1, 7), "x": (2, 2), "y": (3, 9), "z": (1, 3)}
+    possible = {"v": {(1, 7)}, "x": {(1, 1), (2, 2)}, "y": {(1, 2), (2, 7), (3, 9)}, "z": {(1, 3)}}
+    assert all(row in possible[key] for rows in seen for key, row in rows.items()), seen
+
+
 def test_a_release_that_was_left_stops_at_its_next_batch_and_writes_nothing(tmp_path: Path) -> None:
     log = Log()
     old, new = Application(log, tmp_path), Application(log, tmp_path)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.state.definition import STATE_KEY
 from roster.state.store import Position, StateError, Store, Value
 
 ENTRIES_PER_TRANSACTION = 5_000_000
@@ -60,13 +61,15 @@ def restore(
     on_progress: Callable[[Progress], None] | None = None,
     entries_per_transaction: int = ENTRIES_PER_TRANSACTION,
     is_over: Callable[[], bool] = lambda: False,
+    is_unsaid: Callable[[int], bool] = lambda _: False,
 ) -> int:
     """Apply a changelog to a store from its position up to before the offset `end`; return the records applied.
 
     batches: in the order of offsets, with the columns of `SCHEMA`; records that the store has already are skipped.
     inputs: the input position at `end`. on_progress: called for each batch. is_over: asked after each batch; True stops
-    there, with the store at that batch's end. After a crash it resumes from the last transaction. Raises StateError for
-    offsets that do not ascend, for null keys, and for a store beyond `end`.
+    there, with the store at that batch's end. is_unsaid: asked at the end of each transaction; True for an offset at
+    which the store must not have a definition. After a crash it resumes from the last transaction. Raises StateError
+    for offsets that do not ascend, for null keys, and for a store beyond `end`.
     """
     position = store.position()
     if position.changelog > end:
@@ -76,7 +79,7 @@ def restore(
     fresh = _fresh(cut, position.changelog, end)
     rest = next(fresh, None)
     while rest is not None:
-        share = _Share(rest, fresh, entries_per_transaction, done)
+        share = _Share(rest, fresh, entries_per_transaction, done, is_unsaid)
         store.load(share, lambda share=share: Position(share.offset, position.inputs))  # type: ignore[misc]
         rest = share.rest
     if not cut.is_short:
@@ -115,10 +118,17 @@ class _Done:
 class _Share:
     """Batches for one transaction of the store, as many as fit, each with the last value of its keys."""
 
-    def __init__(self, first: pa.Table, others: Iterator[pa.Table], most: int, done: _Done) -> None:
+    def __init__(
+        self,
+        first: pa.Table,
+        others: Iterator[pa.Table],
+        most: int,
+        done: _Done,
+        is_unsaid: Callable[[int], bool],
+    ) -> None:
         self.offset = 0
         self.rest: pa.Table | None = first
-        self._others, self._most, self._done = others, most, done
+        self._others, self._most, self._done, self._is_unsaid = others, most, done, is_unsaid
 
     def __iter__(self) -> Iterator[tuple[list[bytes], list[Value]]]:
         taken = 0
@@ -129,6 +139,8 @@ class _Share:
             yield last_per_key(table)
             self._done.add(table, self.offset)
             self.rest = next(self._others, None)
+        if self._is_unsaid(self.offset):
+            yield [STATE_KEY], [None]
 
 
 def _fresh(batches: Iterable[Any], begin: int, end: int) -> Iterator[pa.Table]:

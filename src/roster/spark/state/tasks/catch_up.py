@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.state.changelog import restore
+from roster.state.definition import STATE_KEY, Noted
 from roster.state.store import Position
 
 if TYPE_CHECKING:
@@ -72,6 +75,7 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
         store.commit([], [], position)
     size = records = 0
     began, at = time.monotonic(), position.changelog
+    ahead = _Ahead(store, target, fetch)
 
     def batches(upto: int) -> Iterable[pa.RecordBatch]:
         nonlocal size
@@ -83,7 +87,8 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
         # In slices: after a cancellation the next task continues from the last one.
         now = time.monotonic()
         upto = min(target.end, at + _offsets_in(until - now, at - position.changelog, now - began))
-        records += restore(store, batches(upto), upto, inputs={}, is_over=lambda: time.monotonic() >= until)
+        is_over = lambda: time.monotonic() >= until  # noqa: E731
+        records += restore(store, batches(upto), upto, inputs={}, is_over=is_over, is_unsaid=ahead.is_other)
         at = store.position().changelog
         if time.monotonic() >= until:
             break
@@ -95,6 +100,44 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
             *(target.changelog, records, position.changelog, at, time.monotonic() - began),
         )
     return Applied(at, records, size)
+
+
+class _Ahead:
+    """The definition at the target's end.
+
+    A change in place begins with a record that takes the definition away, but compaction drops that record. A store on
+    its way to another definition may then have entries of both, so it must not have the earlier one.
+    """
+
+    def __init__(self, store: LmdbStore, target: StoreTarget, fetch: Fetch) -> None:
+        self._target, self._fetch, self._begin = target, fetch, store.position().changelog
+        (self._said,) = store.multi_get([STATE_KEY])
+
+    def is_other(self, offset: int) -> bool:
+        """Return True if a store at an offset is to have no definition until it is further."""
+        if self._said is None or offset >= self._target.end - 1:  # behind the end's last record is the marker
+            return False
+        last, said = self._last
+        if said is None or offset > last:
+            return False
+        before, after = Noted.decode(self._said), Noted.decode(said)
+        return (before.definition, before.releases) != (after.definition, after.releases)
+
+    @cached_property
+    def _last(self) -> tuple[int, bytes | None]:
+        """The last definition record before the target's end: its offset and value."""
+        back, start = 2, self._target.end
+        while start > self._begin:
+            start = max(self._begin, self._target.end - back)
+            found: tuple[int, bytes | None] | None = None
+            for batch in self._fetch(self._target.changelog, start, self._target.end):
+                said = pa.Table.from_batches([batch]).filter(pc.field("key") == STATE_KEY)
+                if len(said):
+                    found = said["offset"][-1].as_py(), said["value"][-1].as_py()
+            if found is not None:
+                return found
+            back *= 100
+        return self._begin, None
 
 
 def _offsets_in(seconds: float, passed: int, spent: float) -> int:
