@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roster.testing.errors import KitArgumentError
+from roster.wire.columns.encode_layout import murmur2
 from roster.wire.records import Record, read_batch
 
 if TYPE_CHECKING:
@@ -82,19 +83,4 @@ def partition_for(record: Record, number: int, partitions: int) -> int:
     """Return the partition of a record: by its key as in Kafka's Java client, without a key by its `number` in turn."""
     if record.key is None:
         return number % partitions
-    return (murmur2(record.key) & 0x7FFFFFFF) % partitions
-
-
-def murmur2(data: bytes) -> int:
-    """Return the 32-bit MurmurHash2 of a key, with the seed of Kafka's Java client."""
-    factor, seed, mask = 0x5BD1E995, 0x9747B28C, 0xFFFFFFFF
-    value = (seed ^ len(data)) & mask
-    whole = len(data) & ~3
-    for start in range(0, whole, 4):
-        word = int.from_bytes(data[start : start + 4], "little") * factor & mask
-        word = (word ^ word >> 24) * factor & mask
-        value = (value * factor & mask) ^ word
-    if whole < len(data):
-        value = (value ^ int.from_bytes(data[whole:], "little")) * factor & mask
-    value = (value ^ value >> 13) * factor & mask
-    return value ^ value >> 15
+    return int(murmur2(record.key, 0, len(record.key)) & 0x7FFFFFFF) % partitions  # type: ignore[no-untyped-call]

@@ -13,9 +13,10 @@ from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 from roster.broker.stored_records import read_transactional_records
 from roster.model import TopicPartition
 from roster.testing import EmbeddedBroker, KitArgumentError, KitTimeoutError
-from roster.testing.stored import murmur2
+from roster.testing.stored import partition_for
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, decode, encode, request_class, response_class
 from roster.wire.error_replies import error_response
+from roster.wire.records import Record
 from tests.real.realparts.kafka_python import KafkaConsumer
 
 
@@ -80,7 +81,9 @@ def test_records_go_in_and_out_with_and_without_a_client(shared):
 def test_keys_go_where_kafkas_clients_put_them():
     for size, first in itertools.product(range(12), (0, 7, 200)):
         key = bytes((first + 31 * n) % 256 for n in range(size))
-        assert murmur2(key) == kafka_pythons_murmur2(key) & 0xFFFFFFFF
+        record = Record(timestamp=0, key=key, value=None)
+        for partitions in (1, 5, 2**31 - 1):
+            assert partition_for(record, 0, partitions) == (kafka_pythons_murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def test_history_has_who_joined_what_each_got_and_why(broker, consumer):
