@@ -20,10 +20,13 @@ import pytest
 from roster.cli.root import run
 from roster.model import TopicPartition
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
+from roster.spark.batch import Split
 from roster.spark.state import Export, export
 from roster.spark.state.saved.cut import Cut
-from roster.spark.state.saved.export import _live, _MovedError
-from roster.state.definition import Definition, Noted
+from roster.spark.state.saved.export import _check_silent, _live, _MovedError
+from roster.spark.state.tasks.export import ExportTask, LogSpan
+from roster.spark.tasks.reader import ReaderConfig
+from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import Manifest, SavedStore
 from roster.state.saved.moments import keep_last, remove_unfinished
@@ -325,3 +328,33 @@ def test_a_file_that_was_changed_or_is_gone_is_no_part_of_an_export(tmp_path: Pa
         folder.read_table(written)
     with pytest.raises(FolderError, match=r"has no manifest\.json: it is no export, or one that did not end"):
         Export.open(folder.place)
+
+
+def test_an_export_begins_anew_where_compaction_has_taken_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = TopicPartition("g-s-changelog", 0)
+    span = LogSpan(Split(*at, 0, 5), "s", "stores/s", "0")
+    config = ReaderConfig(bootstrap="127.0.0.1:1", group="g", isolation_level="read_committed")
+    said = Noted(Definition.of({"operator": "deduplicate"}, pa.schema([("k", pa.string())]), None), {"in": 3})
+    left = {"key": [b"k"], "value": [b"v"]}, {"key": [STATE_KEY], "value": [said.encode()]}
+    for records, is_lost in (((), False), (left[:1], True), (left[1:], False)):
+        batches = [pa.RecordBatch.from_pydict(each) for each in records]
+        monkeypatch.setattr("roster.spark.state.tasks.export.read_splits", lambda *_, found=batches: iter(found))
+        (exported,) = ExportTask(config, [span], Folder(str(tmp_path)))([0])
+        assert exported.is_lost is is_lost
+        assert exported.records == (0 if is_lost else len(records))
+        moved = _Ends({at: 9})
+        if not records:
+            with pytest.raises(_MovedError, match=r"g-s-changelog-0 has no record up to offset 5, and goes on up to 9"):
+                _check_silent(moved, [exported], Cut({}, {at: 5}))
+            moved = _Ends({at: 5})
+        _check_silent(moved, [exported], Cut({}, {at: 5}))
+
+
+class _Ends:
+    def __init__(self, ends: dict[TopicPartition, int]) -> None:
+        self.ends = ends
+
+    def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return {each: self.ends[each] for each in partitions}

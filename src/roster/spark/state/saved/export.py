@@ -18,7 +18,7 @@ from roster.security import Security
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
 from roster.spark.options import check_security, parse_bootstrap
-from roster.spark.state.saved.cut import Cut, take_cut
+from roster.spark.state.saved.cut import Cut, Logs, take_cut
 from roster.spark.state.saved.job import StateProgress, run_job
 from roster.spark.state.tasks.export import ExportedLog, ExportTask, LogSpan
 from roster.spark.tasks.reader import ReaderConfig
@@ -192,6 +192,7 @@ class _Exporter:
         spans = [self._passing(at, max(begins[at], cut.offsets.get(at, 0)), cut.ends[at]) for at in passing]
         spans += [self._state(at, begins[at], cut.ends[at]) for at in logs]
         exported = self._run([span for span in spans if not span.split.is_empty])
+        _check_silent(admin, exported, cut)
         partitions = {topic: topics[topic] for topic in [*changelogs, *repartitions]}
         manifest = self._filled(
             Manifest(self._group, admin.cluster_id(), at, {}, cut.offsets), cut, exported, partitions
@@ -266,6 +267,15 @@ class _Exporter:
                     field="to",
                     fix="Name a folder that driver and executors share, or a URI such as s3://bucket/folder",
                 )
+
+
+def _check_silent(logs: Logs, exported: Iterable[ExportedLog], cut: Cut) -> None:
+    """Raise _MovedError if compaction may have taken all that a changelog had; if its end stays, it had nothing."""
+    spans = [each.span for each in exported if each.span.store is not None and not each.records and not each.problem]
+    silent = [TopicPartition(span.split.topic, span.split.partition) for span in spans]
+    for at, end in logs.end_offsets(silent).items() if silent else ():
+        if end != cut.ends[at]:
+            raise _MovedError(f"{at} has no record up to offset {cut.ends[at]}, and goes on up to {end}")
 
 
 def _sound(exported: ExportedLog) -> ExportedLog:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from roster.spark.batch import Split
 from roster.spark.tasks.reader import ReaderConfig, ReadError, read_splits
 from roster.state.changelog import latest
-from roster.state.definition import OtherDefinitionError
+from roster.state.definition import STATE_KEY, UNSAID, OtherDefinitionError
 from roster.state.saved.folder import Folder, Written
 from roster.state.saved.parts import StoreEntries
 from roster.state.store import StateError
@@ -41,7 +41,7 @@ class LogSpan(NamedTuple):
 class ExportedLog:
     """One partition's files by part, the types of their columns, the store's marks; `problem` if it cannot be read.
 
-    is_lost: True if the records were deleted before they could be read.
+    is_lost: True if records were deleted before they could be read.
     """
 
     span: LogSpan
@@ -110,6 +110,9 @@ class ExportTask:
                 count = len(held[0])
                 limit = max(_LEAST, 2 * count)
         entries = StoreEntries.of(latest(pa.concat_tables(held)) if held else _LARGE.empty_table())
+        if records and STATE_KEY not in entries.marks:
+            problem = f"{UNSAID}, or the broker has compacted its changelog meanwhile"
+            return ExportedLog(span, problem=problem, is_lost=True)
         files, columns = {}, {}
         tables = entries.tables()
         following = next(tables, None)
