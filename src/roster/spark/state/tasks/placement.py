@@ -1,0 +1,253 @@
+"""Which partition a key of state belongs to, found out from the keys and the partitions that they are in.
+
+State is where its rows' records were, and a record's partition is a hash of its key. State has columns, not the record
+key, but the columns prove how it was made: of all usual ways (column, form, partitioner) those are left that place each
+key where it is. A wrong way places `n` keys in `p` partitions rightly with a probability of 1 in p to the power of n.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.spark.state.tasks.result_records import key_of_records
+from roster.state.pieces import as_bytes
+from roster.state.store import StateError
+
+NO_KEY = -1
+"""Partition of rows whose record has no key."""
+_PROOF = 30.0
+"""Bits that prove a placement: a wrong one would pass once in a billion times."""
+_MOST_COLUMNS = 4
+_FIRST, _COUNTED = 1_000, 100_000
+"""Rows that are looked at first, and those whose different keys are counted."""
+_M = np.uint32(0x5BD1E995)
+Places = npt.NDArray[np.int64]
+
+
+class PlacementError(StateError):
+    """Keys are not where a record key and a partitioner place them, or too few to say which; the text says why."""
+
+
+def murmur2(keys: Any) -> Places:
+    """Return Kafka's hash of binary values without nulls, as its default partitioner takes it: 31 bits."""
+    data, offsets = as_bytes(keys)
+    sizes = np.diff(offsets)
+    order = np.argsort(-sizes, kind="stable")
+    starts, sizes = offsets[:-1][order], sizes[order]
+    value = (np.uint32(0x9747B28C) ^ sizes.astype(np.uint32)).astype(np.uint32)
+    for at in range(0, int(sizes[0]) - 3 if len(sizes) else 0, 4):
+        count = int(np.searchsorted(-sizes, -(at + 4), side="right"))
+        word = np.ascontiguousarray(data[starts[:count, None] + (at + np.arange(4))]).view("<u4").ravel() * _M
+        word = (word ^ (word >> np.uint32(24))) * _M
+        value[:count] = (value[:count] * _M) ^ word
+    left = sizes % 4
+    for behind in (3, 2, 1):
+        has = left >= behind
+        at = starts[has] + sizes[has] - left[has] + behind - 1
+        value[has] ^= data[at].astype(np.uint32) << np.uint32(8 * (behind - 1))
+    value[left > 0] *= _M
+    value = (value ^ (value >> np.uint32(13))) * _M
+    found = np.empty(len(value), np.int64)
+    found[order] = (value ^ (value >> np.uint32(15))) & np.uint32(0x7FFFFFFF)
+    return found
+
+
+def _crc32(keys: Any) -> Places:
+    return np.fromiter((zlib.crc32(key) for key in keys.to_pylist()), np.int64, len(keys))
+
+
+_PARTITIONERS: Mapping[str, Callable[[Any], Places]] = {"murmur2": murmur2, "crc32": _crc32}
+"""Kafka's Java clients, Spark, kafka-python and aiokafka; confluent-kafka and others on librdkafka, by default."""
+
+
+def _big_endian(column: Any, kind: str) -> Any:
+    whole = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
+    data = np.ascontiguousarray(whole.astype(kind))
+    size = data.dtype.itemsize
+    plain: Any = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(data), [None, pa.py_buffer(data)])
+    return pc.if_else(column.is_null(), pa.scalar(None, pa.binary()), plain.cast(pa.binary()))
+
+
+class Placement(NamedTuple):
+    """Columns of a state's key that are the record key in some form, and the partitioner that hashes it.
+
+    form: `text`, of text and bytes these themselves; `int64` and `int32`, as Kafka's serializers of integers have them;
+    `json`, an array of several columns, as `repartition` and results have it.
+    """
+
+    columns: tuple[str, ...]
+    form: str
+    partitioner: str
+
+    def record_keys(self, rows: pa.Table) -> Any:
+        """Return the record key of each row as bytes, null for none."""
+        if self.form in ("text", "json"):
+            found = key_of_records(rows, self.columns).cast(pa.binary())
+        else:
+            column = rows[self.columns[0]].combine_chunks()
+            found = _big_endian(column, ">i8" if self.form == "int64" else ">i4")
+        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+    def partitions(self, rows: pa.Table, count: int) -> Places:
+        """Return the partition of each row among `count`, NO_KEY without a record key."""
+        return partitions_of(self.record_keys(rows), self.partitioner, count)
+
+    def __str__(self) -> str:
+        form = "" if self.form in ("text", "json") else f" as {self.form}"
+        return f"{', '.join(self.columns)}{form} ({self.partitioner})"
+
+
+def partitions_of(record_keys: Any, partitioner: str, count: int) -> Places:
+    """Return the partition of each record key among `count`, NO_KEY for null."""
+    return _among(*_hashes(record_keys, partitioner), count)
+
+
+def _hashes(record_keys: Any, partitioner: str) -> tuple[Places, Any]:
+    """Return the hash of each record key, and a mask of those that are there."""
+    has = record_keys.is_valid().to_numpy(zero_copy_only=False)
+    return _PARTITIONERS[partitioner](record_keys.fill_null(b"")), has
+
+
+def _among(hashes: Places, has: Any, count: int) -> Places:
+    return np.where(has, hashes % count, NO_KEY)
+
+
+def placements(keys: pa.Schema, named: Sequence[str] = (), partitioner: str | None = None) -> list[Placement]:
+    """Return the ways in which keys with these columns may be placed.
+
+    named: the columns of the record key; a single one may have its form behind a colon, as in `n:int64`. partitioner:
+    None for any. Raises PlacementError for what there is not.
+    """
+    names, form = list(named), ""
+    if len(names) == 1 and names[0] not in keys.names:
+        names[0], _, form = names[0].partition(":")
+    if missing := [name for name in names if name not in keys.names]:
+        raise PlacementError(f"there is no key column {missing[0]!r} among {', '.join(keys.names)}")
+    if names:
+        chosen = [tuple(names)]
+    elif len(keys) <= _MOST_COLUMNS:
+        chosen = [each for size in range(1, len(keys) + 1) for each in permutations(keys.names, size)]
+    else:
+        chosen = [*((name,) for name in keys.names), tuple(keys.names)]
+    forms = [(columns, each) for columns in chosen for each in _forms(keys, columns) if form in ("", each)]
+    if not forms:
+        raise PlacementError(f"{named[0]!r}: the form is one of {', '.join(_forms(keys, names))}")
+    if partitioner not in (None, *_PARTITIONERS):
+        raise PlacementError(f"the partitioner is one of {', '.join(_PARTITIONERS)}, not {partitioner!r}")
+    return [
+        Placement(columns, form, each)
+        for columns, form in forms
+        for each in _PARTITIONERS
+        if partitioner in (None, each)
+    ]
+
+
+def _forms(keys: pa.Schema, columns: Sequence[str]) -> Sequence[str]:
+    if len(columns) > 1:
+        return ("json",)
+    return ("text", "int64", "int32") if pa.types.is_integer(keys.field(columns[0]).type) else ("text",)
+
+
+class Evidence(NamedTuple):
+    """What some keys say of a placement.
+
+    keys: different record keys, all in their place. digest: of the places among the new number of partitions, the same
+    for placements that agree.
+    """
+
+    keys: int
+    digest: int
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The placements that hold for the keys of one or more partitions, and why others do not.
+
+    without_key: highest partition with rows that have no record key by the placement, NO_KEY if there are none.
+    """
+
+    holds: Mapping[Placement, Evidence]
+    misplaced: Mapping[Placement, str] = field(default_factory=dict)
+    without_key: Mapping[Placement, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: pa.Table, at: int, before: int, after: int, among: Iterable[Placement]) -> Proof:
+        """Look at the keys of one partition. rows: key columns. at: where they are among `before` partitions."""
+        holds, misplaced, without_key = {}, {}, {}
+        for placement in among:
+            first = rows.slice(0, _FIRST)
+            problem = _misplaced(placement, first, placement.partitions(first, before), at, before)
+            if not problem:
+                keys = placement.record_keys(rows)
+                hashes, has = _hashes(keys, placement.partitioner)
+                problem = _misplaced(placement, rows, _among(hashes, has, before), at, before)
+            if problem:
+                misplaced[placement] = problem
+                continue
+            digest = zlib.crc32(_among(hashes, has, after).tobytes())
+            holds[placement] = Evidence(int(pc.count_distinct(keys.slice(0, _COUNTED)).as_py()), digest)
+            without_key[placement] = NO_KEY if has.all() else at
+        return cls(holds, misplaced, without_key)
+
+    @classmethod
+    def all_of(cls, proofs: Sequence[Proof]) -> Proof:
+        """Return what holds in all partitions."""
+        misplaced: dict[Placement, str] = {}
+        for proof in proofs:
+            misplaced = {**proof.misplaced, **misplaced}
+        common = [each for each in (proofs[0].holds if proofs else {}) if each not in misplaced]
+        return cls(
+            {
+                each: Evidence(
+                    sum(proof.holds[each].keys for proof in proofs),
+                    zlib.crc32(repr([proof.holds[each].digest for proof in proofs]).encode()),
+                )
+                for each in common
+            },
+            misplaced,
+            {each: max(proof.without_key[each] for proof in proofs) for each in common},
+        )
+
+    def chosen(self, before: int, after: int, *, is_named: bool) -> Placement:
+        """Return the placement. is_named: it is one of columns that the user has named, so nothing is to be proven.
+
+        Raises PlacementError if there is none, more than one, or too few keys to be sure.
+        """
+        if not self.holds:
+            raise PlacementError(self._why_none())
+        bits = {each: found.keys * math.log2(before) if before > 1 else 0.0 for each, found in self.holds.items()}
+        left = [each for each in self.holds if is_named or bits[each] >= _PROOF]
+        if not left or len({self.holds[each].digest for each in left}) > 1:
+            names = "; ".join(map(str, left or self.holds))
+            raise PlacementError(f"its keys do not prove how they were placed in {before} partitions: by {names}")
+        if self.without_key[left[0]] >= after:
+            raise PlacementError(
+                f"partition {self.without_key[left[0]]} has rows without a value of {', '.join(left[0].columns)}, whose"
+                f" records had no key: among {after} partitions there is no place for them"
+            )
+        return left[0]
+
+    def _why_none(self) -> str:
+        placement, example = next(iter(self.misplaced.items()))
+        tried = {name for each in self.misplaced for name in each.columns}
+        others = f", and no other way by {', '.join(sorted(tried))} holds" if len(self.misplaced) > 1 else ""
+        return f"its keys are not where {placement} places them: {example}{others}"
+
+
+def _misplaced(placement: Placement, rows: pa.Table, places: Places, at: int, count: int) -> str:
+    """Return the first key that is not where the placement says, "" if all are."""
+    wrong = np.flatnonzero((places != at) & (places != NO_KEY))
+    if not len(wrong):
+        return ""
+    key = ", ".join(f"{name} {rows[name][int(wrong[0])].as_py()!r}" for name in placement.columns)
+    return f"{key} is in partition {at}, and belongs to {places[wrong[0]]} of {count}"
