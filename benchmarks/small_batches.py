@@ -29,7 +29,7 @@ from roster.records.native import compiled
 from roster.records.produce import KafkaWriter
 from roster.spark import session
 from roster.spark.batch import Batch, Owner, Range
-from roster.spark.driver.planner import tasks
+from roster.spark.driver.offset_ranges import tasks
 from roster.spark.jobs import small_batches
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import SmallBatches

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.broker import BrokerConfig, BrokerSecurity, BrokerStartError
+from roster.broker.api_versions import SERVED
 from roster.broker.security.session import FAILURE_DELAY_SECONDS
-from roster.broker.served import SERVED
 from roster.client import Admin, AuthenticationError
 from roster.testing.broker import running_broker
 from roster.wire import ApiKey, ErrorCode, request_class

@@ -31,8 +31,8 @@ from roster.client import (
     SessionTimeoutError,
     UnknownTopicError,
     UnreachableError,
+    member_shell,
 )
-from roster.client import runner as runner_module
 from roster.model import TopicPartition
 from roster.testing.broker import running_broker
 
@@ -204,7 +204,7 @@ def test_a_leader_that_cannot_assign_tells_every_member(
     def broken(*_: object, **__: object) -> dict[str, bytes]:
         raise ValueError("the test forbids it")
 
-    monkeypatch.setattr(runner_module, "assign_group", broken)
+    monkeypatch.setattr(member_shell, "assign_group", broken)
     with pytest.raises(AssignmentError, match=r"range: ValueError: the test forbids it"):
         make(assignors=["range"]).start()
 

@@ -13,8 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from roster.assignors import LagOptions, lag_cooperative_sticky
-from roster.client import Admin, GroupMember, OffsetAndMetadata, OptionError
-from roster.client import runner as runner_module
+from roster.client import Admin, GroupMember, OffsetAndMetadata, OptionError, member_shell
 from roster.model import TopicPartition
 from tests.librdkafka import idempotent_producer
 from tests.waiting import until
@@ -143,7 +142,7 @@ def test_when_offsets_cannot_be_had_the_group_is_assigned_all_the_same(
     async def never(*arguments: object) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(runner_module, "group_offsets", never)
+    monkeypatch.setattr(member_shell, "group_offsets", never)
     told: list[str] = []
     members = [make(on_event=lambda event: told.append(event.text)), make()]
     assert sorted(map(len, split(members))) == [1, 2]

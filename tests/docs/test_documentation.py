@@ -16,7 +16,7 @@ import yaml
 from mkdocs.exceptions import PluginError
 
 from roster import RosterError, client, spark
-from roster.broker.served import SERVED
+from roster.broker.api_versions import SERVED
 from roster.cli.root import roster
 from roster.client import GroupMember
 from roster.spark import KafkaSink, ParquetSink, Pipeline, State, session

@@ -41,8 +41,8 @@ from roster.spark.state.copies.restore_schedule import deal
 from roster.spark.state.joined_batches import TableJoins
 from roster.spark.state.stateful_batches import BetweenStatefulBatches, summed, tokens_of
 from roster.spark.state.stores import Stores
-from roster.spark.state.tasks.place import Place
 from roster.spark.state.tasks.repartition import RepartitionTopic
+from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.stores import Restored, process_id, stores_found
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import Lookup, Rows

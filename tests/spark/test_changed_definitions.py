@@ -17,8 +17,8 @@ from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.stateful_batches import tokens_of
 from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
-from roster.spark.state.tasks.place import Place
 from roster.spark.state.tasks.processing import process_batch
+from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import definition_of
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError, entries_of

@@ -20,8 +20,8 @@ from roster.spark.state import definition_check
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.definition_check import DefinitionCheck
 from roster.spark.state.store_targets import StoreTargets
-from roster.spark.state.tasks.place import Place
 from roster.spark.state.tasks.processing import process_batch
+from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.tasks.reader import ReaderConfig
 from roster.state.aggregate import Aggregate, Aggregation, Update

@@ -24,7 +24,7 @@ from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
 from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.kafka_transactions import KafkaTransactions, transactional_id
-from roster.spark.tasks.write.exchange import ExchangeWriter
+from roster.spark.tasks.write.shuffle import ExchangeWriter
 from tests.broker.secured import secured_broker
 from tests.spark.spark_topics import Topics, committed_records
 

@@ -17,7 +17,7 @@ from roster.model.topology import Subtopology
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.copies.restore_schedule import SHARE, Allowance, Copies, deal
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
-from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.stores import Restored, RestoreJob, process_id, restore_copy, stores_found
 from roster.state import Position
 from tests.examples_tried import examples

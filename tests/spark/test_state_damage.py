@@ -17,8 +17,8 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.state.queries.store_reads import ReadsHere, Wanted
 from roster.spark.state.tasks.catch_up import StoreTarget
-from roster.spark.state.tasks.place import Place, on_sound
 from roster.spark.state.tasks.processing import process_batch
+from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.spark.state.tasks.stores import RestoreJob, restore_copy
 from roster.spark.state.tasks.subtopology import definition_of
 from roster.state.aggregate import ALL_ROWS, Aggregate, Aggregation, Kind

@@ -34,8 +34,8 @@ from roster.spark.state.queries.store_reads import ReadsHere
 from roster.spark.state.queries.view import StateUnavailableError, StateView, view_of
 from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.stores import Stores
-from roster.spark.state.tasks.place import Place
 from roster.spark.state.tasks.processing import Operator, process_batch
+from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan, definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from roster.model.topology import Subtopology
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.state.tasks.operator_steps import check_keys, with_steps
-from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.task import StatefulTask, StoreKind, TopologyPlan
 from roster.spark.tasks.arrow_function import arrow_schema

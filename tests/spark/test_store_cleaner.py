@@ -11,7 +11,7 @@ from roster.member.task_assignor import HeldTasks
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.state.copies.store_cleaner import Cleaned, StoreCleaner, Wanted, clean_host
-from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.store_location import Place
 from roster.state.cleaning import sizes
 from tests.spark.test_restore_schedule import Case, source
 from tests.state.test_cleaning import make

@@ -22,8 +22,8 @@ from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.stateful_batches import tokens_of
 from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
-from roster.spark.state.tasks.place import Place
 from roster.spark.state.tasks.processing import Report, process_batch
+from roster.spark.state.tasks.store_location import Place
 from roster.state import Position
 from roster.state.aggregate import Update
 from roster.state.definition import Definition
@@ -286,7 +286,7 @@ def test_a_topic_that_has_grown_ends_the_run() -> None:
 def test_a_process_that_hangs_with_a_store_does_not_hold_up_its_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roster.spark.state.tasks.place._PATIENCE", 0.0)
+    monkeypatch.setattr("roster.spark.state.tasks.store_location._PATIENCE", 0.0)
     place = Place(str(tmp_path), "g-s-changelog", "id")
     held = LmdbStore(place.path("0_0"))
     with place.open("0_0") as copy:

@@ -17,8 +17,8 @@ from roster.spark import KafkaSink, Pipeline, PipelineError
 from roster.spark.options import Tuning
 from roster.spark.sinks import kafka_transactions
 from roster.spark.sinks.kafka_transactions import TransactionalSink
-from roster.spark.tasks.write import exchange
-from roster.spark.tasks.write.exchange import WriteBatches
+from roster.spark.tasks.write import shuffle
+from roster.spark.tasks.write.shuffle import WriteBatches
 from roster.testing.broker import running_broker
 from tests.spark.spark_topics import Topics, committed_records
 
@@ -141,7 +141,7 @@ def test_a_writing_task_that_runs_again_costs_the_batch_and_nothing_else(
                 os._exit(1)
             yield from results
 
-    monkeypatch.setattr(exchange, "WriteBatches", DyingWriter)
+    monkeypatch.setattr(shuffle, "WriteBatches", DyingWriter)
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
         topic, out = topics.create(2, 1000), topics.create(3)

@@ -6,7 +6,7 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark.batch import Range, Split
-from roster.spark.driver import planner
+from roster.spark.driver import offset_ranges
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.wakeups import Wakeups
 
@@ -57,10 +57,10 @@ def test_nothing_is_due_in_a_sub_topology_without_timers() -> None:
 
 
 def test_tasks_without_records_are_dealt_too() -> None:
-    dealt = planner.whole({P0: Range(3, 3), P1: Range(0, 9), P2: Range(4, 4)}, 2)
+    dealt = offset_ranges.whole({P0: Range(3, 3), P1: Range(0, 9), P2: Range(4, 4)}, 2)
     assert sorted(split for task in dealt for split in task) == [
         Split("t", 0, 3, 3),
         Split("t", 1, 0, 9),
         Split("t", 2, 4, 4),
     ]
-    assert planner.whole({P0: Range(3, 3)}, 4) == [(Split("t", 0, 3, 3),)]
+    assert offset_ranges.whole({P0: Range(3, 3)}, 4) == [(Split("t", 0, 3, 3),)]

@@ -27,11 +27,11 @@ class Checked:
 
 
 class PlainKernel:
-    """A module's loops as Python functions."""
+    """The loops of modules as Python functions."""
 
-    def __init__(self, module: ModuleType) -> None:
-        space = dict(vars(module))
-        for name, value in vars(module).items():
+    def __init__(self, *modules: ModuleType) -> None:
+        space = {name: value for module in modules for name, value in vars(module).items()}
+        for name, value in list(space.items()):
             if hasattr(value, "py_func"):
                 space[name] = FunctionType(value.py_func.__code__, space)
         self._space = space

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from roster.records import native
 from roster.wire import WireError
-from roster.wire.columns import encode_kernel, writer
+from roster.wire.columns import encode_kernel, partition_kernel, writer
 from roster.wire.columns.writer import Body, Encoder, Placed, framed, halves
 from roster.wire.compression import Compression
 from roster.wire.records import read_batch, read_header, verify_crc
@@ -23,7 +25,7 @@ from tests.wire.plain_kernel import PlainKernel
 NATIVE = native.kernel(None, native.WRITE)
 
 
-PLAIN = PlainKernel(encode_kernel)
+PLAIN = PlainKernel(partition_kernel, encode_kernel)
 
 JAVA_VECTORS = {  # org.apache.kafka.common.utils.UtilsTest.testMurmur2
     b"21": -973932308,
@@ -39,6 +41,16 @@ def murmur2(key: bytes) -> int:
     data = np.frombuffer(key, np.uint8)
     value = PLAIN.murmur2(data, 0, len(key))
     return value - (1 << 32) if value >> 31 else value
+
+
+@pytest.mark.parametrize("loops", [native.READ, native.WRITE, native.OFFSETS], ids=lambda each: each.module)
+def test_object_code_is_compiled_again_when_any_module_of_its_loops_changes(loops: native.Loops) -> None:
+    found, left = set[str](), [loops.module]
+    while left:
+        found.add(name := left.pop())
+        source = (resources.files("roster.wire.columns") / f"{name}.py").read_text()
+        left += set(re.findall(r"^from roster\.wire\.columns\.(\w+) import", source, re.MULTILINE)) - found
+    assert found == set(loops.made_of)
 
 
 def test_murmur2_is_javas() -> None:

@@ -10,8 +10,8 @@ import asyncio
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from roster.broker.api_versions import is_served
 from roster.broker.errors import CloseConnection
-from roster.broker.served import is_served
 from roster.wire import ApiKey
 from roster.wire.frames import UnsupportedVersion, decode_request, produce_partitions
 

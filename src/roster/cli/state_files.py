@@ -10,9 +10,9 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError, explained_imports, one_line
+from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_json_line, print_table
-from roster.cli.places import parse_time
 from roster.cli.state_schedule import Period, Schedule
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.moments import last_before

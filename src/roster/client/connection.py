@@ -19,7 +19,7 @@ from roster.client.errors import (
 )
 from roster.model import Address
 from roster.security import PLAINTEXT, AuthenticationFailed, Security, SettingError
-from roster.security.driver import TokenError, begin_login
+from roster.security.begin_login import TokenError, begin_login
 from roster.security.login import Login
 from roster.security.tls import cut_off, is_cut_off, is_tls_alert, tls_context, tls_problem
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class

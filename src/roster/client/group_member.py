@@ -25,10 +25,10 @@ from roster.client.errors import (
     failure_error,
 )
 from roster.client.loop import LoopThread
+from roster.client.member_shell import MemberShell
 from roster.client.offsets import list_offsets, log_offsets
 from roster.client.options import GroupMemberOptions
 from roster.client.retry import Retry
-from roster.client.runner import MemberRunner
 from roster.client.types import MemberEvent, Ownership
 from roster.member.config import ConfigError, MemberConfig, check_selection
 from roster.member.events import (
@@ -92,7 +92,7 @@ class GroupMember:
         self._commits: dict[int, Future[None]] = {}
         self._tokens = count(1)
         self._stopped = threading.Event()
-        self._runner: MemberRunner | None = None
+        self._runner: MemberShell | None = None
         self._loop: LoopThread | None = None
         self._closed = False
         self._joined = False
@@ -138,7 +138,7 @@ class GroupMember:
         await self._connect(timeout)
         if not isinstance(self._config.selection, re.Pattern):
             await self._cluster.topics(self._config.selection)
-        self._runner = MemberRunner(self._cluster, self._config, self._chance, self._take, self._stepped)
+        self._runner = MemberShell(self._cluster, self._config, self._chance, self._take, self._stepped)
         self._feed(Started())
 
     async def _connect(self, timeout: float) -> None:

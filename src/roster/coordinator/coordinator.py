@@ -33,12 +33,12 @@ from roster.coordinator.rebalance import (
     cancel_sync_phase,
     expire_join_phase,
     expire_pending_sync,
-    expire_session,
     prepare_rebalance,
     schedule_sync_phase_end,
 )
 from roster.coordinator.records import Replay
 from roster.coordinator.runtime import PartitionStatus, Runtime
+from roster.coordinator.sessions import expire_session
 from roster.coordinator.states import GroupState, Trigger
 from roster.coordinator.sync_group import sync_group
 from roster.coordinator.transactional_offset_commit import commit_transactional_offsets

@@ -1,8 +1,4 @@
-"""A group within one step of the coordinator: its sessions, its parked requests and their responses.
-
-A member's session is a deadline in memory. If the shell's timer fires before the deadline, it is set again for the time
-left. So a heartbeat sets no timer, and a silent member is still removed exactly at its deadline.
-"""
+"""A group within one step of the coordinator: its parked requests, their responses, and the deadlines of sessions."""
 
 from __future__ import annotations
 
@@ -82,23 +78,7 @@ class GroupContext(NamedTuple):
         """Restart the session: it ends after the session timeout, or after `timeout_ms`."""
         member.deadline = self.rt.now + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         if member.timer_deadline is None or member.timer_deadline > member.deadline:
-            self._set_session_timer(member)
-
-    def session_expired(self, member: Member) -> bool:
-        """Handle a session timer: True if the member must be removed; otherwise the timer is set again if needed.
-
-        A member that waits for the leader sends no heartbeats: its open connection shows that it is alive.
-        """
-        member.timer_deadline = None
-        if member.waits_for_join():
-            return False
-        if member.parked_sync is not None and self.rt.is_connected(member.parked_sync):
-            self.renew_session(member)
-            return False
-        if self.rt.now < member.deadline:
-            self._set_session_timer(member)
-            return False
-        return True
+            self.set_session_timer(member)
 
     def end_session(self, member: Member) -> None:
         """Cancel the session timer."""
@@ -106,7 +86,8 @@ class GroupContext(NamedTuple):
             member.timer_deadline = None
             self.rt.timers.append(CancelTimer(TimerName(TimerKind.SESSION, self.group.group_id, member.member_id)))
 
-    def _set_session_timer(self, member: Member) -> None:
+    def set_session_timer(self, member: Member) -> None:
+        """Set the timer for the member's deadline."""
         member.timer_deadline = member.deadline
         name = TimerName(TimerKind.SESSION, self.group.group_id, member.member_id)
         self.rt.timers.append(SetTimer(name, member.deadline))

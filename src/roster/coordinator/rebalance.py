@@ -183,20 +183,3 @@ def expire_pending_sync(ctx: GroupContext) -> None:
     for member_id in list(group.pending_sync_members):
         ctx.remove_member(group.members[member_id])
     maybe_prepare_rebalance_or_complete_join(ctx)
-
-
-# -- sessions --------------------------------------------------------------------------------------------------------
-
-
-def expire_session(ctx: GroupContext, member_id: str) -> None:
-    """Handle a session timer: remove the member, or the pending one, whose deadline has passed."""
-    group = ctx.group
-    if member_id in group.pending_members:
-        if ctx.rt.now >= group.pending_members[member_id]:
-            ctx.remove_pending_member(member_id)
-            maybe_complete_join_phase(ctx)
-        return
-    member = group.members.get(member_id)
-    if member is not None and ctx.session_expired(member):
-        ctx.remove_member(member)
-        maybe_prepare_rebalance_or_complete_join(ctx)

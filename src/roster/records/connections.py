@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from roster._version import __version__
 from roster.model import Address
 from roster.security import PLAINTEXT, AuthenticationFailed, Security, SettingError
-from roster.security.driver import TokenError, begin_login
+from roster.security.begin_login import TokenError, begin_login
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
 from roster.wire.frames import decode_response, encode_request
 from roster.wire.messages import (

@@ -35,21 +35,24 @@ _PREFIX = "roster_"
 
 
 class Loops(NamedTuple):
-    """A module of `roster.wire.columns` whose loops are compiled together, its layout module, and their parameters."""
+    """A module of `roster.wire.columns` whose loops are compiled together, the modules they are made of, parameters."""
 
     module: str
-    layout: str
+    made_of: tuple[str, ...]
     signatures: Mapping[str, Mapping[str, str | None]]
 
     def __hash__(self) -> int:
         return hash(self.module)
 
 
-READ = Loops("decode_kernel", "decode_layout", decode_layout.SIGNATURES)
+_READS = ("decode_kernel", "decode_layout")
+_WRITES = (*_READS, "encode_kernel", "encode_layout", "murmur2", "partition_kernel")
+
+READ = Loops("decode_kernel", _READS, decode_layout.SIGNATURES)
 """`scan` and `fill`: from record batches to columns."""
-WRITE = Loops("encode_kernel", "encode_layout", encode_layout.SIGNATURES)
+WRITE = Loops("encode_kernel", _WRITES, encode_layout.SIGNATURES)
 """`place` and `encode`: from columns to records."""
-OFFSETS = Loops("offsets_kernel", "offsets_layout", offsets_layout.SIGNATURES)
+OFFSETS = Loops("offsets_kernel", (*_READS, "offsets_kernel", "offsets_layout"), offsets_layout.SIGNATURES)
 """`offset_commits`: from records of `__consumer_offsets` to columns."""
 
 
@@ -154,8 +157,7 @@ def _features() -> str:
 @cache
 def _digest(loops: Loops = READ) -> str:
     """Return a digest of sources, compiler and processor."""
-    modules = sorted({"decode_kernel", "decode_layout", loops.module, loops.layout})
-    sources = [*(("roster.wire.columns", f"{name}.py") for name in modules), (__package__, "native.py")]
+    sources = [*(("roster.wire.columns", f"{name}.py") for name in loops.made_of), (__package__, "native.py")]
     # Through the import system, as the package may lie in a zip file (--py-files).
     made_from = [pkgutil.get_data(*source) or b"" for source in sources]
     made_for = [loops.module, version("numba"), version("llvmlite"), llvm.get_process_triple()]

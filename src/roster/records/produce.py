@@ -1,4 +1,4 @@
-"""Writes Kafka records inside the tasks: the loop around encoder, `production` (decisions) and `connections`."""
+"""Writes Kafka records inside the tasks: the loop around encoder, `produce_decisions` and `connections`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from roster._errors import RosterError
 from roster.model import Address
 from roster.records.connections import Connections
 from roster.records.native import WRITE, Compiled, kernel
-from roster.records.production import (
+from roster.records.produce_decisions import (
     ANY,
     Cluster,
     Key,

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.pieces import Bytes, Numbers, as_bytes, gathered
+from roster.state.byte_slices import Bytes, Numbers, as_bytes, gathered
 from roster.state.store import StateError
 
 _NULL, _PRESENT = b"\x00", b"\x01"

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from roster.state.checksums import SIZE, are_sound, opened
 from roster.state.pending import Pending
-from roster.state.seals import SIZE, are_sound, opened
 from roster.state.store import Position, StoreDamagedError, Value
 
 LONGEST_KEY = 510

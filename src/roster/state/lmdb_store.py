@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roster._extras import missing_error
+from roster.state.checksums import sealed
 from roster.state.lmdb_snapshot import (
     EMPTY_KEY,
     HEAD,
@@ -26,7 +27,6 @@ from roster.state.lmdb_snapshot import (
     stored_key,
 )
 from roster.state.pending import Pending
-from roster.state.seals import sealed
 from roster.state.store import (
     PendingError,
     Position,

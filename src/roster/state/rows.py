@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.state.byte_slices import Numbers, cut, gathered, offsets_of, spread
 from roster.state.keys import is_text
-from roster.state.pieces import Numbers, cut, gathered, offsets_of, spread
 from roster.state.store import StateError, Value, ValueDamagedError
 
 _PREFIX = np.dtype([("fingerprint", "<u4"), ("count", "<u4")])

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, Update
+from roster.state.byte_slices import spread
 from roster.state.event_time import (
     Times,
     left_out,
@@ -35,7 +36,6 @@ from roster.state.event_time import (
     with_entries,
 )
 from roster.state.keys import encode_keys
-from roster.state.pieces import spread
 from roster.state.rows import RowLayout
 from roster.state.store import Snapshot, StateError, Store
 

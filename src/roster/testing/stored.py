@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roster.testing.errors import KitArgumentError
-from roster.wire.columns.encode_layout import murmur2
+from roster.wire.columns.murmur2 import murmur2
 from roster.wire.records import Record, read_batch
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from roster.broker.api_versions import SERVED
 from roster.broker.errors import RefusedError
 from roster.broker.log.batch_check import LEADER_EPOCH
 from roster.broker.request_limits import in_slices
 from roster.broker.security.access import NOT_ASKED
-from roster.broker.served import SERVED
 from roster.broker.topics import check_name
 from roster.model.acl import ResourceType
 from roster.wire import ZERO_UUID, ErrorCode

@@ -8,9 +8,9 @@ from roster.cli.admin import admin
 from roster.cli.groups.describe import describe, offsets
 from roster.cli.groups.listing import check, list_
 from roster.cli.groups.watch import watch
+from roster.cli.log_positions import PLACES, locate, parse_place, partition_option, partitions_of
 from roster.cli.options import NAME, Target, cluster_options, confirm, yes_option
 from roster.cli.output import print_table
-from roster.cli.places import PLACES, locate, parse_place, partition_option, partitions_of
 from roster.client import OffsetAndMetadata
 
 

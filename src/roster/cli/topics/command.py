@@ -6,6 +6,7 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
+from roster.cli.log_positions import partition_option, partitions_of
 from roster.cli.options import (
     INT32,
     INT64,
@@ -18,7 +19,6 @@ from roster.cli.options import (
     yes_option,
 )
 from roster.cli.output import print_found, print_json, print_table
-from roster.cli.places import partition_option, partitions_of
 from roster.cli.topics.read import read
 from roster.console.text import counted
 from roster.model import TopicPartition

@@ -8,8 +8,8 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError, explained_imports
+from roster.cli.log_positions import PLACES, locate, parse_place, partition_option, partitions_of
 from roster.cli.options import NAME, Target, cluster_options
-from roster.cli.places import PLACES, locate, parse_place, partition_option, partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,7 +16,7 @@ from roster._clock import wall_ms
 from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner, Progress, Range, Split
-from roster.spark.driver import planner
+from roster.spark.driver import offset_ranges
 from roster.spark.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
 from roster.spark.driver.batch_size import BatchInterval, BatchSize, Suspects
 from roster.spark.driver.member_protocol import Membership
@@ -191,8 +191,8 @@ class DriverLoop:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
         self._batch_started = timer.begun
         chosen = self._suspects.choose(frozenset(available))
-        ranges = planner.limit({p: span for p, span in available.items() if p in chosen}, self._size.limit)
-        deal = planner.whole if self._runner.whole_partitions else planner.tasks
+        ranges = offset_ranges.limit({p: span for p, span in available.items() if p in chosen}, self._size.limit)
+        deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks
         ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
         batch = Batch(self.batches, self._owner(ownership), ranges)

@@ -32,12 +32,12 @@ from roster.client import (
 from roster.model import TopicPartition
 from roster.records.encoding import EncodedBatch, EncodingWriter
 from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
-from roster.records.production import ProducerIdentity
+from roster.records.produce_decisions import ProducerIdentity
 from roster.security import Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.batch_sink import BatchSink, Source
-from roster.spark.tasks.write.exchange import ExchangeWriter, Written
+from roster.spark.tasks.write.shuffle import ExchangeWriter, Written
 from roster.spark.tasks.write.task import RESULT, Writer, WriteTask, results_of
 
 log = logging.getLogger("roster.pipeline")

@@ -20,7 +20,7 @@ from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.options import Options
 from roster.spark.state.copies.store_cleaner import Cleaning
 from roster.spark.state.tasks.catch_up import StoreTarget
-from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.stores import check_state_dir
 from roster.spark.state.tasks.table_join import FIELD, JoinTask, Rows, TableSide
 from roster.spark.tasks.arrow_function import ArrowFunction

@@ -17,7 +17,7 @@ from roster.spark.state.definition_check import DefinitionCheck
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
 from roster.spark.state.store_targets import StoreTargets
-from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import SubtopologyPlan
 from roster.spark.state.tasks.task import StoreKind, TopologyPlan
 from roster.spark.state.wakeups import Wakeups

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, average, has_of, result_of
+from roster.state.byte_slices import as_bytes, cut, gathered, spread
 from roster.state.event_time import Times, microseconds
-from roster.state.pieces import as_bytes, cut, gathered, spread
 from roster.state.store import ValueDamagedError
 
 MOMENT = pa.timestamp("us", "UTC")

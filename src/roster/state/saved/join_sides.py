@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.state.byte_slices import as_bytes, gathered
 from roster.state.event_time import times_of
 from roster.state.join_entries import SIDES
 from roster.state.keys import encode_keys
-from roster.state.pieces import as_bytes, gathered
 from roster.state.rows import RowLayout
 from roster.state.saved.columns import duration, entry_table, free_names, joined, ordered_times
 from roster.state.stream_join import PREFIX_LENGTH, ROWS_KEYS, WAITING_KEY

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from roster.state.byte_slices import as_bytes
 from roster.state.definition import STATE_KEY, UNSAID, Definition, Noted, OtherDefinitionError
-from roster.state.pieces import as_bytes
 from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.saved.columns import Saved, entry_table
 from roster.state.saved.join_sides import SavedSides

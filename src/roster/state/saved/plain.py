@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout
+from roster.state.byte_slices import as_bytes, cut
 from roster.state.keys import decode_keys, encode_keys
-from roster.state.pieces import as_bytes, cut
 from roster.state.saved.columns import (
     MOMENT,
     AggregateRows,

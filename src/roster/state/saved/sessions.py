@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from roster.state.aggregate import Layout
+from roster.state.byte_slices import as_bytes, cut
 from roster.state.keys import decode_keys, encode_keys
-from roster.state.pieces import as_bytes, cut
 from roster.state.saved.columns import MOMENT, AggregateRows, duration, entry_table, joined, moments, ordered_times
 from roster.state.saved.plain import ENTRIES
 from roster.state.sessions import ENDS_KEY

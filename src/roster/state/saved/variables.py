@@ -16,8 +16,8 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from roster.state.byte_slices import as_bytes
 from roster.state.keys import encode_keys, read_keys
-from roster.state.pieces import as_bytes
 from roster.state.processor.batch import TAKEN
 from roster.state.processor.codec import RowCodec
 from roster.state.processor.entries import VALUE_OF, Known, rows_of_entry, variables_of

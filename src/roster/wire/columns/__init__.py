@@ -1,1 +1,1 @@
-"""Records as Arrow columns: read from a response (`reader`, `decode_kernel`), encoded (`writer`, `encode_kernel`)."""
+"""Records as Arrow columns: read by `reader` and `decode_kernel`, written by `writer` and its two kernels."""

@@ -1,11 +1,9 @@
-"""Loops that encode columns as records (format v2), written for numba; the functions also run as plain Python.
+"""The loop that encodes columns as records (format v2), written for numba; the functions also run as plain Python.
 
-`place` chooses the partition of each row and sorts rows by it; `encode` writes the records of one batch. Columns are as
-in Arrow: ends (one more than rows), bytes, and a byte of validity for each row. All numbers are int64, so that plain
-Python has the same results.
+Columns are as in Arrow: ends (one more than rows), bytes, and a byte of validity for each row. All numbers are int64,
+so that plain Python has the same results.
 
-Source: Kafka's documentation, "Message Format"; `org.apache.kafka.common.utils.Utils.murmur2` and KIP-480, KIP-794 for
-the choice of partitions.
+Source: Kafka's documentation, "Message Format".
 """
 
 from __future__ import annotations
@@ -13,29 +11,14 @@ from __future__ import annotations
 from numba import njit
 from numpy import int64
 
-from roster.wire.columns import encode_layout
 from roster.wire.columns.decode_kernel import OPTIONS, copy
-from roster.wire.columns.encode_layout import (
-    AT,
-    BAD_PARTITION,
-    BASE_TIMESTAMP,
-    DONE,
-    HEADER_OVERHEAD,
-    MAX_TIMESTAMP,
-    PLACE_DETAIL,
-    RECORD_OVERHEAD,
-    STICKY,
-    STICKY_LEFT,
-)
+from roster.wire.columns.encode_layout import AT, BASE_TIMESTAMP, MAX_TIMESTAMP
+from roster.wire.columns.partition_kernel import place
 
-__all__ = ["OPTIONS", "encode", "murmur2", "place"]
+__all__ = ["OPTIONS", "encode", "place"]
 
-# ruff: noqa: C901, PLR0912 - one loop a function: calls cost a test each for numba's error status
 
 _function = njit(**OPTIONS)
-
-
-murmur2 = _function(encode_layout.murmur2)
 
 
 @_function
@@ -72,79 +55,6 @@ def put_bytes(out, at, data, pos, end, is_valid):  # type: ignore[no-untyped-def
     at = put_varint(out, at, end - pos)
     copy(data, pos, end - pos, out, at)
     return at + end - pos
-
-
-@_function
-def place(  # type: ignore[no-untyped-def]
-    rows,
-    key_ends,
-    keys,
-    key_valid,
-    value_ends,
-    values,
-    value_valid,
-    with_headers,
-    header_ends,
-    header_valid,
-    name_ends,
-    names,
-    data_ends,
-    datas,
-    data_valid,
-    given,
-    partitions,
-    sticky_bytes,
-    state,
-    places,
-    sizes,
-    starts,
-    order,
-):
-    """Fill `places` (partitions), `sizes` (maximum size of each record), and `order` (rows by partition, then as
-    given).
-
-    A given partition (not negative) stays; rows with a key go to the partition of its hash; rows without fill one
-    partition with `sticky_bytes`, then the next. `starts` (one more than `partitions`) gets the begin of each
-    partition's rows in `order`. Returns DONE, or BAD_PARTITION with the row in the state.
-    """
-    for partition in range(partitions + 1):
-        starts[partition] = 0
-    for row in range(rows):
-        size = int64(RECORD_OVERHEAD)
-        if key_valid[row]:
-            size += int64(key_ends[row + 1]) - int64(key_ends[row])
-        if value_valid[row]:
-            size += int64(value_ends[row + 1]) - int64(value_ends[row])
-        if with_headers and header_valid[row]:
-            for header in range(header_ends[row], header_ends[row + 1]):
-                size += HEADER_OVERHEAD + int64(name_ends[header + 1]) - int64(name_ends[header])
-                if data_valid[header]:
-                    size += int64(data_ends[header + 1]) - int64(data_ends[header])
-        sizes[row] = size
-        chosen = int64(given[row])
-        if chosen >= partitions:
-            state[PLACE_DETAIL] = row
-            return BAD_PARTITION
-        if chosen < 0:
-            if key_valid[row]:
-                chosen = (murmur2(keys, int64(key_ends[row]), int64(key_ends[row + 1])) & 0x7FFFFFFF) % partitions
-            else:
-                if state[STICKY_LEFT] <= 0:
-                    state[STICKY] = (state[STICKY] + 1) % partitions
-                    state[STICKY_LEFT] = sticky_bytes
-                state[STICKY_LEFT] -= size
-                chosen = int64(state[STICKY])
-        places[row] = chosen
-        starts[chosen + 1] += 1
-    for partition in range(partitions):
-        starts[partition + 1] += starts[partition]
-    for row in range(rows):
-        order[starts[places[row]]] = row
-        starts[places[row]] += 1
-    for partition in range(partitions, 0, -1):
-        starts[partition] = starts[partition - 1]
-    starts[0] = 0
-    return DONE
 
 
 @_function

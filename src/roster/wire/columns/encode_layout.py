@@ -1,8 +1,6 @@
-"""Indexes into arrays, signatures and the hash of keys that the compiled encoding loops share with their callers."""
+"""Indexes into arrays and signatures that the compiled encoding loops share with their callers."""
 
 from __future__ import annotations
-
-from numpy import int64
 
 RECORD_OVERHEAD = 36
 """Maximum size of a record without headers, key and value: six varints (one of 64 bits, the timestamp) and one byte."""
@@ -60,27 +58,3 @@ SIGNATURES: dict[str, dict[str, str | None]] = {
     },
 }
 """Parameters of the compiled functions: arrays by the type of their elements, and numbers (None)."""
-
-
-def murmur2(data, pos, end):  # type: ignore[no-untyped-def]
-    """Return the hash of [pos, end) as an unsigned 32-bit number."""
-    size = end - pos
-    value = int64(0x9747B28C) ^ size
-    while pos + 4 <= end:
-        word = int64(data[pos]) | int64(data[pos + 1]) << 8 | int64(data[pos + 2]) << 16 | int64(data[pos + 3]) << 24
-        word = (word * 0x5BD1E995) & 0xFFFFFFFF
-        word ^= word >> 24
-        word = (word * 0x5BD1E995) & 0xFFFFFFFF
-        value = ((value * 0x5BD1E995) & 0xFFFFFFFF) ^ word
-        pos += 4
-    left = end - pos
-    if left == 3:
-        value ^= int64(data[pos + 2]) << 16
-    if left >= 2:
-        value ^= int64(data[pos + 1]) << 8
-    if left >= 1:
-        value ^= int64(data[pos])
-        value = (value * 0x5BD1E995) & 0xFFFFFFFF
-    value ^= value >> 13
-    value = (value * 0x5BD1E995) & 0xFFFFFFFF
-    return value ^ (value >> 15)

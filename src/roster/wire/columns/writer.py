@@ -29,7 +29,7 @@ _LENGTH_END = 12
 
 
 class EncodeKernel(Protocol):
-    """The loops of `roster.wire.columns.encode_kernel`, compiled or as plain Python."""
+    """The loops of `partition_kernel` and `encode_kernel`, compiled or as plain Python."""
 
     def place(self, *arguments: Any) -> int:
         """Choose partitions."""

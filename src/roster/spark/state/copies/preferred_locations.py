@@ -17,7 +17,7 @@ from pyspark.serializers import CPickleSerializer
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Range, Split
-from roster.spark.driver.planner import whole
+from roster.spark.driver.offset_ranges import whole
 from roster.spark.state.tasks.other_stream import together
 
 _LOOK_SECONDS = 10.0

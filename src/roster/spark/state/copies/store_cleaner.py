@@ -14,7 +14,7 @@ from roster._clock import wall_ms
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.stores import process_id
 from roster.spark.state_options import State
 from roster.state.cleaning import clean, give_up, keep, sizes, task_name

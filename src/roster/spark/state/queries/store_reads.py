@@ -22,7 +22,7 @@ from roster._errors import one_line
 from roster.model.tasks import TaskId
 from roster.spark.state.copies.preferred_locations import Cluster
 from roster.spark.state.store_targets import CommittedAttempt
-from roster.spark.state.tasks.place import Place
+from roster.spark.state.tasks.store_location import Place
 from roster.state.definition import Definition
 from roster.state.entries import Entries, Read, Span
 from roster.state.evolution import seen_as

@@ -34,7 +34,7 @@ from roster.model.topology import (
 )
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
-from roster.records.production import ProducerIdentity
+from roster.records.produce_decisions import ProducerIdentity
 from roster.security import Security
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.spark.state.tasks.result_records import key_of_records
-from roster.state.pieces import as_bytes
+from roster.state.byte_slices import as_bytes
 from roster.state.store import StateError
 
 NO_KEY = -1

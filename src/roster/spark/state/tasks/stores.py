@@ -16,7 +16,7 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.state.tasks.catch_up import LONGEST_BEHIND, Fetch, StoreTarget, catch_up
-from roster.spark.state.tasks.place import Place, on_sound
+from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.state.store import StateError
 from roster.state.store_files import unusable
 

@@ -1,4 +1,4 @@
-"""Places in a log as the command line names them: earliest, latest, an offset, or a time."""
+"""Positions in a log as the command line names them: earliest, latest, an offset, or a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets of the next batch, and their split over tasks. Pure."""
+"""Offset ranges of the next batch, and their split over tasks. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a login needs from outside, for the loops that hold sockets: a nonce, a token."""
+"""Start of a login, for the loops that hold sockets: draws the nonce and asks for the token."""
 
 from __future__ import annotations
 

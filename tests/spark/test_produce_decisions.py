@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.records.production import (
+from roster.records.produce_decisions import (
     ANY,
     Cluster,
     ProduceError,

@@ -1,4 +1,4 @@
-"""Carries out the effects of a member's state machine: requests, timers, the leader's assignment."""
+"""Shell of a member: carries out the effects of its state machine: requests, timers, the assignment by the leader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from roster.model import CancelTimer, SetTimer
 from roster.wire.messages import MetadataResponse
 
 
-class MemberRunner:
+class MemberShell:
     """One member on the running event loop.
 
     `on_effect` gets what concerns the application, in order; `after_step` runs when a step's effects are under way.

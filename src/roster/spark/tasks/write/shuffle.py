@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from roster.records.encoding import EncodedBatch, EncodingWriter
 from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
-from roster.records.production import ProducerIdentity
+from roster.records.produce_decisions import ProducerIdentity
 from roster.spark.tasks.write.task import RESULT, RowFunction, result_row, results_of
 from roster.wire.columns.writer import Body
 from roster.wire.compression import Compression

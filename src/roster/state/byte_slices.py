@@ -1,4 +1,4 @@
-"""Pieces of bytes, found and gathered by columns."""
+"""Slices of bytes, found and gathered by columns."""
 
 from __future__ import annotations
 
