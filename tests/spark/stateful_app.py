@@ -34,6 +34,7 @@ from roster.records.native import compiled
 from roster.spark import KafkaSink, State
 from roster.spark.driver.loop import DriverLoop
 from roster.spark.driver.runner_protocol import Outcome
+from roster.spark.driver.switching import Switching
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options, Tuning
 from roster.spark.sinks.batch_sink import Source
@@ -99,14 +100,18 @@ class InProcess:
         open_seconds: float,
         function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]],
         joins: Sequence[TableJoins],
+        switching: Switching | None = None,
     ) -> None:
         self._config, self._work, self._targets, self._open_seconds = config, work, stores.targets, open_seconds
-        self._function, self._joins = function, joins
+        self._function, self._joins, self._switching = function, joins, switching
         self._copies, self._stores = stores.copies, stores
         self.tokens: dict[TaskId, str] = {}
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink) -> Outcome:
         targets, reports, copies = self._targets.prepare(batch), Collected(), Collected()
+        if self._switching is not None:
+            paused = self._stores.changelogs.tasks_of(self._switching.paused(batch.ranges))
+            targets = {task: tuple(t._replace(is_paused=task in paused) for t in of) for task, of in targets.items()}
         for joins in self._joins:
             joins.begin(batch)
         tables = {joins.number: joins.sides() for joins in self._joins}
@@ -218,8 +223,9 @@ def main(
     columns: pa.Schema = COLUMNS,
     function: Any = numbers,
     migrate: Mapping[str, str | None] | None = None,
+    paused: bool | None = None,
 ) -> None:
-    """`function` makes rows of `columns` of records, for the operator."""
+    """`function` makes rows of `columns` of records, for the operator. paused: whether it begins so, None: never."""
     bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
     standbys, node = more[:1], OperatorNode(operator, columns, "totals", migrate=migrate)
     has_several, tables = more[2:] == ["several"], [name for name in more[2:] if name != "several"]
@@ -265,7 +271,9 @@ def main(
     stores.purge.interval = 0.5
     sink.open(None, group)  # type: ignore[arg-type]
     stores.open(group, sink)
-    bound = sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
+    switching = None if paused is None else Switching(group, stores.admin, paused=paused)
+    source = Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000)
+    bound = sink.bind(source if switching is None else replace(source, noted=switching.noted))
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     definitions = {name: each for plan in plans for name, each in plan.definitions.items()}
     kinds, found = {}, {}
@@ -280,11 +288,12 @@ def main(
     joins = [
         TableJoins.open(own, each.tables, each.own_sources, each.subtopology.number) for each in plans if each.tables
     ]
-    runner = InProcess(config, work, stores, float(open_seconds), function, joins)
+    runner = InProcess(config, work, stores, float(open_seconds), function, joins, switching)
     member = stores.member(options)
     loop = DriverLoop(
         *(member, runner, bound, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
         between_batches=Between(runner, stores, lambda: None),
+        switching=switching,
     )
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     member.start(60)

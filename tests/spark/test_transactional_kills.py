@@ -45,9 +45,19 @@ PROGRAM = Path(__file__).with_name("transactional_app.py")
 class Application:
     """A program with the arguments of transactional_app.py, and maybe more, as a process."""
 
-    def __init__(self, program: Sequence[str], bootstrap: str, group: str, topic: str, out: str, log: Path) -> None:
+    def __init__(
+        self,
+        program: Sequence[str],
+        bootstrap: str,
+        group: str,
+        topic: str,
+        out: str,
+        log: Path,
+        *,
+        open_seconds: float = 0.4,
+    ) -> None:
         self.log, self._log = log, log.open("w")
-        arguments = [bootstrap, group, topic, out, str(int(SESSION_SECONDS * 1000)), "0.4", *program[1:]]
+        arguments = [bootstrap, group, topic, out, str(int(SESSION_SECONDS * 1000)), str(open_seconds), *program[1:]]
         command = [sys.executable, program[0], *arguments]
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=environment())
 

@@ -21,6 +21,7 @@ from roster.records.produce import KafkaWriter
 from roster.spark.declared import Declared, DeclaredOperator, DeclaredSubtopology
 from roster.spark.driver.member_protocol import Membership, group_member
 from roster.spark.driver.runner_protocol import BetweenBatches
+from roster.spark.driver.switching import Switching
 from roster.spark.errors import PipelineError
 from roster.spark.jobs.runner import BatchWork, ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import SmallBatches
@@ -73,6 +74,7 @@ class Assembly:
     membership: Callable[[Options], Membership] = group_member
     views: Mapping[str, StateView] = field(default_factory=dict)
     between_batches: BetweenBatches = field(default_factory=BetweenBatches)
+    switching: Switching | None = None
 
     def close(self) -> None:
         """Close what was opened, in the opposite order."""
@@ -91,6 +93,8 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: B
     _check_repartitioned(declared)
     jobs = SparkJobs(spark, options.group)
     if not declared.operators and len(declared.subtopologies) == 1:
+        if options.paused:
+            raise _cannot_pause("it keeps no state", "Start it when it is to write, in the group of the other one")
         return _stateless(jobs, options, config, function, columns, declared, sink)
     has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
     check_options(own, has_transform=has_transform, first_has_state=first_has_state)
@@ -109,14 +113,17 @@ def _stateful(
 ) -> Assembly:
     """Return the parts of a pipeline with stores, and open the sink."""
     replayed: Callable[[], Collection[TaskId]] = frozenset
+    can_switch = _check_paused(options, plans)
     if isinstance(sink, (ParquetSink, TableSink)):
         _check_table(plans, sink)
         kafka, stores = KafkaSink(options.bootstrap, security=options.security), Stores(options, plans, None)
-        sink = TableStateSink(sink, from_arrow_schema(plans[-1].columns), kafka, stores)
+        switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
+        sink = TableStateSink(sink, from_arrow_schema(plans[-1].columns), kafka, stores, switching)
         replayed = sink.replayed
     else:
         sink = kafka = _check_kafka(sink)
         stores = Stores(options, plans, kafka.topic)
+        switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
     with contextlib.ExitStack() as opened:
         opened.callback(stores.close)
         sink.open(jobs.spark, options.group, options.start_timeout_ms)
@@ -130,11 +137,13 @@ def _stateful(
         cluster = None if jobs.is_local else Cluster(jobs.context)
         places = [*stores.topology.places, *(place for each in joins for place in each.places)]
         clean = cleaning(stores.copies, options.state, places, jobs)
-        batches = StatefulBatches(jobs, cluster, config, function, stores, joins, clean, replayed)
+        paused = (lambda _: ()) if switching is None else switching.paused
+        batches = StatefulBatches(jobs, cluster, config, function, stores, joins, clean, replayed, paused)
         queries = StateQueries(jobs, cluster, stores)
         queries.serve()
         opened.callback(queries.close)
-        sink = sink.bind(_source(options))
+        source = _source(options)
+        sink = sink.bind(source if switching is None else replace(source, noted=switching.noted))
         return Assembly(
             options,
             SparkRunner(jobs, batches, as_struct(ROWS)),
@@ -143,7 +152,24 @@ def _stateful(
             stores.member,
             queries.views,
             BetweenStatefulBatches(batches, stores, clean),
+            switching,
         )
+
+
+def _check_paused(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
+    """Return True if the pipeline can be switched. Raise PipelineError if it cannot, and is to begin paused."""
+    problem, fix = "", "Stop one group and start the other"
+    if len(plans) > 1:
+        problem = "rows on their way between two sub-topologies have no offset that both groups know"
+    elif any(node.has_timers for node in plans[0].nodes):
+        problem = "timers of processing time fire at other moments in each group"
+    if problem and options.paused:
+        raise _cannot_pause(problem, fix)
+    return not problem
+
+
+def _cannot_pause(problem: str, fix: str) -> PipelineError:
+    return PipelineError(f"such a pipeline cannot be paused: {problem}", field="paused", fix=fix)
 
 
 def _stateless(

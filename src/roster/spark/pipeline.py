@@ -280,8 +280,8 @@ class Pipeline(Operations):
         assembly = assembled(self._spark, options, self._declared, batch_sink(sink))
         options, self._views = assembly.options, assembly.views
         membership = self._membership or assembly.membership
-        between_batches = assembly.between_batches
-        run = Run(options, assembly.runner, assembly.sink, membership, reporter, self._on_progress, between_batches)
+        parts = assembly.between_batches, assembly.switching
+        run = Run(options, assembly.runner, assembly.sink, membership, reporter, self._on_progress, *parts)
         with contextlib.closing(assembly):
             with self._lock:
                 self._run_now = run

@@ -136,6 +136,13 @@ class PipelineOptions:
             least=1,
         ),
     ] = None
+    paused: Annotated[
+        bool,
+        Option(
+            help="keep the state up to date and write no results until "
+            "[`roster groups switch`](../state/blue-and-green.md) has this group write; of no effect from then on",
+        ),
+    ] = False
     state: Annotated[
         State | None, Option(kind="[`State`](#state)", help="where stores are, and how many copies; None: `State()`")
     ] = None

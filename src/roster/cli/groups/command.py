@@ -7,6 +7,7 @@ import click
 from roster.cli.admin import admin
 from roster.cli.groups.describe import describe, offsets
 from roster.cli.groups.listing import check, list_
+from roster.cli.groups.switch import switch
 from roster.cli.groups.watch import watch
 from roster.cli.log_positions import PLACES, locate, parse_place, partition_option, partitions_of
 from roster.cli.options import NAME, Target, cluster_options, confirm, yes_option
@@ -19,7 +20,7 @@ def groups() -> None:
     """List and describe the consumer groups of any Kafka-compatible cluster."""
 
 
-for _command in (list_, describe, offsets, check, watch):
+for _command in (list_, describe, offsets, check, watch, switch):
     groups.add_command(_command)
 
 

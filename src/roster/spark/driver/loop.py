@@ -15,6 +15,7 @@ from typing import Any
 from roster._clock import wall_ms
 from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
+from roster.model.switch import Results
 from roster.spark.batch import Batch, Owner, Progress, Range, Split
 from roster.spark.driver import offset_ranges
 from roster.spark.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
@@ -23,6 +24,7 @@ from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
 from roster.spark.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Runner
 from roster.spark.driver.starting_offsets import StartingPositions
+from roster.spark.driver.switching import Switching
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import BatchSink
@@ -81,10 +83,12 @@ class DriverLoop:
         size: BatchSize | None = None,
         suspects: Suspects | None = None,
         between_batches: BetweenBatches | None = None,
+        switching: Switching | None = None,
     ) -> None:
         """`size` and `suspects` carry over what earlier loops of the same run learned."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress, self._between_batches = on_progress, between_batches or BetweenBatches()
+        self._switching = switching
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
         margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
@@ -166,6 +170,7 @@ class DriverLoop:
         if ownership.revoking:
             self._member.release(ownership.revoking)
         self._adopt(ownership)
+        self._switch(ownership)
         if not self._positions:
             return ownership, self._restore(ownership, available_now=available_now)
         timer = _Timer()
@@ -245,8 +250,9 @@ class DriverLoop:
                     self._targets.setdefault(partition, end)
             ends = {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
         bounds = self._sink.bounds(self._positions)
-        ends = {partition: min(end, bounds.get(partition, end)) for partition, end in ends.items()}
-        held = self._between_batches.held(self._positions)
+        limits = {} if self._switching is None else self._switching.limits(self._positions)
+        ends = {p: min(end, bounds.get(p, end), limits.get(p, end)) for p, end in ends.items()}
+        held = self._between_batches.held(self._positions) | {p for p in limits if limits[p] <= self._positions[p]}
         due = self._between_batches.due(self._positions, once=available_now)
         return {
             p: Range(at, max(at, ends[p]))
@@ -332,6 +338,8 @@ class DriverLoop:
             self._sink.take_over(new, owner)
         if new:
             self._between_batches.took(new)
+        if self._switching is not None:
+            self._switching.took(self._member.committed(new))
         found, uncommitted = self._starting_positions.find(sorted(new), owner)
         self._positions = {**kept, **found}
         kept_targets = (
@@ -345,7 +353,7 @@ class DriverLoop:
         metadata = self._sink.offset_metadata(owner)
         committing = found.keys() if metadata else uncommitted
         if committing:
-            starts = {p: OffsetAndMetadata(found[p], metadata=metadata) for p in committing}
+            starts = {p: OffsetAndMetadata(found[p], metadata=self._noted(p, metadata)) for p in committing}
             self._commit_starts(starts, ownership, is_needed=bool(metadata))
 
     def _commit_starts(
@@ -358,11 +366,35 @@ class DriverLoop:
         try:
             self._member.commit(starts, ownership)
         except ClientError as error:
-            log.info("starting offsets not committed: %s", error)
+            log.info("offsets not committed: %s", error)
             if is_needed:
                 self._drop(starts.keys())
                 if not error.retriable and not isinstance(error, CommitFenced):
                     raise
+
+    def _noted(self, partition: TopicPartition, metadata: str) -> str:
+        return metadata if self._switching is None else self._switching.noted(partition, metadata)
+
+    def _switch(self, ownership: Ownership) -> None:
+        """Take the next steps of a switch between two groups, if there is one; see `roster.model.switch`."""
+        if self._switching is None:
+            return
+        ahead = self._sink.bounds(self._positions)
+        steps = self._switching.look({p: at for p, at in self._positions.items() if p not in ahead})
+        if not steps:
+            return
+        owner = self._owner(ownership)
+        metadata = self._sink.offset_metadata(owner)
+        self._commit_starts(
+            {p: OffsetAndMetadata(self._positions[p], metadata=each.added_to(metadata)) for p, each in steps.items()},
+            ownership,
+            is_needed=True,
+        )
+        done = {p: each for p, each in steps.items() if p in self._positions}
+        self._switching.stand(done)
+        self._reporter.switched(done, self._positions)
+        if begun := [p for p, each in done.items() if each.results is Results.WRITES]:
+            self._sink.claim(begun, owner, {p: self._positions[p] for p in begun})
 
     def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]]) -> Outcome | None:
         """Run the batch; return None if it was cancelled or its partitions were lost meanwhile."""

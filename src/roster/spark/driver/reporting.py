@@ -12,6 +12,7 @@ from typing import Any
 
 from roster.client import Ownership
 from roster.model import TopicPartition
+from roster.model.switch import Standing
 from roster.spark.batch import Progress, Restoring
 from roster.spark.errors import PipelineError, reason_of
 
@@ -124,6 +125,13 @@ class Reporter:
             self.line("handed over", partitions=brief(given - lost), **where)
         if taken:
             self.line("took over", partitions=brief(taken), **where)
+
+    def switched(self, standings: Mapping[TopicPartition, Standing], positions: Mapping[TopicPartition, int]) -> None:
+        """Report the steps of a switch between two groups, a line for each standing."""
+        for standing in dict.fromkeys(standings.values()):
+            of = sorted(p for p, each in standings.items() if each == standing)
+            at = " ".join(str(positions[p]) for p in of)
+            self.line(f"results {standing.results}", partitions=brief(of), offsets=at, other=standing.peer)
 
     def left(self, reason: str) -> None:
         """Report that the member left the group for a while, with all partitions."""

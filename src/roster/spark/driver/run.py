@@ -24,6 +24,7 @@ from roster.spark.driver.loop import STOP_CHECK_SECONDS, DriverLoop, batch_size
 from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
 from roster.spark.driver.runner_protocol import BetweenBatches, Runner
+from roster.spark.driver.switching import Switching
 from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import BatchSink
 
@@ -77,10 +78,11 @@ class Run:
         reporter: Reporter,
         on_progress: Callable[[Progress], object] | None = None,
         between_batches: BetweenBatches | None = None,
+        switching: Switching | None = None,
     ) -> None:
         self._options, self._runner, self._sink = options, runner, sink
         self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
-        self._between_batches = between_batches or BetweenBatches()
+        self._between_batches, self._switching = between_batches or BetweenBatches(), switching
         self._stopping = threading.Event()
         self._joining: Membership | None = None
         self._loop: DriverLoop | None = None
@@ -128,6 +130,7 @@ class Run:
                     size=size,
                     suspects=suspects,
                     between_batches=self._between_batches,
+                    switching=self._switching,
                 )
                 self._loop, self.phase = loop, RUNNING
                 if not self._stopping.is_set():

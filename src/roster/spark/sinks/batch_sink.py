@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ class Source:
     client_id: str = "roster"
     request_timeout_ms: int = 30_000
     security: Security = PLAINTEXT
+    noted: Callable[[TopicPartition, str], str] = lambda _, metadata: metadata
+    """Adds to the metadata of a partition's offset what else the pipeline keeps there."""
 
 
 class BatchSink(Sink):

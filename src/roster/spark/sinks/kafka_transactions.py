@@ -65,8 +65,8 @@ def transactional_id(source: Source) -> str:
 class KafkaTransactions:
     """The transactions of one run, one after the other."""
 
-    def __init__(self, producer: TransactionalProducer, group: str) -> None:
-        self._producer, self._group = producer, group
+    def __init__(self, producer: TransactionalProducer, source: Source) -> None:
+        self._producer, self._source, self._group = producer, source, source.group
         self._is_open = False
         self._aborted = 0
         self._bytes_per_offset: float = _FIRST_BYTES_PER_OFFSET
@@ -94,7 +94,7 @@ class KafkaTransactions:
         except BaseException:
             producer.close()
             raise
-        return cls(producer, source.group)
+        return cls(producer, source)
 
     def close(self) -> None:
         """Abort an open transaction, and disconnect."""
@@ -177,7 +177,8 @@ class KafkaTransactions:
     def commit(self, batch: Batch) -> None:
         """Commit records and offsets. Raise SinkFencedError if neither counts, ClientError if that is unknown."""
         metadata = self.metadata(batch.owner)
-        offsets = {p: OffsetAndMetadata(at, metadata=metadata) for p, at in batch.next_offsets.items()}
+        noted = self._source.noted
+        offsets = {p: OffsetAndMetadata(at, metadata=noted(p, metadata)) for p, at in batch.next_offsets.items()}
         try:
             self._producer.commit(offsets, batch.owner.generation, batch.owner.member_id)
         except (TransactionAbortedError, CommitFenced) as error:

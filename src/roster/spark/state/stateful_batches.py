@@ -65,15 +65,17 @@ class StatefulBatches:
         joins: Sequence[TableJoins],
         clean: Cleaning,
         replayed: Callable[[], Collection[TaskId]],
+        paused: Callable[[Collection[TopicPartition]], Collection[TopicPartition]],
     ) -> None:
         """`stores` are open. cluster: of a session that is not local. joins: of each sub-topology.
 
-        replayed: tasks whose results in the next batch must not be sent.
+        replayed: tasks whose results in the next batch must not be sent. paused: partitions of tasks that write none.
 
         Raises PipelineError if the group's state has another definition.
         """
         self._jobs, self._cluster, self._config, self._function = jobs, cluster, config, function
         self._stores, self._joins, self._clean, self._replayed = stores, joins, clean, replayed
+        self._paused = paused
         self._definition_check: DefinitionCheck | None = stores.definition_check(config)
         self._topology, self._copies = stores.topology, stores.copies
         self._targets: dict[TaskId, list[StoreTarget]] = {}
@@ -99,9 +101,9 @@ class StatefulBatches:
         """Look up how far each store has to go, deal copies to the batch's tasks, and write it."""
         self._clean()
         self._check_once_more()
-        replayed = self._replayed()
+        replayed, paused = self._replayed(), self._stores.changelogs.tasks_of(self._paused(batch.ranges))
         self._targets = {
-            task: [target._replace(is_replay=task in replayed) for target in targets]
+            task: [target._replace(is_replay=task in replayed, is_paused=task in paused) for target in targets]
             for task, targets in self._stores.targets.prepare(batch).items()
         }
         targets = [target for each in self._targets.values() for target in each]

@@ -40,9 +40,9 @@ class Stores:
         """`plans` are in order from source to sink. output: topic of the results, None if they are rows."""
         self.options, self.plans, self._output = options, tuple(plans), output
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
-        self._admin = self._new_admin()  # connects with the first batch
+        self.admin = self._new_admin()  # connects with the first batch
         self._check: DefinitionCheck | None = None
-        self.purge = Purge([repartition.topic for repartition in self._repartition], self._admin.delete_records)
+        self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
 
     def _new_admin(self) -> Admin:
@@ -69,8 +69,8 @@ class Stores:
                     late += [] if node.late is None else self._late_partitions(admin, node.late.topic)
         self.changelogs = Changelogs(changelogs)
         self.topology = TopologyPlan(self.plans, self._kinds(), self._output)
-        self.targets = StoreTargets(self._admin, self.changelogs, _OF_OTHERS)
-        self.copies = Copies(self._admin, self.changelogs, self.options.tuning.acceptable_lag)
+        self.targets = StoreTargets(self.admin, self.changelogs, _OF_OTHERS)
+        self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag)
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed))
@@ -100,7 +100,7 @@ class Stores:
         """Check the definition of the group's state, and return the check. Raises PipelineError, ClientError,
         ReadError.
         """
-        self._check = DefinitionCheck(config, self._admin, self.plans, self.changelogs)
+        self._check = DefinitionCheck(config, self.admin, self.plans, self.changelogs)
         self._check.check()
         return self._check
 
@@ -112,7 +112,7 @@ class Stores:
         if self._check is None or not self._check.is_first:
             return 0
         try:
-            members = len(self._admin.describe_group(self.options.group).members)
+            members = len(self.admin.describe_group(self.options.group).members)
         except UnknownGroupError:
             return 0
         if members:
@@ -134,7 +134,7 @@ class Stores:
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
-        return self._admin.end_offsets(partitions)
+        return self.admin.end_offsets(partitions)
 
     def took(self, partitions: Collection[TopicPartition]) -> None:
         """Record newly assigned partitions, after transactions of their earlier owners have ended."""
@@ -156,4 +156,4 @@ class Stores:
 
     def close(self) -> None:
         """Close the connections."""
-        self._admin.close()
+        self.admin.close()

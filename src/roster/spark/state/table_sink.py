@@ -21,6 +21,7 @@ from typing_extensions import override
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Batch, Owner
+from roster.spark.driver.switching import Switching
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.sinks.kafka import KafkaSink
@@ -37,11 +38,13 @@ class TableStateSink(BatchSink):
     accepts_part = True
     commits_offsets = True
 
-    def __init__(self, results: BatchSink, columns: StructType, kafka: KafkaSink, stores: Stores) -> None:
+    def __init__(
+        self, results: BatchSink, columns: StructType, kafka: KafkaSink, stores: Stores, switching: Switching | None
+    ) -> None:
         """`columns` are those of the results."""
         self.default_trigger_interval_ms = results.default_trigger_interval_ms
         self._results, self._columns, self._stores = results, columns, stores
-        self._kafka = kafka
+        self._kafka, self._switching = kafka, switching
         self._records: BatchSink = kafka
         self._last = stores.plans[-1]
         self._handle: Any = None
@@ -112,8 +115,10 @@ class TableStateSink(BatchSink):
         return self._replayed
 
     def _new(self, batch: Batch) -> Batch:
-        """Return the part of a batch whose results are not in the sink yet."""
-        ranges = {p: batch.ranges[p] for p in self._with_results(batch.ranges) if not self._is_replayed(p)}
+        """Return the part of a batch whose results are to be written and not in the sink yet."""
+        paused = () if self._switching is None else self._switching.paused(batch.ranges)
+        new = (p for p in self._with_results(batch.ranges) if p not in paused and not self._is_replayed(p))
+        ranges = {p: batch.ranges[p] for p in new}
         return replace(batch, ranges=ranges)
 
     @override

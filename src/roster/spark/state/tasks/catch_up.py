@@ -47,6 +47,8 @@ class StoreTarget(NamedTuple):
     """Token of the last committed attempt, if this application made it and has owned the task since; else None."""
     is_replay: bool = False
     """True if the sink has the results already and only the state lacks them."""
+    is_paused: bool = False
+    """True if another group writes the results, late rows among them."""
 
 
 class Applied(NamedTuple):

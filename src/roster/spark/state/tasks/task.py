@@ -250,7 +250,7 @@ class StatefulTask(PartitionTask):
                     what = refused(node.store, self._config.group, task.partition, error)
                     raise FunctionError.of(str(what)) from None
             reports.append(report)
-            parts += [self._changes(update, target), *self._late(update, node)]
+            parts += [self._changes(update, target), *(() if target.is_paused else self._late(update, node))]
             rows = iter(_ordered(update.results, node.in_order_of).to_batches())
         if self._reports is not None:
             self._reports.add({task: (combined(reports),)})
@@ -259,7 +259,7 @@ class StatefulTask(PartitionTask):
         if plan.repartition_sink is not None:
             yield from self._going_on(rows, plan, look)
             return
-        if not target.is_replay:
+        if not target.is_replay and not target.is_paused:
             for part in self._retracted(update, node):
                 yield from part.to_batches()
             yield from self._leaving(update.results, plan, look)

@@ -1,0 +1,201 @@
+"""Which of two groups writes results, and how it changes: the state of each task, decided without I/O.
+
+OLD and NEW read the same topics, each with state of its own. A task's standing is in the metadata of its committed
+offsets, so it changes with them, and only its owner changes it. One group reads the standing of the other:
+
+| standing of NEW | standing of OLD | then |
+|---|---|---|
+| PAUSED, asked to take over | WRITES | NEW: WAITS, it reads no further |
+| WAITS | WRITES, asked to hand over | OLD goes on to NEW's offset or past it: HANDED_OVER at X, it reads no further |
+| WAITS | HANDED_OVER | NEW reads up to X without results: WRITES |
+| WRITES | HANDED_OVER | OLD: PAUSED, it follows NEW |
+| WAITS, no longer asked to | any | NEW: PAUSED |
+| PAUSED | HANDED_OVER | OLD: WRITES |
+
+OLD goes on writing only once NEW has given up, and NEW gives up only what it has not taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from roster._json import loads
+from roster.model.offsets import OffsetAndMetadata
+from roster.model.topics import TopicPartition
+
+_FIELD = "results"
+
+
+class Results(StrEnum):
+    """What becomes of a task's results."""
+
+    WRITES = "written"
+    PAUSED = "paused"
+    WAITS = "waiting"
+    """As PAUSED; nothing is read until the other group has handed over."""
+    HANDED_OVER = "handed over"
+    """All results before the offset are written, none after it; nothing is read until the other group writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A task's part in the latest switch that concerned it.
+
+    switch, peer: id of that switch, and the other group. took: id of the switch by which it came to write last.
+    """
+
+    results: Results = Results.WRITES
+    switch: str = ""
+    peer: str = ""
+    took: str = ""
+
+    def added_to(self, metadata: str) -> str:
+        """Return the metadata of a committed offset, which is a JSON object or "", with this standing in it."""
+        if self == Standing():
+            return metadata
+        return json.dumps(_object(metadata) | {_FIELD: {name: value for name, value in asdict(self).items() if value}})
+
+    @classmethod
+    def of(cls, metadata: str) -> Standing | None:
+        """Return the standing in a committed offset's metadata, None if there is none."""
+        found: Any = _object(metadata).get(_FIELD)
+        try:
+            return cls(**(found | {"results": Results(found["results"])}))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+class Request(NamedTuple):
+    """A switch that was asked for: its id, the group that writes, and the one that shall."""
+
+    switch: str
+    source: str
+    target: str
+
+    def encode(self) -> str:
+        """Return the request as text."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def of(cls, text: str) -> Request | None:
+        """Return the request in a text, None if there is none."""
+        try:
+            found = cls(**_object(text))
+        except TypeError:
+            return None
+        return found if all(isinstance(each, str) for each in found) else None
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Return the JSON object in a text, an empty one if there is none."""
+    try:
+        found = loads(text)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+class Seen(NamedTuple):
+    """A partition's committed offset in the other group, and the standing with it."""
+
+    offset: int
+    standing: Standing
+
+    @classmethod
+    def of(cls, found: OffsetAndMetadata) -> Seen:
+        """Return what a committed offset says."""
+        return cls(found.offset, Standing.of(found.metadata) or Standing())
+
+
+class Step(NamedTuple):
+    """The standing to commit at the present offsets, and offsets that must not be passed under it."""
+
+    standing: Standing
+    limits: Mapping[TopicPartition, int]
+
+
+def peer_of(group: str, own: Standing, asked: Request | None) -> str:
+    """Return the group whose committed offsets the next step depends on, "" if it depends on none."""
+    if own.results is Results.PAUSED and asked is not None and asked.target == group:
+        return asked.source
+    if own.results is Results.WRITES:
+        return asked.target if asked is not None and asked.source == group else ""
+    return own.peer
+
+
+def step(
+    group: str,
+    own: Standing,
+    at: Mapping[TopicPartition, int],
+    asked: Request | None,
+    seen: Mapping[TopicPartition, Seen],
+) -> Step:
+    """Return the next step of a task of `group`.
+
+    at: next offset of each of its input partitions. seen: the same partitions in the group of `peer_of`.
+    """
+    theirs = [seen[partition] for partition in at if partition in seen]
+    complete = len(theirs) == len(at)
+    match own.results:
+        case Results.WRITES:
+            return _step_of_writer(group, own, at, asked, seen)
+        case Results.HANDED_OVER:
+            if complete and all(each.standing.took == own.switch for each in theirs):
+                return Step(replace(own, results=Results.PAUSED), at)
+            if complete and not any(_waits(each, own.switch) for each in theirs):
+                return Step(replace(own, results=Results.WRITES), {})
+            return Step(own, at)
+        case Results.WAITS:
+            return _step_of_waiting(group, own, at, asked, seen)
+    if complete and asked is not None and asked.target == group:
+        return Step(replace(own, results=Results.WAITS, switch=asked.switch, peer=asked.source), at)
+    return Step(own, {p: max(at[p], seen[p].offset) if p in seen else at[p] for p in at} if own.peer else {})
+
+
+def _step_of_writer(
+    group: str,
+    own: Standing,
+    at: Mapping[TopicPartition, int],
+    asked: Request | None,
+    seen: Mapping[TopicPartition, Seen],
+) -> Step:
+    is_source = asked is not None and asked.source == group
+    if asked is None or not is_source:
+        return Step(own, {})
+    if all(p in seen and _waits(seen[p], asked.switch) and seen[p].offset <= at[p] for p in at):
+        return Step(replace(own, results=Results.HANDED_OVER, switch=asked.switch, peer=asked.target), at)
+    return Step(own, {})
+
+
+def _step_of_waiting(
+    group: str,
+    own: Standing,
+    at: Mapping[TopicPartition, int],
+    asked: Request | None,
+    seen: Mapping[TopicPartition, Seen],
+) -> Step:
+    if asked is None or asked.switch != own.switch:
+        return Step(replace(own, results=Results.PAUSED), at)
+    if not all(p in seen and _is_handed(seen[p].standing, own.switch, group) for p in at):
+        return Step(own, at)
+    ends = {p: seen[p].offset for p in at}
+    if ends == dict(at):
+        return Step(replace(own, results=Results.WRITES, took=own.switch), {})
+    return Step(own, ends)
+
+
+def _is_handed(standing: Standing, switch: str, to: str) -> bool:
+    return (standing.results, standing.switch, standing.peer) == (Results.HANDED_OVER, switch, to)
+
+
+def _waits(seen: Seen, switch: str) -> bool:
+    return seen.standing.results is Results.WAITS and seen.standing.switch == switch
+
+
+def common(standings: Iterable[Standing | None], otherwise: Standing) -> Standing:
+    """Return the standing of a task from those of its partitions, which are the same where there are any."""
+    return next((each for each in standings if each is not None), otherwise)

@@ -1,0 +1,189 @@
+"""Two groups of which one writes: random interleavings of owners, late owners, requests and deaths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from roster.model import OffsetAndMetadata, TopicPartition
+from roster.model.switch import Request, Results, Seen, Standing, peer_of, step
+
+P0, P1 = TopicPartition("a", 0), TopicPartition("b", 0)
+OLD, NEW = "old", "new"
+OTHER = {OLD: NEW, NEW: OLD}
+
+
+@dataclass
+class Owner:
+    """An owner of the group's one task; `generation` tells whether it still is."""
+
+    group: str
+    generation: int
+    standing: Standing
+    at: dict[TopicPartition, int]
+    asked: Request | None = None
+    seen: dict[TopicPartition, Seen] = field(default_factory=dict)
+    looked: bool = False
+    limits: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+class Groups(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = {P0: 3, P1: 3}
+        self.committed = {OLD: (Standing(), {P0: 0, P1: 0}), NEW: (Standing(Results.PAUSED), {P0: 0, P1: 0})}
+        self.generation = {OLD: 0, NEW: 0}
+        self.owners: dict[str, list[Owner]] = {OLD: [], NEW: []}
+        self.asked: dict[str, Request | None] = {OLD: None, NEW: None}
+        self.written: dict[TopicPartition, list[tuple[int, int]]] = {P0: [], P1: []}
+        self.requests = 0
+        self.restart(OLD)
+        self.restart(NEW)
+
+    def restart(self, group: str) -> None:
+        """Another owner takes the task; the one before may not have noticed."""
+        self.generation[group] += 1
+        standing, at = self.committed[group]
+        owner = Owner(group, self.generation[group], standing, dict(at))
+        if standing.results is not Results.WRITES and standing.peer:
+            owner.limits = dict.fromkeys(at, -1)
+        self.owners[group] = [*self.owners[group], owner][-2:]
+
+    def commit(self, owner: Owner, standing: Standing, at: dict[TopicPartition, int]) -> bool:
+        if owner.generation != self.generation[owner.group]:
+            return False
+        self.committed[owner.group] = standing, dict(at)
+        owner.standing, owner.at = standing, dict(at)
+        return True
+
+    def look(self, owner: Owner) -> None:
+        owner.asked, owner.looked = self.asked[owner.group], True
+        peer = peer_of(owner.group, owner.standing, owner.asked)
+        standing, at = self.committed[peer] if peer else (Standing(), {})
+        owner.seen = {partition: Seen(offset, standing) for partition, offset in at.items()}
+
+    def act(self, owner: Owner) -> None:
+        after = step(owner.group, owner.standing, owner.at, owner.asked, owner.seen)
+        owner.limits = dict(after.limits)
+        if after.standing != owner.standing:
+            self.commit(owner, after.standing, owner.at)
+
+    def work(self, owner: Owner, most: dict[TopicPartition, int]) -> None:
+        to = {
+            p: max(at, min(at + most[p], self.ends[p], owner.limits.get(p, self.ends[p]))) for p, at in owner.at.items()
+        }
+        before = owner.at
+        if self.commit(owner, owner.standing, to) and owner.standing.results is Results.WRITES:
+            for partition, end in to.items():
+                self.written[partition].append((before[partition], end))
+
+    groups = st.sampled_from([OLD, NEW])
+    sizes = st.fixed_dictionaries({P0: st.integers(0, 4), P1: st.integers(0, 4)})
+
+    @rule(sizes=sizes)
+    def records_arrive(self, sizes: dict[TopicPartition, int]) -> None:
+        self.ends = {partition: end + sizes[partition] for partition, end in self.ends.items()}
+
+    @rule(group=groups)
+    def the_task_moves(self, group: str) -> None:
+        self.restart(group)
+
+    @rule(group=groups)
+    def all_applications_die(self, group: str) -> None:
+        self.generation[group] += 1
+
+    @rule(data=st.data(), group=groups)
+    def an_owner_looks(self, data: Any, group: str) -> None:
+        self.look(data.draw(st.sampled_from(self.owners[group])))
+
+    @rule(data=st.data(), group=groups)
+    def an_owner_takes_a_step_by_what_it_saw(self, data: Any, group: str) -> None:
+        owner = data.draw(st.sampled_from(self.owners[group]))
+        if owner.looked:
+            self.act(owner)
+            owner.looked = False
+
+    @rule(data=st.data(), group=groups, most=sizes)
+    def an_owner_runs_a_batch(self, data: Any, group: str, most: dict[TopicPartition, int]) -> None:
+        self.work(data.draw(st.sampled_from(self.owners[group])), most)
+
+    @rule(to=groups, is_killed=st.booleans())
+    def a_command_asks_and_may_be_killed_half_way(self, to: str, *, is_killed: bool) -> None:
+        self.requests += 1
+        self.asked[to] = Request(str(self.requests), OTHER[to], to)
+        if not is_killed:
+            self.asked[OTHER[to]] = self.asked[to]
+
+    @rule(group=groups)
+    def a_command_forgets(self, group: str) -> None:
+        self.asked[group] = None
+
+    @precondition(lambda self: any(owner.generation != self.generation[g] for g, (*_, owner) in self.owners.items()))
+    @rule(group=groups)
+    def a_command_gives_up_for_a_group_without_applications(self, group: str) -> None:
+        standing, at = self.committed[group]
+        self.asked[group] = None
+        if self.owners[group][-1].generation != self.generation[group] and standing.results is Results.WAITS:
+            self.committed[group] = Standing(Results.PAUSED, standing.switch, standing.peer, standing.took), at
+
+    @invariant()
+    def each_result_is_written_once_and_none_is_left_out(self) -> None:
+        for partition, ranges in self.written.items():
+            at = 0
+            for begin, end in ranges:
+                assert begin == at, f"{partition}: {ranges}"
+                at = end
+
+    def teardown(self) -> None:
+        for target in (NEW, OLD):
+            self.restart(OLD)
+            self.restart(NEW)
+            self.a_command_asks_and_may_be_killed_half_way(target, is_killed=False)
+            for _ in range(12):
+                for group in (OLD, NEW):
+                    owner = self.owners[group][-1]
+                    self.look(owner)
+                    self.act(owner)
+                    self.look(owner)
+                    self.work(owner, {P0: 10**6, P1: 10**6})
+            assert self.committed[target][0].results is Results.WRITES
+            assert self.committed[OTHER[target]][0].results is Results.PAUSED
+        self.each_result_is_written_once_and_none_is_left_out()
+        assert {partition: ranges[-1][1] for partition, ranges in self.written.items()} == self.ends
+
+
+TestGroups = Groups.TestCase
+
+
+def test_a_standing_is_kept_in_the_metadata_of_an_offset_beside_what_is_there() -> None:
+    standing = Standing(Results.HANDED_OVER, "7", "new", "5")
+    metadata = standing.added_to('{"transactional.id": "t"}')
+    assert metadata == (
+        '{"transactional.id": "t", "results": {"results": "handed over", "switch": "7", "peer": "new", "took": "5"}}'
+    )
+    assert Standing.of(metadata) == standing
+    assert Seen.of(OffsetAndMetadata(3, metadata=metadata)) == Seen(3, standing)
+    assert Standing().added_to(metadata) == metadata
+    assert Request.of(Request("7", OLD, NEW).encode()) == Request("7", OLD, NEW)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "[]",
+        "{}",
+        '{"results": 3}',
+        '{"results": {}}',
+        '{"results": {"results": "x"}}',
+        '{"results": ["results"]}',
+    ],
+)
+def test_text_of_others_has_no_standing_and_no_request(text: str) -> None:
+    assert Standing.of(text) is None
+    assert Request.of(text) is None
