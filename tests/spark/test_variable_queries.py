@@ -16,7 +16,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.state.queries import view as view_module
 from roster.spark.state.queries.client import decoded, encoded
 from roster.spark.state.queries.local_state import Found
-from roster.spark.state.queries.server import answer
+from roster.spark.state.queries.pages import answer
 from roster.spark.state.queries.view import StateUnavailableError
 from roster.state.definition import json_text
 from roster.state.entries import Read

@@ -34,18 +34,36 @@ def tls_context(security: Security) -> ssl.SSLContext:
     context.check_hostname = security.check_hostname and security.verify
     context.verify_mode = ssl.CERT_REQUIRED if security.verify else ssl.CERT_NONE
     if security.ca:
-        try:
-            context.load_verify_locations(cadata=security.ca)
-        except ssl.SSLError as error:
-            raise SettingError("ssl.ca.location", f"cannot be used ({_reason(error)})", "give PEM of the CAs") from None
+        _load_authorities(context, security)
     elif security.verify:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if security.certificate:
-        _load_client_certificate(context, security)
+        _load_certificate(context, security)
     return context
 
 
-def _load_client_certificate(context: ssl.SSLContext, security: Security) -> None:
+def server_tls_context(security: Security, *, client_auth: bool) -> ssl.SSLContext:
+    """Return the context of a server with these settings, TLS 1.2 or newer.
+
+    client_auth: whether clients must show a certificate of `security.ca`. Raises SettingError as `tls_context` does.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_certificate(context, security)
+    if client_auth:
+        _load_authorities(context, security)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, security: Security) -> None:
+    try:
+        context.load_verify_locations(cadata=security.ca)
+    except ssl.SSLError as error:
+        raise SettingError("ssl.ca.location", f"cannot be used ({_reason(error)})", "give PEM of the CAs") from None
+
+
+def _load_certificate(context: ssl.SSLContext, security: Security) -> None:
     with _file_of(security.certificate + security.key) as path:
         try:
             context.load_cert_chain(path, password=lambda: security.key_password)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -35,8 +35,8 @@ from roster.spark.state.copies.preferred_locations import Cluster
 from roster.spark.state.copies.store_cleaner import cleaning
 from roster.spark.state.joined_batches import BetweenJoinedBatches, JoinedBatches, OwnedTasks, TableJoins
 from roster.spark.state.operators import check_operator, check_options
-from roster.spark.state.queries.view import StateView
-from roster.spark.state.serving import StateQueries
+from roster.spark.state.queries.pages import Served
+from roster.spark.state.serving import served_stores
 from roster.spark.state.stateful_batches import BetweenStatefulBatches, StatefulBatches
 from roster.spark.state.stores import Stores
 from roster.spark.state.table_sink import TableStateSink
@@ -63,8 +63,8 @@ log = logging.getLogger("roster.pipeline")
 class Assembly:
     """The parts of one run; its sink is open.
 
-    options: include the topics that operators read. membership: makes the group member. views: reader of each store, by
-    its name. opened: what the end of the run closes.
+    options: include the topics that operators read. membership: makes the group member. served: the stores open to
+    queries. opened: what the end of the run closes.
     """
 
     options: Options
@@ -72,7 +72,7 @@ class Assembly:
     sink: BatchSink
     opened: contextlib.ExitStack
     membership: Callable[[Options], Membership] = group_member
-    views: Mapping[str, StateView] = field(default_factory=dict)
+    served: Sequence[Served] = ()
     between_batches: BetweenBatches = field(default_factory=BetweenBatches)
     switching: Switching | None = None
 
@@ -139,9 +139,6 @@ def _stateful(
         clean = cleaning(stores.copies, options.state, places, jobs)
         paused = (lambda _: ()) if switching is None else switching.paused
         batches = StatefulBatches(jobs, cluster, config, function, stores, joins, clean, replayed, paused)
-        queries = StateQueries(jobs, cluster, stores)
-        queries.serve()
-        opened.callback(queries.close)
         source = _source(options)
         sink = sink.bind(source if switching is None else replace(source, noted=switching.noted))
         return Assembly(
@@ -150,7 +147,7 @@ def _stateful(
             sink,
             opened.pop_all(),
             stores.member,
-            queries.views,
+            served_stores(jobs, cluster, stores),
             BetweenStatefulBatches(batches, stores, clean),
             switching,
         )

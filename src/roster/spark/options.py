@@ -11,10 +11,11 @@ from typing import Any
 
 from roster._json import loads
 from roster.assignors import Assignor, as_tuple
+from roster.http.access import Access, parse_access
 from roster.member.config import ConfigError, MemberConfig
 from roster.member.options import DEFAULT_ASSIGNORS, MemberSettings
 from roster.member.task_options import TaskOptions
-from roster.model import AddressError, OffsetSpec, TopicPartition, parse_addresses
+from roster.model import Address, AddressError, OffsetSpec, TopicPartition, parse_address, parse_addresses
 from roster.model.options import INT32_MAX, INT64_MAX, declared, shown, values
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.security import PLAINTEXT, Security, SettingError, parse_security
@@ -71,7 +72,24 @@ class Options(PipelineOptions):
         except ConfigError as error:
             raise _named_as_in_kafka(error) from None
         self.start  # noqa: B018 - it is checked where it is parsed
+        self.access  # noqa: B018 - likewise
+        self._check_http()
         self._check_dead_letter_topic()
+
+    @cached_property
+    def access(self) -> Access:
+        """Who may use the HTTP server."""
+        try:
+            return parse_access(self.http_security)
+        except SettingError as error:
+            problem, fix = f"{error.key}: {error.problem}", error.fix[0].upper() + error.fix[1:]
+            raise PipelineError(problem, field="http_security", fix=fix) from None
+
+    @property
+    def http_address(self) -> Address | None:
+        """Address of the HTTP server, None if there is none."""
+        address = self.state.application_server if self.http is None else self.http
+        return None if address is None else parse_address(address)
 
     @cached_property
     def start(self) -> str | int | Mapping[TopicPartition, int]:
@@ -82,6 +100,17 @@ class Options(PipelineOptions):
     def settings(self) -> Consumer:
         """Settings of the member and of the reader inside the tasks."""
         return parse_consumer(self.consumer or {})
+
+    def _check_http(self) -> None:
+        try:
+            address = self.http_address
+        except AddressError as error:
+            fix = error.fix[0].upper() + error.fix[1:]
+            raise PipelineError(error.problem, field="http", fix=fix) from None
+        if address is None and self.http_security is not None:
+            raise PipelineError(
+                "there is no HTTP server", field="http_security", fix="Set http='127.0.0.1:8080', or leave it out"
+            )
 
     def _check_dead_letter_topic(self) -> None:
         topic = self.dead_letter_topic

@@ -26,6 +26,7 @@ from roster.spark.foreign_names import (
     refuse_foreign_arguments,
     refuse_foreign_names,
 )
+from roster.spark.http_server import serving
 from roster.spark.jobs.spark_jobs import check_session, is_stopped
 from roster.spark.operations import Operations, check_callable
 from roster.spark.options import Options, Tuning, checked
@@ -278,11 +279,11 @@ class Pipeline(Operations):
         client_id = self._options.settings.client_id or client_id_of(self._spark.sparkContext.appName or "")
         options = replace(self._options, consumer={**(self._options.consumer or {}), "client.id": client_id})
         assembly = assembled(self._spark, options, self._declared, batch_sink(sink))
-        options, self._views = assembly.options, assembly.views
+        options, self._views = assembly.options, {each.name: each.view for each in assembly.served}
         membership = self._membership or assembly.membership
         parts = assembly.between_batches, assembly.switching
         run = Run(options, assembly.runner, assembly.sink, membership, reporter, self._on_progress, *parts)
-        with contextlib.closing(assembly):
+        with contextlib.closing(assembly), serving(options, assembly.served, lambda: self.status):
             with self._lock:
                 self._run_now = run
                 if self._stopping:

@@ -155,6 +155,21 @@ class PipelineOptions:
         ),
     ] = None
     security: Security = None
+    http: Annotated[
+        str | None,
+        Option(
+            help="`host:port` at which the driver answers `/health`, `/ready` and queries of state over HTTP; None: at "
+            "`State.application_server`, if there is one",
+        ),
+    ] = None
+    http_security: Annotated[
+        Mapping[str, object] | None,
+        Option(
+            kind="dict",
+            help="[settings](#access-over-http) of TLS, client certificates and a token for HTTP, by name; all "
+            "applications of the group have the same",
+        ),
+    ] = field(default=None, repr=False)
     on_progress: Annotated[
         Callable[[Progress], object] | None,
         Option(kind="callable", help="called with a `Progress` after each batch, in the pipeline's thread"),

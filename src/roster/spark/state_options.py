@@ -50,8 +50,8 @@ class State:
     application_server: Annotated[
         str | None,
         Option(
-            help="`host:port` at which the driver answers queries of its state, and those of other applications of the "
-            "group, over HTTP, without authentication; None: it does not",
+            help="`host:port` at which other applications of the group ask the driver for its state over HTTP; it "
+            "listens there unless the pipeline's `http` says where; None: they cannot",
             kafka="application.server",
         ),
     ] = None

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from roster._json import loads
+from roster.http.access import OPEN, Access
 from roster.model import Address
 from roster.model.tasks import TaskId
 from roster.spark.state.queries.local_state import Found
@@ -22,11 +23,12 @@ _TIMEOUT = 5.0
 class StateClient:
     """Asks for entries of one store.
 
-    fingerprint: of the store's definition; an application with another one refuses.
+    fingerprint: of the store's definition; an application with another one refuses. access: of all applications.
     """
 
-    def __init__(self, store: str, fingerprint: str, timeout: float = _TIMEOUT) -> None:
+    def __init__(self, store: str, fingerprint: str, timeout: float = _TIMEOUT, access: Access = OPEN) -> None:
         self._path, self._fingerprint, self._timeout = f"/stores/{quote(store, safe='')}/entries", fingerprint, timeout
+        self._headers, self._context = access.headers, access.client_context()
 
     def __call__(self, host: Address, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
         """Return the entries of the tasks among these that the application can read. Raises StateError."""
@@ -49,9 +51,9 @@ class StateClient:
         return query + ([("stale", "true")] if stale else [])
 
     def _document(self, host: Address, target: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(host.host, host.port, timeout=self._timeout)
+        connection = self._connection(host)
         try:
-            connection.request("GET", target)
+            connection.request("GET", target, headers=self._headers)
             response = connection.getresponse()
             document: dict[str, Any] = loads(response.read())
         finally:
@@ -60,6 +62,11 @@ class StateClient:
             error = document["error"]
             raise StateError(f"{host}: {error['field']}: {error['problem']}")
         return document
+
+    def _connection(self, host: Address) -> http.client.HTTPConnection:
+        if self._context is None:
+            return http.client.HTTPConnection(host.host, host.port, timeout=self._timeout)
+        return http.client.HTTPSConnection(host.host, host.port, timeout=self._timeout, context=self._context)
 
 
 def encoded(found: Found) -> dict[str, Any]:

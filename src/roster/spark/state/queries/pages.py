@@ -1,4 +1,4 @@
-"""Queries of state over HTTP: a small server on the driver, at the pipeline's `application_server`.
+"""Queries of state over HTTP: the pages of a pipeline's stores, at the address of its HTTP server.
 
     GET /stores                                          all stores, their tasks here and elsewhere
     GET /stores/STORE/get?key=A1                         the row of a key: `key` once for each key column
@@ -7,34 +7,23 @@
     GET /stores/STORE/prefix?key=A&side=left             those of one side of a join
     GET /stores/STORE/range?start=A&stop=B&limit=10      rows from one key up to before another
     GET /stores/STORE/entries?…                          for other applications of the group: bytes of named tasks
-    GET /health                                          200 while the pipeline's loop is alive
-    GET /ready                                           200 once it has joined and its tasks can be read
 
 `StateView` describes rows. `get` has one row; if a key has several, the error says what to name or use instead.
 Answers are JSON. With `stale=true` copies answer too, and `behind` says how far each is from the truth; with
 `local=true` no other application is asked. Errors are {"error": {"field", "problem", "fix"}}: 400 for a wrong query,
 404 for a key or path that does not exist, 409 for a store of another definition, 503 while a task moves.
-
-There is no authentication and no TLS: any client that reaches the port can read the state. Web pages in a browser on
-this machine cannot: hosts other than the server's own names are refused (421), as they may resolve to this machine.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from roster._errors import one_line
-from roster.model import Address
+from roster.http.pages import Answer, Page
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.state.queries.client import encoded
@@ -49,11 +38,8 @@ log = logging.getLogger(__name__)
 DEFAULT_LIMIT = 1_000
 """Limit of keys in an answer if the query names none."""
 _MOST_LIMIT = 1_000_000
+_THREADS = 32
 _MOST_FIELDS = 20_000
-_IDLE = 30.0
-"""Seconds that a connection may be idle."""
-_LONGEST_CLOSE = 0.1
-"""Seconds until the server sees that it is to end."""
 
 Query = dict[str, list[str]]
 
@@ -79,17 +65,41 @@ class _QueryError(Exception):
 Stores = Mapping[str, Served]
 
 
-def answer(target: str, stores: Stores, loop: threading.Thread | None = None) -> tuple[HTTPStatus, Mapping[str, Any]]:
-    """Return status and document for the target of a GET request; `loop` is the pipeline's thread."""
+def answer(target: str, stores: Stores) -> tuple[HTTPStatus, Mapping[str, Any]]:
+    """Return status and document for the path and query of a request."""
     try:
-        if (path := urlsplit(target).path) in ("/health", "/ready"):
-            return HTTPStatus.OK, _probed(path, stores, loop)
         return HTTPStatus.OK, _answer(target, stores)
     except Exception as error:
         refused = _refused(error)
         if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             log.exception("query %s", target)
         return refused.status, refused.document
+
+
+def state_pages(served: Sequence[Served]) -> list[Page]:
+    """Return the pages of stores. What other applications ask for has threads of its own, as they may ask in a circle.
+
+    The other pages may wait for other applications.
+    """
+    stores = {each.name: each for each in served}
+
+    def answered(target: str) -> Answer:
+        status, document = answer(target, stores)
+        return Answer(status, json_text(document).encode())
+
+    paths = ("/stores/{store}/entries", "/stores", "/stores/{rest:path}")
+    return [Page(path, answered, threads=_THREADS) for path in paths]
+
+
+def ready_answer(served: Sequence[Served]) -> Answer | None:
+    """Return the error that tasks of this application cannot be read yet, None if they can."""
+    try:
+        for each in served:
+            each.view.check_ready()
+    except (StateUnavailableError, StateError) as error:
+        refused = _refused(error)
+        return Answer(refused.status, json_text(refused.document).encode())
+    return None
 
 
 def _refused(error: Exception) -> _QueryError:
@@ -105,34 +115,6 @@ def _refused(error: Exception) -> _QueryError:
             return _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "store", one_line(error), "Ask again")
     text = f"{type(error).__name__}: {one_line(error)}"
     return _QueryError(HTTPStatus.INTERNAL_SERVER_ERROR, "query", text)
-
-
-def _probed(path: str, stores: Stores, loop: threading.Thread | None) -> Mapping[str, Any]:
-    """Answer whether the application is alive, or ready for queries."""
-    if loop is not None and not loop.is_alive():
-        problem = "the loop of the pipeline has ended"
-        raise _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "pipeline", problem, "Start the application again")
-    if path == "/ready":
-        for served in stores.values():
-            served.view.check_ready()
-    return {"status": "ready" if path == "/ready" else "alive"}
-
-
-def is_own_name(host: str | None, own: str) -> bool:
-    """Return True if the Host header names this server, localhost or an address, or is missing."""
-    try:
-        name = (urlsplit(f"//{host}").hostname or "").rstrip(".") if host is not None else own
-    except ValueError:
-        return False
-    return name in (own.lower(), "localhost") or _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _answer(target: str, stores: Stores) -> Mapping[str, Any]:
@@ -266,95 +248,3 @@ def _bytes(query: Query, name: str) -> bytes:
         return bytes.fromhex(_one(query, name) or "")
     except ValueError:
         raise _QueryError(HTTPStatus.BAD_REQUEST, name, "it is not hexadecimal") from None
-
-
-class StateServer:
-    """Serves stores until closed; created on the pipeline's thread.
-
-    Raises PipelineError if the address cannot be used.
-    """
-
-    def __init__(self, address: Address, served: Sequence[Served]) -> None:
-        class Handler(_Handler):
-            stores: ClassVar = {each.name: each for each in served}
-            own, loop = address, threading.current_thread()
-
-        try:
-            self._server = _server_class(address)((address.host, address.port), Handler)
-        except OSError as error:
-            raise PipelineError(
-                f"{address} cannot be listened on: {error.strerror or error}",
-                field="State.application_server",
-                fix="Name a host of this machine and a free port",
-            ) from None
-        serve = partial(self._server.serve_forever, _LONGEST_CLOSE)
-        self._thread = threading.Thread(target=serve, name="roster-state-server", daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The listening port."""
-        return int(self._server.server_address[1])
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-def _server_class(address: Address) -> type[ThreadingHTTPServer]:
-    family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False  # a silent client does not delay the end of the pipeline
-        address_family = family
-
-        def server_bind(self) -> None:
-            """Bind without looking up the host's full name, which may take seconds."""
-            TCPServer.server_bind(self)
-            self.server_name, self.server_port = address
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Log at debug level: a client went away."""
-            log.debug("connection of %s", client_address, exc_info=True)
-
-    return Server
-
-
-class _Handler(BaseHTTPRequestHandler):
-    stores: ClassVar[Stores]
-    own: ClassVar[Address]
-    loop: ClassVar[threading.Thread]
-    timeout = _IDLE
-    server_version, sys_version = "Roster", ""
-
-    def do_GET(self) -> None:
-        """Answer one query."""
-        host = self.headers.get("Host")
-        if is_own_name(host, self.own.host):
-            self._send(*answer(self.path, self.stores, self.loop))
-            return
-        problem, fix = f"{host!r} is not the name of this server", f"Ask http://{self.own}, localhost or an IP address"
-        error = _QueryError(HTTPStatus.MISDIRECTED_REQUEST, "Host", problem, fix)
-        self._send(error.status, error.document)
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Reject anything but GET."""
-        problem = message or HTTPStatus(code).phrase
-        self._send(HTTPStatus(code), {"error": {"field": "request", "problem": problem, "fix": "Use GET"}})
-
-    def _send(self, status: HTTPStatus, document: Mapping[str, Any]) -> None:
-        body = json_text(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            self.send_header("Retry-After", "1")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *values: Any) -> None:  # noqa: A002 - its name in the base class
-        """Log at debug level, not on stderr."""
-        log.debug("%s %s", self.address_string(), format % values)

@@ -1,0 +1,73 @@
+"""The HTTP server of a pipeline: is it alive, is it ready, and what is in its stores."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
+
+from roster._extras import missing_error
+from roster.http.pages import Answer, Page, error_answer
+from roster.model import parse_address
+from roster.spark.errors import PipelineError
+from roster.spark.options import Options
+from roster.spark.state.queries.pages import Served, ready_answer, state_pages
+
+log = logging.getLogger(__name__)
+
+_ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - compared with
+_RUNNING = "running"
+
+
+@contextlib.contextmanager
+def serving(options: Options, served: Sequence[Served], status: Callable[[], str]) -> Iterator[None]:
+    """Answer over HTTP if there is an address; entered on the pipeline's thread.
+
+    status: of the pipeline. Raises PipelineError if the address cannot be used.
+    """
+    address = options.http_address
+    if address is None:
+        yield
+        return
+    try:
+        from roster.http.server import HttpServer, HttpServerError  # noqa: PLC0415 - of an extra
+    except ModuleNotFoundError as error:
+        raise missing_error("an HTTP server", "http", [error.name or "starlette"]) from error
+    field, advertised = "http" if options.http is not None else "State.application_server", options.state
+    if served and address.host in _ALL_INTERFACES and not options.access.is_limited:
+        raise PipelineError(
+            f"{address} lets anyone who reaches this machine read the state",
+            field=field,
+            fix="Name one host of this machine, or set a token or ssl.client.auth in http_security",
+        )
+    names = [] if advertised.application_server is None else [parse_address(advertised.application_server).host]
+    try:
+        server = HttpServer(address, pages(served, threading.current_thread(), status), options.access, names)
+    except HttpServerError as error:
+        raise PipelineError(str(error), field=field, fix="Name a host of this machine and a free port") from None
+    with contextlib.closing(server):
+        log.info("HTTP is answered at %s://%s", options.access.scheme, address)
+        yield
+
+
+def pages(served: Sequence[Served], loop: threading.Thread, status: Callable[[], str]) -> list[Page]:
+    """Return the pages of a pipeline; `loop` is its thread, `status` what it does."""
+
+    def health(_: str) -> Answer:
+        if loop.is_alive():
+            return Answer(HTTPStatus.OK, b'{"status": "alive"}')
+        problem, fix = "the loop of the pipeline has ended", "Start the application again"
+        return error_answer(HTTPStatus.SERVICE_UNAVAILABLE, "pipeline", problem, fix)
+
+    def ready(target: str) -> Answer:
+        alive = health(target)
+        if alive.status != HTTPStatus.OK:
+            return alive
+        if not served and (now := status()) != _RUNNING:
+            return error_answer(HTTPStatus.SERVICE_UNAVAILABLE, "pipeline", f"it is {now}", "Ask again")
+        return ready_answer(served) or Answer(HTTPStatus.OK, b'{"status": "ready"}')
+
+    probes = [Page("/health", health, needs_token=False), Page("/ready", ready, needs_token=False)]
+    return [*probes, *(state_pages(served) if served else ())]
