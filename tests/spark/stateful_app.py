@@ -224,8 +224,12 @@ def main(
     function: Any = numbers,
     migrate: Mapping[str, str | None] | None = None,
     paused: bool | None = None,
+    plans_of: Callable[[str, str], list[SubtopologyPlan]] | None = None,
 ) -> None:
-    """`function` makes rows of `columns` of records, for the operator. paused: whether it begins so, None: never."""
+    """`function` makes rows of `columns` of records, for the operator or the plans of a topic and a group.
+
+    paused: whether it begins so, None: never.
+    """
     bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
     standbys, node = more[:1], OperatorNode(operator, columns, "totals", migrate=migrate)
     has_several, tables = more[2:] == ["several"], [name for name in more[2:] if name != "several"]
@@ -247,6 +251,8 @@ def main(
             named = Lookup("k", NAME, pa.schema([*columns, *NAME]), keeps_all=False)
             rows = (Rows(tables[0], named, None, named.columns),)
             plans[1] = SubtopologyPlan(Subtopology(1, (passed,)), (), repartition_source=repartition, tables=rows)
+    if plans_of is not None:
+        plans = plans_of(topic, group)
     if standbys:
         state_dir = f"{state_dir}/{os.getpid()}"
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
