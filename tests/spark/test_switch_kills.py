@@ -1,6 +1,6 @@
 """Two groups that take turns in writing, with commands and applications killed amid it: each result is there once.
 
-ROSTER_SWITCHES sets the number of switches, ROSTER_KILL_SEED the first seed.
+ROSTER_SWITCHES sets the number of switches, from 20 on also on Apache Kafka, ROSTER_KILL_SEED the first seed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,9 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SWITCHES = int(os.environ.get("ROSTER_SWITCHES", "20"))
+    from tests.real.realparts.apache import ApacheKafka
+
+SWITCHES = int(os.environ.get("ROSTER_SWITCHES", "10"))
 PROGRAM = Path(__file__).with_name("switch_app.py")
 
 pytestmark = [pytest.mark.process, pytest.mark.gate, pytest.mark.timeout(300 + 20 * SWITCHES)]
@@ -89,35 +92,46 @@ def amid(work: Callable[[], object], seconds: float) -> threading.Timer:
 
 
 def test_two_groups_take_turns_and_each_result_is_there_once(tmp_path: Path, capsys: Any) -> None:
-    chance = random.Random(SEED)
     with quick_broker(tmp_path / "data") as (topics, _):
-        topic, out = topics.create(PARTITIONS), topics.create(PARTITIONS)
-        blue, green = (Colour(topics, tmp_path, topic, out, paused=paused) for paused in (False, True))
-        try:
-            with Feed(topics.bootstrap, topic) as feed:
-                until(lambda: blue.stand() == {Results.WRITES}, 60, "blue writes")
-                until(lambda: green.stand() == {Results.PAUSED}, 60, "green follows")
-                for number in range(SWITCHES):
-                    old, new = (blue, green) if number % 2 == 0 else (green, blue)
-                    blow = number // 4 if number % 4 == 1 else None
-                    timer = None
-                    if blow in (0, 3):
-                        killed_command(topics, old, new, chance.uniform(0, 0.4))
-                    elif blow is not None:
-                        victim = chance.choice([old, new])
-                        timer = amid(lambda on=victim: on.kill(chance.randrange(2)), chance.uniform(0, 1.0))  # type: ignore[misc]
-                    assert switch(topics, old, new) == 0, capsys.readouterr()
-                    if timer is not None:
-                        timer.join()
-                    assert new.stand() == {Results.WRITES}
-                    check([*blue.applications, *green.applications])
-            ends = topics.ends(topic)
-            until(lambda: all(caught_up(topics, each.group, ends) for each in (blue, green)), 100, "the rest")
-        finally:
-            codes = [each.end() for each in [*blue.applications, *green.applications]]
-        assert codes == [0] * 4
-        assert not topics.exists(request_group(blue.group))
-        compare(topics, topic, out, feed.sent)
+        take_turns(topics, tmp_path, capsys)
+
+
+if SWITCHES >= 20:  # one broker is enough by default
+
+    def test_the_same_on_apache_kafka(apache_kafka: ApacheKafka, tmp_path: Path, capsys: Any) -> None:
+        with Topics(apache_kafka.bootstrap) as topics:
+            take_turns(topics, tmp_path, capsys)
+
+
+def take_turns(topics: Topics, tmp_path: Path, capsys: Any) -> None:
+    chance = random.Random(SEED)
+    topic, out = topics.create(PARTITIONS), topics.create(PARTITIONS)
+    blue, green = (Colour(topics, tmp_path, topic, out, paused=paused) for paused in (False, True))
+    try:
+        with Feed(topics.bootstrap, topic) as feed:
+            until(lambda: blue.stand() == {Results.WRITES}, 60, "blue writes")
+            until(lambda: green.stand() == {Results.PAUSED}, 60, "green follows")
+            for number in range(SWITCHES):
+                old, new = (blue, green) if number % 2 == 0 else (green, blue)
+                blow = number // 4 if number % 4 == 1 else None
+                timer = None
+                if blow in (0, 3):
+                    killed_command(topics, old, new, chance.uniform(0, 0.4))
+                elif blow is not None:
+                    victim = partial(chance.choice([old, new]).kill, chance.randrange(2))
+                    timer = amid(victim, chance.uniform(0, 1.0))
+                assert switch(topics, old, new) == 0, capsys.readouterr()
+                if timer is not None:
+                    timer.join()
+                assert new.stand() == {Results.WRITES}
+                check([*blue.applications, *green.applications])
+        ends = topics.ends(topic)
+        until(lambda: all(caught_up(topics, each.group, ends) for each in (blue, green)), 100, "the rest")
+    finally:
+        codes = [each.end() for each in [*blue.applications, *green.applications]]
+    assert codes == [0] * 4
+    assert not topics.exists(request_group(blue.group))
+    compare(topics, topic, out, feed.sent)
 
 
 def compare(topics: Topics, topic: str, out: str, sent: int) -> None:

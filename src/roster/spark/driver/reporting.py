@@ -130,7 +130,7 @@ class Reporter:
         """Report the steps of a switch between two groups, a line for each standing."""
         for standing in dict.fromkeys(standings.values()):
             of = sorted(p for p, each in standings.items() if each == standing)
-            at = " ".join(str(positions[p]) for p in of)
+            at = " ".join(str(positions[p]) for p in of[:_MOST_NAMED])
             self.line(f"results {standing.results}", partitions=brief(of), offsets=at, other=standing.peer)
 
     def left(self, reason: str) -> None:
