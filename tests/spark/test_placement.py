@@ -7,23 +7,20 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roster.spark.state.tasks.placement import NO_KEY, Placement, PlacementError, Proof, murmur2, placements
-from roster.wire.columns import encode_kernel
-from tests.wire.plain_kernel import PlainKernel
+from roster.wire.columns import murmur2 as one_by_one
 
-PLAIN = PlainKernel(encode_kernel)
 SCHEMA = pa.schema([("shop", pa.string()), ("n", pa.int64()), ("day", pa.date32())])
 ROWS = pa.table([[f"shop {n % 97}" for n in range(400)], list(range(400)), [n % 11 for n in range(400)]], schema=SCHEMA)
 
 
 def java_hash(key: bytes) -> int:
-    return int(PLAIN.murmur2(np.frombuffer(key, np.uint8), 0, len(key))) & 0x7FFFFFFF
+    return int(one_by_one.murmur2(key, 0, len(key))) & 0x7FFFFFFF
 
 
 @given(st.lists(st.binary(max_size=40)))

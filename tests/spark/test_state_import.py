@@ -94,8 +94,8 @@ def test_an_import_is_whole_or_has_not_happened(
     write = _Importer._write
     refused = r"has state in '.*-totals-changelog', but the group has no offset of it.*did not end is run again"
 
-    def started_in_between(self: _Importer, identity: Any) -> int:
-        write(self, identity)
+    def started_in_between(self: _Importer, *given: Any) -> int:
+        write(self, *given)
         with pytest.raises(PipelineError, match=refused):
             go_on(new)
         raise KeyboardInterrupt
@@ -110,8 +110,8 @@ def test_an_import_is_whole_or_has_not_happened(
     with pytest.raises(PipelineError, match=refused):
         go_on(new)
 
-    def failed(self: _Importer, identity: Any) -> int:
-        write(self, identity)
+    def failed(self: _Importer, *given: Any) -> int:
+        write(self, *given)
         raise PipelineError("no")
 
     monkeypatch.setattr(_Importer, "_write", failed)
@@ -120,8 +120,8 @@ def test_an_import_is_whole_or_has_not_happened(
     assert f"{new}-totals-changelog" not in topics.admin.list_topics(internal=True)
     assert topics.committed(new) == {}
 
-    def raced(self: _Importer, identity: Any) -> int:
-        written = write(self, identity)
+    def raced(self: _Importer, *given: Any) -> int:
+        written = write(self, *given)
         topics.admin.commit_group_offsets(new, {TopicPartition(topic, 0): OffsetAndMetadata(0)})
         return written
 
@@ -166,7 +166,7 @@ def test_an_import_where_the_input_is_not_is_refused(spark: SparkSession, topics
     for before, after, message in (
         (f'"{topic}"', '"nowhere"', r"belongs to offsets of nowhere-0, which this cluster does not have"),
         (f'"0": {offset}', '"0": 99', r"goes on at offset 99 of .*, which has 0 to 10"),
-        ('"partitions": 1', '"partitions": 2', r"has 1 partitions, and the state of 'aggregates' is of 2"),
+        ('"partitions": 1', '"partitions": 2', r"'aggregates' cannot have 1 partitions instead of 2: its keys are not"),
         ('"format": 1', '"format": 2', r"folder: .*has format 2, this release reads format 1"),
     ):
         assert before in text

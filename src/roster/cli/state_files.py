@@ -19,7 +19,7 @@ from roster.state.saved.moments import last_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from pyspark.sql import SparkSession
 
@@ -66,11 +66,35 @@ def export(group: str, to: str, every: timedelta | None, keep: int | None, as_js
 @click.argument("folder", metavar="FOLDER")
 @click.option("--group", required=True, type=NAME, help="A group without members, offsets and state.")
 @click.option("--before", metavar="TIME", help="Of exports on a schedule the last one before TIME (UTC, ISO 8601).")
+@click.option(
+    "--offsets",
+    metavar="earliest|latest|TIME|JSON",
+    help='Where the group goes on; JSON as in {"orders": {"0": 812}}. Default: the offsets of the export.',
+)
+@click.option(
+    "--keyed-by",
+    metavar="COLUMN",
+    multiple=True,
+    help="A key column that the input's records have as key, if the keys do not prove it; repeatable.",
+)
+@click.option(
+    "--partitioner", type=click.Choice(["murmur2", "crc32"]), help="What placed the input's records, as --keyed-by."
+)
 @cluster_options
-def import_(folder: str, group: str, before: str | None, target: Target) -> None:
+def import_(
+    folder: str,
+    group: str,
+    before: str | None,
+    offsets: str | None,
+    keyed_by: tuple[str, ...],
+    partitioner: str | None,
+    target: Target,
+) -> None:
     """Write the export in FOLDER as the state of a new group, which goes on from the export's offsets.
 
     Of a folder with exports on a schedule it is the last one, or the last one before a time.
+
+    Where the input topics have another number of partitions than at the export, keys are placed anew.
 
     It is one transaction: whole, or nothing has happened. A pipeline of the group that starts meanwhile is refused.
     """
@@ -82,8 +106,26 @@ def import_(folder: str, group: str, before: str | None, target: Target) -> None
         from roster.spark.state import import_state  # noqa: PLC0415 - as below
 
         show = _Progress().show
-        records = import_state(spark, target.bootstrap, group, found.place, security=target.security, on_progress=show)
-    click.echo(f"{records} records; group {group} goes on from the offsets of the export of {manifest.at}")
+        records = import_state(
+            spark,
+            target.bootstrap,
+            group,
+            found.place,
+            offsets=_offsets(offsets),
+            keyed_by=keyed_by,
+            partitioner=partitioner,
+            security=target.security,
+            on_progress=show,
+        )
+    begin = f"the offsets of the export of {manifest.at}" if offsets is None else offsets
+    click.echo(f"{records} records; group {group} goes on from {begin}")
+
+
+def _offsets(text: str | None) -> str | datetime | None:
+    """Return what --offsets says. Raises UserError for a text that is no time."""
+    if text is None or text in ("earliest", "latest") or text.lstrip().startswith("{"):
+        return text
+    return parse_time(text, "--offsets", "earliest, latest, offsets as JSON or ")
 
 
 @contextlib.contextmanager

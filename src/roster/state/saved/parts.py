@@ -6,7 +6,7 @@ has come. They are no rows, and stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from roster.state.byte_slices import as_bytes
 from roster.state.definition import STATE_KEY, UNSAID, Definition, Noted, OtherDefinitionError
-from roster.state.processor.variables import REGISTRY_KEY
+from roster.state.event_time import read_time
+from roster.state.processor.variables import REGISTRY_KEY, decode_registry
 from roster.state.saved.columns import Saved, entry_table
 from roster.state.saved.join_sides import SavedSides
 from roster.state.saved.plain import SavedAggregates, SavedFirstRows
@@ -22,6 +23,8 @@ from roster.state.saved.sessions import SavedSessions
 from roster.state.saved.variables import SavedVariables
 
 _MARK = 0xFF
+_TIME = b" time"
+"""End of the keys of stream times."""
 _ROWS = 1_000_000
 """Entries decoded at a time; an intermediate takes up to eight bytes for each of their bytes."""
 
@@ -98,6 +101,39 @@ class StoreEntries:
             pa.array([self.marks[key] for key in order], pa.large_binary()),
         ]
         return pa.concat_tables([self.plain.cast(_EMPTY.schema), entry_table(*marks)])
+
+
+def merged_marks(of: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the marks of a task that gets keys of several tasks, which have these; without the definition.
+
+    Times are the latest ones: what was over stays over. A sweep begins anew. The list of variables is the longest one.
+    Raises OtherDefinitionError if the lists contradict each other.
+    """
+    merged: dict[bytes, bytes] = {}
+    for marks in of:
+        for name, value in marks.items():
+            before = merged.get(name, value)
+            if name == REGISTRY_KEY:
+                merged[name] = _longest(before, value)
+            elif name.endswith(_TIME):
+                merged[name] = max(before, value, key=read_time)
+    return merged
+
+
+def _longest(one: bytes, other: bytes) -> bytes:
+    """Return the list of variables that has all of the other one. Raises OtherDefinitionError if neither has."""
+    short, long = sorted([one, other], key=len)
+    whole = decode_registry(long)
+    for name, entry in decode_registry(short).items():
+        known = whole.get(name)
+        is_same = known is not None and (known.kind, known.number, known.map_key) == (
+            entry.kind,
+            entry.number,
+            entry.map_key,
+        )
+        if known is None or not is_same or known.written[: len(entry.written)] != entry.written:
+            raise OtherDefinitionError(f"its tasks have different lists of variables ({name!r})")
+    return long
 
 
 _EMPTY = entry_table(pa.array([], pa.binary()), pa.array([], pa.binary()))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
@@ -39,11 +39,25 @@ from roster.security import Security
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
 from roster.spark.options import check_security, parse_bootstrap
+from roster.spark.pipeline_options import StartingOffsets
 from roster.spark.state.saved.export import Export
 from roster.spark.state.saved.job import StateProgress, run_job
+from roster.spark.state.saved.moving import (
+    KeyedBy,
+    check_unread,
+    common_marks,
+    files_by_number,
+    first_offsets,
+    new_counts,
+    number_of,
+    proven,
+    sources_of,
+)
 from roster.spark.state.tasks.importing import ImportedLog, ImportTask, LogFiles
+from roster.spark.state.tasks.moving import Source, SplitTask
+from roster.spark.state.tasks.placement import Placement
 from roster.spark.tasks.reader import ReaderConfig, ReadError, read_splits
-from roster.state.definition import STATE_KEY
+from roster.state.definition import STATE_KEY, Noted
 from roster.state.saved.folder import FolderError, Written
 from roster.state.saved.manifest import Manifest, SavedStore
 
@@ -59,25 +73,34 @@ def import_state(
     group: str,
     folder: str,
     *,
+    offsets: StartingOffsets | None = None,
+    keyed_by: str | Sequence[str] = (),
+    partitioner: str | None = None,
     security: Security | Mapping[str, object] | None = None,
     on_progress: Callable[[StateProgress], None] | None = None,
 ) -> int:
     """Import an export as the state of a new group; return the number of records written.
 
     A pipeline of this group then goes on from the offsets of the export. The import is one transaction: it is whole, or
-    has not happened.
+    has not happened. Where the input topics have another number of partitions than at the export, keys are placed anew.
 
     Args:
         spark: the session; a changelog partition is one task, which keeps the partition's entries in memory.
         bootstrap: brokers to ask first, of the cluster that the export comes from or of another one with its topics.
         group: a group without members, offsets and state.
         folder: the export, by its path or URI.
+        offsets: where the group goes on, as `starting_offsets` of `Pipeline`; None for the export's offsets, and the
+            beginning of partitions that were added since.
+        keyed_by: the key columns of the state that the records of the input topics have as key, of integers with a
+            form, as in `"n:int64"`; needed if the keys do not prove how they were placed.
+        partitioner: `murmur2`, or `crc32` of librdkafka; needed as `keyed_by`.
         security: as for `Pipeline`.
         on_progress: called about once a second.
 
     Raises:
-        PipelineError: there is no whole export in the folder, the group is not new, or the input topics do not have
-            the offsets or the number of partitions that the state belongs to.
+        PipelineError: there is no whole export in the folder, the group is not new, the input topics do not have
+            the offsets that the state belongs to, or it is not known where keys belong among another number of
+            partitions.
         ClientError: the cluster does not answer.
 
     """
@@ -90,9 +113,19 @@ def import_state(
             client_id=f"{group}-import",
             security=check_security(security),
         )
-        return _Importer(spark, config, export, on_progress).run()
+        keyed = KeyedBy((keyed_by,) if isinstance(keyed_by, str) else tuple(keyed_by), partitioner)
+        return _Importer(spark, config, export, offsets, keyed, on_progress).run()
     except FolderError as error:
         raise PipelineError(str(error), field="folder") from None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Partitions to write; files whose rows get other partitions, and how the keys of each such store are placed."""
+
+    logs: list[LogFiles] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    placed: dict[str, Placement] = field(default_factory=dict)
 
 
 class _Importer:
@@ -101,8 +134,11 @@ class _Importer:
         spark: SparkSession,
         config: ReaderConfig,
         export: Export,
+        offsets: StartingOffsets | None,
+        keyed_by: KeyedBy,
         on_progress: Callable[[StateProgress], None] | None,
     ) -> None:
+        self._given, self._keyed_by, self._export = offsets, keyed_by, export
         self._spark, self._config, self._on_progress = spark, config, on_progress
         self._folder, self._manifest, self._group = export.folder, export.manifest, config.group
         self._names = _names(export.manifest, config.group)
@@ -112,12 +148,18 @@ class _Importer:
         common = {"client_id": self._config.client_id, "security": self._config.security}
         with Admin(self._config.bootstrap, **common) as admin, self._producer() as producer:  # type: ignore[arg-type]
             self._check_new(admin)
-            offsets = self._checked_offsets(admin)
+            counts = admin.list_topics()
+            self._counts = new_counts(self._manifest, counts)
+            inputs = first_offsets(admin, self._manifest, counts, self._given)
+            plan = self._planned(inputs)
+            self._check_unread(admin, plan, inputs, counts)
+            own = self._partitions(self._manifest.on_their_way)
+            offsets = inputs | dict.fromkeys(own, 0)
             partitions = self._make_topics(admin)
             try:
                 identity = ProducerIdentity(*producer.begin(), producer.transactional_id)
                 producer.add_partitions(partitions)
-                records = self._write(identity)
+                records = self._write(identity, plan)
                 self._check_new(admin)
                 metadata = ClaimedBy(producer.transactional_id, _MEMBER).to_metadata()
                 positions = {at: OffsetAndMetadata(offset, metadata=metadata) for at, offset in offsets.items()}
@@ -178,45 +220,32 @@ class _Importer:
                 fix="Name another group, or delete this one (`roster state reset`)",
             )
 
-    def _checked_offsets(self, admin: Admin) -> dict[TopicPartition, int]:
-        """Return the group's offsets. Raises PipelineError for those that the cluster's topics do not have."""
-        offsets = {at: offset for at, offset in self._manifest.offsets.items() if at.topic not in self._names}
-        counts = admin.list_topics()
-        if missing := sorted(at for at in offsets if at.partition >= counts.get(at.topic, 0)):
-            raise PipelineError(
-                f"the state belongs to offsets of {missing[0]}, which this cluster does not have",
-                field="bootstrap",
-                fix="Import where the input is",
-            )
-        self._check_counts(counts)
-        begins, ends = admin.beginning_offsets(offsets), admin.end_offsets(offsets)
-        for at, offset in sorted(offsets.items()):
-            if not begins[at] <= offset <= ends[at]:
-                raise PipelineError(
-                    f"the state goes on at offset {offset} of {at}, which has {begins[at]} to {ends[at]}",
-                    field="bootstrap",
-                    fix="Import where the input is, as long as it has these records",
-                )
-        passing = self._manifest.on_their_way
-        own = {TopicPartition(self._names[topic], n): 0 for topic, (count, _) in passing.items() for n in range(count)}
-        return offsets | own
+    def _partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """Return all partitions of the group's own topics, by their names in the export."""
+        return [TopicPartition(self._names[topic], n) for topic in topics for n in range(self._counts[topic])]
 
-    def _check_counts(self, counts: Mapping[str, int]) -> None:
-        for name, store in self._manifest.stores.items():
-            for topic in {topic for noted in store.notes.values() for topic in noted.inputs}:
-                if topic not in self._names and counts.get(topic) != store.partitions:
-                    raise PipelineError(
-                        f"{topic!r} has {counts.get(topic, 0)} partitions, and the state of {name!r} is of"
-                        f" {store.partitions}: keys would not be where their state is",
-                        field="folder",
-                        fix="Import where it has as many",
-                    )
+    def _check_unread(
+        self, admin: Admin, plan: _Plan, inputs: Mapping[TopicPartition, int], counts: Mapping[str, int]
+    ) -> None:
+        """Raise PipelineError if records from the export's offsets on were written before the topics grew."""
+        partitioners = {
+            topic: placement.partitioner
+            for name, placement in plan.placed.items()
+            for noted in self._manifest.stores[name].notes.values()
+            for topic in noted.inputs
+            if topic not in self._names
+        }
+        if self._given is None and partitioners:
+            ends = admin.stable_offsets([at for at in inputs if at.topic in partitioners])
+            unread = [Split(*at, inputs[at], end) for at, end in ends.items()]
+            check_unread(self._spark, self._config, unread, counts, partitioners)
 
     def _make_topics(self, admin: Admin) -> list[TopicPartition]:
         """Create the group's topics anew; return their partitions. Raises PipelineError if one has records."""
-        wanted = {self._names[each.changelog]: (each.partitions, CHANGELOG_SETTINGS) for each in self._stores}
-        for topic, (count, _) in self._manifest.on_their_way.items():
-            wanted[self._names[topic]] = count, REPARTITION_SETTINGS
+        wanted = {
+            self._names[topic]: (count, REPARTITION_SETTINGS if topic.endswith(REPARTITION) else CHANGELOG_SETTINGS)
+            for topic, count in self._counts.items()
+        }
         there = admin.list_topics(internal=True)
         left = {topic: there[topic] for topic in wanted if topic in there}
         self._check_empty(admin, [TopicPartition(topic, n) for topic, count in left.items() for n in range(count)])
@@ -244,11 +273,7 @@ class _Importer:
                 fix="Name another group, or delete the state of this one (`roster state reset`)",
             )
 
-    @property
-    def _stores(self) -> list[SavedStore]:
-        return list(self._manifest.stores.values())
-
-    def _write(self, identity: ProducerIdentity) -> int:
+    def _write(self, identity: ProducerIdentity, plan: _Plan) -> int:
         """Write the records of all partitions; return how many. Raises PipelineError if not all are written."""
         addresses = tuple(parse_addresses(self._config.bootstrap))
         writer = KafkaWriter(
@@ -260,38 +285,66 @@ class _Importer:
             identity=identity,
             compiled=compiled(WRITE),
         )
-        logs, folder = self._logs(), self._folder
+        folder = self._folder
         what = f"the import of the state of {self._group}"
+        split = (len(plan.sources), SplitTask(plan.sources, folder, plan.placed)) if plan.sources else None
         imported: list[ImportedLog] = run_job(
-            self._spark, what, len(logs), lambda done: ImportTask(writer, logs, folder, done), self._on_progress
+            self._spark,
+            what,
+            len(plan.logs),
+            lambda done: ImportTask(writer, plan.logs, folder, done),
+            self._on_progress,
+            split,
         )
         if problem := next((each.problem for each in imported if each.problem), ""):
             raise PipelineError(f"{what} failed, nothing is imported: {problem}")
         return sum(each.records for each in imported)
 
-    def _logs(self) -> list[LogFiles]:
-        """Return the partitions that get records. Offsets of repartition topics begin at 0, as they are new."""
-        logs = []
-        for store in self._stores:
-            files: dict[int, dict[str, Written]] = {}
-            for part, of in store.files.items():
-                for file in of:
-                    files.setdefault(_number(file), {})[part] = file
-            for number, noted in store.notes.items():
-                inputs = {
-                    self._names.get(topic, topic): 0 if topic in self._names else at
-                    for topic, at in noted.inputs.items()
-                }
-                marks = {**store.marks.get(number, {}), STATE_KEY: replace(noted, inputs=inputs).encode()}
-                logs.append(LogFiles(self._names[store.changelog], number, marks, files.get(number, {})))
-        for topic, (_, passing) in self._manifest.on_their_way.items():
-            logs += [LogFiles(self._names[topic], _number(file), records=file) for file in passing]
-        return logs
+    def _planned(self, offsets: Mapping[TopicPartition, int]) -> _Plan:
+        """Return what is to be written. Offsets of repartition topics begin at 0, as they are new.
 
+        Raises PipelineError if keys get other partitions and do not prove which.
+        """
+        plan = _Plan()
+        for name, store in self._manifest.stores.items():
+            count = self._counts[store.changelog]
+            numbers = range(len(plan.logs), len(plan.logs) + count)
+            if count == store.partitions or not store.notes:
+                files = files_by_number(store)
+                marks = {n: {**store.marks.get(n, {}), STATE_KEY: each.encode()} for n, each in store.notes.items()}
+                plan.logs.extend(self._log(store, n, offsets, each, files.get(n, {})) for n, each in marks.items())
+            else:
+                common = common_marks(name, store, count)
+                plan.logs.extend(self._log(store, n, offsets, common, {}) for n in range(count))
+                plan.sources.extend(sources_of(name, store, numbers))
+        if plan.sources:
+            plan.placed.update(proven(self._spark, self._export, plan.sources, self._keyed_by))
+        for topic, (before, passing) in self._manifest.on_their_way.items():
+            count = self._counts[topic]
+            if count == before:
+                plan.logs.extend(LogFiles(self._names[topic], number_of(file), records=file) for file in passing)
+            else:
+                numbers = range(len(plan.logs), len(plan.logs) + count)
+                plan.logs.extend(LogFiles(self._names[topic], n) for n in range(count))
+                plan.sources.extend(Source(topic, number_of(file), before, numbers, records=file) for file in passing)
+        return plan
 
-def _number(file: Written) -> int:
-    """Return the partition that a file is of."""
-    return int(file.path.rpartition("/")[2].removesuffix(".parquet"))
+    def _log(
+        self,
+        store: SavedStore,
+        number: int,
+        offsets: Mapping[TopicPartition, int],
+        marks: Mapping[bytes, bytes],
+        files: Mapping[str, Written],
+    ) -> LogFiles:
+        """Return a changelog partition, whose definition record names the offsets that the group goes on from."""
+        noted = Noted.decode(marks[STATE_KEY])
+        inputs = {
+            self._names.get(topic, topic): 0 if topic in self._names else offsets[TopicPartition(topic, number)]
+            for topic in noted.inputs
+        }
+        marks = {**marks, STATE_KEY: replace(noted, inputs=inputs).encode()}
+        return LogFiles(self._names[store.changelog], number, marks, files)
 
 
 def _names(manifest: Manifest, group: str) -> dict[str, str]:

@@ -30,13 +30,16 @@ def run_job(
     spark: SparkSession,
     what: str,
     count: int,
-    task_of: Callable[[Accumulator[dict[object, int]]], Callable[[Iterable[int]], Iterator[T]]],
+    task_of: Callable[[Accumulator[dict[object, int]]], Callable[..., Iterator[T]]],
     on_progress: Callable[[StateProgress], None] | None,
+    split: tuple[int, Callable[[Iterable[int]], Iterator[tuple[int, Any]]]] | None = None,
 ) -> list[T]:
     """Run `count` tasks by their numbers, and return their results in this order.
 
-    task_of: makes the function of the tasks, which adds {number: records} to the accumulator. Raises PipelineError if
-    a task fails.
+    task_of: makes the function of the tasks, which adds {number: records} to the accumulator. split: how many tasks to
+    run before, by their numbers, and their function, which yields (number of a later task, what that one gets); the
+    later tasks' function then is called with a number and an iterator of such pairs. Raises PipelineError if a task
+    fails.
     """
     if not count:
         return []
@@ -50,8 +53,12 @@ def run_job(
         try:
             context.addJobTag(tag)
             context.setJobDescription(what)
-            numbers: Any = context.parallelize(range(count), count)
-            result.append(numbers.mapPartitions(task).collect())
+            if split is None:
+                results: Any = context.parallelize(range(count), count).mapPartitions(task)
+            else:
+                first: Any = context.parallelize(range(split[0]), split[0]).mapPartitions(split[1])
+                results = first.partitionBy(count, int).mapPartitionsWithIndex(task)
+            result.append(results.collect())
         except BaseException as error:
             failure.append(error)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from roster.records.produce import KafkaWriter, WriteError
+from roster.spark.state.tasks.moving import unpacked
 from roster.state.saved.folder import Folder, Written
 from roster.state.saved.parts import StoreEntries
 from roster.state.store import StateError
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
 
 _ROWS = 50_000
 _TIME = pa.timestamp("us", "UTC")
+_NO_RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp", _TIME)]).empty_table()
+
+Chunks: TypeAlias = Sequence[tuple[int, bytes]]
+"""Entries by the partition that they come from, as `SplitTask` yields them."""
 
 
 @dataclass(frozen=True)
 class LogFiles:
     """A partition to write. marks: the store's own entries, the definition among them. files: of its parts.
 
-    records: a file of records that are written as they are, None for a store.
+    records: a file of records that are written as they are, None for a store. A partition that gets rows of several
+    ones has no files; one without marks is of a repartition topic.
     """
 
     topic: str
@@ -58,23 +64,26 @@ class ImportTask:
     ) -> None:
         self._writer, self._logs, self._folder, self._done = writer, list(logs), folder, done
 
-    def __call__(self, numbers: Iterable[int]) -> Iterator[ImportedLog]:
-        """Yield what became of each partition."""
+    def __call__(
+        self, numbers: Any, moved: Iterable[tuple[int, tuple[int, bytes]]] | None = None
+    ) -> Iterator[ImportedLog]:
+        """Yield what became of each partition. numbers: a single one with `moved`, the rows that a split gave it."""
         context = TaskContext.get()
         if context is not None and context.attemptNumber():
             yield ImportedLog(problem="Spark ran a task a second time")
             return
-        for number in numbers:
-            imported = self._write(self._logs[number])
+        for number in numbers if moved is None else [numbers]:
+            chunks = [] if moved is None else [chunk for _, chunk in moved]
+            imported = self._write(self._logs[number], chunks)
             if self._done is not None:
                 self._done.add({number: imported.records})
             yield imported
 
-    def _write(self, log: LogFiles) -> ImportedLog:
+    def _write(self, log: LogFiles, chunks: Chunks) -> ImportedLog:
         output = self._writer.open()
         try:
             count = 0
-            for rows in self._rows(log):
+            for rows in self._rows(log, chunks):
                 count += rows.num_rows
                 output.write(rows)
             written = output.close()
@@ -86,17 +95,26 @@ class ImportTask:
             raise
         return ImportedLog(written, "" if written == count else f"{log.topic}: {written} of {count} records written")
 
-    def _rows(self, log: LogFiles) -> Iterator[pa.RecordBatch]:
-        if log.records is not None:
-            table = self._folder.read_table(log.records)
-        else:
-            tables = {part: self._folder.read_table(file) for part, file in log.files.items()}
-            table = StoreEntries.join(log.marks, tables).table()
-            table = table.append_column("timestamp", pa.nulls(len(table), _TIME))
-        for rows in table.to_batches(max_chunksize=_ROWS):
+    def _rows(self, log: LogFiles, chunks: Chunks) -> Iterator[pa.RecordBatch]:
+        for rows in self._records(log, chunks).to_batches(max_chunksize=_ROWS):
             address = [
                 pa.array([log.topic] * rows.num_rows, pa.string()),
                 pa.array([log.partition] * rows.num_rows, pa.int32()),
             ]
             records = [rows["key"].cast(pa.binary()), rows["value"].cast(pa.binary()), rows["timestamp"]]
             yield pa.RecordBatch.from_arrays([*address, *records], ["topic", "partition", "key", "value", "timestamp"])
+
+    def _records(self, log: LogFiles, chunks: Chunks) -> pa.Table:
+        """Return key, value and timestamp of the partition's records."""
+        if log.records is not None:
+            return self._folder.read_table(log.records)
+        moved = unpacked(chunks)
+        if not log.marks:
+            # Rows of several partitions in the order of their times, so that none is late for the order alone.
+            return _NO_RECORDS if moved is None else moved.sort_by("timestamp")
+        if moved is None:
+            tables = {part: self._folder.read_table(file) for part, file in log.files.items()}
+            table = StoreEntries.join(log.marks, tables).table()
+        else:
+            table = StoreEntries(log.marks, moved).table()
+        return table.append_column("timestamp", pa.nulls(len(table), _TIME))

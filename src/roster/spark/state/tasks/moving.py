@@ -1,0 +1,193 @@
+"""Tasks of an import with another number of partitions: they prove how keys were placed, and place them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from roster.spark.batch import Split
+from roster.spark.state.tasks.placement import NO_KEY, Placement, Places, Proof, partitions_of
+from roster.spark.tasks.reader import ReaderConfig, read_splits
+from roster.state.definition import Definition
+from roster.state.saved.folder import Folder, Written
+from roster.state.saved.parts import StoreEntries
+from roster.state.windows import START
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+_STRUCT = "key"
+"""Column of a processor's parts with the columns of the key."""
+
+
+def placing_keys(definition: Definition) -> pa.Schema:
+    """Return the key columns that can be a record's key: all but a window's start."""
+    is_windowed = "window" in definition.document
+    return pa.schema([each for each in definition.keys if not (is_windowed and each.name == START)])
+
+
+def key_rows(part: pa.Table, keys: pa.Schema) -> pa.Table:
+    """Return the key columns of a part of a store."""
+    if part.column_names[0] == _STRUCT and pa.types.is_struct(part.schema.field(_STRUCT).type):
+        part = part.select([_STRUCT]).flatten().rename_columns([each.name for each in part.schema.field(_STRUCT).type])
+    return part.select(keys.names)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of one partition whose rows get other partitions.
+
+    logs: the job's numbers of the partitions that they go to, in order. marks: to read the parts with. records: of a
+    repartition topic, None for a store.
+    """
+
+    name: str
+    number: int
+    before: int
+    logs: Sequence[int]
+    marks: Mapping[bytes, bytes] = field(default_factory=dict)
+    files: Mapping[str, Written] = field(default_factory=dict)
+    keys: pa.Schema | None = None
+    records: Written | None = None
+
+
+class Proven(NamedTuple):
+    """What a store's keys in one partition say, None if it has no rows; or a problem with its files."""
+
+    name: str
+    proof: Proof | None = None
+    problem: str = ""
+
+
+class ProveTask:
+    """Looks at the keys of sources by their numbers. among: the placements of each store. done: {number: rows}."""
+
+    def __init__(
+        self,
+        sources: Iterable[Source],
+        folder: Folder,
+        among: Mapping[str, Sequence[Placement]],
+        done: Accumulator[dict[object, int]],
+    ) -> None:
+        self._sources, self._folder, self._among, self._done = list(sources), folder, among, done
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[Proven]:
+        """Yield what the keys of each source say."""
+        for number in numbers:
+            source = self._sources[number]
+            try:
+                yield self._prove(number, source)
+            except (OSError, ValueError, LookupError, pa.ArrowException) as error:
+                yield Proven(source.name, problem=f"partition {source.number}: {error}")
+
+    def _prove(self, number: int, source: Source) -> Proven:
+        keys = source.keys
+        assert keys is not None  # noqa: S101 - a store's
+        parts = [key_rows(self._folder.read_table(file), keys) for file in source.files.values()]
+        rows = pa.concat_tables(parts).combine_chunks() if parts else keys.empty_table()
+        self._done.add({number: len(rows)})
+        if not len(rows):
+            return Proven(source.name)
+        among = self._among[source.name]
+        return Proven(source.name, Proof.of(rows, source.number, source.before, len(source.logs), among))
+
+
+class SplitTask:
+    """Splits sources by their numbers into the partitions that their rows go to. placed: by the store's name."""
+
+    def __init__(self, sources: Iterable[Source], folder: Folder, placed: Mapping[str, Placement]) -> None:
+        self._sources, self._folder, self._placed = list(sources), folder, placed
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[tuple[int, tuple[int, bytes]]]:
+        """Yield (number of a log, (partition that they come from, its entries as Arrow's stream))."""
+        for number in numbers:
+            source = self._sources[number]
+            for place, entries in self._split(source):
+                yield source.logs[place], (source.number, _packed(entries))
+
+    def _split(self, source: Source) -> Iterator[tuple[int, pa.Table]]:
+        count = len(source.logs)
+        if source.records is not None:
+            records = self._folder.read_table(source.records)
+            places = partitions_of(records["key"].combine_chunks(), "murmur2", count)
+            yield from _by_place(records, np.where(places == NO_KEY, 0, places))
+            return
+        assert source.keys is not None  # noqa: S101 - a store's
+        parts: dict[int, dict[str, pa.Table]] = {}
+        for part, file in source.files.items():
+            table = self._folder.read_table(file)
+            if not len(table):
+                continue
+            places = self._placed[source.name].partitions(key_rows(table, source.keys), count)
+            for place, rows in _by_place(table, np.where(places == NO_KEY, source.number, places)):
+                parts.setdefault(place, {})[part] = rows
+        for place, tables in parts.items():
+            yield place, StoreEntries.join(source.marks, tables).plain
+
+
+def _by_place(table: pa.Table, places: Places) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of each place, in their order."""
+    order = np.argsort(places, kind="stable")
+    found, starts = np.unique(places[order], return_index=True)
+    ordered = table.take(pa.array(order))
+    for place, start, stop in zip(found, starts, [*starts[1:], len(table)], strict=True):
+        yield int(place), ordered.slice(start, stop - start)
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def unpacked(chunks: Iterable[tuple[int, bytes]]) -> pa.Table | None:
+    """Return the entries of one log that tasks have yielded, in the order of their sources; None without any.
+
+    The order is the same in each attempt, as the numbers of the records must be.
+    """
+    tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(chunks, key=lambda chunk: chunk[0])]
+    return pa.concat_tables(tables) if tables else None
+
+
+class UnreadTask:
+    """Looks for unread records that are where the earlier number of partitions has placed them.
+
+    splits: of input topics. count: of partitions now. partitioner: by topic.
+    """
+
+    def __init__(
+        self,
+        config: ReaderConfig,
+        splits: Iterable[Split],
+        counts: Mapping[str, int],
+        partitioners: Mapping[str, str],
+        done: Accumulator[dict[object, int]],
+    ) -> None:
+        self._config, self._splits, self._done = config, list(splits), done
+        self._counts, self._partitioners = counts, partitioners
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[str]:
+        """Yield a problem for each split, "" for none."""
+        for number in numbers:
+            yield self._look(number, self._splits[number])
+
+    def _look(self, number: int, split: Split) -> str:
+        rows, count = 0, self._counts[split.topic]
+        for batch in read_splits(self._config, [split]):
+            rows += batch.num_rows
+            places = partitions_of(batch["key"], self._partitioners[split.topic], count)
+            wrong = np.flatnonzero((places != split.partition) & (places != NO_KEY))
+            if len(wrong):
+                at = batch["offset"][int(wrong[0])].as_py()
+                return (
+                    f"the record at offset {at} of {split.topic}-{split.partition} has a key of partition"
+                    f" {places[wrong[0]]} of {count}: it was written before the topic grew, and the group has not read"
+                    " it"
+                )
+        self._done.add({number: rows})
+        return ""
