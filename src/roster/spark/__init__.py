@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from roster.spark.spark_session import session
     from roster.spark.state.queries.view import StateUnavailableError, StateView
     from roster.spark.state_options import State
+    from roster.spark.structured_streaming import ProgressCommitter, commit_progress, starting_offsets
     from roster.spark.tasks.reader import ReadError
     from roster.state.store import StateError
     from roster.state.windows import Window
@@ -39,6 +40,7 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "Progress",
+    "ProgressCommitter",
     "Range",
     "ReadError",
     "Restoring",
@@ -50,7 +52,9 @@ __all__ = [
     "StateView",
     "Window",
     "WriteError",
+    "commit_progress",
     "session",
+    "starting_offsets",
 ]
 
 if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is None]:
@@ -73,6 +77,7 @@ _HOMES = {
     "roster.spark.spark_session": ("session",),
     "roster.spark.state.queries.view": ("StateUnavailableError", "StateView"),
     "roster.spark.state_options": ("State",),
+    "roster.spark.structured_streaming": ("ProgressCommitter", "commit_progress", "starting_offsets"),
     "roster.state.store": ("StateError",),
     "roster.state.windows": ("Window",),
 }

@@ -1,0 +1,336 @@
+"""Consumer groups of Spark's own Kafka queries: a query's offsets go to a group, a group's offsets to a query."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
+
+from roster.client import Admin, ClientError, ClosedError, OffsetAndMetadata, UnknownGroupError
+from roster.model import OffsetSpec, TopicPartition
+from roster.model.options import shown
+from roster.security import Security
+from roster.spark.errors import PipelineError, reason_of
+from roster.spark.jobs.spark_jobs import check_session
+from roster.spark.options import check_security, parse_bootstrap
+
+log = logging.getLogger(__name__)
+
+_KAFKA_SOURCES = ("KafkaV2[", "KafkaSourceV1[", "KafkaSource[")
+"""How the descriptions of Spark's Kafka sources begin."""
+_REPEAT = 3600.0
+"""Seconds after which unchanged offsets are committed again: a cluster forgets those of an empty group in the end."""
+_RETRY = 10.0  # seconds between two attempts at a commit that failed
+_LOOK = 0.5  # seconds between two looks at a query that has finished no batch yet
+
+
+class ProgressCommitter(StreamingQueryListener):
+    """Commits the offsets of a Structured Streaming query to a group, until `close`; usable as a context manager.
+
+    Made by `commit_progress`. A thread of its own commits, so neither a slow cluster nor an error holds the query up.
+    """
+
+    def __init__(
+        self,
+        streams: StreamingQueryManager,
+        queries: Iterable[StreamingQuery],
+        only: str | None,
+        group: str,
+        admin: Admin,
+    ) -> None:
+        """`streams` is the session's; `only` is the id of the one query to follow, None for the first with Kafka."""
+        self._streams, self._only, self._group, self._admin = streams, only, group, admin
+        self._changed = threading.Condition()
+        self._queries = {str(query.id): query for query in queries}
+        self._undecided, self._ended = set(self._queries), set[str]()
+        """Queries of which no batch has been seen, and those that have ended."""
+        self._followed: str | None = None
+        self._has_news, self._closing = True, False
+        self._newest: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._committed_at = self._failed_at = float("-inf")
+        self._warned = ""
+        streams.addListener(self)
+        self._thread = threading.Thread(target=self._work, name=f"roster-progress-{group}", daemon=True)
+        self._thread.start()
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, as below
+        """Take note of a query; Spark calls this before `start` returns."""
+        name = str(event.id)
+        if self._only not in (None, name):
+            return
+        query = self._streams.get(name)
+        if query is not None and query._jsq is not None:  # a Pipeline is told of as a query, and is none
+            with self._changed:
+                self._queries[name] = query
+                self._undecided.add(name)
+                self._ended.discard(name)
+            self._wake()
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Have the thread commit what the batch has done."""
+        self._wake()
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Do nothing: nothing has changed."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Have the thread commit the last batch."""
+        with self._changed:
+            self._ended.add(str(event.id))
+        self._wake()
+
+    def close(self) -> None:
+        """Commit what the query has done until now, and follow it no longer."""
+        with contextlib.suppress(Py4JError, OSError):
+            self._streams.removeListener(self)
+        with self._changed:
+            self._closing = True
+        self._wake()
+        self._thread.join()
+        self._admin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._has_news = True
+            self._changed.notify()
+
+    def _work(self) -> None:
+        closing = False
+        while not closing:
+            with self._changed:
+                self._changed.wait_for(lambda: self._has_news, self._pause())
+                closing, self._has_news = self._closing, False
+                queries, undecided, ended = dict(self._queries), set(self._undecided), set(self._ended)
+            try:
+                self._look(queries, undecided, ended)
+                self._commit(at_once=closing)
+            except Exception as error:  # whatever it is, the thread goes on with the next batch
+                self._warn(f"the query's offsets are not known: {reason_of(error)}")
+
+    def _pause(self) -> float:
+        """Return the seconds until there is something to do without any event."""
+        if self._undecided:
+            return _LOOK
+        return _RETRY if self._newest != self._committed else _REPEAT
+
+    def _look(self, queries: Mapping[str, StreamingQuery], undecided: Collection[str], ended: Collection[str]) -> None:
+        """Choose the query to follow, and read its offsets."""
+        for name in sorted(undecided):
+            offsets = offsets_of(queries[name])
+            if offsets is None and name not in ended:
+                continue
+            self._decided(name, queries[name])
+            if offsets:
+                self._followed = self._followed or name
+            if offsets and self._followed not in (None, name):
+                self._warn(
+                    f"{_shown(queries[name])} is left out: the group has the offsets of another query. "
+                    "Call commit_progress(query, …) with a group for each"
+                )
+            elif offsets == {} and self._only is not None:
+                self._warn(f"{_shown(queries[name])} reads no Kafka topic")
+        if self._followed is not None:
+            self._newest = offsets_of(queries[self._followed]) or self._newest
+            if self._only is None and self._followed in ended:
+                self._followed = None
+
+    def _decided(self, name: str, query: StreamingQuery) -> None:
+        with self._changed:
+            if self._queries[name] is query:  # it may have been restarted
+                self._undecided.discard(name)
+
+    def _commit(self, *, at_once: bool) -> None:
+        now = time.monotonic()
+        is_due = now - self._committed_at >= _REPEAT
+        changed = {p: at for p, at in self._newest.items() if is_due or self._committed.get(p) != at}
+        if not changed or (not at_once and now - self._failed_at < _RETRY):
+            return
+        try:
+            self._admin.commit_group_offsets(self._group, {p: OffsetAndMetadata(at) for p, at in changed.items()})
+        except ClosedError:
+            return
+        except ClientError as error:
+            self._failed_at = now
+            self._warn(f"the query's offsets are not committed: {error}")
+            return
+        if is_due:
+            self._committed_at = now
+        self._committed = self._newest
+        self._failed_at, self._warned = float("-inf"), ""
+
+    def _warn(self, text: str) -> None:
+        """Log a warning, once as long as it is the same."""
+        if text != self._warned:
+            self._warned = text
+            log.warning("group %s: %s", self._group, text)
+
+
+def commit_progress(
+    query: StreamingQuery | SparkSession,
+    bootstrap: str | Sequence[str],
+    group: str,
+    *,
+    security: Security | Mapping[str, object] | None = None,
+) -> ProgressCommitter:
+    """Commit a Structured Streaming query's offsets to a consumer group after each batch, for tools that show lag.
+
+    The checkpoint stays the truth: the group follows it, also after a restart, and the query never reads from the
+    group. Only Spark's Kafka sources count; of a topic that the query reads twice, the smaller offset. A commit that
+    fails is a warning, and is repeated.
+
+    Args:
+        query: the query; or a session, for the first of its queries that reads from Kafka, started before or later.
+        bootstrap: brokers of the cluster that it reads from, "host:port", several with commas or as a list.
+        group: a group of its own, which has no members.
+        security: TLS and SASL, as in `Pipeline`.
+
+    Returns:
+        The committer. Close it before the session stops, so that the last batch counts.
+
+    Raises:
+        PipelineError: an argument is wrong, the group has members, or the session is none of Spark Classic.
+        roster.client.ClientError: the cluster does not answer, or refuses.
+
+    """
+    streams, queries = _followed(query)
+    admin = _admin(bootstrap, group, security)
+    try:
+        _check_empty(admin, group)
+        only = str(query.id) if isinstance(query, StreamingQuery) else None
+        return ProgressCommitter(streams, queries, only, group, admin)
+    except BaseException:
+        admin.close()
+        raise
+
+
+def starting_offsets(
+    bootstrap: str | Sequence[str],
+    group: str,
+    *,
+    topics: Collection[str] | None = None,
+    security: Security | Mapping[str, object] | None = None,
+) -> str:
+    """Return a group's committed offsets as the JSON text of the option `startingOffsets` of Spark's Kafka source.
+
+    It names all partitions of the topics, as Spark demands, with -2 (earliest) for one without an offset.
+
+    Args:
+        bootstrap: as in `commit_progress`.
+        group: the group.
+        topics: names of all topics that the query reads; None: those in which the group has offsets.
+        security: TLS and SASL, as in `Pipeline`.
+
+    Raises:
+        PipelineError: an argument is wrong, the group has no offsets in these topics, or one of them does not exist.
+        roster.client.ClientError: the cluster does not answer, or refuses.
+
+    """
+    if isinstance(topics, str):
+        raise PipelineError(f"{topics!r} is one name", field="topics", fix=f"Give a list: [{topics!r}]")
+    with _admin(bootstrap, group, security) as admin:
+        committed = {p: found.offset for p, found in admin.group_offsets(group).items()}
+        counts = admin.list_topics(internal=True)
+    wanted = {p.topic for p in committed} & counts.keys() if topics is None else set(topics)
+    if missing := sorted(wanted - counts.keys()):
+        raise PipelineError(f"there is no topic {missing[0]!r}", field="topics", fix="Correct the name")
+    if not any(p.topic in wanted for p in committed):
+        raise PipelineError(
+            f"{group!r} has no committed offsets" + (f" in {', '.join(sorted(wanted))}" if wanted else ""),
+            field="group",
+            fix="Correct the name (`roster groups list`), or start with 'earliest' or 'latest'",
+        )
+    return json.dumps(
+        {
+            topic: {
+                str(number): committed.get(TopicPartition(topic, number), int(OffsetSpec.EARLIEST))
+                for number in range(counts[topic])
+            }
+            for topic in sorted(wanted)
+        }
+    )
+
+
+def offsets_of(query: StreamingQuery) -> dict[TopicPartition, int] | None:
+    """Return the next offset of each partition by the query's checkpoint; None while it has finished no batch."""
+    sources = _sources(query)
+    if not sources:
+        return None
+    found: dict[TopicPartition, int] = {}
+    for description, offsets in sources:
+        if not offsets or not description.startswith(_KAFKA_SOURCES):
+            continue
+        for topic, partitions in json.loads(offsets).items():
+            for number, offset in partitions.items():
+                partition = TopicPartition(topic, int(number))
+                found[partition] = min(found.get(partition, offset), offset)
+    return found
+
+
+def _sources(query: StreamingQuery) -> list[tuple[str, str]]:
+    """Return description and offsets, as JSON text, of each source of the query, at the last batch that counts."""
+    try:
+        # Known from the start of a restarted query on, before its first batch.
+        pairs = query._jsq.streamingQuery().committedOffsets().iterator()
+        found = []
+        while pairs.hasNext():
+            pair = pairs.next()
+            found.append((pair._1().toString(), pair._2().json()))
+        return found
+    except Py4JError:
+        last = query.lastProgress
+        return [(source.description, source.endOffset) for source in last.sources] if last else []
+
+
+def _followed(query: StreamingQuery | SparkSession) -> tuple[StreamingQueryManager, list[StreamingQuery]]:
+    """Return where to listen, and the queries that run already. Raises PipelineError."""
+    if isinstance(query, StreamingQuery):
+        return StreamingQueryManager(query._jsq.sparkSession().streams()), [query]
+    if not hasattr(query, "readStream"):
+        raise PipelineError(
+            f"{shown(query)} is neither a StreamingQuery nor a SparkSession",
+            field="query",
+            fix="Pass what writeStream.start() returns, not Spark Connect's, or the session",
+        )
+    check_session(query)
+    return query.streams, query.streams.active
+
+
+def _admin(bootstrap: str | Sequence[str], group: str, security: Security | Mapping[str, object] | None) -> Admin:
+    """Return a client for the cluster. Raises PipelineError for a wrong argument."""
+    if not isinstance(group, str) or not group:
+        raise PipelineError(f"{shown(group)} is not a name", field="group", fix="Pass group='my-group'")
+    return Admin(parse_bootstrap(bootstrap), client_id="roster-progress", security=check_security(security))
+
+
+def _check_empty(admin: Admin, group: str) -> None:
+    """Raise PipelineError if the group has members: their offsets are theirs."""
+    with contextlib.suppress(UnknownGroupError):
+        if members := admin.describe_group(group).members:
+            raise PipelineError(
+                f"{group!r} has {len(members)} members, which commit offsets of their own",
+                field="group",
+                fix="Name a group that only this query uses",
+            )
+
+
+def _shown(query: StreamingQuery) -> str:
+    return f"query {query.name or query.id}"
