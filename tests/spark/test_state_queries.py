@@ -22,6 +22,7 @@ from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark import State
 from roster.spark.batch import Batch, Owner, Range
+from roster.spark.driver.reporting import Reporter
 from roster.spark.errors import PipelineError
 from roster.spark.http_server import pages, serving
 from roster.spark.options import Options
@@ -445,13 +446,13 @@ def test_an_address_that_is_taken_or_reaches_no_one_is_refused(group: Group) -> 
     ):
         with (
             pytest.raises(PipelineError, match=f"^{field}: {taken} cannot be listened on"),
-            serving(Options(**known, **options), [], str),
+            serving(Options(**known, **options), [], str, Reporter("g")),
         ):
             pytest.fail("it was taken")
     everywhere = Options(**known, http="0.0.0.0:1")
     with (
         pytest.raises(PipelineError, match=r"^http: 0.0.0.0:1 lets anyone .* read the state"),
-        serving(everywhere, [group.one.served], str),
+        serving(everywhere, [group.one.served], str, Reporter("g")),
     ):
         pytest.fail("without a token")
     for address in ("0.0.0.0:80", "127.0.0.1", ":80", "127.0.0.1:0", 80):

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from roster._extras import missing_error
 from roster.http.pages import Answer, Page, error_answer
 from roster.model import parse_address
+from roster.spark.driver.reporting import Reporter
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.state.queries.pages import Served, ready_answer, state_pages
@@ -22,10 +23,12 @@ _RUNNING = "running"
 
 
 @contextlib.contextmanager
-def serving(options: Options, served: Sequence[Served], status: Callable[[], str]) -> Iterator[None]:
+def serving(
+    options: Options, served: Sequence[Served], status: Callable[[], str], reporter: Reporter
+) -> Iterator[None]:
     """Answer over HTTP if there is an address; entered on the pipeline's thread.
 
-    status: of the pipeline. Raises PipelineError if the address cannot be used.
+    status: of the pipeline. reporter: what it hears is counted. Raises PipelineError if the address cannot be used.
     """
     address = options.http_address
     if address is None:
@@ -33,6 +36,8 @@ def serving(options: Options, served: Sequence[Served], status: Callable[[], str
         return
     try:
         from roster.http.server import HttpServer, HttpServerError  # noqa: PLC0415 - of an extra
+        from roster.metrics.page import metrics_page  # noqa: PLC0415
+        from roster.spark.metrics import PipelineMetrics, metrics_admin, position_reader  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise missing_error("an HTTP server", "http", [error.name or "starlette"]) from error
     field, advertised = "http" if options.http is not None else "State.application_server", options.state
@@ -43,11 +48,16 @@ def serving(options: Options, served: Sequence[Served], status: Callable[[], str
             fix="Name one host of this machine, or set a token or ssl.client.auth in http_security",
         )
     names = [] if advertised.application_server is None else [parse_address(advertised.application_server).host]
-    try:
-        server = HttpServer(address, pages(served, threading.current_thread(), status), options.access, names)
-    except HttpServerError as error:
-        raise PipelineError(str(error), field=field, fix="Name a host of this machine and a free port") from None
-    with contextlib.closing(server):
+    with contextlib.ExitStack() as opened:
+        admin = opened.enter_context(metrics_admin(options))
+        metrics = PipelineMetrics(options, served, status, position_reader(admin, options))
+        all_pages = [*pages(served, threading.current_thread(), status), metrics_page(metrics.registry)]
+        try:
+            server = HttpServer(address, all_pages, options.access, names)
+        except HttpServerError as error:
+            raise PipelineError(str(error), field=field, fix="Name a host of this machine and a free port") from None
+        opened.callback(server.close)
+        reporter.observer = metrics
         log.info("HTTP is answered at %s://%s", options.access.scheme, address)
         yield
 

@@ -283,7 +283,7 @@ class Pipeline(Operations):
         membership = self._membership or assembly.membership
         parts = assembly.between_batches, assembly.switching
         run = Run(options, assembly.runner, assembly.sink, membership, reporter, self._on_progress, *parts)
-        with contextlib.closing(assembly), serving(options, assembly.served, lambda: self.status):
+        with contextlib.closing(assembly), serving(options, assembly.served, lambda: self.status, reporter):
             with self._lock:
                 self._run_now = run
                 if self._stopping:

@@ -158,8 +158,8 @@ class PipelineOptions:
     http: Annotated[
         str | None,
         Option(
-            help="`host:port` at which the driver answers `/health`, `/ready` and queries of state over HTTP; None: at "
-            "`State.application_server`, if there is one",
+            help="`host:port` at which the driver answers `/metrics`, `/health`, `/ready` and queries of state over "
+            "HTTP; None: at `State.application_server`, if there is one",
         ),
     ] = None
     http_security: Annotated[

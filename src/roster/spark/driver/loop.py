@@ -205,6 +205,7 @@ class DriverLoop:
         outcome = self._work(batch, tasks)
         timer.lap("work")
         if outcome is None or not self._sink_commit(batch, outcome, ownership):
+            self._reporter.abandoned()
             self._forget(batch)
             return
         self._between_batches.committed(batch)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from roster.client import Ownership
 from roster.model import TopicPartition
@@ -78,11 +78,25 @@ def enable_logging(level: int | None) -> None:
             logger.setLevel(level)
 
 
+class Observer(Protocol):
+    """Hears what is reported, on the pipeline's thread."""
+
+    def owns(self, ownership: Ownership) -> None:
+        """Hear of the partitions that the member has now."""
+
+    def progress(self, progress: Progress) -> None:
+        """Hear of a committed batch."""
+
+    def abandoned(self) -> None:
+        """Hear of a batch that was cancelled or fenced."""
+
+
 class Reporter:
     """Lines of one run, each `GROUP: event key=value …`. `now` returns monotonic seconds."""
 
     def __init__(self, group: str, *, enabled: bool = True, now: Callable[[], float] = time.monotonic) -> None:
         self._group, self._enabled, self._now = group, enabled, now
+        self.observer: Observer | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._joined = False
         self._reported_at = float("-inf")
@@ -101,6 +115,8 @@ class Reporter:
 
     def owns(self, ownership: Ownership, assignor: str | None) -> None:
         """Report the ownership: the first one as joined, later ones as partitions taken over, handed over or lost."""
+        if self.observer is not None:
+            self.observer.owns(ownership)
         before, after = self._owned, ownership.partitions
         self._owned = after
         if not self._joined and ownership.generation >= 0:
@@ -137,9 +153,18 @@ class Reporter:
         """Report that the member left the group for a while, with all partitions."""
         self.line("handed back", logging.WARNING, partitions=brief(self._owned), reason=reason)
         self._owned, self._joined = frozenset(), False
+        if self.observer is not None:
+            self.observer.owns(Ownership())
+
+    def abandoned(self) -> None:
+        """Pass on that a batch was cancelled or fenced."""
+        if self.observer is not None:
+            self.observer.abandoned()
 
     def progress(self, progress: Progress) -> None:
         """Add a batch to the next progress line; write the line if the interval is over."""
+        if self.observer is not None:
+            self.observer.progress(progress)
         self._batches += 1
         self._rows += progress.rows
         self._pending.append(progress)

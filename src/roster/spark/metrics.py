@@ -1,0 +1,160 @@
+"""Metrics of a pipeline: what its run reports, counted, and the lag of the partitions that it owns."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from roster.client import Admin, ClientError, Ownership
+from roster.metrics.lag import partition_families
+from roster.metrics.positions import GroupPositions, PositionReader
+from roster.metrics.record_times import RecordTimes
+from roster.spark.batch import Progress
+from roster.spark.options import Options
+from roster.spark.state.queries.pages import Served
+
+log = logging.getLogger(__name__)
+
+_REQUEST_TIMEOUT_MS = 5_000
+_LOOK_INTERVAL = 1.0
+"""Least seconds between two looks at the cluster, however many scrape."""
+_GROUP = ("group",)
+_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 150)
+
+
+class PipelineMetrics(Collector):
+    """Counts what the run reports to it, on the pipeline's thread, and looks up lag when it is scraped."""
+
+    def __init__(
+        self,
+        options: Options,
+        served: Sequence[Served],
+        status: Callable[[], str],
+        reader: PositionReader,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`status` returns what the pipeline does, `now` wall-clock seconds."""
+        self._group, self._served, self._status, self._reader, self._now = options.group, served, status, reader, now
+        self._owned, self._generation = Ownership(), -1
+        self._lock, self._looked = threading.Lock(), float("-inf")
+        self._positions: dict[str, GroupPositions] = {}
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        self._records = self._counter("roster_pipeline_records", "Records read in committed batches.")
+        self._late = self._counter("roster_pipeline_late", "Rows left out because their window was closed.")
+        self._dead_letters = self._counter("roster_pipeline_dead_letters", "Records sent to the dead-letter topic.")
+        self._restored = self._counter("roster_state_restored_records", "Changelog records applied before batches.")
+        self._rebalances = self._counter("roster_member_rebalances", "Generations joined after the first.")
+        self._lost = self._counter("roster_member_lost_partitions", "Partitions lost without being handed over.")
+        batches = Counter(
+            "roster_pipeline_batches", "Batches by how they ended.", (*_GROUP, "outcome"), registry=self.registry
+        )
+        self._committed, self._abandoned = (batches.labels(self._group, each) for each in ("committed", "abandoned"))
+        self._seconds = Histogram(
+            "roster_pipeline_batch_seconds",
+            "Time of committed batches by phase.",
+            (*_GROUP, "phase"),
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._last_batch = Gauge(
+            "roster_pipeline_last_batch_timestamp_seconds",
+            "When the last batch was committed; 0 before.",
+            _GROUP,
+            registry=self.registry,
+        ).labels(self._group)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, _GROUP, registry=self.registry).labels(self._group)
+
+    def owns(self, ownership: Ownership) -> None:
+        """Take note of the partitions that the member has now."""
+        if ownership.generation >= 0:
+            self._rebalances.inc(0 <= self._generation != ownership.generation)
+            self._generation = ownership.generation
+        self._lost.inc(len(ownership.lost & self._owned.partitions))
+        self._owned = ownership
+
+    def progress(self, progress: Progress) -> None:
+        """Count a committed batch."""
+        self._committed.inc()
+        self._records.inc(progress.rows)
+        self._late.inc(progress.late)
+        self._dead_letters.inc(progress.dead_letters)
+        self._restored.inc(progress.restored + progress.standby_records)
+        for phase, spent in {**progress.phases, "total": progress.duration_ms}.items():
+            self._seconds.labels(self._group, phase).observe(spent / 1000)
+        self._last_batch.set(self._now())
+
+    def abandoned(self) -> None:
+        """Count a batch that was cancelled or fenced."""
+        self._abandoned.inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is looked up when it is scraped: lag, and what the member and the stores are like now."""
+        yield from partition_families(self._looked_up())
+        status = GaugeMetricFamily(
+            "roster_pipeline_status", "1 for what the pipeline does.", labels=[*_GROUP, "status"]
+        )
+        status.add_metric([self._group, self._status()], 1)
+        yield status
+        owned = self._owned
+        for name, text, value in (
+            ("roster_member_generation", "Generation of the group; -1 outside of it.", owned.generation),
+            ("roster_member_assigned_partitions", "Partitions that the member owns.", len(owned.partitions)),
+        ):
+            family = GaugeMetricFamily(name, text, labels=_GROUP)
+            family.add_metric([self._group], value)
+            yield family
+        gaps = GaugeMetricFamily(
+            "roster_state_changelog_gap",
+            "Changelog offsets that a copy of a store lacks: standby copies, and own ones that are restored.",
+            labels=[*_GROUP, "store", "task"],
+        )
+        for each in self._served:
+            for task, gap in each.view.behind.items():
+                gaps.add_metric([self._group, each.name, task], gap)
+        yield gaps
+
+    def _looked_up(self) -> dict[str, GroupPositions]:
+        """Return the positions of owned partitions; the last ones if no broker answers."""
+        with self._lock:
+            owned = self._owned.partitions
+            if not owned:
+                return {}
+            if time.monotonic() - self._looked >= _LOOK_INTERVAL:
+                try:
+                    self._positions = {**self._positions, **self._reader.read([self._group], owned)}
+                except ClientError as error:
+                    log.info("lag is not known: %s", error)
+                self._looked = time.monotonic()
+            return {
+                group: GroupPositions(
+                    {tp: at for tp, at in each.positions.items() if tp in owned},
+                    {tp: age for tp, age in each.seconds.items() if tp in owned},
+                )
+                for group, each in self._positions.items()
+            }
+
+
+def position_reader(admin: Admin, options: Options) -> PositionReader:
+    """Return a reader of the group's positions over a connection of its own."""
+    client_id = options.settings.client_id or "roster"
+    return PositionReader(admin, RecordTimes(options.bootstrap, f"{client_id}-metrics", options.security))
+
+
+def metrics_admin(options: Options) -> Admin:
+    """Return the connection of the metrics; it connects when it is first used."""
+    client_id = options.settings.client_id or "roster"
+    return Admin(
+        options.bootstrap,
+        client_id=f"{client_id}-metrics",
+        request_timeout_ms=_REQUEST_TIMEOUT_MS,
+        security=options.security,
+    )
