@@ -28,6 +28,7 @@ from tests.spark.stateful_app import KEYS
 from tests.spark.test_transactional_kills import (
     PARTITIONS,
     SEED,
+    SESSION_SECONDS,
     Application,
     Feed,
     caught_up,
@@ -65,6 +66,12 @@ class Colour:
     def kill(self, number: int) -> None:
         self.applications[number].end(signal.SIGKILL)
         self.applications[number] = self.start()
+
+    def freeze(self, number: int) -> None:
+        """Let an application come back when its partitions are others'."""
+        self.applications[number].send(signal.SIGSTOP)
+        threading.Event().wait(SESSION_SECONDS + 1)
+        self.applications[number].send(signal.SIGCONT)
 
     def stand(self) -> set[Results]:
         found = self._topics.admin.group_offsets(self.group, stable=False).values()
@@ -114,12 +121,12 @@ def take_turns(topics: Topics, tmp_path: Path, capsys: Any) -> None:
             for number in range(SWITCHES):
                 old, new = (blue, green) if number % 2 == 0 else (green, blue)
                 blow = number // 4 if number % 4 == 1 else None
-                timer = None
+                timer, victim = None, chance.choice([old, new])
                 if blow in (0, 3):
                     killed_command(topics, old, new, chance.uniform(0, 0.4))
-                elif blow is not None:
-                    victim = partial(chance.choice([old, new]).kill, chance.randrange(2))
-                    timer = amid(victim, chance.uniform(0, 1.0))
+                elif blow is not None or number % 8 == 6:
+                    deal = victim.freeze if blow is None else victim.kill
+                    timer = amid(partial(deal, chance.randrange(2)), chance.uniform(0, 1.0))
                 assert switch(topics, old, new) == 0, capsys.readouterr()
                 if timer is not None:
                     timer.join()

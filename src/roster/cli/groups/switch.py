@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from dataclasses import replace
@@ -13,7 +14,7 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, POSITIVE, Target, cluster_options
 from roster.cli.output import print_table
-from roster.client import UnknownGroupError
+from roster.client import GroupNotEmptyError, UnknownGroupError
 from roster.client.switch_requests import ask_for_switch, forget_switch, switch_asked
 from roster.model.switch import Request, Results, Seen, Standing
 from roster.model.topology import CHANGELOG, REPARTITION, own_topics
@@ -191,7 +192,8 @@ def _give_up_for(cluster: Admin, request: Request) -> None:
         for p, at in found.items()
         if (standing := Seen.of(at).standing).results is Results.WAITS
     }
-    cluster.commit_group_offsets(request.target, waiting)
+    with contextlib.suppress(GroupNotEmptyError):  # an application is back, which gives up itself
+        cluster.commit_group_offsets(request.target, waiting)
 
 
 def _show(stands: Mapping[TopicPartition, Stand]) -> None:

@@ -378,7 +378,7 @@ class DriverLoop:
 
     def _switch(self, ownership: Ownership) -> None:
         """Take the next steps of a switch between two groups, if there is one; see `roster.model.switch`."""
-        if self._switching is None:
+        if self._switching is None or not self._positions or not ownership.partitions <= self._positions.keys():
             return
         ahead = self._sink.bounds(self._positions)
         steps = self._switching.look({p: at for p, at in self._positions.items() if p not in ahead})
