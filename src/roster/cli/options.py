@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import sys
 from collections.abc import Callable
@@ -162,6 +163,27 @@ def confirm(yes: bool, question: str) -> None:
         raise UserError(f"--yes: there is no terminal to ask {question!r} on; add --yes")
     if not click.confirm(question, err=True):
         raise Failure("not confirmed; nothing was changed")
+
+
+def imported(place: str, example: str) -> Any:
+    """Import what is at `module:attribute`; the current directory is searched, too.
+
+    Raises ValueError that says what is missing.
+    """
+    module_name, _, attribute = place.partition(":")
+    if not module_name or not attribute:
+        raise ValueError(f"{place!r} must be MODULE:ATTRIBUTE, for example {example}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise ValueError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"module {module_name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    return found
 
 
 def columns_of(value: str, option: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import json_option
 from roster.cli.output import print_found
-from roster.cli.state_files import export, import_
+from roster.cli.state_files import export, import_, migrate
 from roster.cli.state_reset import reset
 from roster.state import StateError
 from roster.state.definition import Noted, OtherDefinitionError, entries_of, json_text
@@ -32,7 +32,7 @@ DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group()
 def state() -> None:
-    """Look into stores of stateful pipelines on this machine; export, import and reset the state of a group.
+    """Look into stores of stateful pipelines on this machine; export, import, migrate and reset a group's state.
 
     A store is a copy of its changelog up to an offset: what a pipeline committed last may not be in it yet.
     """
@@ -41,6 +41,7 @@ def state() -> None:
 state.add_command(reset)
 state.add_command(export)
 state.add_command(import_)
+state.add_command(migrate)
 
 
 @state.command(short_help="List stores with their positions and sizes.")

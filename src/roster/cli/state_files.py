@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from roster._json import loads
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError, explained_imports, one_line
 from roster.cli.log_positions import parse_time
-from roster.cli.options import NAME, Target, cluster_options, json_option
+from roster.cli.options import NAME, Target, cluster_options, imported, json_option
 from roster.cli.output import print_json, print_json_line, print_table
 from roster.cli.state_schedule import Period, Schedule
 from roster.state.saved.folder import Folder, FolderError
@@ -199,3 +201,37 @@ def _document(found: Export) -> dict[str, Any]:
         "parts": [dict(zip(_COLUMNS, row, strict=True)) for row in rows],
         "offsets": [{**tp._asdict(), "offset": offset} for tp, offset in sorted(manifest.offsets.items())],
     }
+
+
+@click.command(short_help="Make a new group's state of another group's by a function.")
+@click.argument("group", type=NAME)
+@click.option("--function", "place", required=True, metavar="MODULE:NAME", help="Makes new rows of each store's parts.")
+@click.option("--into", required=True, type=NAME, help="A group without members, offsets and state.")
+@click.option(
+    "--definition",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What Pipeline.describe_state() of the new release returns, as JSON.",
+)
+@click.option("--via", required=True, metavar="FOLDER", help="An empty folder for the export and the new rows.")
+@cluster_options
+def migrate(group: str, place: str, into: str, definition: Path, via: str, target: Target) -> None:
+    """Make the state of a new group from that of GROUP, for a change that cannot be made in place.
+
+    GROUP is exported, and may be running. For each part of each store the function is called with its rows as a
+    DataFrame, the store and the part; it returns the rows of the new release.
+    """
+    try:
+        function = imported(place, "shops:by_day")
+    except ValueError as error:
+        raise UserError(f"--function: {error}") from None
+    try:
+        document = dict(loads(definition.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"--definition: {definition} is not what describe_state() returns ({error})") from None
+    with _spark(target, "migrate") as spark:
+        from roster.spark.state import migrate_state  # noqa: PLC0415 - as below
+
+        more: dict[str, Any] = {"security": target.security, "on_progress": _Progress().show}
+        records = migrate_state(spark, target.bootstrap, group, into, function, document, via, **more)
+    click.echo(f"{records} records; group {into} goes on from the offsets of the export of {group}")

@@ -52,6 +52,7 @@ from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_st
 from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.tasks.reader import ReaderConfig
 from roster.spark.tasks.steps import chained
+from roster.state.definition import Definition
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
 from roster.wire.compression import Compression
@@ -101,6 +102,15 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: B
     plans = subtopology_plans(own, declared, columns, as_struct(config.schema))
     _check_state_dir(spark, own)
     return _stateful(jobs, options, config, function, plans, sink)
+
+
+def state_definitions(options: Options, declared: Declared) -> dict[str, Definition]:
+    """Return the definition of each store. Raises PipelineError if options and operators contradict each other."""
+    config = _reader_config(_with_sources(options, declared))
+    _check_repartitioned(declared)
+    _, columns = chained(declared.first.before, as_struct(config.schema))
+    plans = subtopology_plans(options, declared, columns, as_struct(config.schema)) if declared.operators else ()
+    return {name: each for plan in plans for name, each in plan.definitions.items()}
 
 
 def _stateful(

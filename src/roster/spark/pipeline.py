@@ -13,7 +13,7 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 
 from roster.model.options import taking
-from roster.spark.assembly import assembled
+from roster.spark.assembly import assembled, state_definitions
 from roster.spark.batch import Batch, Progress
 from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter, enable_logging, level_of
@@ -205,6 +205,14 @@ class Pipeline(Operations):
         Raises PipelineError if the pipeline is not running, or has no store of this name.
         """
         return view_of(name, self._views, is_starting=self._active and self._run_now is None)
+
+    def describe_state(self) -> dict[str, Any]:
+        """Return what the entries of each store mean, by the store's name, as JSON values; without a connection.
+
+        Raises PipelineError if options and operators contradict each other.
+        """
+        definitions = state_definitions(self._options, self._declared)
+        return {name: dict(each.document) for name, each in definitions.items()}
 
     def stop(self, *, now: bool = False) -> None:
         """End after the running batch, or with `now` cancel it. Returns at once, from any thread; see `wait`.

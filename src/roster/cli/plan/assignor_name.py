@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from typing import Any
 
 import click
 
 from roster.assignors import Assignor, Evaluation, evaluate, resolve_assignors
 from roster.cli.errors import Failure
+from roster.cli.options import imported
 from roster.model import Problem
 
 
@@ -34,19 +33,7 @@ def load_assignor(place: str) -> Assignor:
 
     Raises ValueError that says what is missing.
     """
-    module_name, _, attribute = place.partition(":")
-    if not module_name or not attribute:
-        raise ValueError(f"{place!r} must be MODULE:ATTRIBUTE, for example my_assignors:RACK_AWARE")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:
-        raise ValueError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"module {module_name!r} has no {attribute!r}")
-        found = getattr(found, part)
+    found, attribute = imported(place, "my_assignors:RACK_AWARE"), place.partition(":")[2]
     if inspect.isclass(found) and issubclass(found, Assignor):
         try:
             found = found()

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from roster.spark.state.saved.export import Export, export
     from roster.spark.state.saved.importing import import_state
     from roster.spark.state.saved.job import StateProgress
+    from roster.spark.state.saved.migration import migrate_state
 
-__all__ = ["Export", "StateProgress", "export", "import_state"]
+__all__ = ["Export", "StateProgress", "export", "import_state", "migrate_state"]
 
-__getattr__ = on_demand("roster.spark.state", ("saved.job", "saved.export", "saved.importing"))
+__getattr__ = on_demand("roster.spark.state", ("saved.job", "saved.export", "saved.importing", "saved.migration"))

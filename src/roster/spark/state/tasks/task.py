@@ -64,7 +64,10 @@ def is_record(rows: pa.RecordBatch) -> bool:
 
 def refused(store: str, group: str, partition: int, problem: object) -> PipelineError:
     """Return the exception for a group's store with state that the pipeline cannot use."""
-    general = f"Go on with the pipeline that wrote it, use another group, or begin anew: `roster state reset {group}`"
+    general = (
+        f"Go on with the pipeline that wrote it; take the state to another group (`roster state migrate {group}"
+        f" --function … --into …`); or begin anew: `roster state reset {group}`"
+    )
     fix = problem.fix if isinstance(problem, OtherDefinitionError) else ""
     return PipelineError(
         f"{store!r} of the group {group!r}, partition {partition}: {problem}", field=STORE, fix=fix or general

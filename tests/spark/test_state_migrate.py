@@ -1,0 +1,130 @@
+"""State taken to a new group by a function, held against a plain computation of all records."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions
+
+from roster.cli.root import run
+from roster.spark import KafkaSink, Pipeline, PipelineError, State, Window
+from roster.spark.state import export
+from tests.spark.test_state_export import rows, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.spark_topics import Topics
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+AT = pa.timestamp("us", "UTC")
+STEP = timedelta(minutes=10)
+
+
+def timed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    n = batch["value"].cast(pa.string()).cast(pa.int64())
+    at = pa.array([each * STEP // timedelta(microseconds=1) for each in n.to_pylist()], AT)
+    return pa.RecordBatch.from_arrays([batch["key"].cast(pa.string()), n, at], ["shop", "price", "at"])
+
+
+def by_day(rows: DataFrame) -> DataFrame:
+    import shops  # type: ignore[import-not-found] # the page's module
+
+    return shops.by_day(rows, "totals", "entries")  # type: ignore[no-any-return]
+
+
+def without_revenue(rows: DataFrame, store: str, part: str) -> DataFrame:
+    return by_day(rows).drop("revenue").withColumn("orders", functions.col("orders").cast("int"))
+
+
+def elsewhere(rows: DataFrame, store: str, part: str) -> DataFrame:
+    return by_day(rows).withColumn("partition", functions.col("partition") + 7)
+
+
+def twice(rows: DataFrame, store: str, part: str) -> DataFrame:
+    return by_day(rows).unionAll(by_day(rows))
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "state" / "changes.md"
+
+
+def test_state_goes_on_as_a_function_has_made_it(
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    topic, out = topics.create(2), topics.create(1)
+    old, new = (f"g-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    sent = send(topics, topic, 2, range(300))
+
+    def pipeline(group: str, size: str) -> Pipeline:
+        made = Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / group)))
+        made.map_arrow(timed, "shop string, price long, at timestamp")
+        window = Window("at", size, grace="1000 days")
+        totals = {"orders": "count(*)", "revenue": "sum(price)"}
+        made.aggregate("shop", totals, window=window, results="updates", store="totals")
+        return made.write(KafkaSink(topics.bootstrap, out))
+
+    pipeline(old, "1 hour").run(available_now=True)
+    with pytest.raises(PipelineError, match=rf"window .*1:00:00.*`roster state migrate {old} --function … --into …`"):
+        pipeline(old, "1 day").run(available_now=True)
+    described = pipeline(new, "1 day").describe_state()
+    definition = tmp_path / "state.json"
+    definition.write_text(json.dumps(described))
+    (code,) = re.findall(r"```python\n(# shops.py\n.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "shops.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    monkeypatch.setattr("roster.spark.session", lambda _: spark, raising=False)
+
+    def migrate(function: str, via: str, definition: Path = definition) -> int:
+        options = ["--into", new, "--definition", str(definition), "--via", str(tmp_path / via)]
+        return run(["state", "migrate", old, "-b", topics.bootstrap, "--function", function, *options])
+
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"sums": described["totals"]}))
+    junk = tmp_path / "junk.json"
+    junk.write_text("{")
+    for number, (function, given, message) in enumerate(
+        (
+            ("shops:nobody", definition, "--function: module 'shops' has no 'nobody'"),
+            ("shops", definition, "--function: 'shops' must be MODULE:ATTRIBUTE"),
+            ("shops:by_day", junk, "--definition: "),
+            (
+                "shops:by_day",
+                other,
+                "definition: there is no store 'sums' to make it of. The stores of",
+            ),
+            (
+                f"{__name__}:without_revenue",
+                definition,
+                "entries: revenue bigint is missing; orders is int, not bigint",
+            ),
+            (f"{__name__}:elsewhere", definition, "there are rows of partition "),
+            (f"{__name__}:twice", definition, "two rows have the same key"),
+        )
+    ):
+        assert migrate(function, f"wrong-{number}", given) == 2
+        assert message in capsys.readouterr().err
+        assert topics.committed(new) == {}
+    assert migrate("shops:by_day", "via") == 0
+    assert f"group {new} goes on from the offsets of the export of {old}" in capsys.readouterr().out
+    assert migrate("shops:by_day", "via") == 2
+    assert "via is not empty. Name an empty folder" in capsys.readouterr().err
+    assert topics.committed(new) == topics.committed(old)
+    sent += send(topics, topic, 2, range(250, 400))
+    pipeline(new, "1 day").run(available_now=True)
+    expected: dict[tuple[str, datetime], tuple[int, int]] = {}
+    for _, _, name, n in sent:
+        day = datetime.fromtimestamp(n * STEP.total_seconds() // 86_400 * 86_400, UTC)
+        count, total = expected.get((name, day), (0, 0))
+        expected[name, day] = count + 1, total + n
+    found = rows(export(spark, topics.bootstrap, new, str(tmp_path / "last")), "totals")
+    assert {(row["shop"], row["window_start"]): (row["orders"], row["revenue"]) for row in found} == expected
+    assert all(row["window_end"] - row["window_start"] == timedelta(days=1) for row in found)
