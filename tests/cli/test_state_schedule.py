@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ import pytest
 from roster.cli import state_schedule
 from roster.cli.errors import Failure, UserError
 from roster.cli.root import run
+from roster.cli.signals import check_told
 from roster.cli.state_schedule import Schedule
 from roster.state.saved.folder import Folder, FolderError, Written
 from roster.state.saved.manifest import MANIFEST, Manifest, SavedStore
@@ -27,6 +29,8 @@ def _handlers() -> Iterator[None]:
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)
+    with contextlib.suppress(KeyboardInterrupt):  # the next test in this process was not told to end
+        check_told()
 
 
 class Exporter:
