@@ -22,7 +22,7 @@ from pyspark.sql.types import BooleanType, DateType, LongType, StringType, Struc
 
 from roster.spark import Owner, PipelineError, SinkFencedError
 from roster.spark.tasks.arrow_function import arrow_schema
-from tests.examples_tried import examples
+from tests.examples_tried import examples, some
 from tests.spark.table_places import PLACES, T0, T1, DeltaPlace, IcebergPlace, Place, Server, batch, opened
 from tests.spark.table_worker import GROUP, KEYS, UPDATED, latest, uncommitted, upserted, work
 
@@ -62,7 +62,7 @@ def ends(sink: TableSink) -> dict[int, int]:
 def test_the_last_row_of_each_key_is_there(place: Place, partition_by: list[str], target: int) -> None:
     sink = opened(sink_of(place, partition_by=partition_by, target_file_bytes=target), T0, T1)
     at = [0, 0]
-    for size in (1, 30, 2, 50, 0, 7, 90):
+    for size in some((1, 30, 2, 50, 0, 7, 90), quick=4):
         each = batch({T0: (at[0], at[0] + size), T1: (at[1], at[1] + 3)})
         sink.commit(upserted(sink, each), each)
         at = [at[0] + size, at[1] + 3]
@@ -89,7 +89,7 @@ def test_random_histories_of_two_owners_of_all_partitions(place: Place, seed: in
     owners = [opened(sink_of(place), T0, T1, member=name) for name in "ab"]
     at: list[dict[Any, int]] = [{}, {}]
     held: list[Any] = [None, None]
-    for _ in range(40):
+    for _ in range(examples(40, quick=15)):
         me = chance.randrange(2)
         if chance.random() < 0.2:
             owners[me] = opened(sink_of(place), member=f"n{chance.random()}")
@@ -182,11 +182,12 @@ def test_only_files_with_a_batch_s_keys_are_replaced(place: Place) -> None:
 
 def test_the_number_of_files_follows_the_rows_and_not_the_batches(place: Place) -> None:
     sink = opened(sink_of(place, target_file_bytes=3_000), T0)
-    for start in range(0, 400, 20):
-        each = batch({T0: (start, start + 20)})
+    batches = examples(20)
+    for number in range(batches):
+        each = batch({T0: (20 * number, 20 * number + 20)})
         sink.commit(upserted(sink, each), each)
-    assert rows(place) == latest({0: 400})
-    assert len(place.live_files()) <= 4, "of 20 batches"
+    assert rows(place) == latest({0: 20 * batches})
+    assert len(place.live_files()) <= 4, "of 8 batches or 20"
 
 
 def test_rows_appended_by_others_are_replaced_too(tmp_path: Path) -> None:
@@ -276,7 +277,7 @@ typed_keys = st.tuples(
 )
 
 
-@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8, quick=3), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=st.lists(st.lists(typed_keys, max_size=40), min_size=2, max_size=5),
     order=st.permutations(["day", "at", "text", "flag"]),
