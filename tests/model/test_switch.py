@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -182,8 +182,53 @@ def test_a_standing_is_kept_in_the_metadata_of_an_offset_beside_what_is_there() 
         '{"results": {}}',
         '{"results": {"results": "x"}}',
         '{"results": ["results"]}',
+        '{"results": {"results": "paused", "peer": 3}}',
+        '{"results": {"results": "paused", "more": "x"}}',
     ],
 )
 def test_text_of_others_has_no_standing_and_no_request(text: str) -> None:
     assert Standing.of(text) is None
     assert Request.of(text) is None
+
+
+WRITES, PAUSED = Standing(), Standing(Results.PAUSED)
+WAITS = Standing(Results.WAITS, "s", OLD)
+HANDED = Standing(Results.HANDED_OVER, "s", NEW)
+TOOK = Standing(Results.WRITES, "s", OLD, "s")
+LED = Standing(Results.PAUSED, "s", NEW)
+ASKED = Request("s", OLD, NEW)
+ANOTHER = Request("t", OLD, NEW)
+
+
+@pytest.mark.parametrize(
+    ("group", "own", "asked", "other", "then", "limit"),
+    [
+        (NEW, PAUSED, None, None, PAUSED, None),
+        (NEW, PAUSED, ASKED, None, PAUSED, None),
+        (NEW, PAUSED, ASKED, (WRITES, 3), WAITS, 7),
+        (OLD, WRITES, None, None, WRITES, None),
+        (OLD, WRITES, ASKED, (PAUSED, 3), WRITES, None),
+        (OLD, WRITES, ASKED, (WAITS, 8), WRITES, None),
+        (OLD, WRITES, ANOTHER, (WAITS, 3), WRITES, None),
+        (OLD, WRITES, ASKED, (WAITS, 7), HANDED, 7),
+        (NEW, WAITS, ASKED, (WRITES, 3), WAITS, 7),
+        (NEW, WAITS, ASKED, (replace(HANDED, peer="third"), 7), WAITS, 7),
+        (NEW, WAITS, ASKED, (HANDED, 9), WAITS, 9),
+        (NEW, WAITS, ASKED, (HANDED, 7), TOOK, None),
+        (NEW, WAITS, None, (HANDED, 7), replace(WAITS, results=Results.PAUSED), 7),
+        (NEW, WAITS, ANOTHER, (HANDED, 7), replace(WAITS, results=Results.PAUSED), 7),
+        (OLD, HANDED, ASKED, (WAITS, 3), HANDED, 7),
+        (OLD, HANDED, None, None, HANDED, 7),
+        (OLD, HANDED, None, (TOOK, 12), LED, 7),
+        (OLD, HANDED, ASKED, (PAUSED, 3), replace(HANDED, results=Results.WRITES), None),
+        (OLD, LED, None, (TOOK, 12), LED, 12),
+        (OLD, LED, None, (TOOK, 3), LED, 7),
+        (OLD, LED, None, None, LED, 7),
+        (NEW, TOOK, None, None, TOOK, None),
+    ],
+)
+def test_the_state_table(
+    group: str, own: Standing, asked: Request | None, other: Any, then: Standing, limit: int | None
+) -> None:
+    seen = {} if other is None else {P0: Seen(other[1], other[0])}
+    assert step(group, own, {P0: 7}, asked, seen) == (then, {} if limit is None else {P0: limit})

@@ -64,9 +64,10 @@ class Standing:
         """Return the standing in a committed offset's metadata, None if there is none."""
         found: Any = _object(metadata).get(_FIELD)
         try:
-            return cls(**(found | {"results": Results(found["results"])}))
+            standing = cls(**(found | {"results": Results(found["results"])}))
         except (KeyError, TypeError, ValueError):
             return None
+        return standing if all(isinstance(each, str) for each in found.values()) else None
 
 
 class Request(NamedTuple):
