@@ -23,6 +23,7 @@ COMMANDS = {
     "broker": ("roster.cli.broker", "broker", "Run the embedded broker: one process, durable."),
     "topics": ("roster.cli.topics.command", "topics", "List, create, describe, read, grow and delete topics."),
     "groups": ("roster.cli.groups.command", "groups", "List, describe, watch and reset consumer groups."),
+    "history": ("roster.cli.history.command", "history", "Record commits and rebalances of all groups; show them."),
     "transactions": (
         "roster.cli.transactions",
         "transactions",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,20 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from roster._json import loads
-from roster.cli.admin import admin
-from roster.cli.errors import Failure, UserError, explained_imports, one_line
+from roster.cli.errors import UserError
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, Target, cluster_options, imported, json_option
 from roster.cli.output import print_json, print_json_line, print_table
+from roster.cli.session import spark_session
 from roster.cli.state_schedule import Period, Schedule
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.moments import last_before
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime, timedelta
-
-    from pyspark.sql import SparkSession
 
     from roster.spark.state import Export, StateProgress
 
@@ -53,8 +49,8 @@ def export(group: str, to: str, every: timedelta | None, keep: int | None, as_js
     show = _Progress().show if every is None else None
 
     def to_folder(place: str) -> Export:
-        with _spark(target, "export") as spark:
-            from roster.spark.state import export as export_state  # noqa: PLC0415 - as below
+        with spark_session(target, "state export") as spark:
+            from roster.spark.state import export as export_state  # noqa: PLC0415 - needs Spark
 
             return export_state(spark, target.bootstrap, group, place, security=target.security, on_progress=show)
 
@@ -104,8 +100,8 @@ def import_(
         found, manifest = last_before(Folder(folder), None if before is None else parse_time(before, "--before"))
     except FolderError as error:
         raise UserError(f"{'FOLDER' if before is None else '--before'}: {error}") from None
-    with _spark(target, "import") as spark:
-        from roster.spark.state import import_state  # noqa: PLC0415 - as below
+    with spark_session(target, "state import") as spark:
+        from roster.spark.state import import_state  # noqa: PLC0415 - needs Spark
 
         show = _Progress().show
         records = import_state(
@@ -128,27 +124,6 @@ def _offsets(text: str | None) -> str | datetime | None:
     if text is None or text in ("earliest", "latest") or text.lstrip().startswith("{"):
         return text
     return parse_time(text, "--offsets", "earliest, latest, offsets as JSON or ")
-
-
-@contextlib.contextmanager
-def _spark(target: Target, name: str) -> Iterator[SparkSession]:
-    """Run with a Spark session; errors of its user become one line."""
-    with explained_imports(f"state {name}"):
-        from py4j.protocol import Py4JError  # noqa: PLC0415 - as below
-
-        from roster.spark import PipelineError, session  # noqa: PLC0415 - no other command of the group needs Spark
-
-    with admin(target):  # for its errors
-        try:
-            spark = session(f"roster state {name}")
-            try:
-                yield spark
-            finally:
-                spark.stop()
-        except PipelineError as error:
-            raise (UserError if error.field else Failure)(one_line(error)) from None
-        except (Py4JError, ConnectionError):
-            raise ConnectionError("Spark's JVM has ended; start the command again") from None
 
 
 class _Progress:
@@ -229,8 +204,8 @@ def migrate(group: str, place: str, into: str, definition: Path, via: str, targe
         document = dict(loads(definition.read_bytes()))
     except (ValueError, TypeError) as error:
         raise UserError(f"--definition: {definition} is not what describe_state() returns ({error})") from None
-    with _spark(target, "migrate") as spark:
-        from roster.spark.state import migrate_state  # noqa: PLC0415 - as below
+    with spark_session(target, "state migrate") as spark:
+        from roster.spark.state import migrate_state  # noqa: PLC0415 - needs Spark
 
         more: dict[str, Any] = {"security": target.security, "on_progress": _Progress().show}
         records = migrate_state(spark, target.bootstrap, group, into, function, document, via, **more)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from roster.spark.batch import Batch, Owner, Progress, Range, Restoring
     from roster.spark.consumer_settings import ConsumerSettings
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
+    from roster.spark.history import record_history
     from roster.spark.pipeline import Pipeline
     from roster.spark.sinks.base import Sink
     from roster.spark.sinks.console import ConsoleSink
@@ -53,6 +54,7 @@ __all__ = [
     "Window",
     "WriteError",
     "commit_progress",
+    "record_history",
     "session",
     "starting_offsets",
 ]
@@ -66,6 +68,7 @@ _HOMES = {
     "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring"),
     "roster.spark.consumer_settings": ("ConsumerSettings",),
     "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
+    "roster.spark.history": ("record_history",),
     "roster.spark.pipeline": ("Pipeline",),
     "roster.spark.tasks.reader": ("ReadError",),
     "roster.spark.sinks.base": ("Sink",),

@@ -1,0 +1,1 @@
+"""`roster history`: rebalances and commits of all groups, recorded and shown."""

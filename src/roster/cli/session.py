@@ -1,0 +1,37 @@
+"""The Spark session of a command."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from roster.cli.admin import admin
+from roster.cli.errors import Failure, UserError, explained_imports, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from roster.cli.options import Target
+
+
+@contextlib.contextmanager
+def spark_session(target: Target, name: str) -> Iterator[SparkSession]:
+    """Run with a Spark session; errors of its user become one line. `name` is that of the command."""
+    with explained_imports(name):
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - as below
+
+        from roster.spark import PipelineError, session  # noqa: PLC0415 - most commands need no Spark
+
+    with admin(target):  # for its errors
+        try:
+            spark = session(f"roster {name}")
+            try:
+                yield spark
+            finally:
+                spark.stop()
+        except PipelineError as error:
+            raise (UserError if error.field else Failure)(one_line(error)) from None
+        except (Py4JError, ConnectionError):
+            raise ConnectionError("Spark's JVM has ended; start the command again") from None

@@ -1,0 +1,134 @@
+"""What a recorder asks a cluster for: the ends of the logs each minute, and by polling the groups themselves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from roster._clock import wall_ms
+from roster.client import Admin, ClientError
+from roster.history.folder import ENDS, ENDS_SCHEMA, POLLED, HistoryFolder
+from roster.history.tables import COMMITS, GROUPS, SCHEMA
+from roster.model import TopicPartition
+from roster.wire.consumer import CLASSIC, CONSUMER, PROTOCOL_TYPE
+from roster.wire.consumer.messages import Assignment, by_topic, encode_assignment
+from roster.wire.offsets_topic import GroupMetadataValue, encode_value
+
+log = logging.getLogger("roster.history")
+
+MINUTE_MS = 60_000
+_SHOWN = ("", CLASSIC, CONSUMER)
+_POLLED_SCHEMA = SCHEMA.remove(SCHEMA.get_field_index("day"))
+_SEEN = ("Stable", "Empty")
+"""States in which a coordinator shows every assignment."""
+
+
+def record_ends(admin: Admin, folder: HistoryFolder) -> None:
+    """Write the ends of all topics at the start of this minute, unless another recorder has."""
+    now = wall_ms()
+    counts = admin.list_topics()
+    partitions = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+    begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
+    rows = [(*tp, begins[tp], ends[tp], now * 1000) for tp in partitions]
+    columns = zip(ENDS_SCHEMA, zip(*rows, strict=True) if rows else ((),) * len(ENDS_SCHEMA), strict=True)
+    table = pa.table([pa.array(values, field.type) for field, values in columns], schema=ENDS_SCHEMA)
+    folder.put(ENDS, now - now % MINUTE_MS, table)
+
+
+class Poller:
+    """Records changes of groups and of their committed offsets, where `__consumer_offsets` may not be read."""
+
+    def __init__(self, admin: Admin, folder: HistoryFolder) -> None:
+        self._admin, self._folder = admin, folder
+        self._last: dict[Any, Any] = {}
+        self._name = f"-{uuid.uuid4().hex[:8]}"
+
+    def poll(self) -> None:
+        """Look at all classic and consumer groups once, and write what has changed since the last look."""
+        now = wall_ms()
+        rows: list[dict[str, Any]] = []
+        seen: dict[Any, Any] = {}
+        for listed in self._admin.list_groups():
+            if listed.group_type in _SHOWN:
+                try:
+                    rows += self._rows(listed.group_id, seen)
+                except ClientError as error:
+                    log.debug("group %s: %s", listed.group_id, error)
+        if rows:
+            common = {"at": now * 1000, "log_offset": now}
+            table = pa.Table.from_pylist([row | common for row in rows], schema=_POLLED_SCHEMA)
+            self._folder.put(POLLED, now, table, self._name)
+        self._last |= seen
+
+    def _rows(self, group: str, seen: dict[Any, Any]) -> list[dict[str, Any]]:
+        """Return a row for each thing that is not as it was last; `seen` gets how it is now."""
+        rows: list[dict[str, Any]] = []
+        for tp, at in self._admin.group_offsets(group, stable=False).items():
+            seen[group, tp] = at.offset
+            if self._last.get((group, tp)) != at.offset:
+                rows.append({"table": COMMITS, "group": group, **tp._asdict(), **asdict(at)})
+        value = self._group(group)
+        if value is not None:
+            seen[group] = value
+            if self._last.get(group) != value:
+                rows.append({"table": GROUPS, "group": group, "value": value})
+        return rows
+
+    def _group(self, group: str) -> bytes | None:
+        """Return the group as in a record of `__consumer_offsets`, without a generation; None during a rebalance."""
+        found = self._admin.describe_group(group)
+        if found.state not in _SEEN:
+            return None
+        members = [
+            GroupMetadataValue.Member(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.host,
+                subscription=member.metadata,
+                assignment=encode_assignment(Assignment(assigned_partitions=by_topic(sorted(member.assignment)))),
+            )
+            for member in sorted(found.members, key=lambda each: each.member_id)
+        ]
+        number = -1 if found.epoch is None else found.epoch
+        kind = found.protocol_type or PROTOCOL_TYPE
+        return encode_value(
+            GroupMetadataValue(protocol_type=kind, generation=number, protocol=found.protocol, members=members)
+        )
+
+
+class Regularly:
+    """Calls a function at once and then every so many seconds, in a thread, while it is entered.
+
+    A ClientError or OSError is a warning, and the next call comes as usual.
+    """
+
+    def __init__(self, function: Callable[[], object], seconds: float, name: str) -> None:
+        self._function, self._seconds, self._name = function, seconds, name
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._function()
+            except (ClientError, OSError) as error:
+                log.warning("%s: %s", self._name, error)
+            if self._stop.wait(self._seconds):
+                return

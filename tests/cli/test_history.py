@@ -1,0 +1,125 @@
+"""`roster history` without Spark: polling where records may not be read, what is shown of it, and mistakes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from roster.cli.history import record
+from roster.cli.root import run
+from roster.client import Admin, GroupMember, OffsetAndMetadata
+from roster.history.folder import HistoryFolder
+from roster.history.recorders import Poller, record_ends
+from roster.model import TopicPartition
+from roster.testing import running_broker
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TOPIC, GROUP = "orders", "shops"
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with running_broker() as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic(TOPIC, 3)
+        yield broker.bootstrap
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    capsys.readouterr()
+    assert run(["history", "show", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_without_the_right_to_the_records_groups_are_polled_and_it_says_so(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "_refusal", lambda *_: "grant this client READ on the topic")
+    folder = str(tmp_path / "history")
+    tps = {TopicPartition(TOPIC, number) for number in range(3)}
+    with GroupMember(bootstrap, GROUP, [TOPIC], client_id="app") as member:
+        owned = until(lambda: owned if (owned := member.ownership()).partitions == tps else None)
+        member.commit({TopicPartition(TOPIC, 1): OffsetAndMetadata(0)}, owned)
+        with Admin(bootstrap) as admin:
+            place = HistoryFolder(folder)
+            poller = Poller(admin, place)
+            poller.poll()
+            poller.poll()
+            assert len(list((tmp_path / "history" / "polled").rglob("*.parquet"))) == 1, "nothing has changed"
+            assert run(["history", "record", "--to", folder, "--once", "-b", bootstrap]) == 0
+            err = capsys.readouterr().err
+            assert "grant this client READ on the topic; polling the groups instead" in err
+            member.close()
+            until(lambda: admin.describe_group(GROUP).state == "Empty")
+            poller.poll()
+    found = shown(capsys, GROUP, "--from", folder)
+    assert found["source"] == "polling"
+    first, last = found["rebalances"]
+    assert (first["members"], first["partitions"], first["generation"]) == (1, 3, None)
+    assert [cause["kind"] for cause in last["causes"]] == ["left_or_expired"]
+    assert last["causes"][0]["client_id"] == "app"
+    assert (last["members"], last["partitions"]) == (0, 0)
+    (owner,) = shown(capsys, GROUP, "--from", folder, "--partition", f"{TOPIC}:2")
+    assert (owner["from"], owner["until"]) == (first["ended_at"], last["ended_at"])
+    assert run(["history", "show", GROUP, "--from", folder]) == 0
+    out, err = capsys.readouterr()
+    assert "left or expired (app, " in out
+    assert "by polling" in err
+
+
+def test_ends_of_a_minute_are_written_once(bootstrap: str, tmp_path: Path) -> None:
+    place = HistoryFolder(tmp_path)
+    rows = pa.table(
+        {
+            "topic": ["t"],
+            "partition": pa.array([0], pa.int32()),
+            "end": [1],
+            "at": pa.array([0], pa.timestamp("us", "UTC")),
+        }
+    )
+    assert place.put("ends", 60_000, rows)
+    assert not place.put("ends", 60_000, rows)
+    assert len(place.ends(["t"])[TopicPartition("t", 0)].times) == 1
+    with Admin(bootstrap) as admin:
+        record_ends(admin, place)
+    assert place.ends([TOPIC]).keys() == {TopicPartition(TOPIC, number) for number in range(3)}
+    assert list(tmp_path.rglob(".*")) == [], "no scratch file is left"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--partition", "orders"], "--partition: 'orders' is not TOPIC:NUMBER, such as orders:7"),
+        (["--at", "2026-01-01"], "--at: needs --partition"),
+        (["--since", "yesterday"], "--since: 'yesterday' is not a time like 2026-01-31T12:00"),
+        ([], "has no history; `roster history record --to "),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["history", "show", "g", "--from", str(tmp_path), *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_group_without_history_is_said(bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Admin(bootstrap) as admin, GroupMember(bootstrap, "some", [TOPIC]):
+        Poller(admin, HistoryFolder(tmp_path)).poll()
+    assert run(["history", "show", "other", "--from", str(tmp_path)]) == 1
+    assert "no rebalances of group other" in capsys.readouterr().err
+
+
+def test_records_that_may_be_read_are_not_refused(bootstrap: str) -> None:
+    from roster.cli.options import Target
+
+    with Admin(bootstrap) as admin, GroupMember(bootstrap, "some", [TOPIC]):
+        assert record._refusal(admin, Target(bootstrap)) == ""

@@ -1,0 +1,99 @@
+"""`roster history` on real groups: what was done to them is what the history says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from roster.cli.root import run
+from roster.spark import record_history
+from tests.real.realparts.cluster import unique
+from tests.real.realparts.groups import commit_all, consumed_up_to, partitions, shared_out
+from tests.spark.programs import run_in_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "history.md"
+pytestmark = [pytest.mark.timeout(300), pytest.mark.spark]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    capsys.readouterr()
+    assert run(["history", "show", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def write_and_run_the_page(
+    spark: SparkSession, bootstrap: str, folder: Path, recorder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Record by the page's program, and call its commands; the folder of both is `history` in `folder`."""
+    page = PAGE.read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    changed = program.replace('"127.0.0.1:9092", "history"', f'{bootstrap!r}, "history", group={recorder!r}')
+    assert changed != program
+    (folder / "program.py").write_text(changed)
+    run_in_session(spark, folder, "program.py")
+    shows = re.findall(r"^roster (history show .*)$", page, re.MULTILINE)
+    assert len(shows) == 2
+    for line in shows:
+        words = [str(folder / word) if word == "history" else word for word in line.split()[1:]]
+        assert run(["history", *words]) == 1
+        assert "no rebalances of group shops" in capsys.readouterr().err
+
+
+def kinds(rebalance: dict[str, Any]) -> set[str]:
+    return {cause["kind"] for cause in rebalance["causes"]}
+
+
+def test_what_was_done_to_a_group_is_what_its_history_says(
+    spark: SparkSession, cluster: Any, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, group, recorder = cluster.create_topic(partitions=6, records=5), unique("group"), unique("recorder")
+    everything, folder = partitions(topic, 6), str(tmp_path / "history")
+    chosen = {"topics": [topic], "assignors": ["cooperative-sticky"]}
+
+    first = client("roster", cluster, group, **chosen)
+    shared_out([first], everything)
+    consumed_up_to([first], dict.fromkeys(everything, 5))
+    commit_all(cluster, group, [first], dict.fromkeys(everything, 5))
+    write_and_run_the_page(spark, cluster.bootstrap, tmp_path, recorder, capsys)
+
+    second = client("roster", cluster, group, **chosen)
+    shared_out([first, second], everything)
+    first.close()
+    shared_out([second], everything)
+    record_history(spark, cluster.bootstrap, folder, group=recorder, available_now=True)
+
+    found = shown(capsys, group, "--from", folder)
+    assert (found["source"], found["damaged"]) == ("__consumer_offsets", 0)
+    begin, joined, *follow_ups, left = found["rebalances"]
+    assert kinds(joined) == {"joined"}
+    assert len(joined["unowned"]) == 3
+    assert [kinds(each) for each in follow_ups] == [{"follow_up"}]
+    assert sorted(move["partition"] for move in follow_ups[0]["moves"]) == sorted(p for _, p in joined["unowned"])
+    assert joined["unowned_partition_ms"] > 0
+    assert (left["members"], kinds(left)) == (1, {"left_or_expired"})
+    (gone,), (came,) = left["causes"], joined["causes"]
+    assert gone["member_id"] == begin["leader"] != came["member_id"] == left["leader"]
+    assert begin["generation"] < joined["generation"]
+
+    assert (joined["sync_ms"] is None) == (cluster.kind == "apache"), "Roster's broker stores a generation twice"
+
+    owners = shown(capsys, group, "--from", folder, "--partition", f"{topic}:5")
+    assert owners[-1] | {"until": None, "member_id": came["member_id"]} == owners[-1]
+    at_the_end = shown(capsys, group, "--from", folder, "--partition", f"{topic}:5", "--at", left["ended_at"])
+    assert at_the_end == owners[-1:]
+
+    commits = ds.dataset(f"{folder}/records", partitioning="hive").to_table(
+        filter=(ds.field("table") == "commits") & (ds.field("group") == group)
+    )
+    stored = {(row["topic"], row["partition"]): row["offset"] for row in commits.to_pylist()}
+    assert stored == {tuple(tp): 5 for tp in everything}
+    ends = ds.dataset(f"{folder}/ends", partitioning="hive").to_table(filter=ds.field("topic") == topic)
+    assert {(row["partition"], row["begin"], row["end"]) for row in ends.to_pylist()} == {(n, 0, 5) for n in range(6)}
