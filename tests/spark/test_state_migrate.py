@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import functions
+from pyspark.sql import Row, functions
+from pyspark.sql.streaming import StatefulProcessor
 
 from roster.cli.root import run
 from roster.spark import KafkaSink, Pipeline, PipelineError, State, Window
-from roster.spark.state import export
-from tests.spark.test_state_export import rows, send
+from roster.spark.state import Export, export, migrate_state
+from tests.librdkafka import idempotent_producer
+from tests.spark.test_state_export import rows, send, totals_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,3 +130,88 @@ def test_state_goes_on_as_a_function_has_made_it(
     found = rows(export(spark, topics.bootstrap, new, str(tmp_path / "last")), "totals")
     assert {(row["shop"], row["window_start"]): (row["orders"], row["revenue"]) for row in found} == expected
     assert all(row["window_end"] - row["window_start"] == timedelta(days=1) for row in found)
+
+
+class Keeper(StatefulProcessor):
+    """A value, a list, a map and a timer for each key."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.sum = handle.getValueState("sum", "n bigint")
+        self.few = handle.getListState("few", "n bigint, at array<string>")
+        self.kinds = handle.getMapState("kinds", "kind int", "n bigint")
+
+    def handleInputRows(self, key, rows, timerValues):
+        for row in rows:
+            (before,) = self.sum.get() or (0,)
+            self.sum.update((before + row.price,))
+            self.few.appendValue((row.price, [key[0], "x"]))
+            self.kinds.updateValue((row.price % 3,), (row.price,))
+            self.handle.registerTimer(4_000_000_000_000 + row.price)
+        yield Row(shop=key[0], n=self.sum.get()[0])
+
+    def close(self):
+        pass
+
+
+def lists_of(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each key, in their order."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["key"]["shop"], []).append(row)
+    return found
+
+
+PARTS = {"variables/sum", "variables/few", "variables/kinds", "timers"}
+
+
+def a_thousand_more(rows: DataFrame, store: str, part: str) -> DataFrame:
+    """Of the sums, and one shop less."""
+    PARTS.remove(part)
+    rows = rows.where("key.shop != 'k3'")
+    if part == "variables/few":
+        return rows.orderBy(functions.rand(1))
+    if part != "variables/sum":
+        return rows
+    return rows.withColumn("value", functions.struct((functions.col("value.n") + 1000).alias("n")))
+
+
+def test_variables_lists_maps_and_timers_pass_a_function(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic, out = topics.create(2), topics.create(1)
+    old, new = (f"g-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    sent = send(topics, topic, 2, range(60))
+
+    def pipeline(group: str) -> Pipeline:
+        made = Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / group)))
+        made.map_arrow(timed, "shop string, price long, at timestamp")
+        made.transform_with_state(Keeper(), "shop", "shop string, n long", time_mode="ProcessingTime", store="kept")
+        return made.write(KafkaSink(topics.bootstrap, out))
+
+    pipeline(old).run(available_now=True)
+    made = pipeline(new)
+    via = tmp_path / "via"
+    migrate_state(spark, topics.bootstrap, old, new, a_thousand_more, made.describe_state(), str(via))
+    assert not PARTS
+    before = Export.open(str(via / "export"))
+    later = [("k3", 7), ("k4", 8), ("k5", 9)]
+    producer = idempotent_producer(topics.bootstrap)
+    for name, n in later:
+        producer.produce(topic, str(n), name, partition=int(name[1:]) % 2)
+    assert producer.flush(60) == 0
+    made.run(available_now=True)
+    after = export(spark, topics.bootstrap, new, str(tmp_path / "after"))
+    sums = {row["key"]["shop"]: row["value"]["n"] for row in rows(after, "kept", "variables/sum")}
+    expected = {name: total + 1000 for name, (_, total) in totals_of(sent).items() if name != "k3"}
+    for name, n in later:
+        expected[name] = expected.get(name, 0) + n
+    assert sums == expected
+    for part in ("variables/few", "timers"):
+        was = [row for row in rows(before, "kept", part) if row["key"]["shop"] not in ("k3", "k4", "k5")]
+        now = [row for row in rows(after, "kept", part) if row["key"]["shop"] not in ("k3", "k4", "k5")]
+        assert lists_of(now) == lists_of(was) != {}
+    kinds = {
+        (row["key"]["shop"], row["user_map_key"]["kind"]): row["user_map_value"]["n"]
+        for row in rows(after, "kept", "variables/kinds")
+    }
+    newest = {(name, n % 3): n for _, _, name, n in sent if name != "k3"} | {(name, n % 3): n for name, n in later}
+    assert kinds == newest

@@ -18,6 +18,7 @@ from roster.spark.state.saved.export import STORES, Export, export
 from roster.spark.state.saved.importing import import_state
 from roster.spark.state.saved.job import StateProgress
 from roster.state.definition import DAMAGED, Definition
+from roster.state.processor.entries import VALUE_OF
 from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.saved.folder import Folder, FolderError, Written
 from roster.state.saved.manifest import MANIFEST, Manifest, SavedStore
@@ -28,8 +29,9 @@ from roster.state.store import StateError
 Migration = Callable[[DataFrame, str, str], DataFrame]
 """Makes the new rows of a store's part: rows, store, part."""
 
-PARTITION = "partition"
-"""Column with the number of the changelog partition that a row is in."""
+PARTITION, POSITION = "partition", "position"
+"""Columns of the changelog partition that a row is in, and of the order of a list's elements."""
+_LIST = VALUE_OF["list"]
 
 
 def migrate_state(
@@ -55,7 +57,7 @@ def migrate_state(
         into: a group without members, offsets and state.
         function: called as `function(rows, store, part)` for each part of each store. It returns the rows of the new
             release with the columns that its definition gives the part, and `partition`. Rows of a key stay in its
-            partition.
+            partition; a list's elements also have `position`, by which they are ordered.
         definition: of the new release, as `Pipeline.describe_state` returns it. Its stores have the earlier names.
         via: an empty folder, as for `export`; the export stays in `export`, what became of it in `migrated`.
         security: as for `Pipeline`.
@@ -111,9 +113,10 @@ def _store(
     files: dict[str, tuple[Written, ...]] = {}
     for part, schema in schemas.items():
         if part in before.files:
-            rows = function(_rows(spark, found, before.files[part]), name, part)
+            own = [PARTITION, POSITION] if _LIST in schema.names else [PARTITION]
+            rows = function(_rows(spark, found, before.files[part], own), name, part)
             where = f"{name!r}, {part}"
-            _check_columns(where, rows, schema)
+            _check_columns(where, rows, schema, own)
             task = _WritePart(target, f"{STORES}/{name}/{part}", schema, definition if part == ENTRIES else None)
             files[part] = _written(where, rows, task, frozenset(before.notes))
     return replace(
@@ -124,18 +127,20 @@ def _store(
     )
 
 
-def _rows(spark: SparkSession, found: Export, files: Sequence[Written]) -> DataFrame:
+def _rows(spark: SparkSession, found: Export, files: Sequence[Written], own: Sequence[str]) -> DataFrame:
     reader = spark.read.option("mergeSchema", "true")
     rows = reader.parquet(*(f"{found.folder.uri}/{file.path}" for file in files))
     number = functions.regexp_extract(functions.col("_metadata.file_name"), r"(\d+)\.parquet$", 1).cast("int")
-    return rows.withColumn(PARTITION, number)
+    more = {PARTITION: number, POSITION: functions.col("_metadata.row_index")}
+    return rows.withColumns({name: more[name] for name in own})
 
 
-def _check_columns(where: str, rows: DataFrame, schema: pa.Schema) -> None:
+def _check_columns(where: str, rows: DataFrame, schema: pa.Schema, own: Sequence[str]) -> None:
     """Raise PipelineError with all differences between the columns of rows and those of a part."""
     if not isinstance(rows, DataFrame):
         raise PipelineError(f"{where}: it returned {type(rows).__name__}", field="function", fix="Return a DataFrame")
-    fields = {field.name: field.dataType.simpleString() for field in from_arrow_schema(schema)} | {PARTITION: "int"}
+    fields = {field.name: field.dataType.simpleString() for field in from_arrow_schema(schema)}
+    fields |= {name: {PARTITION: "int", POSITION: "bigint"}[name] for name in own}
     given = {field.name: field.dataType.simpleString() for field in rows.schema}
     differ = [f"{name} {fields[name]} is missing" for name in fields if name not in given]
     differ += [f"{name} {given[name]} is none of them" for name in given if name not in fields]
@@ -161,7 +166,8 @@ class _WritePart(NamedTuple):
         """Return what was written, or a problem."""
         number = numbers[0].as_py()
         try:
-            rows = table.select(self.schema.names).cast(self.schema)
+            ordered = table.sort_by(POSITION) if _LIST in self.schema.names else table
+            rows = ordered.select(self.schema.names).cast(self.schema)
             self._check(rows)
             found: Any = self.folder.write_table(f"{self.name}/{number}.parquet", [rows], self.schema)._asdict()
         except (StateError, pa.ArrowException, ValueError, LookupError, TypeError) as error:
