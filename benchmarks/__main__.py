@@ -34,6 +34,7 @@ SECTIONS = {
     "pipeline": "Spark reading from a group",
     "small_batches": "small batches read by the driver or by a task",
     "handover": "partitions that move between applications",
+    "metrics": "what metrics cost a batch, and a scrape",
     "trickle": "CPU and latency of a slow topic",
 }
 

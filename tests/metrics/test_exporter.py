@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from roster.client import Admin, OffsetAndMetadata, UnreachableError
+from roster.client import Admin, GroupListing, OffsetAndMetadata, UnreachableError
 from roster.client.errors import BrokerError
 from roster.http.server import HttpServer
 from roster.metrics import lag
@@ -269,3 +269,36 @@ def test_too_many_partitions_are_shown_as_sums_only(roster_broker: Cluster, monk
         exporter.look()
     assert series(text_of(exporter), LAG) == {}
     assert series(text_of(exporter), "kafka_consumergroup_group_sum_lag") == {(group,): 2}
+
+
+def test_a_group_of_the_new_protocol_is_named_as_what_it_is(apache_kafka: Any, client: Any) -> None:
+    topic, group = apache_kafka.create_topic(partitions=2, records=3), unique("new-protocol")
+    client("confluent", apache_kafka, group, topics=[topic], protocol="consumer")
+    with Admin(apache_kafka.bootstrap) as admin:
+        exporter = exporter_of(admin, apache_kafka.bootstrap, group)
+
+        def states() -> Series:
+            exporter.look()
+            return series(text_of(exporter), "kafka_consumergroup_group_state")
+
+        until(lambda: states() == {(group, "Stable", "consumer"): 1}, 120)
+        assert series(text_of(exporter), "kafka_consumergroup_group_members") == {(group,): 1}
+
+
+class Share(Failing):
+    """A cluster whose only group is a share group."""
+
+    def list_groups(self) -> list[GroupListing]:
+        return [GroupListing("s", "share", "Stable", "share")]
+
+
+def test_a_share_group_has_a_state_only() -> None:
+    admin: Any = Share(None)  # type: ignore[arg-type]
+    admin._admin = Ends(())
+    admin._admin.list_topics = lambda **_: {}
+    exporter = exporter_of(admin, "h:1", ".*")
+    exporter.look()
+    text = text_of(exporter)
+    assert series(text, "kafka_consumergroup_group_state") == {("s", "Stable", "share"): 1}
+    assert series(text, LAG) == series(text, "kafka_consumergroup_group_members") == {}
+    assert series(text, "roster_exporter_errors_total") == {("cluster",): 0, ("group",): 0}

@@ -9,6 +9,7 @@ import math
 import socket
 import threading
 import time
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,9 @@ from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.definition import json_text
 from roster.state.entries import Span
+from roster.state.store import StateError
 from roster.wire.streams.host_info import HostInfo
+from tests.http.test_server import Certificates
 from tests.spark.test_restore_schedule import CHANGELOG, Case, at
 from tests.spark.test_store_processing import Log
 
@@ -500,3 +503,21 @@ def test_members_learn_where_each_application_answers(roster_broker: Any) -> Non
 def _shared(copies: Copies, hosts: Sequence[str]) -> bool:
     """Return whether each of these runs two of the four tasks, as far as an application knows."""
     return {str(host): len(tasks) for host, tasks in copies.hosts().items()} == dict.fromkeys(hosts, 2)
+
+
+def test_applications_ask_each_other_over_tls_with_the_token(tmp_path: Path) -> None:
+    access = Certificates(tmp_path).access("server", ssl_client_auth="required", token="0123456789abcdef")
+    application = Application(tmp_path / "state")
+    application.batch([(1, "a")])
+    own = pages([application.served], threading.current_thread(), str)
+    with contextlib.closing(HttpServer(Address("127.0.0.1", 0), own, access)) as server:
+        host, tasks = Address("127.0.0.1", server.port), [TaskId(0, 0)]
+        fingerprint = application.definition.fingerprint
+        found = StateClient("totals", fingerprint, access=access)(host, Span(), tasks, stale=False)
+        assert found.reads == application.local.read(Span(), tasks, stale=False).reads
+        assert found.has_entries
+        without_token = replace(access, token="")
+        with pytest.raises(StateError, match="Authorization: it is not the token"):
+            StateClient("totals", fingerprint, access=without_token)(host, Span(), tasks, stale=False)
+        with pytest.raises(StateError, match="does not answer"):
+            StateClient("totals", fingerprint)(host, Span(), tasks, stale=False)
