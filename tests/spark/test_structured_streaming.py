@@ -139,6 +139,9 @@ def test_in_a_session_the_first_query_with_a_kafka_source_is_followed_and_a_seco
 ) -> None:
     topic = topics.create(1)
     follow()
+    pipeline = Query("pipeline")
+    pipeline._jsq = None  # type: ignore[assignment] # as py4j has a query that is none
+    streams.start(pipeline)
     streams.start(Query("rate", ("RateStreamV2[rowsPerSecond=1]", "17")))
     first, second = Query("first", kafka({topic: [1]})), Query("second", kafka({topic: [100]}))
     streams.start(first)
@@ -146,6 +149,7 @@ def test_in_a_session_the_first_query_with_a_kafka_source_is_followed_and_a_seco
     streams.start(second)
     until(lambda: "second is left out" in caplog.text)
     assert "rate" not in caplog.text
+    assert "not known" not in caplog.text
     first.sources = [kafka({topic: [2]})]
     streams.tell("onQueryTerminated", first)
     until(lambda: topics.committed(group) == at(topic, 2), what="the last batch of a query that ended")

@@ -27,6 +27,7 @@ from roster.spark.foreign_names import (
     refuse_foreign_names,
 )
 from roster.spark.http_server import serving
+from roster.spark.jobs.query_events import telling_spark
 from roster.spark.jobs.spark_jobs import check_session, is_stopped
 from roster.spark.operations import Operations, check_callable
 from roster.spark.options import Options, Tuning, checked
@@ -290,8 +291,17 @@ class Pipeline(Operations):
         options, self._views = assembly.options, {each.name: each.view for each in assembly.served}
         membership = self._membership or assembly.membership
         parts = assembly.between_batches, assembly.switching
-        run = Run(options, assembly.runner, assembly.sink, membership, reporter, self._on_progress, *parts)
-        with contextlib.closing(assembly), serving(options, assembly.served, lambda: self.status, reporter):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.closing(assembly))
+            stack.enter_context(serving(options, assembly.served, lambda: self.status, reporter))
+            events = stack.enter_context(telling_spark(self._spark, options.group, type(sink).__name__))
+
+            def report(progress: Progress) -> None:
+                events.progress(progress)
+                if self._on_progress is not None:
+                    self._on_progress(progress)
+
+            run = Run(options, assembly.runner, assembly.sink, membership, reporter, report, *parts)
             with self._lock:
                 self._run_now = run
                 if self._stopping:

@@ -1,0 +1,213 @@
+"""A run as Spark's own pages, listeners and metrics know a streaming query.
+
+What is posted here goes to the Structured Streaming tab, to the event log and to each `StreamingQueryListener`. Spark
+has no public way to do so: whatever its release lacks is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from roster.model import TopicPartition
+from roster.spark.batch import Progress
+
+log = logging.getLogger(__name__)
+
+_QUERIES = uuid.UUID("5d0f4b5e-6f0c-5f0e-9d52-2f1f6c1d7a10")
+"""Namespace of the ids of queries: like Spark's they outlast a run, here because a group has always the same."""
+_METRICS_INTERVAL = 1.0  # seconds between two updates of the totals
+_END_SECONDS = 10.0  # for what is still to be told when a run ends
+_LEFT_OUT = (Py4JError, AttributeError, TypeError, OSError)
+"""What py4j raises where Spark has no such class or method, or its JVM is gone."""
+_METRICS = ("batches", "records", "late", "deadLetters", "lag")
+
+_totals: dict[tuple[str, str], dict[str, Any]] = {}
+"""The accumulators of an application's group: Spark's metrics system takes each name once."""
+
+
+class QueryEvents:
+    """Tells Spark of one run, from a thread of its own: a batch never waits for it."""
+
+    def __init__(self, spark: SparkSession, group: str, sink: str) -> None:
+        self._spark, self._group, self._sink = spark, group, sink
+        self._ids = {"id": str(uuid.uuid5(_QUERIES, group)), "runId": str(uuid.uuid4())}
+        self._heard: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        self._error: str | None = None
+        self._is_told = True
+        self._before: int | None = None
+        self._thread = threading.Thread(target=self._work, name=f"roster-events-{group}", daemon=True)
+        self._thread.start()
+
+    def progress(self, progress: Progress) -> None:
+        """Have Spark told of a batch; returns at once."""
+        if self._is_told:
+            self._heard.put(progress)
+
+    def close(self, error: str | None) -> None:
+        """Tell of the end, with the error that ended the run; wait a while until all is told."""
+        self._error = error
+        self._heard.put(None)
+        self._thread.join(_END_SECONDS)
+
+    def _work(self) -> None:
+        try:
+            self._tell()
+        except _LEFT_OUT as error:
+            log.debug("Spark is not told of %s: %s", self._group, error)
+        self._is_told = False
+
+    def _tell(self) -> None:
+        session: Any = self._spark._jsparkSession
+        self._streams, self._jvm = session.streams(), self._spark._jvm
+        listener = "org.apache.spark.sql.streaming.StreamingQueryListener$"
+        ids = [self._java("java.util.UUID").fromString(each) for each in self._ids.values()]
+        self._progress_event = self._java(f"{listener}QueryProgressEvent")
+        self._parse = getattr(self._java("org.apache.spark.sql.streaming.StreamingQueryProgress$"), "MODULE$").fromJson
+        started = self._java(f"{listener}QueryStartedEvent")
+        self._streams.postListenerEvent(started(*ids, self._group, _utc(time.time() * 1000)))
+        keeps = self._is_kept()
+        totals, count, told = self._registered(), dict.fromkeys(_METRICS, 0), 0.0
+        while (progress := self._heard.get()) is not None:
+            if keeps or len(self._streams.listListeners()):
+                document = json.dumps(as_spark(progress, self._ids, self._sink, self._before))
+                self._streams.postListenerEvent(self._progress_event(self._parse(document)))
+            self._before = progress.started_at
+            _add(count, progress)
+            if time.monotonic() - told >= _METRICS_INTERVAL:
+                told = time.monotonic()
+                _write(totals, count)
+        _write(totals, count)
+        error = self._java("scala.Option").apply(self._error)
+        self._streams.postListenerEvent(self._java(f"{listener}QueryTerminatedEvent")(*ids, error))
+
+    def _java(self, name: str) -> Any:
+        """Return a class of the JVM."""
+        found: Any = self._jvm
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+    def _is_kept(self) -> bool:
+        """Return True if Spark shows or writes events, whether or not anybody listens."""
+        conf = self._spark.sparkContext.getConf()
+        return conf.get("spark.ui.enabled", "true") == "true" or conf.get("spark.eventLog.enabled", "false") == "true"
+
+    def _registered(self) -> dict[str, Any]:
+        """Return the accumulators that Spark's metrics system shows; none if it cannot."""
+        context = self._spark.sparkContext
+        key = (str(context.applicationId), self._group)
+        if key not in _totals:
+            _totals[key] = {}
+            with contextlib.suppress(*_LEFT_OUT):
+                scala: Any = context._jsc.sc()
+                made = {name: scala.longAccumulator(f"roster.{self._group}.{name}") for name in _METRICS}
+                named = {f"roster.{self._group}.{name}": each for name, each in made.items()}
+                source = getattr(self._java("org.apache.spark.metrics.source.LongAccumulatorSource$"), "MODULE$")
+                java_map = self._java("java.util.HashMap")()
+                for name, each in named.items():
+                    java_map.put(name, each)
+                source.register(scala, self._java("org.apache.spark.api.python.PythonUtils").toScalaMap(java_map))
+                _totals[key] = made
+        return _totals[key]
+
+
+@contextlib.contextmanager
+def telling_spark(spark: SparkSession, group: str, sink: str) -> Iterator[QueryEvents]:
+    """Tell Spark of a run from here to the end of the block."""
+    events = QueryEvents(spark, group, sink)
+    try:
+        yield events
+    except BaseException as error:
+        events.close(f"{type(error).__name__}: {error}")
+        raise
+    else:
+        events.close(None)
+
+
+def as_spark(progress: Progress, ids: Mapping[str, str], sink: str, before: int | None) -> dict[str, Any]:
+    """Return a batch as Spark's `StreamingQueryProgress` has it in JSON.
+
+    before: when the batch before it started, in wall-clock ms.
+    """
+    phases = progress.phases
+    since = progress.duration_ms if before is None else progress.started_at - before
+    rates = {
+        "inputRowsPerSecond": progress.rows * 1000 / max(since, 1),
+        "processedRowsPerSecond": progress.rows_per_second,
+    }
+    behind = [progress.lag.get(partition, 0) for partition in progress.ranges]
+    ends = {partition: span.end for partition, span in progress.ranges.items()}
+    source = {
+        "description": f"Roster[{','.join(sorted({p.topic for p in progress.ranges}))}]",
+        "startOffset": _offsets((p, span.start) for p, span in progress.ranges.items()),
+        "endOffset": _offsets(ends.items()),
+        "latestOffset": _offsets((p, end + progress.lag.get(p, 0)) for p, end in ends.items()),
+        "numInputRows": progress.rows,
+        **rates,
+        "metrics": {
+            "minOffsetsBehindLatest": str(min(behind, default=0)),
+            "maxOffsetsBehindLatest": str(max(behind, default=0)),
+            "avgOffsetsBehindLatest": str(sum(behind) / max(len(behind), 1)),
+        },
+    }
+    return {
+        **ids,
+        "name": progress.group,
+        "timestamp": _utc(progress.started_at),
+        "batchId": progress.batch,
+        "batchDuration": progress.duration_ms,
+        "durationMs": {
+            "queryPlanning": phases.get("plan", 0),
+            "addBatch": phases.get("work", 0) + phases.get("sink", 0) + phases.get("transaction", 0),
+            "commitOffsets": phases.get("group", 0),
+            "triggerExecution": progress.duration_ms,
+        },
+        "eventTime": {},
+        "stateOperators": [],
+        "observedMetrics": {},
+        "sources": [source],
+        "sink": {"description": sink, "numOutputRows": -1, "metrics": {}},
+    }
+
+
+def _add(count: dict[str, int], progress: Progress) -> None:
+    count["batches"] += 1
+    count["records"] += progress.rows
+    count["late"] += progress.late
+    count["deadLetters"] += progress.dead_letters
+    count["lag"] = progress.total_lag
+
+
+def _write(totals: Mapping[str, Any], count: dict[str, int]) -> None:
+    """Add what was counted to the totals, and count from 0 again; the lag is set."""
+    for name, total in totals.items():
+        if name == "lag":
+            total.setValue(count[name])
+        elif count[name]:
+            total.add(count[name])
+            count[name] = 0
+
+
+def _offsets(by_partition: Iterable[tuple[TopicPartition, int]]) -> str:
+    """Format offsets as Spark's Kafka source does."""
+    found: dict[str, dict[str, int]] = {}
+    for partition, offset in sorted(by_partition):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return json.dumps(found)
+
+
+def _utc(ms: float) -> str:
+    """Format wall-clock milliseconds as Spark's events have them."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

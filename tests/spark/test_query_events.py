@@ -1,0 +1,113 @@
+"""What Spark's own pages, listeners and metrics show of a pipeline."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from roster.model import TopicPartition
+from roster.spark.batch import Progress, Range
+from roster.spark.jobs.query_events import as_spark, telling_spark
+from tests.spark.programs import Application
+
+if TYPE_CHECKING:
+    from tests.spark.spark_topics import Topics
+
+APP = Path(__file__).with_name("seen_app.py")
+
+
+@pytest.fixture(scope="module")
+def seen(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    topic = topics.create(2, 100, name="seen")
+    with Application(APP, topics.bootstrap, topic, log=tmp_path_factory.mktemp("seen") / "app.log") as app:
+        return app.hears("heard") | {"topic": topic}
+
+
+def of(seen: dict[str, Any], kind: str, run: str) -> list[Any]:
+    return [event[2] for event in seen["heard"] if event[:2] == [kind, run]]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_listener_hears_of_a_pipeline_as_of_a_query(seen: dict[str, Any]) -> None:
+    run, broken = dict.fromkeys(event[1] for event in seen["heard"])
+    assert of(seen, "started", run) == ["seen.good"]
+    assert of(seen, "terminated", run) == [None]
+    told = of(seen, "progress", run)
+    assert [each["batchId"] for each in told] == [0, 1, 2]
+    assert sum(each["numInputRows"] for each in told) == 100
+    last = told[-1]["sources"][0]
+    assert last["description"] == f"Roster[{seen['topic']}]"
+    assert last["endOffset"] == last["latestOffset"] == {seen["topic"]: {"0": 50, "1": 50}}
+    assert last["metrics"]["maxOffsetsBehindLatest"] == "0"
+    assert of(seen, "started", broken) == ["bad"]
+    assert of(seen, "terminated", broken) == ["ValueError: no such column"]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_tab_lists_a_pipeline_with_its_charts(seen: dict[str, Any]) -> None:
+    tab = re.sub(r"\s+", " ", seen["tab"])
+    assert "seen.good" in tab
+    assert "FINISHED" in tab
+    assert "FAILED" in tab
+    assert "no such column" in tab
+    for chart in ("Input Rate", "Process Rate", "Input Rows", "Batch Duration"):
+        assert chart in seen["page"]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_totals_are_in_sparks_metrics(seen: dict[str, Any]) -> None:
+    good = {name.removeprefix("roster.seen.good."): value for name, value in seen["gauges"].items() if "good" in name}
+    assert good == {"batches": 3, "records": 100, "late": 0, "deadLetters": 0, "lag": 0}
+    bad = {name.removeprefix("roster.bad."): value for name, value in seen["gauges"].items() if ".bad." in name}
+    assert set(bad.values()) == {0}
+
+
+def progress(**more: Any) -> Progress:
+    ranges = {
+        TopicPartition("a", 1): Range(5, 9),
+        TopicPartition("a", 0): Range(0, 2),
+        TopicPartition("b", 0): Range(7, 8),
+    }
+    lag = {TopicPartition("a", 0): 10, TopicPartition("a", 1): 1, TopicPartition("b", 0): 4, TopicPartition("c", 0): 99}
+    known = {"group": "g", "member_id": "m", "generation": 3, "batch": 17, "duration_ms": 250, "rows": 7, "tasks": 2}
+    return Progress(**known | {"ranges": ranges, "lag": lag, "started_at": 1_700_000_000_123} | more)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_described_in_sparks_words() -> None:
+    phases = {"plan": 10, "work": 200, "sink": 30, "group": 5}
+    found = as_spark(progress(phases=phases), {"id": "i", "runId": "r"}, "ParquetSink", 1_700_000_000_123 - 500)
+    assert (found["id"], found["runId"], found["name"], found["batchId"]) == ("i", "r", "g", 17)
+    assert found["timestamp"] == "2023-11-14T22:13:20.123Z"
+    assert found["durationMs"] == {
+        "queryPlanning": 10,
+        "addBatch": 230,
+        "commitOffsets": 5,
+        "triggerExecution": 250,
+    }
+    (source,) = found["sources"]
+    assert json.loads(source["startOffset"]) == {"a": {"0": 0, "1": 5}, "b": {"0": 7}}
+    assert json.loads(source["endOffset"]) == {"a": {"0": 2, "1": 9}, "b": {"0": 8}}
+    assert json.loads(source["latestOffset"]) == {"a": {"0": 12, "1": 10}, "b": {"0": 12}}
+    assert (source["inputRowsPerSecond"], source["processedRowsPerSecond"]) == (14.0, 28.0)
+    behind = {"minOffsetsBehindLatest": "1", "maxOffsetsBehindLatest": "10", "avgOffsetsBehindLatest": "5.0"}
+    assert source["metrics"] == behind
+    assert found["sink"]["description"] == "ParquetSink"
+
+
+@pytest.mark.parametrize("session", [SimpleNamespace(), SimpleNamespace(_jsparkSession=None)])
+def test_a_session_without_such_places_is_left_alone(session: Any) -> None:
+    with telling_spark(session, "g", "ParquetSink") as events:
+        events.progress(progress())
+
+
+def test_the_error_of_the_run_is_not_hidden() -> None:
+    with pytest.raises(KeyError, match="cause"), telling_spark(SimpleNamespace(), "g", "ParquetSink"):  # type: ignore[arg-type]
+        raise KeyError("cause")
