@@ -68,11 +68,20 @@ def test_what_was_done_to_a_group_is_what_its_history_says(
     shared_out([first, second], everything)
     first.close()
     shared_out([second], everything)
+    cluster.add_partitions(topic, 8)
+    every = partitions(topic, 8)
+    shared_out([second], every)
+    static = client("roster", cluster, group, instance="shelf", **chosen)
+    shared_out([second, static], every)
+    static.close()
+    again = client("roster", cluster, group, instance="shelf", **chosen)
+    shared_out([second, again], every)
     record_history(spark, cluster.bootstrap, folder, group=recorder, available_now=True)
 
     found = shown(capsys, group, "--from", folder)
     assert (found["source"], found["damaged"]) == ("__consumer_offsets", 0)
-    begin, joined, *follow_ups, left = found["rebalances"]
+    at = [kinds(each) for each in found["rebalances"]].index({"left_or_expired"})
+    begin, joined, *follow_ups, left = found["rebalances"][: at + 1]
     assert kinds(joined) == {"joined"}
     assert len(joined["unowned"]) == 3
     assert [kinds(each) for each in follow_ups] == [{"follow_up"}]
@@ -85,10 +94,18 @@ def test_what_was_done_to_a_group_is_what_its_history_says(
 
     assert (joined["sync_ms"] is None) == (cluster.kind == "apache"), "Roster's broker stores a generation twice"
 
+    grown, static_joined, *others, replaced = found["rebalances"][at + 1 :]
+    assert kinds(grown) == {"partitions_added"}
+    assert grown["causes"][0]["detail"] == f"{topic}-6, {topic}-7"
+    assert kinds(static_joined) == {"joined"}
+    assert {kind for each in others for kind in kinds(each)} == {"follow_up"}
+    assert kinds(replaced) == {"static_member_replaced"}
+    assert (replaced["causes"][0]["instance_id"], replaced["moves"]) == ("shelf", [])
+
     owners = shown(capsys, group, "--from", folder, "--partition", f"{topic}:5")
-    assert owners[-1] | {"until": None, "member_id": came["member_id"]} == owners[-1]
-    at_the_end = shown(capsys, group, "--from", folder, "--partition", f"{topic}:5", "--at", left["ended_at"])
-    assert at_the_end == owners[-1:]
+    assert (owners[0]["member_id"], owners[0]["from"]) == (begin["leader"], begin["ended_at"])
+    (then,) = shown(capsys, group, "--from", folder, "--partition", f"{topic}:5", "--at", left["ended_at"])
+    assert then["member_id"] == came["member_id"]
 
     commits = ds.dataset(f"{folder}/records", partitioning="hive").to_table(
         filter=(ds.field("table") == "commits") & (ds.field("group") == group)

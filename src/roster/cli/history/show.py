@@ -62,7 +62,7 @@ def show(
     try:
         found = timeline(place.group_records(group))
         if not found.rebalances:
-            raise Failure(f"{folder} has no rebalances of group {group}")
+            raise Failure(f"{folder} has no rebalances of group {group}, or it is not a classic group")
         if wanted is not None:
             _show_owners(found, wanted, moment, as_json=as_json)
             return
