@@ -23,12 +23,14 @@ from roster.metrics.positions import BAD_FOR, LogEnds, PositionReader
 from roster.metrics.record_times import RecordTimes
 from roster.model import Address
 from roster.model import TopicPartition as Place
+from roster.testing.broker import BrokerProcess
 from roster.wire import ErrorCode
 from tests.real.realparts.cluster import Cluster, unique
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from pathlib import Path
 
 Series = dict[tuple[str, ...], float]
 LAG = "kafka_consumergroup_group_lag"
@@ -302,3 +304,33 @@ def test_a_share_group_has_a_state_only() -> None:
     assert series(text, "kafka_consumergroup_group_state") == {("s", "Stable", "share"): 1}
     assert series(text, LAG) == series(text, "kafka_consumergroup_group_members") == {}
     assert series(text, "roster_exporter_errors_total") == {("cluster",): 0, ("group",): 0}
+
+
+@pytest.mark.process
+def test_it_goes_on_after_its_broker_was_killed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--log-level", "error") as broker:
+        cluster = Cluster("roster", broker.bootstrap)
+        topic, group = cluster.create_topic(partitions=2, records=4), unique("through-a-kill")
+        with Admin(broker.bootstrap, request_timeout_ms=2_000) as admin:
+            commit(admin, group, topic, {0: 1, 1: 4})
+            exporter = exporter_of(admin, broker.bootstrap, group)
+            exporter.look()
+            before = series(text_of(exporter), LAG)
+            broker.kill()
+            exporter.look()
+            text = text_of(exporter)
+            assert series(text, LAG) == before == {(group, "0", topic): 3, (group, "1", topic): 0}
+            assert series(text, "roster_exporter_up") == {(): 0}
+            broker.start()
+            cluster.produce({(topic, 1): 2})
+
+            def is_up() -> bool:
+                exporter.look()
+                return series(text_of(exporter), "roster_exporter_up") == {(): 1}
+
+            until(is_up, 60)
+            text = text_of(exporter)
+            assert series(text, LAG) == before | {(group, "1", topic): 2}
+            assert series(text, LAG) == lag_by_librdkafka(cluster, group)
+            assert set(series(text, "kafka_consumergroup_group_lag_seconds")) == set(series(text, LAG))
+            assert series(text, "roster_exporter_bad_partitions") == {(): 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 
 import pyarrow.compute as pc
@@ -53,9 +54,12 @@ class RecordTimes:
         """Look up the times of the first records of ranges."""
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
+        give_up = time.monotonic() + _TIMEOUT
         found = self._read({tp: (start, start + 1) for tp, (start, _) in spans.items()})
         missing = [tp for tp in spans if tp not in found]
         for tp in missing[:_MOST_SEARCHES]:
+            if time.monotonic() >= give_up:
+                break
             found |= self._read({tp: spans[tp]}, first_only=True)
         self._known |= {(tp, spans[tp][0]): at for tp, at in found.items()}
 
