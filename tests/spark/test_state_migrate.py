@@ -215,3 +215,36 @@ def test_variables_lists_maps_and_timers_pass_a_function(spark: SparkSession, to
     }
     newest = {(name, n % 3): n for _, _, name, n in sent if name != "k3"} | {(name, n % 3): n for name, n in later}
     assert kinds == newest
+
+
+def as_it_is(rows: DataFrame, store: str, part: str) -> DataFrame:
+    return rows
+
+
+def test_rows_of_a_join_pass_a_function_as_they_are(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    left, right, out = topics.create(2), topics.create(2), topics.create(1)
+    old, new = (f"g-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    producer = idempotent_producer(topics.bootstrap)
+    for n in range(60):
+        at = datetime.fromtimestamp(n, UTC).isoformat()
+        row = {"k": f"k{n % 7}", "at2": at, "m": n} if n % 3 else {"k": f"k{n % 7}", "at": at, "n": n}
+        producer.produce(right if n % 3 else left, json.dumps(row), f"k{n % 7}", partition=n % 7 % 2)
+    assert producer.flush(60) == 0
+
+    def pipeline(group: str) -> Pipeline:
+        made = Pipeline(spark, topics.bootstrap, group, left, state=State(dir=str(tmp_path / group)))
+        made.json_columns("k string, at timestamp, n long")
+        times = {"column": "at", "other_column": "at2", "within": "20 seconds", "grace": "1000 days"}
+        made.join(right, "k", "k string, at2 timestamp, m long", how="left", **times)
+        return made.write(KafkaSink(topics.bootstrap, out))
+
+    pipeline(old).run(available_now=True)
+    via = tmp_path / "via"
+    migrate_state(spark, topics.bootstrap, old, new, as_it_is, pipeline(new).describe_state(), str(via))
+    before = Export.open(str(via / "export"))
+    pipeline(new).run(available_now=True)
+    after = export(spark, topics.bootstrap, new, str(tmp_path / "after"))
+    for part, count in (("left", 20), ("right", 40)):
+        was, now = (sorted(map(str, rows(found, "join", part))) for found in (before, after))
+        assert now == was
+        assert len(was) == count
