@@ -129,3 +129,20 @@ def test_an_empty_variable_is_no_file(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setenv("ROSTER_CONFIG", "/nowhere.properties")
     assert run(["topics", "list", "--bootstrap", "127.0.0.1:1"]) == 2
     assert "--config: /nowhere.properties: cannot be read" in capsys.readouterr().err
+
+
+def test_a_history_is_polled_where_the_records_may_not_be_read(
+    secured_kafka: SecuredKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = properties(tmp_path / "client.properties", secured_kafka)
+    topic, group, folder = unique("shop"), unique("shop"), str(tmp_path / "history")
+    assert run(["topics", "create", topic, "--command-config", config]) == 0
+    security = secured_kafka.scram()
+    with GroupMember(secured_kafka.address("SECURE"), group, [topic], security=security) as member:
+        member.wait(0, 60)
+        assert run(["history", "record", "--to", folder, "--once", "--config", config]) == 0
+    assert "topic __consumer_offsets; grant it DESCRIBE and READ; polling the groups" in capsys.readouterr().err
+    assert run(["history", "show", group, "--from", folder, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["source"] == "polling"
+    assert [(each["members"], each["partitions"]) for each in found["rebalances"]] == [(1, 1)]
