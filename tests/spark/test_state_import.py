@@ -13,7 +13,7 @@ from roster.client import OffsetAndMetadata, TransactionalProducer
 from roster.model import TopicPartition
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.state import Export, export, import_state
-from roster.spark.state.saved.importing import _Importer
+from roster.spark.state.saved.importing import Importer
 from tests.spark.spark_topics import Topics, committed_records
 from tests.spark.test_state_export import numbers, rows, sales, send
 
@@ -91,45 +91,45 @@ def test_an_import_is_whole_or_has_not_happened(
     go_on(old)
     place = str(tmp_path / "e")
     saved = export(spark, topics.bootstrap, old, place)
-    write = _Importer._write
+    write = Importer._write
     refused = r"has state in '.*-totals-changelog', but the group has no offset of it.*did not end is run again"
 
-    def started_in_between(self: _Importer, *given: Any) -> int:
+    def started_in_between(self: Importer, *given: Any) -> int:
         write(self, *given)
         with pytest.raises(PipelineError, match=refused):
             go_on(new)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_Importer, "_write", started_in_between)
+    monkeypatch.setattr(Importer, "_write", started_in_between)
     with monkeypatch.context() as killed:  # as if the process were gone
         killed.setattr(TransactionalProducer, "abort", lambda _: None)
         killed.setattr(TransactionalProducer, "close", lambda _: None)
-        killed.setattr(_Importer, "_remove_topics", lambda *_: None)
+        killed.setattr(Importer, "_remove_topics", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             import_state(spark, topics.bootstrap, new, place)
     with pytest.raises(PipelineError, match=refused):
         go_on(new)
 
-    def failed(self: _Importer, *given: Any) -> int:
+    def failed(self: Importer, *given: Any) -> int:
         write(self, *given)
         raise PipelineError("no")
 
-    monkeypatch.setattr(_Importer, "_write", failed)
+    monkeypatch.setattr(Importer, "_write", failed)
     with pytest.raises(PipelineError, match="no"):
         import_state(spark, topics.bootstrap, new, place)
     assert f"{new}-totals-changelog" not in topics.admin.list_topics(internal=True)
     assert topics.committed(new) == {}
 
-    def raced(self: _Importer, *given: Any) -> int:
+    def raced(self: Importer, *given: Any) -> int:
         written = write(self, *given)
         topics.admin.commit_group_offsets(new, {TopicPartition(topic, 0): OffsetAndMetadata(0)})
         return written
 
-    monkeypatch.setattr(_Importer, "_write", raced)
+    monkeypatch.setattr(Importer, "_write", raced)
     with pytest.raises(PipelineError, match=r"has an offset of .*, and an import makes a new group\. Name another"):
         import_state(spark, topics.bootstrap, new, place)
     topics.admin.delete_group(new)
-    monkeypatch.setattr(_Importer, "_write", write)
+    monkeypatch.setattr(Importer, "_write", write)
     monkeypatch.setattr(spark, "stop", lambda: None)
     monkeypatch.setattr("roster.spark.session", lambda _: spark, raising=False)
     command = ["state", "import", place, "--group", new, "-b", topics.bootstrap]

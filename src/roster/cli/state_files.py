@@ -65,6 +65,13 @@ def export(group: str, to: str, every: timedelta | None, keep: int | None, as_js
 @click.option("--group", required=True, type=NAME, help="A group without members, offsets and state.")
 @click.option("--before", metavar="TIME", help="Of exports on a schedule the last one before TIME (UTC, ISO 8601).")
 @click.option(
+    "--definition",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="FOLDER is a table in Parquet, for a store that this JSON of Pipeline.describe_state() describes.",
+)
+@click.option("--store", help="With --definition: the store's name, if there are several.")
+@click.option("--topic", "topics", multiple=True, help="With --definition: a topic that the group reads; repeatable.")
+@click.option(
     "--offsets",
     metavar="earliest|latest|TIME|JSON",
     help='Where the group goes on; JSON as in {"orders": {"0": 812}}. Default: the offsets of the export.',
@@ -83,6 +90,9 @@ def import_(
     folder: str,
     group: str,
     before: str | None,
+    definition: Path | None,
+    store: str | None,
+    topics: tuple[str, ...],
     offsets: str | None,
     keyed_by: tuple[str, ...],
     partitioner: str | None,
@@ -94,8 +104,19 @@ def import_(
 
     Where the input topics have another number of partitions than at the export, keys are placed anew.
 
+    With --definition FOLDER has a table that was no export, such as totals of a warehouse; the group adds to it from
+    --offsets on.
+
     It is one transaction: whole, or nothing has happened. A pipeline of the group that starts meanwhile is refused.
     """
+    if definition is not None:
+        if offsets is None or before is not None or not topics:
+            raise UserError("--definition: needs --offsets and --topic, and has no --before")
+        placed = {"store": store, "keyed_by": keyed_by, "partitioner": partitioner or "murmur2"}
+        _seed(folder, group, definition, topics, offsets, placed, target)
+        return
+    if store is not None or topics:
+        raise UserError(f"{'--topic' if topics else '--store'}: is for --definition")
     try:
         found, manifest = last_before(Folder(folder), None if before is None else parse_time(before, "--before"))
     except FolderError as error:
@@ -117,6 +138,43 @@ def import_(
         )
     begin = f"the offsets of the export of {manifest.at}" if offsets is None else offsets
     click.echo(f"{records} records; group {group} goes on from {begin}")
+
+
+def _described(definition: Path) -> dict[str, Any]:
+    """Return what a file of --definition says. Raises UserError for other content."""
+    try:
+        return dict(loads(definition.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"--definition: {definition} is not what describe_state() returns ({error})") from None
+
+
+def _seed(
+    folder: str,
+    group: str,
+    definition: Path,
+    topics: tuple[str, ...],
+    offsets: str,
+    placed: dict[str, Any],
+    target: Target,
+) -> None:
+    """Make a table the state of a group. placed: which store, and how its keys are placed."""
+    described, begin = _described(definition), _offsets(offsets)
+    with spark_session(target, "state import") as spark:
+        from roster.spark.state import seed_state  # noqa: PLC0415 - needs Spark
+
+        records = seed_state(
+            spark,
+            target.bootstrap,
+            group,
+            described,
+            spark.read.parquet(folder),
+            topics=topics,
+            offsets=begin or offsets,
+            security=target.security,
+            on_progress=_Progress().show,
+            **placed,
+        )
+    click.echo(f"{records} records; group {group} goes on from {offsets}")
 
 
 def _offsets(text: str | None) -> str | datetime | None:
@@ -200,10 +258,7 @@ def migrate(group: str, place: str, into: str, definition: Path, via: str, targe
         function = imported(place, "shops:by_day")
     except ValueError as error:
         raise UserError(f"--function: {error}") from None
-    try:
-        document = dict(loads(definition.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"--definition: {definition} is not what describe_state() returns ({error})") from None
+    document = _described(definition)
     with spark_session(target, "state migrate") as spark:
         from roster.spark.state import migrate_state  # noqa: PLC0415 - needs Spark
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from roster.spark.state.saved.importing import import_state
     from roster.spark.state.saved.job import StateProgress
     from roster.spark.state.saved.migration import migrate_state
+    from roster.spark.state.saved.seeding import seed_state
 
-__all__ = ["Export", "StateProgress", "export", "import_state", "migrate_state"]
+__all__ = ["Export", "StateProgress", "export", "import_state", "migrate_state", "seed_state"]
 
-__getattr__ = on_demand("roster.spark.state", ("saved.job", "saved.export", "saved.importing", "saved.migration"))
+_MODULES = ("saved.job", "saved.export", "saved.importing", "saved.migration", "saved.seeding")
+
+__getattr__ = on_demand("roster.spark.state", _MODULES)

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -114,21 +115,25 @@ def import_state(
             security=check_security(security),
         )
         keyed = KeyedBy((keyed_by,) if isinstance(keyed_by, str) else tuple(keyed_by), partitioner)
-        return _Importer(spark, config, export, offsets, keyed, on_progress).run()
+        return Importer(spark, config, export, offsets, keyed, on_progress).run()
     except FolderError as error:
         raise PipelineError(str(error), field="folder") from None
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """Partitions to write; files whose rows get other partitions, and how the keys of each such store are placed."""
 
     logs: list[LogFiles] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     placed: dict[str, Placement] = field(default_factory=dict)
+    split: Any = None
+    """An RDD of rows for these partitions, as `SplitTask` yields them; None: those of the files."""
 
 
-class _Importer:
+class Importer:
+    """Imports an export; see `import_state` and the module's text."""
+
     def __init__(
         self,
         spark: SparkSession,
@@ -140,7 +145,7 @@ class _Importer:
     ) -> None:
         self._given, self._keyed_by, self._export = offsets, keyed_by, export
         self._spark, self._config, self._on_progress = spark, config, on_progress
-        self._folder, self._manifest, self._group = export.folder, export.manifest, config.group
+        self._folder, self.manifest, self._group = export.folder, export.manifest, config.group
         self._names = _names(export.manifest, config.group)
 
     def run(self) -> int:
@@ -149,11 +154,11 @@ class _Importer:
         with Admin(self._config.bootstrap, **common) as admin, self._producer() as producer:  # type: ignore[arg-type]
             self._check_new(admin)
             counts = admin.list_topics()
-            self._counts = new_counts(self._manifest, counts)
-            inputs = first_offsets(admin, self._manifest, counts, self._given)
-            plan = self._planned(inputs)
+            self.counts = new_counts(self.manifest, counts)
+            inputs = first_offsets(admin, self.manifest, counts, self._given)
+            plan = self.planned(inputs)
             self._check_unread(admin, plan, inputs, counts)
-            own = self._partitions(self._manifest.on_their_way)
+            own = self._partitions(self.manifest.on_their_way)
             offsets = inputs | dict.fromkeys(own, 0)
             partitions = self._make_topics(admin)
             try:
@@ -222,16 +227,16 @@ class _Importer:
 
     def _partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
         """Return all partitions of the group's own topics, by their names in the export."""
-        return [TopicPartition(self._names[topic], n) for topic in topics for n in range(self._counts[topic])]
+        return [TopicPartition(self._names[topic], n) for topic in topics for n in range(self.counts[topic])]
 
     def _check_unread(
-        self, admin: Admin, plan: _Plan, inputs: Mapping[TopicPartition, int], counts: Mapping[str, int]
+        self, admin: Admin, plan: Plan, inputs: Mapping[TopicPartition, int], counts: Mapping[str, int]
     ) -> None:
         """Raise PipelineError if records from the export's offsets on were written before the topics grew."""
         partitioners = {
             topic: placement.partitioner
             for name, placement in plan.placed.items()
-            for noted in self._manifest.stores[name].notes.values()
+            for noted in self.manifest.stores[name].notes.values()
             for topic in noted.inputs
             if topic not in self._names
         }
@@ -244,7 +249,7 @@ class _Importer:
         """Create the group's topics anew; return their partitions. Raises PipelineError if one has records."""
         wanted = {
             self._names[topic]: (count, REPARTITION_SETTINGS if topic.endswith(REPARTITION) else CHANGELOG_SETTINGS)
-            for topic, count in self._counts.items()
+            for topic, count in self.counts.items()
         }
         there = admin.list_topics(internal=True)
         left = {topic: there[topic] for topic in wanted if topic in there}
@@ -273,7 +278,7 @@ class _Importer:
                 fix="Name another group, or delete the state of this one (`roster state reset`)",
             )
 
-    def _write(self, identity: ProducerIdentity, plan: _Plan) -> int:
+    def _write(self, identity: ProducerIdentity, plan: Plan) -> int:
         """Write the records of all partitions; return how many. Raises PipelineError if not all are written."""
         addresses = tuple(parse_addresses(self._config.bootstrap))
         writer = KafkaWriter(
@@ -287,7 +292,10 @@ class _Importer:
         )
         folder = self._folder
         what = f"the import of the state of {self._group}"
-        split = (len(plan.sources), SplitTask(plan.sources, folder, plan.placed)) if plan.sources else None
+        split = plan.split
+        if plan.sources:
+            numbers = self._spark.sparkContext.parallelize(range(len(plan.sources)), len(plan.sources))
+            split = numbers.mapPartitions(SplitTask(plan.sources, folder, plan.placed))
         imported: list[ImportedLog] = run_job(
             self._spark,
             what,
@@ -300,27 +308,27 @@ class _Importer:
             raise PipelineError(f"{what} failed, nothing is imported: {problem}")
         return sum(each.records for each in imported)
 
-    def _planned(self, offsets: Mapping[TopicPartition, int]) -> _Plan:
+    def planned(self, offsets: Mapping[TopicPartition, int]) -> Plan:
         """Return what is to be written. Offsets of repartition topics begin at 0, as they are new.
 
         Raises PipelineError if keys get other partitions and do not prove which.
         """
-        plan = _Plan()
-        for name, store in self._manifest.stores.items():
-            count = self._counts[store.changelog]
+        plan = Plan()
+        for name, store in self.manifest.stores.items():
+            count = self.counts[store.changelog]
             numbers = range(len(plan.logs), len(plan.logs) + count)
             if count == store.partitions or not store.notes:
                 files = files_by_number(store)
                 marks = {n: {**store.marks.get(n, {}), STATE_KEY: each.encode()} for n, each in store.notes.items()}
-                plan.logs.extend(self._log(store, n, offsets, each, files.get(n, {})) for n, each in marks.items())
+                plan.logs.extend(self.log(store, n, offsets, each, files.get(n, {})) for n, each in marks.items())
             else:
                 common = common_marks(name, store, count)
-                plan.logs.extend(self._log(store, n, offsets, common, {}) for n in range(count))
+                plan.logs.extend(self.log(store, n, offsets, common, {}) for n in range(count))
                 plan.sources.extend(sources_of(name, store, numbers))
         if plan.sources:
             plan.placed.update(proven(self._spark, self._export, plan.sources, self._keyed_by))
-        for topic, (before, passing) in self._manifest.on_their_way.items():
-            count = self._counts[topic]
+        for topic, (before, passing) in self.manifest.on_their_way.items():
+            count = self.counts[topic]
             if count == before:
                 plan.logs.extend(LogFiles(self._names[topic], number_of(file), records=file) for file in passing)
             else:
@@ -329,7 +337,7 @@ class _Importer:
                 plan.sources.extend(Source(topic, number_of(file), before, numbers, records=file) for file in passing)
         return plan
 
-    def _log(
+    def log(
         self,
         store: SavedStore,
         number: int,

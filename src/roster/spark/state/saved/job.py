@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from py4j.protocol import Py4JError
@@ -32,14 +32,13 @@ def run_job(
     count: int,
     task_of: Callable[[Accumulator[dict[object, int]]], Callable[..., Iterator[T]]],
     on_progress: Callable[[StateProgress], None] | None,
-    split: tuple[int, Callable[[Iterable[int]], Iterator[tuple[int, Any]]]] | None = None,
+    split: Any = None,
 ) -> list[T]:
     """Run `count` tasks by their numbers, and return their results in this order.
 
-    task_of: makes the function of the tasks, which adds {number: records} to the accumulator. split: how many tasks to
-    run before, by their numbers, and their function, which yields (number of a later task, what that one gets); the
-    later tasks' function then is called with a number and an iterator of such pairs. Raises PipelineError if a task
-    fails.
+    task_of: makes the function of the tasks, which adds {number: records} to the accumulator. split: an RDD of
+    (number of a task, what it gets); the function is then called with a number and an iterator of such pairs. Raises
+    PipelineError if a task fails.
     """
     if not count:
         return []
@@ -56,8 +55,7 @@ def run_job(
             if split is None:
                 results: Any = context.parallelize(range(count), count).mapPartitions(task)
             else:
-                first: Any = context.parallelize(range(split[0]), split[0]).mapPartitions(split[1])
-                results = first.partitionBy(count, int).mapPartitionsWithIndex(task)
+                results = split.partitionBy(count, int).mapPartitionsWithIndex(task)
             result.append(results.collect())
         except BaseException as error:
             failure.append(error)

@@ -107,14 +107,14 @@ class SplitTask:
         for number in numbers:
             source = self._sources[number]
             for place, entries in self._split(source):
-                yield source.logs[place], (source.number, _packed(entries))
+                yield source.logs[place], (source.number, packed(entries))
 
     def _split(self, source: Source) -> Iterator[tuple[int, pa.Table]]:
         count = len(source.logs)
         if source.records is not None:
             records = self._folder.read_table(source.records)
             places = partitions_of(records["key"].combine_chunks(), "murmur2", count)
-            yield from _by_place(records, np.where(places == NO_KEY, 0, places))
+            yield from by_place(records, np.where(places == NO_KEY, 0, places))
             return
         assert source.keys is not None  # noqa: S101 - a store's
         parts: dict[int, dict[str, pa.Table]] = {}
@@ -123,13 +123,13 @@ class SplitTask:
             if not len(table):
                 continue
             places = self._placed[source.name].partitions(key_rows(table, source.keys), count)
-            for place, rows in _by_place(table, np.where(places == NO_KEY, source.number, places)):
+            for place, rows in by_place(table, np.where(places == NO_KEY, source.number, places)):
                 parts.setdefault(place, {})[part] = rows
         for place, tables in parts.items():
             yield place, StoreEntries.join(source.marks, tables).plain
 
 
-def _by_place(table: pa.Table, places: Places) -> Iterator[tuple[int, pa.Table]]:
+def by_place(table: pa.Table, places: Places) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of each place, in their order."""
     order = np.argsort(places, kind="stable")
     found, starts = np.unique(places[order], return_index=True)
@@ -138,7 +138,8 @@ def _by_place(table: pa.Table, places: Places) -> Iterator[tuple[int, pa.Table]]
         yield int(place), ordered.slice(start, stop - start)
 
 
-def _packed(table: pa.Table) -> bytes:
+def packed(table: pa.Table) -> bytes:
+    """Return a table as Arrow's stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
