@@ -30,6 +30,7 @@ SECTIONS = {
     "standby": "an owner of state that is killed, with a standby copy and without",
     "changes": "a definition that changes in place",
     "switch": "two groups that take turns in writing",
+    "saved_state": "export, import and seed of state as files",
     "upserts": "tables with one row a key against appended ones and MERGE",
     "pipeline": "Spark reading from a group",
     "small_batches": "small batches read by the driver or by a task",
