@@ -15,6 +15,7 @@ from roster.cli.errors import Failure, UserError
 from roster.cli.options import json_option
 from roster.cli.output import print_found
 from roster.cli.state_files import export, import_, migrate
+from roster.cli.state_repartition import repartition
 from roster.cli.state_reset import reset
 from roster.state import StateError
 from roster.state.definition import Noted, OtherDefinitionError, entries_of, json_text
@@ -32,7 +33,7 @@ DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group()
 def state() -> None:
-    """Look into stores of stateful pipelines on this machine; export, import, migrate and reset a group's state.
+    """Look into stores of stateful pipelines on this machine; save and change a group's state.
 
     A store is a copy of its changelog up to an offset: what a pipeline committed last may not be in it yet.
     """
@@ -42,6 +43,7 @@ state.add_command(reset)
 state.add_command(export)
 state.add_command(import_)
 state.add_command(migrate)
+state.add_command(repartition)
 
 
 @state.command(short_help="List stores with their positions and sizes.")

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from roster.spark.state.saved.importing import import_state
     from roster.spark.state.saved.job import StateProgress
     from roster.spark.state.saved.migration import migrate_state
+    from roster.spark.state.saved.repartition import repartition_state
     from roster.spark.state.saved.seeding import seed_state
 
-__all__ = ["Export", "StateProgress", "export", "import_state", "migrate_state", "seed_state"]
+__all__ = ["Export", "StateProgress", "export", "import_state", "migrate_state", "repartition_state", "seed_state"]
 
-_MODULES = ("saved.job", "saved.export", "saved.importing", "saved.migration", "saved.seeding")
+_MODULES = ("saved.job", "saved.export", "saved.importing", "saved.migration", "saved.repartition", "saved.seeding")
 
 __getattr__ = on_demand("roster.spark.state", _MODULES)

@@ -8,13 +8,14 @@ from typing import Protocol
 
 from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
+from roster.model.repartition_note import repartition_folder
 from roster.model.tasks import TaskId
 from roster.model.topology import CHANGELOG_SETTINGS, Subtopology, TopologyError, changelog_topic, partition_count
 from roster.spark.errors import PipelineError
 
 _GROWN = (
-    "Use another group, which starts without state; with repartition(..., partitions=) in front of the state from the"
-    " first day on, the input may grow"
+    "Stop the group and run `roster state repartition`, which places the keys anew; with repartition(..., partitions=)"
+    " in front of the state from the first day on, the input may grow"
 )
 
 
@@ -130,6 +131,17 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
         )
     _check_settings(admin, name)
     return Changelog(name, (found.topic_id or b"\0").hex(), count, of)
+
+
+def check_whole(admin: Admin, group: str) -> None:
+    """Raise PipelineError if a `roster state repartition` of the group has not ended."""
+    notes = (repartition_folder(at.metadata) for at in admin.group_offsets(group, stable=False).values())
+    if folder := next(filter(None, notes), None):
+        raise PipelineError(
+            f"the state of {group!r} is being given other partitions",
+            field="group",
+            fix=f"Run `roster state repartition {group} --to {folder}` again, to its end",
+        )
 
 
 def _check_topics(admin: Admin, group: str, of: Subtopology) -> None:

@@ -11,7 +11,7 @@ from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.sinks.kafka import KafkaSink
-from roster.spark.state.changelogs import Changelog, Changelogs, open_changelog
+from roster.spark.state.changelogs import Changelog, Changelogs, check_whole, open_changelog
 from roster.spark.state.copies.restore_schedule import Copies
 from roster.spark.state.definition_check import DefinitionCheck
 from roster.spark.state.membership import task_member
@@ -58,6 +58,7 @@ class Stores:
         """
         passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
         with self._new_admin() as admin:
+            check_whole(admin, group)
             check_all_are_read(admin, group, [source for plan in self.plans for source in plan.subtopology.sources])
             for plan in self.plans:
                 if plan.repartition_source is not None:

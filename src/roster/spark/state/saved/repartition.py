@@ -1,0 +1,174 @@
+"""Gives the changelogs of a stopped group as many partitions as its input has now, and places the keys anew.
+
+The state is exported, and imported as the state of the same group. The steps are such that a crash at any moment leaves
+either the group as it was, or a group whose pipelines are refused until the command is run again with the same folder:
+
+1. the export, and all checks: nothing has changed;
+2. the group's offsets are committed as they are, with a note of the folder: pipelines are refused from here on;
+3. the group's own topics are made anew;
+4. one transaction writes state and offsets, which ends the note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from pyspark.sql import SparkSession
+
+from roster.client import Admin, OffsetAndMetadata, UnknownGroupError
+from roster.model import TopicPartition
+from roster.model.repartition_note import repartition_folder, repartition_note
+from roster.model.switch import Standing
+from roster.security import Security
+from roster.spark.errors import PipelineError
+from roster.spark.options import check_security, parse_bootstrap
+from roster.spark.state.saved.export import Export, export
+from roster.spark.state.saved.importing import Importer
+from roster.spark.state.saved.job import StateProgress
+from roster.spark.state.saved.moving import KeyedBy
+from roster.spark.tasks.reader import ReaderConfig
+from roster.state.saved.folder import Folder, FolderError
+from roster.state.saved.manifest import MANIFEST
+
+_OTHER = "Name another, empty folder"
+
+
+def repartition_state(
+    spark: SparkSession,
+    bootstrap: str | Sequence[str],
+    group: str,
+    folder: str,
+    *,
+    dry_run: bool = False,
+    keyed_by: str | Sequence[str] = (),
+    partitioner: str | None = None,
+    security: Security | Mapping[str, object] | None = None,
+    on_progress: Callable[[StateProgress], None] | None = None,
+) -> dict[str, tuple[int, int]]:
+    """Place the state of a stopped group anew after its input topics got more partitions.
+
+    If it is cut off, pipelines of the group are refused until it is run again with the same folder.
+
+    Args:
+        spark: the session; a changelog partition is one task, which keeps the partition's entries in memory.
+        bootstrap: brokers to ask first.
+        group: a group without members, whose input topics have other numbers of partitions than its changelogs.
+        folder: where the state is exported to first; an empty folder, or that of an earlier attempt.
+        dry_run: export and check only.
+        keyed_by: as for `import_state`.
+        partitioner: as for `import_state`.
+        security: as for `Pipeline`.
+        on_progress: called about once a second.
+
+    Returns:
+        The changelogs and repartition topics, with the numbers of partitions before and after.
+
+    Raises:
+        PipelineError: the group has members, or nothing has grown; the folder has another export; the keys do not prove
+            where they belong; or the group has not read records that were written before the topics grew.
+        ClientError: the cluster does not answer.
+
+    """
+    servers, checked = parse_bootstrap(bootstrap), check_security(security)
+    # Workers keep topics' partition numbers for minutes, for each client: this one must see the new ones.
+    client = f"{group}-repartition-{uuid.uuid4().hex[:8]}"
+    try:
+        with Admin(servers, client_id=client, security=checked) as admin:
+            _check_stopped(admin, group)
+        if MANIFEST in Folder(folder).names():
+            found = Export.open(folder)
+        else:
+            found = export(spark, bootstrap, group, folder, security=security, on_progress=on_progress)
+        if found.manifest.group != group:
+            raise PipelineError(f"{folder} has an export of {found.manifest.group!r}", field="folder", fix=_OTHER)
+        config = ReaderConfig(servers, group, isolation_level="read_committed", client_id=client, security=checked)
+        keyed = KeyedBy((keyed_by,) if isinstance(keyed_by, str) else tuple(keyed_by), partitioner)
+        repartition = _Repartition(spark, config, found, None, keyed, on_progress)
+        repartition.dry_run = dry_run
+        with Admin(servers, client_id=client, security=checked) as admin:
+            repartition.check_export(admin)
+        with contextlib.suppress(_DryRunEndedError):
+            repartition.run()
+    except FolderError as error:
+        raise PipelineError(str(error), field="folder") from None
+    return repartition.numbers()
+
+
+class _DryRunEndedError(Exception):
+    """All checks of a dry run have passed."""
+
+
+class _Repartition(Importer):
+    """An import into the group that the export is of; what it replaces is in the folder."""
+
+    dry_run = False
+
+    def numbers(self) -> dict[str, tuple[int, int]]:
+        """Return how many partitions each topic of the group had, and has to have."""
+        before = {store.changelog: store.partitions for store in self.manifest.stores.values()}
+        before |= {topic: count for topic, (count, _) in self.manifest.on_their_way.items()}
+        return {topic: (count, self.counts[topic]) for topic, count in sorted(before.items())}
+
+    def check_export(self, admin: Admin) -> None:
+        """Raise PipelineError unless the export is the group's present state, or the work with it has begun."""
+        committed = admin.group_offsets(self._group)
+        begun = next(filter(None, (repartition_folder(at.metadata) for at in committed.values())), None)
+        if begun == self._folder.shown:
+            return
+        if begun is not None:
+            fix = f"Name that folder, {begun}"
+            raise PipelineError("it has begun with the export in another folder", field="folder", fix=fix)
+        stores = self.manifest.stores.values()
+        ends = {TopicPartition(each.changelog, n): end for each in stores for n, end in each.ends.items()}
+        offsets = {at: found.offset for at, found in committed.items()}
+        if offsets != self.manifest.offsets or admin.end_offsets(ends) != ends:
+            raise PipelineError(
+                f"{self._group!r} has worked since it was exported to {self._folder.shown}", field="folder", fix=_OTHER
+            )
+        if any(Standing.of(found.metadata) is not None for found in committed.values()):
+            raise PipelineError(
+                f"{self._group!r} has taken part in a switch", field="group", fix="Import the folder as a new group"
+            )
+
+    def _check_new(self, admin: Admin) -> None:
+        _check_stopped(admin, self._group)
+
+    def _make_topics(self, admin: Admin) -> list[TopicPartition]:
+        """Note in the group's offsets what begins, then make its topics anew."""
+        committed = admin.group_offsets(self._group)
+        begun = next(filter(None, (repartition_folder(at.metadata) for at in committed.values())), None)
+        if begun is None:
+            self._check_grown(admin)
+            self.check_export(admin)
+        if self.dry_run:
+            raise _DryRunEndedError
+        if begun is None:
+            note = repartition_note(self._folder.shown)
+            noted = {at: OffsetAndMetadata(found.offset, metadata=note) for at, found in committed.items()}
+            admin.commit_group_offsets(self._group, noted)
+        return super()._make_topics(admin)
+
+    def _check_grown(self, admin: Admin) -> None:
+        """Raise PipelineError if all topics have as many partitions as they shall have."""
+        there = admin.list_topics(internal=True)
+        if all(there.get(topic) == after for topic, (_, after) in self.numbers().items()):
+            raise PipelineError(
+                f"the state of {self._group!r} has as many partitions as its input", field="group", fix="Leave it"
+            )
+
+    def _check_empty(self, admin: Admin, partitions: Sequence[TopicPartition]) -> None:
+        """Let topics go that have records: the folder has them."""
+
+    def _remove_topics(self, admin: Admin) -> None:
+        """Leave the topics: the note refuses pipelines until the command is run again."""
+
+
+def _check_stopped(admin: Admin, group: str) -> None:
+    """Raise PipelineError if the group has members."""
+    with contextlib.suppress(UnknownGroupError):
+        if members := admin.describe_group(group).members:
+            raise PipelineError(
+                f"{group!r} has {len(members)} members", field="group", fix="Stop all applications of the group"
+            )
