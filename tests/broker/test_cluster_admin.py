@@ -241,6 +241,8 @@ def test_how_often_a_topic_is_synced_and_compacted_are_settings(
     assert altered(client, ("b", {name: "12345678"})) == [0]
     assert described(client, 2, "b", name) == {name: ("12345678", 1, [(name, "12345678", 1), default])}
     assert altered(client, ("b", {name: str(least - 1)})) == [ErrorCode.INVALID_CONFIG]
+    lags = {"min.compaction.lag.ms": "2000", "max.compaction.lag.ms": "1000"}
+    assert altered(client, ("b", lags)) == [ErrorCode.INVALID_CONFIG]
     if name == "max.compaction.lag.ms":
         topic = broker.services.topics.get("b")
         assert topic is not None

@@ -311,6 +311,35 @@ def test_a_segment_of_which_everything_is_kept_stays_as_it_is(tmp_path: Path) ->
     assert not list((tmp_path / "log").glob("*.tmp"))
 
 
+async def test_records_younger_than_min_compaction_lag_ms_stay(tmp_path: Path) -> None:
+    def write(each: str, age: int) -> None:
+        append(log, batch([each.encode()], keys=[b"k"], times=[wall_ms() - age]))
+
+    flusher = Flusher(1, lambda error: None)
+    compactor = Compactor(flusher)
+    config = replace(CONFIG, min_compaction_lag_ms=60_000, max_compaction_lag_ms=60_000)
+    log = PartitionLog(tmp_path / "log", config, compacted=True)
+    log.open(NOW)
+
+    async def looked_at() -> list[bytes | None]:
+        await flusher.durable(log)
+        compactor.consider(log)
+        while compactor._task is not None:
+            await asyncio.wait([compactor._task])
+        return [record.value for record in records(log)]
+
+    for name, age in (("old", 90_000), ("also old", 80_000)):
+        write(name, age)
+    log.roll(wall_ms())
+    for name, age in (("young", 30_000), ("between", 70_000)):
+        write(name, age)
+    assert await looked_at() == [b"also old", b"young", b"between"]
+    log.configure(replace(config, min_compaction_lag_ms=0, max_compaction_lag_ms=25_000), compacted=True)
+    assert await looked_at() == [b"between"]
+    await compactor.stop()
+    await flusher.close()
+
+
 async def test_a_record_waits_no_longer_than_max_compaction_lag_ms(tmp_path: Path) -> None:
     def write(each: str, age: int) -> None:
         append(log, batch([each.encode()], keys=[b"k"], times=[wall_ms() - age]))

@@ -86,6 +86,8 @@ class LogConfig:
     """How long a rewritten log keeps the fact that a key was deleted (Kafka's `delete.retention.ms`)."""
     max_compaction_lag_ms: int = INT64_MAX
     """A record this old makes its log due for compaction, however small or clean (`max.compaction.lag.ms`)."""
+    min_compaction_lag_ms: int = 0
+    """Records younger than this are not compacted (`min.compaction.lag.ms`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

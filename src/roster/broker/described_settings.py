@@ -29,6 +29,7 @@ _BROKER_NAMES = {
     "flush.ms": "log.flush.interval.ms",
     "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
     "max.message.bytes": "message.max.bytes",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
     "min.insync.replicas": "min.insync.replicas",
     "segment.ms": "log.roll.ms",
 }

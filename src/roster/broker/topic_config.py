@@ -59,6 +59,7 @@ TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "max.compaction.lag.ms": _Setting(str(INT64), TYPE_LONG, low=1, high=INT64),
     "max.message.bytes": _Setting("1048588", TYPE_INT, low=0),
     "message.timestamp.type": _Setting("CreateTime", TYPE_STRING, ("CreateTime",)),
+    "min.compaction.lag.ms": _Setting("0", TYPE_LONG, high=INT64),
     "min.insync.replicas": _Setting("1", TYPE_INT, ("1",)),
     "retention.bytes": _Setting("-1", TYPE_LONG, low=None, high=INT64),
     "retention.ms": _Setting("-1", TYPE_LONG, low=-1, high=INT64),
@@ -76,6 +77,7 @@ _LOG_FIELDS = {
         "delete.retention.ms",
         "max.compaction.lag.ms",
         "max.message.bytes",
+        "min.compaction.lag.ms",
         "retention.bytes",
         "retention.ms",
         "segment.bytes",
@@ -83,6 +85,7 @@ _LOG_FIELDS = {
     )
 }
 """Settings that are fields of LogConfig."""
+_LAGS = "min.compaction.lag.ms", "max.compaction.lag.ms"
 _NUMBER = re.compile("-?[0-9]{1,19}")
 
 
@@ -110,6 +113,9 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
             if not _NUMBER.fullmatch(value) or not low <= int(value) <= setting.high:
                 raise InvalidConfigError(f"{name}={value!r} is not a number from {low} to {setting.high}")
         checked[name] = value
+    least, most = (int(checked.get(name, TOPIC_SETTINGS[name].default)) for name in _LAGS)
+    if least > most:
+        raise InvalidConfigError(f"{_LAGS[0]}={least} is above {_LAGS[1]}={most}")
     return checked
 
 

@@ -55,11 +55,12 @@ class Compactor:
 
     async def _compact(self, log: PartitionLog) -> None:
         before, now = log.size, wall_ms()
-        if log.last_stable_offset == log.end_offset:
+        if log.last_stable_offset == log.end_offset and len(log.old_enough(log.segments, now)) == len(log.segments):
             log.roll(now)
             await self._flusher.durable(log)
         stable = log.last_stable_offset
-        old = [segment for segment in log.sealed_segments() if segment.next_offset <= stable]
+        sealed = [segment for segment in log.sealed_segments() if segment.next_offset <= stable]
+        old = log.old_enough(sealed, now)
         drop_before = now - log.config.delete_retention_ms
         if log.removed or not log.is_worth_compacting(old, now):
             return

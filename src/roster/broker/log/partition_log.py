@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from roster.broker.log.batch_check import LEADER_EPOCH
@@ -289,9 +290,15 @@ class PartitionLog:
         """Return True if enough was appended since the last compaction for another, or a record waits too long."""
         if not self.compacted or self.size < self._compact_from_bytes:
             return False
+        segments = self.old_enough(self._segments, now_ms)
         if self.size < self.config.compact_min_bytes:
-            return self._is_overdue(self._segments, now_ms)
-        return self.is_worth_compacting(self._segments, now_ms)
+            return self._is_overdue(segments, now_ms)
+        return self.is_worth_compacting(segments, now_ms)
+
+    def old_enough(self, segments: list[Segment], now_ms: int) -> list[Segment]:
+        """Return the segments up to the first one with a record younger than `min.compaction.lag.ms`."""
+        lag = self.config.min_compaction_lag_ms
+        return list(takewhile(lambda each: each.max_timestamp <= now_ms - lag, segments)) if lag else segments
 
     def is_worth_compacting(self, segments: list[Segment], now_ms: int) -> bool:
         """Return True if enough of these, the oldest segments, was not compacted yet, or for too long."""
