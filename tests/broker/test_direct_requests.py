@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.broker import connection
-from roster.broker.direct import DirectRequests
+from roster.broker.direct_requests import DirectRequests
 from roster.testing.broker import running_broker
 from roster.wire import ErrorCode
 from roster.wire.frames import decode_response, encode_request, response_class

@@ -142,7 +142,7 @@ def test_when_offsets_cannot_be_had_the_group_is_assigned_all_the_same(
     async def never(*arguments: object) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(member_shell, "group_offsets", never)
+    monkeypatch.setattr(member_shell, "partition_offsets", never)
     told: list[str] = []
     members = [make(on_event=lambda event: told.append(event.text)), make()]
     assert sorted(map(len, split(members))) == [1, 2]

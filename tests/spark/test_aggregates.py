@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from roster.spark import PipelineError
-from roster.spark.state.aggregates import parse_aggregates
+from roster.spark.state.aggregate_columns import parse_aggregates
 from roster.state.aggregate import Aggregation
 from roster.state.store import NoState
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roster.broker import request_limits
 from roster.broker.call import Call
-from roster.broker.direct import WAITING_KEYS, DirectRequests
+from roster.broker.direct_requests import WAITING_KEYS, DirectRequests
 from roster.broker.dispatch import HANDLERS
 from roster.broker.errors import CloseConnection
 from roster.broker.gate import guarded, guarded_produce

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from roster.client.cluster import Cluster
+from roster.client.committed_offsets import committed_offsets, pending_offsets
 from roster.client.coordinators import Coordinators
 from roster.client.delete_records import delete_records
 from roster.client.errors import ClosedError, OptionError
@@ -222,11 +223,11 @@ class Admin:
 
         With `stable`, waits for the end of transactions that hold offsets of these partitions.
         """
-        return self._run.call(self._coordinators.committed(group, partitions, stable=stable))
+        return self._run.call(committed_offsets(self._coordinators, group, partitions, stable=stable))
 
     def pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions among these for which an open transaction holds an offset of the group."""
-        return self._run.call(self._coordinators.pending(group, partitions))
+        return self._run.call(pending_offsets(self._coordinators, group, partitions))
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets for a group without members.

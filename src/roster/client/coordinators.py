@@ -1,9 +1,6 @@
-"""Coordinators of groups and of transactional ids: lookup, cache, requests; committed offsets of a group."""
+"""Coordinators of groups and of transactional ids: lookup, cache, requests."""
 
 from __future__ import annotations
-
-from collections import defaultdict
-from collections.abc import Collection
 
 from roster.client.cluster import Cluster, expect
 from roster.client.errors import (
@@ -14,14 +11,11 @@ from roster.client.errors import (
 )
 from roster.client.retry import Retry
 from roster.member.types import Node
-from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import ErrorCode, Message
 from roster.wire.errors import error_code
 from roster.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
 )
 
 GROUP, TRANSACTION = 0, 1
@@ -45,6 +39,11 @@ class Coordinators:
         self._cluster = cluster
         self._key_type = key_type
         self._coordinators: dict[str, Node] = {}
+
+    @property
+    def timeout(self) -> float:
+        """Seconds within which a request is answered, with its repetitions."""
+        return self._cluster.timeout
 
     async def coordinator(self, group: str) -> Node:
         """Find the group's coordinator with FindCoordinator, retried within the request timeout while there is none."""
@@ -81,67 +80,3 @@ class Coordinators:
     def forget(self, group: str) -> None:
         """Drop the cached coordinator of a group."""
         self._coordinators.pop(group, None)
-
-    async def committed(
-        self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of a group, all or of `partitions`; partitions without one are left out.
-
-        With `stable`, waits for the end of transactions that hold offsets of these partitions.
-        """
-        request = _offset_fetch(group, partitions, stable=stable)
-        return _positions(await self._fetch(group, request))
-
-    async def pending(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions among these for which an open transaction holds an offset."""
-        answer = await self._fetch(group, _offset_fetch(group, partitions, stable=True), unstable_is_answer=True)
-        return {
-            TopicPartition(topic.name, row.partition_index)
-            for topic in answer.topics
-            for row in topic.partitions
-            if row.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
-        }
-
-    async def _fetch(
-        self, group: str, request: OffsetFetchRequest, *, unstable_is_answer: bool = False
-    ) -> OffsetFetchResponse.Group:
-        """Fetch offsets, retried while the coordinator is not ready."""
-        answers = {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        if unstable_is_answer:
-            answers.add(ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        retry = Retry(self._cluster.timeout)
-        while True:
-            response = expect(await self.ask(group, request), OffsetFetchResponse)
-            answer = response.groups[0]
-            codes = {error_code(answer.error_code)}
-            codes |= {error_code(row.error_code) for topic in answer.topics for row in topic.partitions}
-            codes -= answers
-            if not codes:
-                return answer
-            code = min(codes)
-            if code not in RETRIABLE:
-                raise group_error(code, group, "its offsets cannot be fetched")
-            if code in STALE_COORDINATOR:
-                self.forget(group)
-            await retry.pause_or_fail(f"fetching the offsets of group {group!r}", code.name)
-
-
-def _offset_fetch(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> OffsetFetchRequest:
-    topics = None
-    if partitions is not None:
-        wanted: dict[str, list[int]] = defaultdict(list)
-        for partition in sorted(set(partitions)):
-            wanted[partition.topic].append(partition.partition)
-        topics = [OffsetFetchRequest.Topic(name=name, partition_indexes=n) for name, n in wanted.items()]
-    return OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group, topics=topics)], require_stable=stable)
-
-
-def _positions(answer: OffsetFetchResponse.Group) -> dict[TopicPartition, OffsetAndMetadata]:
-    return {
-        TopicPartition(topic.name, row.partition_index): OffsetAndMetadata(
-            row.committed_offset, row.committed_leader_epoch, row.metadata or ""
-        )
-        for topic in answer.topics
-        for row in topic.partitions
-        if row.committed_offset >= 0
-    }

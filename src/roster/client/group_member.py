@@ -14,6 +14,7 @@ from typing import Self
 
 from roster.assignors import as_tuple
 from roster.client.cluster import Cluster
+from roster.client.committed_offsets import committed_offsets
 from roster.client.coordinators import Coordinators
 from roster.client.errors import (
     ClosedError,
@@ -275,7 +276,9 @@ class GroupMember:
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets of the group; None before the first commit."""
         wanted = list(partitions)
-        found = self._running().call(self._coordinators.committed(self._config.group, wanted)) if wanted else {}
+        found = (
+            self._running().call(committed_offsets(self._coordinators, self._config.group, wanted)) if wanted else {}
+        )
         return {partition: found.get(partition) for partition in wanted}
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:

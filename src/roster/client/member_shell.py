@@ -11,7 +11,7 @@ from typing import Any
 from roster.client.cluster import Cluster
 from roster.client.coordinators import Coordinators
 from roster.client.errors import AuthenticationError, ClientError, UnsupportedError
-from roster.client.offsets import group_offsets
+from roster.client.offsets import partition_offsets
 from roster.member.assign_group import assign_group
 from roster.member.config import MemberConfig
 from roster.member.events import (
@@ -115,7 +115,9 @@ class MemberShell:
     async def _fetch_offsets(self, wanted: FetchOffsets) -> None:
         timeout = wanted.timeout_ms / 1000
         try:
-            offsets = await group_offsets(self._cluster, self._coordinators, wanted.group, wanted.partitions, timeout)
+            offsets = await partition_offsets(
+                self._cluster, self._coordinators, wanted.group, wanted.partitions, timeout
+            )
         except TimeoutError:
             self.feed(OffsetsFetched(wanted.id, None, f"the offsets did not come within {timeout:g} s"))
         except Exception as error:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from roster.client.cluster import PROPAGATION_TIME, Cluster, expect
+from roster.client.committed_offsets import committed_offsets
 from roster.client.coordinators import Coordinators
 from roster.client.errors import (
     AuthorizationError,
@@ -137,7 +138,7 @@ async def _ask_leader(
     return offsets, trouble
 
 
-async def group_offsets(
+async def partition_offsets(
     cluster: Cluster, coordinators: Coordinators, group: str, partitions: Mapping[str, int], timeout: float
 ) -> PartitionOffsets:
     """Look up the PartitionOffsets of every partition of these topics.
@@ -149,7 +150,7 @@ async def group_offsets(
     async with asyncio.timeout(timeout), asyncio.TaskGroup() as tasks:
         first = tasks.create_task(list_offsets(cluster, dict.fromkeys(wanted, OffsetSpec.EARLIEST)))
         end = tasks.create_task(list_offsets(cluster, dict.fromkeys(wanted, OffsetSpec.LATEST)))
-        committed = tasks.create_task(coordinators.committed(group, wanted))
+        committed = tasks.create_task(committed_offsets(coordinators, group, wanted))
     found: dict[str, dict[int, tuple[int, int, int | None]]] = {topic: {} for topic in partitions}
     for partition in wanted:
         position = committed.result().get(partition)

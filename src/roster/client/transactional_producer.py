@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from roster._json import loads
 from roster.client.cluster import PROPAGATION_TIME, Cluster, M, expect
+from roster.client.committed_offsets import committed_offsets, pending_offsets
 from roster.client.connection import SOFTWARE
 from roster.client.coordinators import FENCE_TIMEOUT_MS, TRANSACTION, Coordinators
 from roster.client.errors import (
@@ -235,8 +236,8 @@ class TransactionalProducer:
     async def _take_over(
         self, partitions: Collection[TopicPartition], generation: int, member_id: str
     ) -> frozenset[str]:
-        claims = await self._groups.committed(self._group, partitions, stable=False)
-        pending = await self._groups.pending(self._group, partitions)
+        claims = await committed_offsets(self._groups, self._group, partitions, stable=False)
+        pending = await pending_offsets(self._groups, self._group, partitions)
         owners: dict[ClaimedBy, bool] = {}
         for partition, position in claims.items():
             owner = ClaimedBy.of(position.metadata)

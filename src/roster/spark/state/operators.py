@@ -14,7 +14,7 @@ from roster.client import DEFAULT_ASSIGNORS
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options, as_columns
-from roster.spark.state.aggregates import parse_aggregates
+from roster.spark.state.aggregate_columns import parse_aggregates
 from roster.spark.state.tasks.other_stream import OtherStream
 from roster.spark.state.tasks.processing import Operator
 from roster.spark.state.tasks.subtopology import LateRows
