@@ -73,7 +73,7 @@ def test_a_group_adds_to_the_totals_of_a_warehouse(
             )
 
     wrong = table.selectExpr("name", "cast(n as int) as n", "1 as more")
-    differences = r"'total' is missing \(bigint\); 'n' is int, not bigint; 'more' is too many\. Select and cast them"
+    differences = r"total bigint is missing; n is int, not bigint; more int is too many\. Select and cast them"
     refused(differences, wrong)
     refused(r"table: the key name 'k1' is there 2 times", table.union(table.where("name = 'k1'")))
     refused(r"table: the key name None has no value", table.selectExpr("nullif(name, 'k1') as name", "n", "total"))

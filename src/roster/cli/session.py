@@ -1,9 +1,11 @@
-"""The Spark session of a command."""
+"""The Spark session of a command, and the progress of its jobs."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
+
+import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError, explained_imports, one_line
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from roster.cli.options import Target
+    from roster.spark.state import StateProgress
 
 
 @contextlib.contextmanager
@@ -35,3 +38,8 @@ def spark_session(target: Target, name: str) -> Iterator[SparkSession]:
             raise (UserError if error.field else Failure)(one_line(error)) from None
         except (Py4JError, ConnectionError):
             raise ConnectionError("Spark's JVM has ended; start the command again") from None
+
+
+def show_progress(progress: StateProgress) -> None:
+    """Print a line on standard error."""
+    click.echo(f"{progress.done} of {progress.partitions} partitions, {progress.records} changelog records", err=True)

@@ -13,7 +13,7 @@ from roster.cli.errors import UserError
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, Target, cluster_options, imported, json_option
 from roster.cli.output import print_json, print_json_line, print_table
-from roster.cli.session import spark_session
+from roster.cli.session import show_progress, spark_session
 from roster.cli.state_schedule import Period, Schedule
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.moments import last_before
@@ -21,7 +21,7 @@ from roster.state.saved.moments import last_before
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-    from roster.spark.state import Export, StateProgress
+    from roster.spark.state import Export
 
 
 @click.command(short_help="Save a group's state as Parquet files, while it runs.")
@@ -46,7 +46,7 @@ def export(group: str, to: str, every: timedelta | None, keep: int | None, as_js
     """
     if every is None and keep is not None:
         raise UserError("--keep: is for --every")
-    show = _Progress().show if every is None else None
+    show = show_progress if every is None else None
 
     def to_folder(place: str) -> Export:
         with spark_session(target, "state export") as spark:
@@ -124,7 +124,6 @@ def import_(
     with spark_session(target, "state import") as spark:
         from roster.spark.state import import_state  # noqa: PLC0415 - needs Spark
 
-        show = _Progress().show
         records = import_state(
             spark,
             target.bootstrap,
@@ -134,7 +133,7 @@ def import_(
             keyed_by=keyed_by,
             partitioner=partitioner,
             security=target.security,
-            on_progress=show,
+            on_progress=show_progress,
         )
     begin = f"the offsets of the export of {manifest.at}" if offsets is None else offsets
     click.echo(f"{records} records; group {group} goes on from {begin}")
@@ -171,7 +170,7 @@ def _seed(
             topics=topics,
             offsets=begin or offsets,
             security=target.security,
-            on_progress=_Progress().show,
+            on_progress=show_progress,
             **placed,
         )
     click.echo(f"{records} records; group {group} goes on from {offsets}")
@@ -182,20 +181,6 @@ def _offsets(text: str | None) -> str | datetime | None:
     if text is None or text in ("earliest", "latest") or text.lstrip().startswith("{"):
         return text
     return parse_time(text, "--offsets", "earliest, latest, offsets as JSON or ")
-
-
-class _Progress:
-    """A line on standard error whenever there is news."""
-
-    def __init__(self) -> None:
-        self._last: StateProgress | None = None
-
-    def show(self, progress: StateProgress) -> None:
-        if progress != self._last:
-            click.echo(
-                f"{progress.done} of {progress.partitions} partitions, {progress.records} changelog records", err=True
-            )
-        self._last = progress
 
 
 _COLUMNS = ("store", "part", "rows", "files", "bytes")
@@ -262,6 +247,6 @@ def migrate(group: str, place: str, into: str, definition: Path, via: str, targe
     with spark_session(target, "state migrate") as spark:
         from roster.spark.state import migrate_state  # noqa: PLC0415 - needs Spark
 
-        more: dict[str, Any] = {"security": target.security, "on_progress": _Progress().show}
+        more: dict[str, Any] = {"security": target.security, "on_progress": show_progress}
         records = migrate_state(spark, target.bootstrap, group, into, function, document, via, **more)
     click.echo(f"{records} records; group {into} goes on from the offsets of the export of {group}")

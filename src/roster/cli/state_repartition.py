@@ -6,8 +6,7 @@ import click
 
 from roster.cli.options import NAME, Target, cluster_options
 from roster.cli.output import print_table
-from roster.cli.session import spark_session
-from roster.cli.state_files import _Progress
+from roster.cli.session import show_progress, spark_session
 
 
 @click.command(short_help="Place a group's state anew after its input topics got more partitions.")
@@ -37,7 +36,7 @@ def repartition(
             keyed_by=keyed_by,
             partitioner=partitioner,
             security=target.security,
-            on_progress=_Progress().show,
+            on_progress=show_progress,
         )
     print_table(("topic", "before", "after"), [(topic, *counts) for topic, counts in changed.items()], "no topics")
     click.echo("nothing has changed yet" if dry_run else f"group {group} goes on from its offsets")

@@ -14,6 +14,7 @@ from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import UnknownGroupError
+from roster.client.live_group import members_of
 from roster.model.topology import CHANGELOG, REPARTITION, TopologyError, changelog_topic, own_topics
 from roster.state.cleaning import store_bytes, stores_below
 from roster.state.store import StateError
@@ -87,11 +88,7 @@ def _found(cluster: Admin, group: str, names: Sequence[str], root: Path) -> Foun
 
 
 def _require_no_members(cluster: Admin, group: str) -> None:
-    try:
-        members = cluster.describe_group(group).members
-    except UnknownGroupError:
-        return
-    if members:
+    if members := members_of(cluster, group):
         raise UserError(f"GROUP: {group} has {len(members)} members; stop the applications first")
 
 

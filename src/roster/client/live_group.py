@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roster.assignors.lag import with_offsets
 from roster.client.admin import Admin
-from roster.client.errors import GroupEmptyError, GroupTypeError, RebalanceInProgressError
-from roster.client.types import GroupDescription
+from roster.client.errors import GroupEmptyError, GroupTypeError, RebalanceInProgressError, UnknownGroupError
+from roster.client.types import GroupDescription, MemberDescription
 from roster.model import AutoOffsetReset, MemberInfo, PartitionOffsets, Problem, TopicPartition
 from roster.wire import WireError
 from roster.wire.consumer import CONSUMER, PROTOCOL_TYPE
@@ -26,6 +27,14 @@ class LiveGroup:
     description: GroupDescription
     problem: Problem
     unreadable: tuple[str, ...]
+
+
+def members_of(admin: Admin, group: str) -> Sequence[MemberDescription]:
+    """Return the members of a group, none if there is no such group. Raises ClientError."""
+    try:
+        return admin.describe_group(group).members
+    except UnknownGroupError:
+        return ()
 
 
 def live_group(

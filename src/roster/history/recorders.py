@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -36,10 +36,8 @@ def record_ends(admin: Admin, folder: HistoryFolder) -> None:
     counts = admin.list_topics()
     partitions = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
     begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-    rows = [(*tp, begins[tp], ends[tp], now * 1000) for tp in partitions]
-    columns = zip(ENDS_SCHEMA, zip(*rows, strict=True) if rows else ((),) * len(ENDS_SCHEMA), strict=True)
-    table = pa.table([pa.array(values, field.type) for field, values in columns], schema=ENDS_SCHEMA)
-    folder.put(ENDS, now - now % MINUTE_MS, table)
+    rows = [{**tp._asdict(), "begin": begins[tp], "end": ends[tp], "at": now * 1000} for tp in partitions]
+    folder.put(ENDS, now - now % MINUTE_MS, pa.Table.from_pylist(rows, ENDS_SCHEMA))
 
 
 class Poller:
@@ -104,31 +102,26 @@ class Poller:
         )
 
 
-class Regularly:
-    """Calls a function at once and then every so many seconds, in a thread, while it is entered.
+@contextlib.contextmanager
+def regularly(function: Callable[[], object], seconds: float, name: str) -> Iterator[None]:
+    """Call a function at once and then every so many seconds, in a thread, until the end of the block.
 
     A ClientError or OSError is a warning, and the next call comes as usual.
     """
+    stop = threading.Event()
 
-    def __init__(self, function: Callable[[], object], seconds: float, name: str) -> None:
-        self._function, self._seconds, self._name = function, seconds, name
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
+    def run() -> None:
+        while not stop.is_set():
             try:
-                self._function()
+                function()
             except (ClientError, OSError) as error:
-                log.warning("%s: %s", self._name, error)
-            if self._stop.wait(self._seconds):
-                return
+                log.warning("%s: %s", name, error)
+            stop.wait(seconds)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

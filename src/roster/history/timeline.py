@@ -78,6 +78,10 @@ class Owned(NamedTuple):
     from_ms: int
     until_ms: int | None = None
 
+    def is_at(self, at_ms: int) -> bool:
+        """Return True if this owner was the one by the last assignment stored before a time."""
+        return self.from_ms <= at_ms and (self.until_ms is None or at_ms < self.until_ms)
+
 
 @dataclass
 class Timeline:
@@ -86,17 +90,6 @@ class Timeline:
     rebalances: list[Rebalance] = field(default_factory=list)
     ownership: list[Owned] = field(default_factory=list)
     damaged: int = 0
-
-    def owner(self, partition: TopicPartition, at_ms: int) -> Owned | None:
-        """Return who owned a partition at a time, by the last assignment stored before; None: nobody."""
-        for each in self.ownership:
-            if (
-                each.partition == partition
-                and each.from_ms <= at_ms
-                and (each.until_ms is None or at_ms < each.until_ms)
-            ):
-                return each
-        return None
 
 
 def timeline(records: Iterable[tuple[int, bytes | None]]) -> Timeline:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from roster.metrics.positions import GroupPositions, is_beyond_the_log, lost_records
-from roster.model import GroupPosition, TopicPartition
 
 MOST_PARTITIONS = 50_000
 """Above so many partitions of all groups there are sums only: each partition has five series."""
@@ -32,28 +32,19 @@ def partition_families(groups: Mapping[str, GroupPositions]) -> Iterator[Metric]
     """Yield offsets and lag of each partition; nothing if there are too many."""
     if sum(len(each.positions) for each in groups.values()) > MOST_PARTITIONS:
         return
-    at = {(group, tp): position for group, each in groups.items() for tp, position in each.positions.items()}
-    yield _by_partition(
-        "kafka_consumergroup_group_offset", "Committed offset of a group.", at, lambda each: each.committed
-    )
-    yield _by_partition("kafka_consumergroup_group_lag", "Offsets between commit and end of log.", at, lambda e: e.lag)
-    seconds = GaugeMetricFamily(
-        "kafka_consumergroup_group_lag_seconds", "Age of the record at the committed offset.", labels=_BY_PARTITION
-    )
-    for group, each in groups.items():
-        for tp, age in each.seconds.items():
-            seconds.add_metric([group, tp.topic, str(tp.partition)], age)
-    yield seconds
-    latest = GaugeMetricFamily(
-        "kafka_partition_latest_offset", "Next offset of a partition's log.", labels=_BY_PARTITION[1:]
-    )
-    earliest = GaugeMetricFamily(
-        "kafka_partition_earliest_offset", "First offset of a partition's log.", labels=_BY_PARTITION[1:]
-    )
-    for tp, position in {tp: position for (_, tp), position in at.items()}.items():
-        latest.add_metric([tp.topic, str(tp.partition)], position.end or 0)
-        earliest.add_metric([tp.topic, str(tp.partition)], position.begin or 0)
-    yield from (latest, earliest)
+    at = {(group, *tp): position for group, each in groups.items() for tp, position in each.positions.items()}
+    logs = {tp: position for each in groups.values() for tp, position in each.positions.items()}
+    ages = {(group, *tp): age for group, each in groups.items() for tp, age in each.seconds.items()}
+    prefix = "kafka_consumergroup_group"
+    committed = {labels: each.committed for labels, each in at.items()}
+    yield gauge(f"{prefix}_offset", "Committed offset of a group.", _BY_PARTITION, committed)
+    lags = {labels: each.lag for labels, each in at.items()}
+    yield gauge(f"{prefix}_lag", "Offsets between commit and end of log.", _BY_PARTITION, lags)
+    yield gauge(f"{prefix}_lag_seconds", "Age of the record at the committed offset.", _BY_PARTITION, ages)
+    ends = {tp: each.end or 0 for tp, each in logs.items()}
+    yield gauge("kafka_partition_latest_offset", "Next offset of a partition's log.", _BY_PARTITION[1:], ends)
+    begins = {tp: each.begin or 0 for tp, each in logs.items()}
+    yield gauge("kafka_partition_earliest_offset", "First offset of a partition's log.", _BY_PARTITION[1:], begins)
 
 
 def group_families(groups: Mapping[str, GroupPositions]) -> Iterator[Metric]:
@@ -78,53 +69,33 @@ def group_families(groups: Mapping[str, GroupPositions]) -> Iterator[Metric]:
         ),
     }
     for name, (text, values, total) in totals.items():
-        family = GaugeMetricFamily(name, text, labels=["group"])
-        for group, each in groups.items():
-            if known := list(values(each)):
-                family.add_metric([group], total(known))
-        yield family
-    yield _topic_sums(groups)
+        known = {group: list(values(each)) for group, each in groups.items()}
+        yield gauge(name, text, ["group"], {(group,): total(found) for group, found in known.items() if found})
+    sums: dict[tuple[str, str], int] = defaultdict(int)
+    for group, each in groups.items():
+        for tp, at in each.positions.items():
+            if at.lag is not None:
+                sums[group, tp.topic] += at.lag
+    yield gauge("kafka_consumergroup_group_topic_sum_lag", "Lag of a group in a topic.", ["group", "topic"], sums)
 
 
 def state_families(states: Mapping[str, GroupState]) -> Iterator[Metric]:
     """Yield what each group is, and how many members it has."""
-    state = GaugeMetricFamily(
-        "kafka_consumergroup_group_state", "1 for the state that a group is in.", labels=["group", "type", "state"]
-    )
-    members = GaugeMetricFamily("kafka_consumergroup_group_members", "Members of a group.", labels=["group"])
-    for group, each in states.items():
-        state.add_metric([group, each.kind, each.state], 1)
-        if each.members is not None:
-            members.add_metric([group], each.members)
-    yield from (state, members)
+    prefix = "kafka_consumergroup_group"
+    is_in = {(group, each.kind, each.state): 1 for group, each in states.items()}
+    yield gauge(f"{prefix}_state", "1 for the state that a group is in.", ["group", "type", "state"], is_in)
+    members = {(group,): each.members for group, each in states.items()}
+    yield gauge(f"{prefix}_members", "Members of a group.", ["group"], members)
 
 
-def _topic_sums(groups: Mapping[str, GroupPositions]) -> Metric:
-    family = GaugeMetricFamily(
-        "kafka_consumergroup_group_topic_sum_lag", "Lag of a group in a topic.", labels=["group", "topic"]
-    )
-    for group, each in groups.items():
-        sums: dict[str, int] = defaultdict(int)
-        for tp, at in each.positions.items():
-            if at.lag is not None:
-                sums[tp.topic] += at.lag
-        for topic, lag in sums.items():
-            family.add_metric([group, topic], lag)
+def gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float | None]) -> GaugeMetricFamily:
+    """Return a metric. values: by a tuple of the labels; None has no series."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for of, value in values.items():
+        if value is not None:
+            family.add_metric([str(label) for label in of], value)
     return family
 
 
 def _lags(each: GroupPositions) -> list[int]:
     return [at.lag for at in each.positions.values() if at.lag is not None]
-
-
-def _by_partition(
-    name: str,
-    text: str,
-    at: Mapping[tuple[str, TopicPartition], GroupPosition],
-    value: Callable[[GroupPosition], int | None],
-) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=_BY_PARTITION)
-    for (group, tp), position in at.items():
-        if (number := value(position)) is not None:
-            family.add_metric([group, tp.topic, str(tp.partition)], number)
-    return family

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 MAX_NAME = 249
@@ -30,6 +30,14 @@ def numbers_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[in
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)
+    return topics
+
+
+def offsets_by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return {topic: {partition: offset}} as JSON has it in Spark's offsets, both ascending by number."""
+    topics: dict[str, dict[str, int]] = {}
+    for partition, offset in sorted(offsets.items()):
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = offset
     return topics
 
 

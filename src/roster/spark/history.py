@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from roster.client import Admin
 from roster.history.folder import RECORDS, HistoryFolder
-from roster.history.recorders import MINUTE_MS, Regularly, record_ends
+from roster.history.recorders import MINUTE_MS, record_ends, regularly
 from roster.history.tables import SCHEMA, HistoryRows
 from roster.records.native import OFFSETS, compiled
 from roster.security import Security
@@ -63,5 +63,5 @@ def record_history(
             ends()
             pipeline.run(available_now=True)
         else:
-            with Regularly(ends, MINUTE_MS / 1000, "roster-history-ends"):
+            with regularly(ends, MINUTE_MS / 1000, "roster-history-ends"):
                 pipeline.run()

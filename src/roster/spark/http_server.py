@@ -37,7 +37,7 @@ def serving(
     try:
         from roster.http.server import HttpServer, HttpServerError  # noqa: PLC0415 - of an extra
         from roster.metrics.page import metrics_page  # noqa: PLC0415
-        from roster.spark.metrics import PipelineMetrics, metrics_admin, position_reader  # noqa: PLC0415
+        from roster.spark.metrics import PipelineMetrics, position_reader  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise missing_error("an HTTP server", "http", [error.name or "starlette"]) from error
     field, advertised = "http" if options.http is not None else "State.application_server", options.state
@@ -49,8 +49,8 @@ def serving(
         )
     names = [] if advertised.application_server is None else [parse_address(advertised.application_server).host]
     with contextlib.ExitStack() as opened:
-        admin = opened.enter_context(metrics_admin(options))
-        metrics = PipelineMetrics(options, served, status, position_reader(admin, options))
+        reader = opened.enter_context(position_reader(options))
+        metrics = PipelineMetrics(options, served, status, reader)
         all_pages = [*pages(served, threading.current_thread(), status), metrics_page(metrics.registry)]
         try:
             server = HttpServer(address, all_pages, options.access, names)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from roster.client import Admin, ClientError, Ownership
-from roster.metrics.lag import partition_families
+from roster.metrics.lag import gauge, partition_families
 from roster.metrics.positions import GroupPositions, PositionReader
 from roster.metrics.record_times import RecordTimes
 from roster.spark.batch import Progress
@@ -99,28 +100,19 @@ class PipelineMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield what is looked up when it is scraped: lag, and what the member and the stores are like now."""
         yield from partition_families(self._looked_up())
-        status = GaugeMetricFamily(
-            "roster_pipeline_status", "1 for what the pipeline does.", labels=[*_GROUP, "status"]
-        )
-        status.add_metric([self._group, self._status()], 1)
-        yield status
-        owned = self._owned
-        for name, text, value in (
-            ("roster_member_generation", "Generation of the group; -1 outside of it.", owned.generation),
-            ("roster_member_assigned_partitions", "Partitions that the member owns.", len(owned.partitions)),
-        ):
-            family = GaugeMetricFamily(name, text, labels=_GROUP)
-            family.add_metric([self._group], value)
-            yield family
-        gaps = GaugeMetricFamily(
+        group, owned = self._group, self._owned
+        status = {(group, self._status()): 1}
+        yield gauge("roster_pipeline_status", "1 for what the pipeline does.", [*_GROUP, "status"], status)
+        generation = {(group,): owned.generation}
+        yield gauge("roster_member_generation", "Generation of the group; -1 outside of it.", _GROUP, generation)
+        owns = {(group,): len(owned.partitions)}
+        yield gauge("roster_member_assigned_partitions", "Partitions that the member owns.", _GROUP, owns)
+        yield gauge(
             "roster_state_changelog_gap",
             "Changelog offsets that a copy of a store lacks: standby copies, and own ones that are restored.",
-            labels=[*_GROUP, "store", "task"],
+            [*_GROUP, "store", "task"],
+            {(group, each.name, task): gap for each in self._served for task, gap in each.view.behind.items()},
         )
-        for each in self._served:
-            for task, gap in each.view.behind.items():
-                gaps.add_metric([self._group, each.name, task], gap)
-        yield gaps
 
     def _looked_up(self) -> dict[str, GroupPositions]:
         """Return the positions of owned partitions; the last ones if no broker answers."""
@@ -143,18 +135,10 @@ class PipelineMetrics(Collector):
             }
 
 
-def position_reader(admin: Admin, options: Options) -> PositionReader:
-    """Return a reader of the group's positions over a connection of its own."""
-    client_id = options.settings.client_id or "roster"
-    return PositionReader(admin, RecordTimes(options.bootstrap, f"{client_id}-metrics", options.security))
-
-
-def metrics_admin(options: Options) -> Admin:
-    """Return the connection of the metrics; it connects when it is first used."""
-    client_id = options.settings.client_id or "roster"
-    return Admin(
-        options.bootstrap,
-        client_id=f"{client_id}-metrics",
-        request_timeout_ms=_REQUEST_TIMEOUT_MS,
-        security=options.security,
-    )
+@contextlib.contextmanager
+def position_reader(options: Options) -> Iterator[PositionReader]:
+    """Open a reader of the group's positions; it connects when it is first used."""
+    servers, security = options.bootstrap, options.security
+    client_id = f"{options.settings.client_id or 'roster'}-metrics"
+    with Admin(servers, client_id=client_id, request_timeout_ms=_REQUEST_TIMEOUT_MS, security=security) as admin:
+        yield PositionReader(admin, RecordTimes(servers, client_id, security))

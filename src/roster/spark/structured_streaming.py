@@ -16,9 +16,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
-from roster.client import Admin, ClientError, ClosedError, OffsetAndMetadata, UnknownGroupError
+from roster.client import Admin, ClientError, ClosedError, OffsetAndMetadata
+from roster.client.live_group import members_of
 from roster.model import OffsetSpec, TopicPartition
 from roster.model.options import shown
+from roster.model.topics import offsets_by_topic
 from roster.security import Security
 from roster.spark.errors import PipelineError, reason_of
 from roster.spark.jobs.spark_jobs import check_session
@@ -258,15 +260,8 @@ def starting_offsets(
             field="group",
             fix="Correct the name (`roster groups list`), or start with 'earliest' or 'latest'",
         )
-    return json.dumps(
-        {
-            topic: {
-                str(number): committed.get(TopicPartition(topic, number), int(OffsetSpec.EARLIEST))
-                for number in range(counts[topic])
-            }
-            for topic in sorted(wanted)
-        }
-    )
+    partitions = [TopicPartition(topic, number) for topic in wanted for number in range(counts[topic])]
+    return json.dumps(offsets_by_topic({p: committed.get(p, int(OffsetSpec.EARLIEST)) for p in partitions}))
 
 
 def offsets_of(query: StreamingQuery) -> dict[TopicPartition, int] | None:
@@ -323,13 +318,12 @@ def _admin(bootstrap: str | Sequence[str], group: str, security: Security | Mapp
 
 def _check_empty(admin: Admin, group: str) -> None:
     """Raise PipelineError if the group has members: their offsets are theirs."""
-    with contextlib.suppress(UnknownGroupError):
-        if members := admin.describe_group(group).members:
-            raise PipelineError(
-                f"{group!r} has {len(members)} members, which commit offsets of their own",
-                field="group",
-                fix="Name a group that only this query uses",
-            )
+    if members := members_of(admin, group):
+        raise PipelineError(
+            f"{group!r} has {len(members)} members, which commit offsets of their own",
+            field="group",
+            fix="Name a group that only this query uses",
+        )
 
 
 def _shown(query: StreamingQuery) -> str:

@@ -14,7 +14,8 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, POSITIVE, Target, cluster_options
 from roster.cli.output import print_table
-from roster.client import GroupNotEmptyError, UnknownGroupError
+from roster.client import GroupNotEmptyError
+from roster.client.live_group import members_of
 from roster.client.switch_requests import ask_for_switch, forget_switch, switch_asked
 from roster.model.switch import Request, Results, Seen, Standing
 from roster.model.topology import CHANGELOG, REPARTITION, own_topics
@@ -88,11 +89,7 @@ def _checked(cluster: Admin, old: str, new: str) -> dict[TopicPartition, Stand]:
     if old == new:
         raise UserError(f"NEW: {new} is OLD, too; name two groups")
     for name, group in (("OLD", old), ("NEW", new)):
-        try:
-            is_running = bool(cluster.describe_group(group).members)
-        except UnknownGroupError:
-            is_running = False
-        if not is_running:
+        if not members_of(cluster, group):
             raise UserError(f"{name}: {group} is not running; start its application first")
     _check_state(cluster, old, new)
     stands = _stands(cluster, old, new)
@@ -184,7 +181,7 @@ def _wait_for(cluster: Admin, request: Request, until: float) -> list[TopicParti
 
 def _give_up_for(cluster: Admin, request: Request) -> None:
     """Give a switch up for the group that was to take over, if it has no application that could."""
-    if cluster.describe_group(request.target).members:
+    if members_of(cluster, request.target):
         return
     found = cluster.group_offsets(request.target)
     waiting = {

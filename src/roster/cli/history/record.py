@@ -72,7 +72,7 @@ def _refusal(cluster: Admin, target: Target) -> str:
 
 def _poll(to: str, target: Target, *, once: bool) -> None:
     from roster.history.folder import HistoryFolder  # noqa: PLC0415 - needs an extra
-    from roster.history.recorders import MINUTE_MS, Poller, Regularly, record_ends  # noqa: PLC0415
+    from roster.history.recorders import MINUTE_MS, Poller, record_ends, regularly  # noqa: PLC0415
 
     folder = HistoryFolder(to)
     with admin(target) as cluster, contextlib.ExitStack() as stack:
@@ -82,6 +82,6 @@ def _poll(to: str, target: Target, *, once: bool) -> None:
             poller.poll()
             return
         end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
-        stack.enter_context(Regularly(lambda: record_ends(cluster, folder), MINUTE_MS / 1000, "ends"))
-        stack.enter_context(Regularly(poller.poll, _POLL_SECONDS, "poll"))
+        stack.enter_context(regularly(lambda: record_ends(cluster, folder), MINUTE_MS / 1000, "ends"))
+        stack.enter_context(regularly(poller.poll, _POLL_SECONDS, "poll"))
         Event().wait()

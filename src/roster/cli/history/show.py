@@ -108,11 +108,8 @@ def _partition(text: str) -> TopicPartition:
 
 
 def _show_owners(found: Timeline, wanted: TopicPartition, moment: int | None, *, as_json: bool) -> None:
-    owners = [each for each in found.ownership if each.partition == wanted]
-    if moment is not None:
-        owners = [
-            each for each in owners if each.from_ms <= moment and (each.until_ms is None or moment < each.until_ms)
-        ]
+    of_partition = [each for each in found.ownership if each.partition == wanted]
+    owners = [each for each in of_partition if moment is None or each.is_at(moment)]
     if as_json:
         print_json([_owner_document(each) for each in owners])
         return

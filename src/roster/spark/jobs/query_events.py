@@ -13,14 +13,14 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from roster.model import TopicPartition
+from roster.model.topics import offsets_by_topic
 from roster.spark.batch import Progress
 
 log = logging.getLogger(__name__)
@@ -151,9 +151,9 @@ def as_spark(progress: Progress, ids: Mapping[str, str], sink: str, before: int 
     ends = {partition: span.end for partition, span in progress.ranges.items()}
     source = {
         "description": f"Roster[{','.join(sorted({p.topic for p in progress.ranges}))}]",
-        "startOffset": _offsets((p, span.start) for p, span in progress.ranges.items()),
-        "endOffset": _offsets(ends.items()),
-        "latestOffset": _offsets((p, end + progress.lag.get(p, 0)) for p, end in ends.items()),
+        "startOffset": json.dumps(offsets_by_topic({p: span.start for p, span in progress.ranges.items()})),
+        "endOffset": json.dumps(offsets_by_topic(ends)),
+        "latestOffset": json.dumps(offsets_by_topic({p: end + progress.lag.get(p, 0) for p, end in ends.items()})),
         "numInputRows": progress.rows,
         **rates,
         "metrics": {
@@ -198,14 +198,6 @@ def _write(totals: Mapping[str, Any], count: dict[str, int]) -> None:
         elif count[name]:
             total.add(count[name])
             count[name] = 0
-
-
-def _offsets(by_partition: Iterable[tuple[TopicPartition, int]]) -> str:
-    """Format offsets as Spark's Kafka source does."""
-    found: dict[str, dict[str, int]] = {}
-    for partition, offset in sorted(by_partition):
-        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
-    return json.dumps(found)
 
 
 def _utc(ms: float) -> str:

@@ -16,6 +16,7 @@ from roster._errors import one_line
 from roster._extras import missing_error
 from roster._json import loads
 from roster.model import TopicPartition
+from roster.model.topics import offsets_by_topic
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
 from roster.spark.sinks.table import KEYS, LONGEST_ERROR, CommitLostError, TableSink, WrittenFiles
@@ -336,10 +337,7 @@ def _positions(table: Table, group: str) -> dict[TopicPartition, int]:
 
 
 def _encoded(positions: Mapping[TopicPartition, int]) -> str:
-    nested: dict[str, dict[str, int]] = {}
-    for partition, at in sorted(positions.items()):
-        nested.setdefault(partition.topic, {})[str(partition.partition)] = at
-    return json.dumps(nested, separators=(",", ":"))
+    return json.dumps(offsets_by_topic(positions), separators=(",", ":"))
 
 
 def _parsed(location: str) -> tuple[str, str, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from roster.client import Admin, TaskMember, UnknownGroupError, UnknownTopicError
+from roster.client import Admin, TaskMember, UnknownTopicError
+from roster.client.live_group import members_of
 from roster.model import Address, TopicPartition, parse_address
 from roster.model.tasks import TaskId
 from roster.spark.batch import Batch
@@ -112,10 +113,7 @@ class Stores:
         """
         if self._check is None or not self._check.is_first:
             return 0
-        try:
-            members = len(self.admin.describe_group(self.options.group).members)
-        except UnknownGroupError:
-            return 0
+        members = len(members_of(self.admin, self.options.group))
         if members:
             self._check.check()
         return members if self._check.is_first else 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from roster._json import loads
 from roster.model import TopicPartition
+from roster.model.topics import offsets_by_topic
 from roster.state.definition import Definition, Noted
 from roster.state.event_time import read_time
 from roster.state.saved.folder import Folder, FolderError, Written
@@ -81,7 +82,7 @@ class Manifest:
             "group": self.group,
             "cluster": self.cluster,
             "exported_at": self.at,
-            "offsets": _by_topic(self.offsets),
+            "offsets": offsets_by_topic(self.offsets),
             "stores": {name: _store(each) for name, each in self.stores.items()},
             "repartition": {
                 topic: {"partitions": count, "partitioner": "murmur2", "files": [each._asdict() for each in files]}
@@ -122,13 +123,6 @@ class Manifest:
             return cls.decode(folder.read(MANIFEST))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise FolderError(f"{folder.shown}: {MANIFEST} cannot be read ({error})") from None
-
-
-def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for partition, offset in sorted(offsets.items()):
-        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
-    return found
 
 
 def _store(store: SavedStore) -> dict[str, Any]:

@@ -13,13 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from roster.client import Admin
 from roster.model import TopicPartition
 from roster.model.topology import CHANGELOG, REPARTITION, own_topics
-from roster.records.native import compiled
 from roster.security import Security
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
-from roster.spark.options import check_security, parse_bootstrap
 from roster.spark.state.saved.cut import Cut, Logs, take_cut
-from roster.spark.state.saved.job import StateProgress, run_job
+from roster.spark.state.saved.job import StateProgress, reader_config, run_job
 from roster.spark.state.tasks.export import ExportedLog, ExportTask, LogSpan
 from roster.spark.tasks.reader import ReaderConfig
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError
@@ -83,9 +81,13 @@ class Export:
         else:
             what = "it has no rows" if not files else f"{part!r} is not possible"
             raise PipelineError(what, field="part", fix=f"Use {', '.join(names)}" if names else None)
+        return self.rows(spark, files[found])
+
+    def rows(self, spark: SparkSession, files: Iterable[Written]) -> DataFrame:
+        """Return the rows of a part's files."""
         # Tasks may have written a variable with fields that others have not yet.
         reader = spark.read.option("mergeSchema", "true")
-        return reader.parquet(*(f"{self.folder.uri}/{file.path}" for file in files[found]))
+        return reader.parquet(*(f"{self.folder.uri}/{file.path}" for file in files))
 
 
 def export(
@@ -108,7 +110,7 @@ def export(
         group: the group.
         to: an empty folder: a path that driver and executors share, or a URI of a file system that pyarrow knows.
         security: as for `Pipeline`.
-        on_progress: called about once a second.
+        on_progress: called with news, at most once a second.
 
     Raises:
         PipelineError: the group has no state, the folder is not empty, or no moment is found at which no transaction
@@ -121,14 +123,7 @@ def export(
         if folder.names():
             fix = "Name an empty folder, or one that does not exist"
             raise PipelineError(f"{folder.shown} is not empty", field="to", fix=fix)
-        config = ReaderConfig(
-            bootstrap=parse_bootstrap(bootstrap),
-            group=group,
-            isolation_level="read_committed",
-            client_id=f"{group}-export",
-            security=check_security(security),
-            compiled=compiled(),
-        )
+        config = reader_config(bootstrap, group, f"{group}-export", security)
         return _Exporter(spark, config, folder, on_progress).run()
     except FolderError as error:
         raise PipelineError(str(error), field="to") from None

@@ -21,9 +21,9 @@ from roster.client import (
     ClientError,
     OffsetAndMetadata,
     TransactionalProducer,
-    UnknownGroupError,
     UnknownTopicError,
 )
+from roster.client.live_group import members_of
 from roster.model import TopicPartition, parse_addresses
 from roster.model.topology import (
     CHANGELOG_SETTINGS,
@@ -39,10 +39,10 @@ from roster.records.produce_decisions import ProducerIdentity
 from roster.security import Security
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
-from roster.spark.options import check_security, parse_bootstrap
+from roster.spark.options import as_columns
 from roster.spark.pipeline_options import StartingOffsets
 from roster.spark.state.saved.export import Export
-from roster.spark.state.saved.job import StateProgress, run_job
+from roster.spark.state.saved.job import StateProgress, reader_config, run_job
 from roster.spark.state.saved.moving import (
     KeyedBy,
     check_unread,
@@ -96,7 +96,7 @@ def import_state(
             form, as in `"n:int64"`; needed if the keys do not prove how they were placed.
         partitioner: `murmur2`, or `crc32` of librdkafka; needed as `keyed_by`.
         security: as for `Pipeline`.
-        on_progress: called about once a second.
+        on_progress: called with news, at most once a second.
 
     Raises:
         PipelineError: there is no whole export in the folder, the group is not new, the input topics do not have
@@ -107,14 +107,8 @@ def import_state(
     """
     try:
         export = Export.open(folder)
-        config = ReaderConfig(
-            bootstrap=parse_bootstrap(bootstrap),
-            group=group,
-            isolation_level="read_committed",
-            client_id=f"{group}-import",
-            security=check_security(security),
-        )
-        keyed = KeyedBy((keyed_by,) if isinstance(keyed_by, str) else tuple(keyed_by), partitioner)
+        config = reader_config(bootstrap, group, f"{group}-import", security)
+        keyed = KeyedBy(as_columns(keyed_by), partitioner)
         return Importer(spark, config, export, offsets, keyed, on_progress).run()
     except FolderError as error:
         raise PipelineError(str(error), field="folder") from None
@@ -211,13 +205,12 @@ class Importer:
 
     def _check_new(self, admin: Admin) -> None:
         """Raise PipelineError if the group has members or offsets."""
-        with contextlib.suppress(UnknownGroupError):
-            if members := admin.describe_group(self._group).members:
-                raise PipelineError(
-                    f"{self._group!r} has {len(members)} members, and an import makes a new group",
-                    field="group",
-                    fix="Stop the applications, or name another group",
-                )
+        if members := members_of(admin, self._group):
+            raise PipelineError(
+                f"{self._group!r} has {len(members)} members, and an import makes a new group",
+                field="group",
+                fix="Stop the applications, or name another group",
+            )
         if offsets := admin.group_offsets(self._group, stable=False):
             raise PipelineError(
                 f"{self._group!r} has an offset of {min(offsets)}, and an import makes a new group",
@@ -266,9 +259,8 @@ class Importer:
         begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
         splits = [Split(*at, begins[at], ends[at]) for at in partitions if ends[at] > begins[at]]
         try:
-            found = (
-                next((each for each in read_splits(self._config, splits) if each.num_rows), None) if splits else None
-            )
+            batches = read_splits(self._config, splits) if splits else ()
+            found = next((each for each in batches if each.num_rows), None)
         except ReadError as error:
             raise PipelineError(str(error), field="group") from None
         if found is not None:

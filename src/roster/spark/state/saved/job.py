@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from py4j.protocol import Py4JError
@@ -11,11 +11,29 @@ from pyspark import Accumulator, InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from roster.records.native import compiled
+from roster.security import Security
 from roster.spark.errors import PipelineError, reason_of
+from roster.spark.options import check_security, parse_bootstrap
 from roster.spark.tasks.accumulators import ByTask
+from roster.spark.tasks.reader import ReaderConfig
 
 T = TypeVar("T")
 _LOOK = 1.0
+
+
+def reader_config(
+    bootstrap: str | Sequence[str], group: str, client_id: str, security: Security | Mapping[str, object] | None
+) -> ReaderConfig:
+    """Return what tasks need to read the group's own topics. Raises PipelineError for a wrong argument."""
+    return ReaderConfig(
+        bootstrap=parse_bootstrap(bootstrap),
+        group=group,
+        isolation_level="read_committed",
+        client_id=client_id,
+        security=check_security(security),
+        compiled=compiled(),
+    )
 
 
 class StateProgress(NamedTuple):
@@ -62,10 +80,14 @@ def run_job(
 
     thread = InheritableThread(target=job)
     thread.start()
+    told: StateProgress | None = None
     try:
         while thread.is_alive():
             thread.join(_LOOK)
-            _report(on_progress, done.value, count)
+            progress = StateProgress(len(done.value), count, sum(done.value.values()))
+            if on_progress is not None and progress != told:
+                on_progress(progress)
+                told = progress
     except BaseException:
         context.cancelJobsWithTag(tag)
         thread.join()
@@ -76,8 +98,3 @@ def run_job(
             raise PipelineError(f"{what} failed: {reason_of(error)}") from None
         raise error
     return result[0]
-
-
-def _report(on_progress: Callable[[StateProgress], None] | None, done: Mapping[object, int], partitions: int) -> None:
-    if on_progress is not None:
-        on_progress(StateProgress(len(done), partitions, sum(done.values())))

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from roster.security import Security
 from roster.spark.errors import PipelineError, reason_of
+from roster.spark.state.saved.columns import column_differences, column_types
 from roster.spark.state.saved.export import STORES, Export, export
 from roster.spark.state.saved.importing import import_state
 from roster.spark.state.saved.job import StateProgress
@@ -31,6 +32,7 @@ Migration = Callable[[DataFrame, str, str], DataFrame]
 
 PARTITION, POSITION = "partition", "position"
 """Columns of the changelog partition that a row is in, and of the order of a list's elements."""
+_OWN = {PARTITION: "int", POSITION: "bigint"}
 _LIST = VALUE_OF["list"]
 
 
@@ -61,7 +63,7 @@ def migrate_state(
         definition: of the new release, as `Pipeline.describe_state` returns it. Its stores have the earlier names.
         via: an empty folder, as for `export`; the export stays in `export`, what became of it in `migrated`.
         security: as for `Pipeline`.
-        on_progress: called about once a second, by the export and by the import.
+        on_progress: called with news, at most once a second, by the export and by the import.
 
     Raises:
         PipelineError: as of `export` and `import_state`; or the rows do not fit the definition.
@@ -128,30 +130,19 @@ def _store(
 
 
 def _rows(spark: SparkSession, found: Export, files: Sequence[Written], own: Sequence[str]) -> DataFrame:
-    reader = spark.read.option("mergeSchema", "true")
-    rows = reader.parquet(*(f"{found.folder.uri}/{file.path}" for file in files))
     number = functions.regexp_extract(functions.col("_metadata.file_name"), r"(\d+)\.parquet$", 1).cast("int")
     more = {PARTITION: number, POSITION: functions.col("_metadata.row_index")}
-    return rows.withColumns({name: more[name] for name in own})
+    return found.rows(spark, files).withColumns({name: more[name] for name in own})
 
 
 def _check_columns(where: str, rows: DataFrame, schema: pa.Schema, own: Sequence[str]) -> None:
     """Raise PipelineError with all differences between the columns of rows and those of a part."""
     if not isinstance(rows, DataFrame):
         raise PipelineError(f"{where}: it returned {type(rows).__name__}", field="function", fix="Return a DataFrame")
-    fields = {field.name: field.dataType.simpleString() for field in from_arrow_schema(schema)}
-    fields |= {name: {PARTITION: "int", POSITION: "bigint"}[name] for name in own}
-    given = {field.name: field.dataType.simpleString() for field in rows.schema}
-    differ = [f"{name} {fields[name]} is missing" for name in fields if name not in given]
-    differ += [f"{name} {given[name]} is none of them" for name in given if name not in fields]
-    differ += [
-        f"{name} is {given[name]}, not {fields[name]}"
-        for name in fields
-        if given.get(name, fields[name]) != fields[name]
-    ]
-    if differ:
+    fields = column_types(from_arrow_schema(schema)) | {name: _OWN[name] for name in own}
+    if differ := column_differences(column_types(rows.schema), fields):
         fix = f"Return {', '.join(f'{name} {kind}' for name, kind in fields.items())}"
-        raise PipelineError(f"{where}: {'; '.join(differ)}", field="function", fix=fix)
+        raise PipelineError(f"{where}: {differ}", field="function", fix=fix)
 
 
 class _WritePart(NamedTuple):

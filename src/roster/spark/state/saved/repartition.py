@@ -17,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
-from roster.client import Admin, OffsetAndMetadata, UnknownGroupError
+from roster.client import Admin, OffsetAndMetadata
+from roster.client.live_group import members_of
 from roster.model import TopicPartition
 from roster.model.repartition_note import repartition_folder, repartition_note
 from roster.model.switch import Standing
 from roster.security import Security
 from roster.spark.errors import PipelineError
-from roster.spark.options import check_security, parse_bootstrap
+from roster.spark.options import as_columns
 from roster.spark.state.saved.export import Export, export
 from roster.spark.state.saved.importing import Importer
-from roster.spark.state.saved.job import StateProgress
+from roster.spark.state.saved.job import StateProgress, reader_config
 from roster.spark.state.saved.moving import KeyedBy
-from roster.spark.tasks.reader import ReaderConfig
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import MANIFEST
 
@@ -60,7 +60,7 @@ def repartition_state(
         keyed_by: as for `import_state`.
         partitioner: as for `import_state`.
         security: as for `Pipeline`.
-        on_progress: called about once a second.
+        on_progress: called with news, at most once a second.
 
     Returns:
         The changelogs and repartition topics, with the numbers of partitions before and after.
@@ -71,11 +71,10 @@ def repartition_state(
         ClientError: the cluster does not answer.
 
     """
-    servers, checked = parse_bootstrap(bootstrap), check_security(security)
     # Workers keep topics' partition numbers for minutes, for each client: this one must see the new ones.
-    client = f"{group}-repartition-{uuid.uuid4().hex[:8]}"
+    config = reader_config(bootstrap, group, f"{group}-repartition-{uuid.uuid4().hex[:8]}", security)
     try:
-        with Admin(servers, client_id=client, security=checked) as admin:
+        with Admin(config.bootstrap, client_id=config.client_id, security=config.security) as admin:
             _check_stopped(admin, group)
         if MANIFEST in Folder(folder).names():
             found = Export.open(folder)
@@ -83,11 +82,9 @@ def repartition_state(
             found = export(spark, bootstrap, group, folder, security=security, on_progress=on_progress)
         if found.manifest.group != group:
             raise PipelineError(f"{folder} has an export of {found.manifest.group!r}", field="folder", fix=_OTHER)
-        config = ReaderConfig(servers, group, isolation_level="read_committed", client_id=client, security=checked)
-        keyed = KeyedBy((keyed_by,) if isinstance(keyed_by, str) else tuple(keyed_by), partitioner)
-        repartition = _Repartition(spark, config, found, None, keyed, on_progress)
+        repartition = _Repartition(spark, config, found, None, KeyedBy(as_columns(keyed_by), partitioner), on_progress)
         repartition.dry_run = dry_run
-        with Admin(servers, client_id=client, security=checked) as admin:
+        with Admin(config.bootstrap, client_id=config.client_id, security=config.security) as admin:
             repartition.check_export(admin)
         with contextlib.suppress(_DryRunEndedError):
             repartition.run()
@@ -114,7 +111,7 @@ class _Repartition(Importer):
     def check_export(self, admin: Admin) -> None:
         """Raise PipelineError unless the export is the group's present state, or the work with it has begun."""
         committed = admin.group_offsets(self._group)
-        begun = next(filter(None, (repartition_folder(at.metadata) for at in committed.values())), None)
+        begun = _begun_with(committed)
         if begun == self._folder.shown:
             return
         if begun is not None:
@@ -138,7 +135,7 @@ class _Repartition(Importer):
     def _make_topics(self, admin: Admin) -> list[TopicPartition]:
         """Note in the group's offsets what begins, then make its topics anew."""
         committed = admin.group_offsets(self._group)
-        begun = next(filter(None, (repartition_folder(at.metadata) for at in committed.values())), None)
+        begun = _begun_with(committed)
         if begun is None:
             self._check_grown(admin)
             self.check_export(admin)
@@ -167,8 +164,12 @@ class _Repartition(Importer):
 
 def _check_stopped(admin: Admin, group: str) -> None:
     """Raise PipelineError if the group has members."""
-    with contextlib.suppress(UnknownGroupError):
-        if members := admin.describe_group(group).members:
-            raise PipelineError(
-                f"{group!r} has {len(members)} members", field="group", fix="Stop all applications of the group"
-            )
+    if members := members_of(admin, group):
+        raise PipelineError(
+            f"{group!r} has {len(members)} members", field="group", fix="Stop all applications of the group"
+        )
+
+
+def _begun_with(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> str | None:
+    """Return the folder with which the work has begun, None before."""
+    return next(filter(None, (repartition_folder(at.metadata) for at in committed.values())), None)

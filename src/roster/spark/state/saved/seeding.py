@@ -16,17 +16,17 @@ from roster.model import TopicPartition
 from roster.model.topology import TopologyError, changelog_topic
 from roster.security import Security
 from roster.spark.errors import PipelineError, reason_of
-from roster.spark.options import as_columns, check_security, parse_bootstrap, parse_topics
+from roster.spark.options import as_columns, parse_topics
 from roster.spark.pipeline_options import StartingOffsets
+from roster.spark.state.saved.columns import column_differences, column_types
 from roster.spark.state.saved.export import Export
 from roster.spark.state.saved.importing import Importer, Plan
-from roster.spark.state.saved.job import StateProgress
+from roster.spark.state.saved.job import StateProgress, reader_config
 from roster.spark.state.saved.moving import KeyedBy
 from roster.spark.state.tasks.importing import LogFiles
 from roster.spark.state.tasks.moving import placing_keys
 from roster.spark.state.tasks.placement import Placement, PlacementError, placements
 from roster.spark.state.tasks.seeding import SeedTask
-from roster.spark.tasks.reader import ReaderConfig
 from roster.state.definition import DAMAGED, STATE_KEY, Definition, Noted
 from roster.state.saved.folder import Folder
 from roster.state.saved.manifest import Manifest, SavedStore
@@ -66,20 +66,14 @@ def seed_state(
             `"n:int64"`; may be left out for a single column of text or bytes.
         partitioner: `murmur2`, as of Kafka's default partitioner, or `crc32`, as of librdkafka's.
         security: as for `Pipeline`.
-        on_progress: called about once a second.
+        on_progress: called with news, at most once a second.
 
     Raises:
         PipelineError: the table does not have these columns, a key is null or there twice, or the group is not new.
         ClientError: the cluster does not answer.
 
     """
-    config = ReaderConfig(
-        bootstrap=parse_bootstrap(bootstrap),
-        group=group,
-        isolation_level="read_committed",
-        client_id=f"{group}-import",
-        security=check_security(security),
-    )
+    config = reader_config(bootstrap, group, f"{group}-import", security)
     stores, inputs = _stores(definition), parse_topics(topics)
     if isinstance(inputs, re.Pattern):
         raise PipelineError("a pattern names no partitions", field="topics", fix="Name the topics")
@@ -159,20 +153,9 @@ def _columns(name: str, definition: Definition, topics: Iterable[str]) -> tuple[
 
 def _check_columns(name: str, columns: pa.Schema, table: DataFrame) -> None:
     """Raise PipelineError that lists all differences between a table's columns and those of the store."""
-    wanted = {each.name: each.dataType for each in from_arrow_schema(columns).fields}
-    there = {each.name: each.dataType for each in table.schema.fields}
-    problems = [
-        f"{column!r} is missing ({kind.simpleString()})" for column, kind in wanted.items() if column not in there
-    ]
-    problems += [
-        f"{column!r} is {there[column].simpleString()}, not {kind.simpleString()}"
-        for column, kind in wanted.items()
-        if column in there and there[column] != kind
-    ]
-    problems += [f"{column!r} is too many" for column in there if column not in wanted]
-    if problems:
+    if differ := column_differences(column_types(table.schema), column_types(from_arrow_schema(columns))):
         raise PipelineError(
-            f"its columns are not those of {name!r}: {'; '.join(problems)}", field="table", fix="Select and cast them"
+            f"its columns are not those of {name!r}: {differ}", field="table", fix="Select and cast them"
         )
 
 

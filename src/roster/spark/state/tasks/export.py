@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -114,34 +115,17 @@ class ExportTask:
             problem = f"{UNSAID}, or the broker has compacted its changelog meanwhile"
             return ExportedLog(span, problem=problem, is_lost=True)
         files, columns = {}, {}
-        tables = entries.tables()
-        following = next(tables, None)
-        while following is not None:
-            part, first = following
-            rest = _Run(part, first, tables)
-            files[part] = self._folder.write_table(f"{span.folder}/{part}/{span.name}.parquet", rest, first.schema)
+        for part, run in groupby(entries.tables(), key=itemgetter(0)):
+            tables = (table for _, table in run)
+            first = next(tables)
+            whole = chain([first], tables)
+            files[part] = self._folder.write_table(f"{span.folder}/{part}/{span.name}.parquet", whole, first.schema)
             columns[part] = {each.name: str(each.type) for each in first.schema}
-            following = rest.following
         return ExportedLog(span, records, entries.marks, files, columns)
 
     def _read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:
         if not span.split.is_empty:
             yield from read_splits(self._config, [span.split])
-
-
-class _Run:
-    """The tables of one part, which follow each other; `following` is the first of another part."""
-
-    def __init__(self, part: str, first: pa.Table, tables: Iterator[tuple[str, pa.Table]]) -> None:
-        self._part, self._first, self._tables = part, first, tables
-        self.following: tuple[str, pa.Table] | None = None
-
-    def __iter__(self) -> Iterator[pa.Table]:
-        yield self._first
-        with suppress(StopIteration):
-            while (found := next(self._tables))[0] == self._part:
-                yield found[1]
-            self.following = found
 
 
 _LARGE = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
