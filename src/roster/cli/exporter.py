@@ -26,35 +26,27 @@ from roster.model import Address, AddressError, parse_address
 from roster.security import SettingError
 
 
-class _Pattern(click.ParamType[re.Pattern[str]]):
-    name = "regex"
-
-    def convert(
-        self, value: str | re.Pattern[str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> re.Pattern[str]:
-        try:
-            return re.compile(value)
-        except re.error as error:
-            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
+def _pattern(_context: click.Context, _parameter: click.Parameter, value: str) -> re.Pattern[str]:
+    try:
+        return re.compile(value)
+    except re.error as error:
+        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from None
 
 
-class _Listen(click.ParamType[Address]):
-    name = "host:port"
-
-    def convert(self, value: str | Address, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        try:
-            return value if isinstance(value, Address) else parse_address(value, listening=True)
-        except AddressError as error:
-            self.fail(str(error), param, ctx)
+def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> Address:
+    try:
+        return parse_address(value, listening=True)
+    except AddressError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(short_help="Serve lag of consumer groups to Prometheus.")
 @click.option(
-    "--groups", "pattern", type=_Pattern(), metavar="REGEX", default=".*", help="Groups whose whole name fits."
+    "--groups", "pattern", callback=_pattern, metavar="REGEX", default=".*", help="Groups whose whole name fits."
 )
 @click.option(
     "--listen",
-    type=_Listen(),
+    callback=_address,
     metavar="HOST:PORT",
     default="127.0.0.1:9308",
     show_default=True,
