@@ -214,21 +214,30 @@ def test_the_page_and_the_command_do_what_they_say(
     pipeline.map_arrow(sales, "shop string, price long")
     pipeline.aggregate("shop", {"orders": "count(*)", "revenue": "sum(price)"}, store="totals")
     pipeline.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
-    first, third, second = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exported, imported, described, seeded, read = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     places = {'"127.0.0.1:9092"': repr(topics.bootstrap), '"totals",': f"{group!r},", "/backup": str(tmp_path)}
 
     def on_this_machine(code: str) -> str:
         return functools.reduce(lambda text, place: text.replace(*place), places.items(), code)
 
-    namespace: dict[str, Any] = {"spark": spark}
-    before, _, rest = first.partition("found.dataframe")
+    monkeypatch.chdir(tmp_path)
+    names = {"pipeline": pipeline, "json": json, "datetime": datetime, "UTC": UTC}
+    namespace: dict[str, Any] = {"spark": spark, **names}
+    before, _, rest = exported.partition("found.dataframe")
     exec(on_this_machine(before) + "found.dataframe" + rest.replace("/backup", str(tmp_path)), namespace)
     assert set(namespace["found"].manifest.offsets.values()) == set(topics.committed(group).values())
-    exec(second.replace("duckdb.sql", "found = duckdb.sql").replace("/backup", str(tmp_path)), namespace)
+    exec(read.replace("duckdb.sql", "found = duckdb.sql").replace("/backup", str(tmp_path)), namespace)
     exec(
-        on_this_machine(third.replace('"totals-next"', f"'{group}-next'")).replace("/backup", str(tmp_path)), namespace
+        on_this_machine(imported.replace('"totals-next"', f"'{group}-next'")).replace("/backup", str(tmp_path)),
+        namespace,
     )
     assert topics.committed(f"{group}-next") == topics.committed(group)
+    exec(described, namespace)
+    assert json.loads((tmp_path / "state.json").read_text()) == pipeline.describe_state()
+    spark.read.parquet(str(tmp_path / "totals-1" / "stores" / "totals" / "entries")).createOrReplaceTempView("totals")
+    seeding = on_this_machine(seeded.replace('"totals",\n    pipeline', f"'{group}-seeded',\n    pipeline"))
+    exec(seeding.replace('"orders"', repr(topic)), namespace)
+    assert set(topics.committed(f"{group}-seeded")) == set(topics.committed(group))
     best = max(sum(n for n in range(40) if n % 11 == name) * 2 for name in range(11))
     assert namespace["found"].limit(1).fetchall()[0][1] == best
     monkeypatch.setattr(spark, "stop", lambda: None)
