@@ -47,6 +47,8 @@ def latest(table: pa.Table) -> pa.Table:
     if not len(keys):
         return table
     encoded = keys.dictionary_encode()
+    if len(encoded.dictionary) == len(keys):
+        return table.select(["key", "value"])
     last = np.empty(len(encoded.dictionary), dtype=np.int64)
     last[encoded.indices.to_numpy()] = np.arange(len(keys))
     return pa.table({"key": encoded.dictionary, "value": table["value"].take(pa.array(last))})

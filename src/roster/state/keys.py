@@ -27,7 +27,8 @@ def encode_keys(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
     """Return the key of each row as bytes. Raises StateError for a column of a type that cannot be a key."""
     if not columns:
         raise StateError("keys: name at least one column")
-    joined = pc.binary_join_element_wise(*(_encoded(table, name) for name in columns), pa.scalar(b"", pa.binary()))
+    parts = [_encoded(table, name) for name in columns]
+    joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined])
 
 
@@ -103,15 +104,13 @@ def _encoded(table: pa.Table, name: str) -> Any:
         column = column.dictionary_decode()
     kind = column.type
     if is_text(kind):
-        plain = column.cast(pa.binary())
-        value = pc.binary_join_element_wise(pc.replace_substring(plain, b"\x00", b"\x00\xff"), b"\x00\x00", b"")
+        parts = [_PRESENT, pc.replace_substring(column.cast(pa.binary()), b"\x00", b"\x00\xff"), b"\x00\x00"]
     elif pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
-        value = _big_endian(column)
+        parts = [_PRESENT, _big_endian(column)]
     else:
         raise StateError(f"keys: column {name!r} is {kind}; a key is of integers, text, bytes, booleans, times")
-    return pc.if_else(
-        column.is_null(), pa.scalar(_NULL, pa.binary()), pc.binary_join_element_wise(_PRESENT, value, b"")
-    )
+    value = pc.binary_join_element_wise(*parts, b"")
+    return pc.if_else(column.is_null(), pa.scalar(_NULL, pa.binary()), value) if column.null_count else value
 
 
 def key_end(data: bytes, at: int, kinds: Sequence[pa.DataType]) -> int:

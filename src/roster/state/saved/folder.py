@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -127,7 +127,8 @@ class Folder:
             files.create_dir(path.rpartition("/")[0], recursive=True)
             with files.open_output_stream(path) as stream:
                 hashed = _Hashed(stream.write)
-                with pq.ParquetWriter(hashed, schema, compression="zstd") as writer:
+                # A large dictionary costs more than it saves: most columns of state have other values in each row.
+                with pq.ParquetWriter(hashed, schema, compression="zstd", dictionary_pagesize_limit=1 << 16) as writer:
                     for table in tables:
                         writer.write_table(table)
                         rows += len(table)
@@ -138,12 +139,12 @@ class Folder:
             raise FolderError(f"{self.shown}: {name}: {_reason(error)}") from error
         return Written(name, rows, hashed.size, hashed.hash.hexdigest())
 
-    def read_table(self, file: Written) -> pa.Table:
-        """Return the table of a file. Raises FolderError if its bytes are not those that were written."""
+    def read_table(self, file: Written, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a file's table, or these columns. Raises FolderError if its bytes are not those that were written."""
         data = self.read(file.path)
         if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
             raise FolderError(f"{self.shown}: {file.path} is not the file that was written: its checksum differs")
-        return pq.read_table(io.BytesIO(data))
+        return pq.ParquetFile(pa.BufferReader(data)).read(columns)
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file. Raises FolderError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -80,7 +80,7 @@ class ImportTask:
             yield imported
 
     def _write(self, log: LogFiles, chunks: Chunks) -> ImportedLog:
-        output = self._writer.open()
+        output = replace(self._writer, topic=log.topic).open()
         try:
             count = 0
             for rows in self._rows(log, chunks):
@@ -96,13 +96,10 @@ class ImportTask:
         return ImportedLog(written, "" if written == count else f"{log.topic}: {written} of {count} records written")
 
     def _rows(self, log: LogFiles, chunks: Chunks) -> Iterator[pa.RecordBatch]:
-        for rows in self._records(log, chunks).to_batches(max_chunksize=_ROWS):
-            address = [
-                pa.array([log.topic] * rows.num_rows, pa.string()),
-                pa.array([log.partition] * rows.num_rows, pa.int32()),
-            ]
+        for rows in self._records(log, chunks).combine_chunks().to_batches(max_chunksize=_ROWS):
+            partition = pa.repeat(pa.scalar(log.partition, pa.int32()), rows.num_rows)
             records = [rows["key"].cast(pa.binary()), rows["value"].cast(pa.binary()), rows["timestamp"]]
-            yield pa.RecordBatch.from_arrays([*address, *records], ["topic", "partition", "key", "value", "timestamp"])
+            yield pa.RecordBatch.from_arrays([partition, *records], ["partition", "key", "value", "timestamp"])
 
     def _records(self, log: LogFiles, chunks: Chunks) -> pa.Table:
         """Return key, value and timestamp of the partition's records."""

@@ -87,7 +87,8 @@ class ProveTask:
     def _prove(self, number: int, source: Source) -> Proven:
         keys = source.keys
         assert keys is not None  # noqa: S101 - a store's
-        parts = [key_rows(self._folder.read_table(file), keys) for file in source.files.values()]
+        columns = [_STRUCT, *keys.names]
+        parts = [key_rows(self._folder.read_table(file, columns), keys) for file in source.files.values()]
         rows = pa.concat_tables(parts).combine_chunks() if parts else keys.empty_table()
         self._done.add({number: len(rows)})
         if not len(rows):

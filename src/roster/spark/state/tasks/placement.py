@@ -45,9 +45,10 @@ def murmur2(keys: Any) -> Places:
     order = np.argsort(-sizes, kind="stable")
     starts, sizes = offsets[:-1][order], sizes[order]
     value = (np.uint32(0x9747B28C) ^ sizes.astype(np.uint32)).astype(np.uint32)
+    words = np.ndarray(max(len(data) - 3, 0), "<u4", data, strides=(1,))
     for at in range(0, int(sizes[0]) - 3 if len(sizes) else 0, 4):
         count = int(np.searchsorted(-sizes, -(at + 4), side="right"))
-        word = np.ascontiguousarray(data[starts[:count, None] + (at + np.arange(4))]).view("<u4").ravel() * _M
+        word = words[starts[:count] + at] * _M
         word = (word ^ (word >> np.uint32(24))) * _M
         value[:count] = (value[:count] * _M) ^ word
     left = sizes % 4
@@ -195,7 +196,9 @@ class Proof:
                 misplaced[placement] = problem
                 continue
             digest = zlib.crc32(_among(hashes, has, after).tobytes())
-            holds[placement] = Evidence(int(pc.count_distinct(keys.slice(0, _COUNTED)).as_py()), digest)
+            # Keys with different hashes are different: at least so many are.
+            distinct = pc.count_distinct(pa.array(hashes[:_COUNTED][has[:_COUNTED]]))
+            holds[placement] = Evidence(distinct.as_py(), digest)
             without_key[placement] = NO_KEY if has.all() else at
         return cls(holds, misplaced, without_key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -15,6 +16,8 @@ from roster.state.saved.plain import ENTRIES
 
 _ROWS = 1 << 32
 """More than the batches of a task."""
+_BATCHES = 20
+"""Spark's batches that are placed together: small pieces cost more than their rows."""
 
 
 class SeedTask:
@@ -29,8 +32,9 @@ class SeedTask:
         first = 0 if context is None else context.partitionId() * _ROWS
         definition = Noted.decode(self._noted).definition
         keys, columns = placing_keys(definition), saved(definition).schemas()[ENTRIES]
-        for number, batch in enumerate(batches):
-            table = pa.Table.from_batches([batch]).cast(columns)
+        rest = iter(batches)
+        for number, some in enumerate(iter(lambda: list(islice(rest, _BATCHES)), [])):
+            table = pa.Table.from_batches(some).combine_chunks().cast(columns)
             for place, rows in by_place(table, self._placement.partitions(key_rows(table, keys), self._count)):
                 entries = StoreEntries.join({STATE_KEY: self._noted}, {ENTRIES: rows}).plain
                 yield pa.RecordBatch.from_arrays(
