@@ -65,6 +65,11 @@ class Folder:
         return re.sub("//[^/@]*@", "//", self.place).partition("?")[0] if _URI.match(self.place) else self.place
 
     @property
+    def named(self) -> str:
+        """One name for the folder, however it was given: its path without links, or its URI."""
+        return str(Path(self._found[1]).resolve()) if self._is_local else self.shown.rstrip("/")
+
+    @property
     def uri(self) -> str:
         """The folder as Spark reads it, which has credentials of its own."""
         files, root = self._found

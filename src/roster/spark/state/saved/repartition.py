@@ -26,13 +26,14 @@ from roster.security import Security
 from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
 from roster.spark.state.saved.export import Export, export
-from roster.spark.state.saved.importing import Importer
+from roster.spark.state.saved.importing import Importer, Plan
 from roster.spark.state.saved.job import StateProgress, reader_config
 from roster.spark.state.saved.moving import KeyedBy
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import MANIFEST
 
 _OTHER = "Name another, empty folder"
+_WAY_OUT = "`roster state reset`, then `roster state import` with --offsets; see Grow in the documentation"
 
 
 def repartition_state(
@@ -112,7 +113,7 @@ class _Repartition(Importer):
         """Raise PipelineError unless the export is the group's present state, or the work with it has begun."""
         committed = admin.group_offsets(self._group)
         begun = _begun_with(committed)
-        if begun == self._folder.shown:
+        if begun == self._folder.named:
             return
         if begun is not None:
             fix = f"Name that folder, {begun}"
@@ -132,6 +133,16 @@ class _Repartition(Importer):
     def _check_new(self, admin: Admin) -> None:
         _check_stopped(admin, self._group)
 
+    def _check_unread(
+        self, admin: Admin, plan: Plan, inputs: Mapping[TopicPartition, int], counts: Mapping[str, int]
+    ) -> None:
+        """Raise PipelineError as an import does, with a way out where the group cannot read the record any more."""
+        try:
+            super()._check_unread(admin, plan, inputs, counts)
+        except PipelineError as error:
+            fix = f"Send its partition's unread records again, and go on behind them: {_WAY_OUT}"
+            raise PipelineError(error.problem, field=error.field, fix=fix) from None
+
     def _make_topics(self, admin: Admin) -> list[TopicPartition]:
         """Note in the group's offsets what begins, then make its topics anew."""
         committed = admin.group_offsets(self._group)
@@ -142,7 +153,7 @@ class _Repartition(Importer):
         if self.dry_run:
             raise _DryRunEndedError
         if begun is None:
-            note = repartition_note(self._folder.shown)
+            note = repartition_note(self._folder.named)
             noted = {at: OffsetAndMetadata(found.offset, metadata=note) for at, found in committed.items()}
             admin.commit_group_offsets(self._group, noted)
         return super()._make_topics(admin)
