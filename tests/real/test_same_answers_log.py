@@ -10,7 +10,7 @@ import google_crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.broker.batches import record
-from tests.real.realparts.exchange import Exchange, scenario
+from tests.real.realparts.exchange import ACCIDENTAL, Exchange, scenario
 from tests.waiting import until
 
 NOW = 1_700_000_000_000
@@ -162,7 +162,7 @@ def compacted_topic(x: Exchange) -> str:
 
 
 BAD_RECORDS = {
-    r"^(garbage 0|the same offset twice|a gap).*: error_code -1 but 87$": "Kafka's UNKNOWN_SERVER_ERROR is accidental"
+    r"^(garbage 0|the same offset twice|a gap).*: error_code -1 but 87$": f"{ACCIDENTAL}Kafka's UNKNOWN_SERVER_ERROR"
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,6 +31,19 @@ def make(root: Path, *tasks: str, entries: int = 1) -> None:
 
 def names(root: Path) -> list[str]:
     return [path.name for path in stores_below(root)]
+
+
+def test_stores_are_found_while_another_process_removes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "0_0", "0_1", "0_2")
+    scandir = os.scandir
+
+    def scanned(path: str | Path) -> Any:
+        if str(path).endswith("0_1"):
+            remove_store(tmp_path / "0_1")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    assert names(tmp_path) == ["0_0", "0_2"]
 
 
 def test_a_store_goes_when_no_application_has_kept_or_written_it_for_the_delay(tmp_path: Path) -> None:

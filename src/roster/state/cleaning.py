@@ -21,7 +21,8 @@ _KEPT = "kept"
 
 def stores_below(root: Path) -> list[Path]:
     """Return the directories of the stores below a directory, in the order of their paths."""
-    return sorted(marker.parent for marker in root.rglob(_MARKER)) if root.is_dir() else []
+    # Unlike Path.rglob, os.walk passes over a directory that another process has just removed.
+    return sorted(Path(directory) for directory, _, files in os.walk(root) if _MARKER in files)
 
 
 def store_bytes(path: Path) -> int:
