@@ -22,7 +22,7 @@ def config_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *options: str) ->
     """The configuration that the command would run a broker with."""
     given: list[BrokerConfig] = []
 
-    async def take(config: BrokerConfig, _announce: object) -> None:
+    async def take(config: BrokerConfig, *_: object) -> None:
         given.append(config)
 
     monkeypatch.setattr(broker, "run", take)

@@ -13,18 +13,22 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from roster.broker.hooks import Hooks
+from roster.broker.measures import Measures
 from roster.client import Ownership
+from roster.metrics.broker import BrokerMetrics
 from roster.metrics.exporter import GroupExporter
 from roster.metrics.page import metrics_page
 from roster.metrics.positions import PositionReader
 from roster.metrics.record_times import RecordTimes
 from roster.model import TopicPartition
+from roster.testing.broker import BrokerThread, quick_config
+from tests.real.realparts import require_real
 from tests.spark.test_pipeline_metrics import Positions, metrics_of
 
 ROOT = Path(__file__).parents[2]
 RULES, DASHBOARD = ROOT / "docs/monitoring/roster.rules.yml", ROOT / "docs/monitoring/grafana.json"
 OURS = re.compile(r"\b(?:kafka|roster)_\w+")
-PROMTOOL = shutil.which("promtool")
 
 
 def rules() -> list[dict[str, Any]]:
@@ -49,13 +53,16 @@ def names_in(registry: CollectorRegistry) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def known() -> set[str]:
+def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     pipeline = metrics_of(Positions())
     pipeline.owns(Ownership(1, "m", frozenset({TopicPartition("t", 0)})))
     admin: Any = None
     exporter = CollectorRegistry()
     exporter.register(GroupExporter(admin, PositionReader(admin, RecordTimes("h:1", "c")), re.compile("")))
-    return names_in(pipeline.registry) | names_in(exporter)
+    broker = CollectorRegistry()
+    with BrokerThread(quick_config(tmp_path_factory.mktemp("broker")), Hooks(measures=Measures())) as running:
+        broker.register(BrokerMetrics(running.broker, running.loop))
+        return names_in(pipeline.registry) | names_in(exporter) | names_in(broker)
 
 
 def test_every_query_names_metrics_that_exist(known: set[str]) -> None:
@@ -87,8 +94,8 @@ def test_the_page_tells_of_every_alert() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not on the PATH")
 def test_prometheus_fires_the_alerts_as_they_should(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool") or require_real("promtool is not on the PATH (Debian: prometheus)")
     told = tmp_path / "told.yml"
     told.write_text((Path(__file__).parent / "rules_test.yml").read_text().replace("RULES", str(RULES)))
     each = (query.replace("$__rate_interval", "5m") for query in queries())
@@ -96,5 +103,5 @@ def test_prometheus_fires_the_alerts_as_they_should(tmp_path: Path) -> None:
     of_panels = tmp_path / "panels.yml"
     of_panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": panel_rules}]}))
     for command in (["test", "rules", str(told)], ["check", "rules", str(RULES), str(of_panels)]):
-        done = subprocess.run([str(PROMTOOL), *command], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([promtool, *command], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

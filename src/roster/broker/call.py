@@ -36,6 +36,8 @@ class Call(Generic[M]):
     """True if the response may have very many items because the request has."""
     session: Session = field(default=cast("Session", None), repr=False)
     """Login and rights of the connection."""
+    began: float = 0.0
+    """When it was read (`time.perf_counter`); only set where requests are counted."""
     held_bytes: int = 0
     """Bytes of its response counted in `Services.unsent_bytes`, until `release`."""
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from roster.broker.call import Answer
+    from roster.broker.dispatch import Handler
     from roster.broker.listener import Admission, Slot
     from roster.broker.services import Services
     from roster.wire import Message
@@ -90,6 +91,7 @@ class Connection:
         admission: Admission,
     ) -> None:
         self._services = services
+        self._measures = services.hooks.measures
         self._budget = budget
         self._slot = slot
         self._admission = admission
@@ -306,6 +308,8 @@ class Connection:
         )
         session.check(header.api_key)
         call = Call(header, message, self._host, len(frame) > request_limits.INLINE_BYTES, session)
+        if self._measures is not None:
+            self._measures.begin(call)
         intercept = self._services.hooks.intercept
         instead = None if intercept is None else intercept(call)
         if header.api_key == ApiKey.PRODUCE and instead is None:
@@ -317,18 +321,24 @@ class Connection:
         await self._all_answered()
         if self._gone:
             return
-        self._handling, self._waits = header.api_key, instead is not None or header.api_key in _WAITING
+        await self._answer(call, instead or HANDLERS[header.api_key], may_wait=instead is not None)
+
+    async def _answer(self, call: Call[Any], handler: Handler, *, may_wait: bool) -> None:
+        key = call.header.api_key
+        self._handling, self._waits = key, may_wait or key in _WAITING
         try:
-            response = await guarded(self._services, call, instead or HANDLERS[header.api_key])
+            response = await guarded(self._services, call, handler)
             self._handling = None
-            logger.debug("%s is answered %d", self._name, header.correlation_id)
+            logger.debug("%s is answered %d", self._name, call.header.correlation_id)
             if response is not None and not self._gone:
                 await self._respond(call, response)
         finally:
             call.release(self._services)
-        if session.is_refused:
+            if self._measures is not None:
+                self._measures.end(call)
+        if self._session.is_refused:
             await self._linger()
-            session.raise_if_refused()
+            self._session.raise_if_refused()
         self._settle()
 
     async def _linger(self) -> None:
@@ -368,13 +378,15 @@ class Connection:
 
     async def _begin_produce(self, call: Call[Any]) -> None:
         self._settle()
-        task = asyncio.create_task(self._encoded(call.header, await guarded_produce(self._services, call, produce)))
+        task = asyncio.create_task(self._encoded(call, await guarded_produce(self._services, call, produce)))
         self._unanswered.append(task)
         task.add_done_callback(self._produced)
 
-    async def _encoded(self, header: RequestHeader, answer: Answer) -> bytes:
+    async def _encoded(self, call: Call[Any], answer: Answer) -> bytes:
         """Wait for the response of a Produce and encode it; b"" if there is none."""
-        response = await answer()
+        header, response = call.header, await answer()
+        if self._measures is not None:
+            self._measures.end(call)
         if response is None:
             return b""
         if request_limits.count_items(response, request_limits.INLINE_ITEMS) > request_limits.INLINE_ITEMS:

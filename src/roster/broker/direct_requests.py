@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from roster.broker.call import Call
@@ -64,6 +65,7 @@ class DirectRequests:
         self._host, self._name = client
         self._send = send
         self._failed = failed
+        self._measures = services.hooks.measures
         self._time = asyncio.get_running_loop().time
         self._max_bytes = min(MAX_BYTES, services.config.max_request_bytes)
         self._token = 0
@@ -118,6 +120,7 @@ class DirectRequests:
             or logger.isEnabledFor(logging.DEBUG)
         ):
             return False
+        began = perf_counter() if self._measures is not None else 0.0
         try:
             error = services.group_coordinator.beat(self._beats.request)
         except Exception as failure:
@@ -125,6 +128,8 @@ class DirectRequests:
             return True
         self._transport.write(self._beats.reply(data, error))
         self.last_at = self._time()
+        if self._measures is not None:
+            self._measures.requests[ApiKey.HEARTBEAT].add_since(began)
         return True
 
     def _is_plain(self, call: Call[Any]) -> bool:
@@ -143,6 +148,8 @@ class DirectRequests:
         if logger.isEnabledFor(logging.DEBUG):
             kind = type(call.message).__name__
             logger.debug("%s asks %d: %s v%d", self._name, header.correlation_id, kind, header.api_version)
+        if self._measures is not None:
+            self._measures.begin(call)
         self.under_way = header.api_key
         self._token = self._services.group_coordinator.begin(call, lambda reply: self._answered(call, reply))
 
@@ -159,6 +166,8 @@ class DirectRequests:
             self._end()
             self._failed(error)
             return
+        if self._measures is not None:
+            self._measures.end(call)
         if len(data) <= PIECE_BYTES:
             self._transport.write(data)
             self._end()

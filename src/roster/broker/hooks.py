@@ -1,4 +1,4 @@
-"""Test hooks: observe requests and coordinator steps."""
+"""Hooks: a test kit observes requests and coordinator steps, metrics count."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from roster.broker.call import Call
+    from roster.broker.measures import Measures
     from roster.coordinator import Coordinator
     from roster.coordinator.events import Effects, Event
     from roster.wire import Message
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Hooks:
-    """Both are called in the broker's event loop; while they are None they cost one comparison."""
+    """Used in the broker's event loop; while they are None they cost one comparison."""
 
     intercept: Callable[[Call[Any]], Callable[..., Coroutine[None, None, Message | None]] | None] | None = None
     """Given each request; returns what handles it instead of its usual handler (`dispatch.Handler`), or None.
@@ -25,3 +26,5 @@ class Hooks:
     """
     observe: Callable[[Coordinator, Event, Effects], None] | None = None
     """Given each event of the group coordinator, once it has been handled, with its effects."""
+    measures: Measures | None = None
+    """Counts requests, syncs and transactions."""

@@ -16,6 +16,8 @@ class Refusals:
     """Logs at most WARNINGS + 1 lines a window, however many connections are closed."""
 
     def __init__(self) -> None:
+        self.count = 0
+        """Connections closed so far."""
         self._written = 0
         self._held_back = 0
         self._last = ""
@@ -23,6 +25,7 @@ class Refusals:
 
     def warn(self, client: str, reason: object) -> None:
         """Log why a client's connection is closed, or count it."""
+        self.count += 1
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(WINDOW_SECONDS, self.flush)
         if self._written < WARNINGS:

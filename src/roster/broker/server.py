@@ -27,6 +27,7 @@ from roster.broker.log.flusher import Flusher
 from roster.broker.log.open_files import OPEN_FILES
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.retention import Retention
+from roster.broker.measures import Measures
 from roster.broker.meta import MetaFile
 from roster.broker.security.session import Security
 from roster.broker.security.tls import server_context
@@ -75,6 +76,16 @@ class Broker:
         return self._services
 
     @property
+    def measures(self) -> Measures | None:
+        """What is counted; None if nothing is."""
+        return self._hooks.measures
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open now."""
+        return len(self._connections)
+
+    @property
     def bootstrap(self) -> str:
         """The address as clients' `bootstrap.servers` wants it."""
         return str(Address(*self.address))
@@ -109,10 +120,11 @@ class Broker:
         meta.skip_producer_ids(topics.highest_producer_id)
         security = Security(config.security, config.data_dir)
         await asyncio.to_thread(security.load)
-        flusher = Flusher(config.sync_threads, self._fail, self._flushed, self._lock.check)
+        syncs = None if self.measures is None else self.measures.syncs
+        flusher = Flusher(config.sync_threads, self._fail, self._flushed, self._lock.check, syncs)
         self._compactor = Compactor(flusher)
         group_coordinator = CoordinatorShell(topics, flusher, self._fail, self._hooks)
-        transactions = TransactionShell(topics, flusher, meta, group_coordinator, self._fail)
+        transactions = TransactionShell(topics, flusher, meta, group_coordinator, self._fail, self._hooks)
         self._services = Services(
             config,
             meta,
@@ -245,13 +257,15 @@ class Broker:
         await self.stop()
 
 
-async def run(config: BrokerConfig, ready: Callable[[Broker], None] = lambda _: None) -> None:
+async def run(
+    config: BrokerConfig, ready: Callable[[Broker], None] = lambda _: None, hooks: Hooks | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly; BrokerStartError or BrokerFailedError if that fails."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    async with Broker(config) as broker:
+    async with Broker(config, hooks) as broker:
         ready(broker)
         failed = asyncio.ensure_future(broker.failed())
         stopped = asyncio.ensure_future(stopping.wait())

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from roster.broker.call import Call
     from roster.broker.coordinator_shell import CoordinatorShell
+    from roster.broker.hooks import Hooks
     from roster.broker.log.flusher import Flusher
     from roster.broker.log.partition_log import PartitionLog
     from roster.broker.meta import MetaFile
@@ -60,10 +62,12 @@ class TransactionShell(Shell[TimerName]):
         meta: MetaFile,
         groups: CoordinatorShell,
         on_failure: Callable[[BaseException], None],
+        hooks: Hooks,
     ) -> None:
         super().__init__(topics, flusher, on_failure)
         self._meta = meta
         self._groups = groups
+        self._hooks = hooks
         self._creating = asyncio.Lock()
         self._coordinator: TransactionCoordinator | None = None
 
@@ -92,6 +96,10 @@ class TransactionShell(Shell[TimerName]):
 
     def _unreadable_records(self) -> int:
         return 0 if self._coordinator is None else self._coordinator.unreadable_records
+
+    def states(self) -> Counter[str]:
+        """Return how many transactional ids are in each state."""
+        return Counter() if self._coordinator is None else self._coordinator.states()
 
     # Requests
 
@@ -161,6 +169,8 @@ class TransactionShell(Shell[TimerName]):
             left = [each for each in left if outcomes[each] is ErrorCode.KAFKA_STORAGE_ERROR]
             if left:
                 await asyncio.sleep(MARKER_RETRY_SECONDS)
+        if self._hooks.measures is not None:
+            self._hooks.measures.transactions[marker.committed] += 1
         self._step(MarkersWritten(marker.transactional_id, *producer, wall_ms()))
 
     async def write_markers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import sys
@@ -13,10 +14,15 @@ from typing import Any, TypeVar
 
 import click
 
-from roster._extras import how_to_install
+from roster._extras import how_to_install, missing_error
 from roster.broker import Broker, BrokerConfig, BrokerFailedError, BrokerStartError, parse_listen, run
 from roster.broker.config import OPTIONS
+from roster.broker.hooks import Hooks
+from roster.broker.measures import Measures
 from roster.cli.errors import Failure, UserError
+from roster.cli.http_options import access_of, answering, http_config_option, listening_address
+from roster.http.access import Access
+from roster.model import Address
 from roster.model.options import Option
 
 log = logging.getLogger(__name__)
@@ -82,17 +88,34 @@ def _names(text: str, separator: str) -> list[str]:
 )
 @broker_options
 @click.option(
+    "--http",
+    callback=listening_address,
+    metavar="HOST:PORT",
+    help="Where /metrics and /health are; not served by default.",
+)
+@http_config_option
+@click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
     default="info",
     show_default=True,
     help="Least level of the log on standard error.",
 )
-def broker(listen: str, advertise: str | None, data: Path, log_level: str, **settings: Any) -> None:
+def broker(
+    listen: str,
+    advertise: str | None,
+    data: Path,
+    http: Address | None,
+    http_config: Path | None,
+    log_level: str,
+    **settings: Any,
+) -> None:
     """Run a Kafka-compatible broker in this process until SIGTERM or Ctrl-C.
 
     Acknowledges records, offsets and group changes only once they are on disk; all survive a restart.
     """
+    if http_config is not None and http is None:
+        raise UserError("--http-config: nothing is served over HTTP. Add --http HOST:PORT")
     try:
         host, port = parse_listen(listen)
         advertised_host, advertised_port = parse_listen(advertise, "--advertise") if advertise else (None, None)
@@ -109,15 +132,38 @@ def broker(listen: str, advertise: str | None, data: Path, log_level: str, **set
             "but not searched by time or compacted; %s",
             how_to_install("cli"),
         )
+    hooks = Hooks() if http is None else Hooks(measures=Measures())
     try:
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*GC_THRESHOLDS)
-        asyncio.run(run(config, _announce))
+        with contextlib.ExitStack() as opened:
+            serve = None if http is None else _metrics_server(http, access_of(http_config), opened)
+            asyncio.run(run(config, lambda running: _announce(running, serve), hooks))
     except (BrokerStartError, BrokerFailedError) as error:
         raise Failure(str(error)) from error
 
 
-def _announce(running: Broker) -> None:
+def _metrics_server(address: Address, access: Access, opened: contextlib.ExitStack) -> Callable[[Broker], None]:
+    """Return what serves the metrics of a broker in the running loop, until `opened` is closed."""
+    try:
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415 - of an extra
+
+        from roster.metrics.broker import BrokerMetrics  # noqa: PLC0415
+        from roster.metrics.page import metrics_page  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise Failure(str(missing_error("--http", "http", [error.name or "starlette"]))) from error
+
+    def serve(running: Broker) -> None:
+        registry = CollectorRegistry()
+        registry.register(BrokerMetrics(running, asyncio.get_running_loop()))
+        opened.enter_context(answering("--http", address, [metrics_page(registry)], access))
+
+    return serve
+
+
+def _announce(running: Broker, serve: Callable[[Broker], None] | None) -> None:
+    if serve is not None:
+        serve(running)
     gc.collect()
     gc.freeze()  # loaded objects stay: no collection has to visit them
     click.echo(f"roster broker serves {running.bootstrap}")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from roster.metrics.families import MOST_PARTITIONS, gauge
 from roster.metrics.positions import GroupPositions, is_beyond_the_log, lost_records
 
-MOST_PARTITIONS = 50_000
-"""Above so many partitions of all groups there are sums only: each partition has five series."""
 _BY_PARTITION = ("group", "topic", "partition")
 
 
@@ -86,15 +84,6 @@ def state_families(states: Mapping[str, GroupState]) -> Iterator[Metric]:
     yield gauge(f"{prefix}_state", "1 for the state that a group is in.", ["group", "type", "state"], is_in)
     members = {(group,): each.members for group, each in states.items()}
     yield gauge(f"{prefix}_members", "Members of a group.", ["group"], members)
-
-
-def gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float | None]) -> GaugeMetricFamily:
-    """Return a metric. values: by a tuple of the labels; None has no series."""
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for of, value in values.items():
-        if value is not None:
-            family.add_metric([str(label) for label in of], value)
-    return family
 
 
 def _lags(each: GroupPositions) -> list[int]:

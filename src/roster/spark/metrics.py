@@ -13,7 +13,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from roster.client import Admin, ClientError, Ownership
-from roster.metrics.lag import gauge, partition_families
+from roster.metrics.families import gauge
+from roster.metrics.lag import partition_families
 from roster.metrics.positions import GroupPositions, PositionReader
 from roster.metrics.record_times import RecordTimes
 from roster.spark.batch import Progress

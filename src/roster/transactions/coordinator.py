@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,10 @@ class TransactionCoordinator:
     def transaction(self, transactional_id: str) -> Transaction | None:
         """Return the transactional id, for inspection, or None."""
         return self._rt.transactions.get(transactional_id)
+
+    def states(self) -> Counter[str]:
+        """Return how many transactional ids are in each state, by its name on the wire."""
+        return Counter(each.current.state.label for each in self._rt.transactions.values())
 
     # -- events --------------------------------------------------------------------------------------------------
 

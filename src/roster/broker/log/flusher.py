@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roster.broker.log.partition_log import FlushPoint, PartitionLog
+    from roster.broker.measures import Durations
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +26,7 @@ class Flusher:
     disk are unknown, so nothing is acknowledged any more and `on_failure` is called, once. `on_flushed` is called with
     each flushed log. `check` is called after each round, and raises OSError if the files synced are not those of the
     data directory any more, which counts as a failed sync. It is called in the event loop: in a thread its system call
-    would wait for the loop to give up the interpreter's lock.
+    would wait for the loop to give up the interpreter's lock. durations: of rounds, if they are to be counted.
     """
 
     def __init__(
@@ -33,12 +35,14 @@ class Flusher:
         on_failure: Callable[[OSError], None],
         on_flushed: Callable[[PartitionLog], None] = lambda _: None,
         check: Callable[[], None] = lambda: None,
+        durations: Durations | None = None,
     ) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="roster-sync")
         self._on_failure = on_failure
         self._on_flushed = on_flushed
         self._check = check
+        self._durations = durations
         self._failure: OSError | None = None
         self._waiting: dict[PartitionLog, list[asyncio.Future[None]]] = {}
         self._round: asyncio.Task[None] | None = None
@@ -72,6 +76,7 @@ class Flusher:
             while self._waiting:
                 waiting, self._waiting = self._waiting, {}
                 points = [(log, point) for log in waiting if (point := log.begin_flush()) is not None]
+                began = time.perf_counter()
                 shares = [points[n :: self._threads] for n in range(min(self._threads, len(points)))]
                 results = await asyncio.gather(
                     *(loop.run_in_executor(self._pool, _sync_all, share) for share in shares),
@@ -81,6 +86,8 @@ class Flusher:
                 if failure is not None:
                     self._fail(waiting, failure)
                     return
+                if self._durations is not None:
+                    self._durations.add_since(began)
                 for log, point in points:
                     log.finish_flush(point)
                     self._on_flushed(log)

@@ -1,0 +1,67 @@
+"""Options of commands that answer over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from roster.cli.errors import Failure, UserError
+from roster.http.access import OPEN, Access, read_access
+from roster.http.pages import Answer, Page
+from roster.model import Address, AddressError, parse_address
+from roster.security import SettingError
+
+if TYPE_CHECKING:
+    from roster.http.server import HttpServer
+
+C = TypeVar("C", bound=Callable[..., object])
+
+
+def listening_address(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Address | None:
+    """Parse the value of an option that says where to listen."""
+    try:
+        return None if value is None else parse_address(value, listening=True)
+    except AddressError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def http_config_option(command: C) -> C:
+    """Add --http-config; the command gets `http_config`, the path or None."""
+    return click.option(
+        "--http-config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Properties file with ssl.keystore.location, ssl.truststore.location, ssl.client.auth, token.",
+    )(command)
+
+
+def access_of(path: Path | None) -> Access:
+    """Return the settings in the file of --http-config. Raises UserError if it is of no use."""
+    if path is None:
+        return OPEN
+    try:
+        return read_access(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--http-config: {path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    except SettingError as error:
+        raise UserError(f"--http-config: {error}") from None
+
+
+@contextlib.contextmanager
+def answering(option: str, address: Address, pages: Sequence[Page], access: Access) -> Iterator[HttpServer]:
+    """Answer over HTTP, also `/health`, until the end of the block. Raises Failure if the address cannot be used."""
+    from roster.http.server import HttpServer, HttpServerError  # noqa: PLC0415 - of an extra
+
+    probe = Page("/health", lambda _: Answer(HTTPStatus.OK, b'{"status": "alive"}'), needs_token=False)
+    try:
+        server = HttpServer(address, [*pages, probe], access)
+    except HttpServerError as error:
+        raise Failure(f"{option}: {error}") from None
+    with contextlib.closing(server):
+        click.echo(f"metrics at {access.scheme}://{Address(address.host, server.port)}/metrics", err=True)
+        yield server

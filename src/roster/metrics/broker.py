@@ -1,0 +1,89 @@
+"""Metrics of a broker in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from roster.broker import Broker
+from roster.broker.measures import BOUNDS, Measures
+from roster.broker.snapshot import Snapshot, snapshot_of
+from roster.metrics.families import MOST_PARTITIONS, gauge, histogram
+from roster.wire import ApiKey
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 5.0
+_BY_PARTITION = ("topic", "partition")
+
+
+class BrokerMetrics(Collector):
+    """Shows what a running broker has counted, and looks at it when it is scraped, on another thread than its own."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        """Loop: the broker's. A broker without `Hooks.measures` has counted nothing."""
+        self._broker, self._loop = broker, loop
+        self._measures = broker.measures or Measures()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; only what was counted if the broker has no time or has ended."""
+        yield from _counted(self._measures)
+        seen = self._seen()
+        yield gauge("roster_broker_up", "1 if the broker could be looked at.", (), {(): seen is not None})
+        if seen is not None:
+            yield from _looked_up(seen)
+
+    def _seen(self) -> Snapshot | None:
+        work = snapshot_of(self._broker)
+        try:
+            looking = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop is closed
+            work.close()
+            return None
+        try:
+            return looking.result(_LOOK_SECONDS)
+        except (TimeoutError, CancelledError, RuntimeError) as error:
+            looking.cancel()
+            log.info("the broker cannot be looked at: %s", error or type(error).__name__)
+            return None
+
+
+def _counted(measures: Measures) -> Iterator[Metric]:
+    requests = {(ApiKey(key).label,): (each.counts, each.seconds) for key, each in list(measures.requests.items())}
+    text = "Time from a request to its response, by its API; Fetch, JoinGroup and SyncGroup wait for others in it."
+    yield histogram("roster_broker_request_seconds", text, ("api",), BOUNDS, requests)
+    syncs = {(): (measures.syncs.counts, measures.syncs.seconds)}
+    yield histogram("roster_broker_sync_seconds", "Time of a round of fsync.", (), BOUNDS, syncs)
+    ended = CounterMetricFamily("roster_broker_transactions_ended", "Transactions that ended.", labels=["outcome"])
+    for outcome, is_commit in (("committed", True), ("aborted", False)):
+        ended.add_metric([outcome], measures.transactions[is_commit])
+    yield ended
+
+
+def _looked_up(seen: Snapshot) -> Iterator[Metric]:
+    yield gauge("roster_broker_connections", "Open connections.", (), {(): seen.connections})
+    yield CounterMetricFamily("roster_broker_refused_connections", "Connections closed by the broker.", seen.refused)
+    unsent = {(): seen.unsent_bytes}
+    yield gauge("roster_broker_unsent_bytes", "Bytes of responses that clients have not taken yet.", (), unsent)
+    groups = {(state,): count for state, count in seen.groups.items()}
+    yield gauge("roster_broker_groups", "Groups by their state.", ("state",), groups)
+    yield gauge("roster_broker_group_members", "Members of all groups.", (), {(): seen.members})
+    ids = {(state,): count for state, count in seen.transactional_ids.items()}
+    yield gauge("roster_broker_transactional_ids", "Transactional ids by their state.", ("state",), ids)
+    yield gauge("roster_broker_partitions", "Partitions.", (), {(): len(seen.logs)})
+    total = {(): sum(each.bytes for each in seen.logs.values())}
+    yield gauge("roster_broker_data_bytes", "Size of all logs on the disk.", (), total)
+    if len(seen.logs) > MOST_PARTITIONS:
+        return
+    figures: tuple[tuple[str, str, Callable[..., int]], ...] = (
+        ("roster_broker_log_bytes", "Size of a partition's log on the disk.", lambda each: each.bytes),
+        ("roster_broker_log_start_offset", "First offset of a partition's log.", lambda each: each.begin),
+        ("roster_broker_log_end_offset", "Next offset of a partition's log.", lambda each: each.end),
+    )
+    for name, text, of in figures:
+        yield gauge(name, text, _BY_PARTITION, {tuple(tp): of(each) for tp, each in seen.logs.items()})
