@@ -23,7 +23,7 @@ from roster.model import TopicPartition, parse_addresses
 from roster.records.produce import KafkaWriter
 from roster.spark import KafkaSink, Pipeline, Progress, State, session
 
-PARTITIONS = 4
+PARTITIONS = 12
 WRITTEN = 50_000
 BATCH = 1_000_000
 FIRST = {"n": "count(*)", "total": "sum(price)"}

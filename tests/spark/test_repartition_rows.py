@@ -18,7 +18,7 @@ from roster.model.topology import Subtopology
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
 from roster.spark.state.repartition_topic import Purge
-from roster.spark.state.tasks.other_stream import together
+from roster.spark.state.tasks.other_stream import spread, together
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.state.store import StateError
@@ -108,6 +108,12 @@ def test_splits_of_one_task_are_together_and_of_two_sub_topologies_apart() -> No
         [("flights", 0), ("flights", 1), ("between", 0), ("carriers", 0)],
         [("between", 1), ("carriers", 1)],
     ]
+
+
+def test_splits_are_spread_over_all_cores_whatever_their_sizes() -> None:
+    splits = [Split("t", partition, 0, size) for partition, size in enumerate([9, 0, 1])]
+    assert spread([splits], 2) == [[splits[0], splits[2]], [splits[1]]]
+    assert spread([splits[:1], splits[1:]], 8) == [[each] for each in splits]
 
 
 class Deletions:

@@ -197,7 +197,7 @@ def test_entries_under_a_new_definition_are_those_of_what_was_kept(
         assert way is None
         return
     assert way is not None
-    whole: dict[bytes, bytes | None] = {**dict(store.scan()), **pairs(way.rewritten(store, ()))}
+    whole: dict[bytes, bytes | None] = {**dict(store.scan()), **pairs(way.seen(store).rewritten(()))}
     assert dict(way.seen(store).scan()) == whole, "what an operator sees is what is written"
     changed = pairs(successor(pa.Table.from_pylist(later, COLUMNS), way.seen(store)).changes)
     for entries, then in ((whole, []), (whole | changed, later)):
@@ -230,7 +230,7 @@ def test_values_are_the_same_in_a_wider_type(
     update = Aggregation(("k",), {"r": Aggregate.parse(aggregate)})(rows, NoState())
     way = evolution(after, Noted(before, {}))
     assert way is not None
-    moved = pairs(way.rewritten(WithChanges(NoState(), pairs(update.changes)), ()))
+    moved = pairs(way.seen(WithChanges(NoState(), pairs(update.changes))).rewritten(()))
     assert after.entries().rows([Read(list(moved.items()))]) == [{"k": "x", "c": 0, "r": found}]  # type: ignore[arg-type]
 
 

@@ -69,7 +69,7 @@ def test_a_function_makes_new_results_of_those_that_were_kept(rows: Any, later: 
     assert [each.verdict for each in check(after, Noted(before, {}))] == [Verdict.ALLOWED]
     way = evolution(after, Noted(before, {}))
     assert isinstance(way, TableEvolution)
-    whole = dict(store.scan()) | pairs(way.rewritten(store, ()))
+    whole = dict(store.scan()) | pairs(way.seen(store).rewritten([]))
     assert dict(way.seen(store).scan()) == {key: value for key, value in whole.items() if value is not None}
     changed = pairs(successor(table(later), way.seen(store)).changes)
     for entries, then in ((whole, []), (whole | changed, later)):
@@ -109,7 +109,7 @@ def test_a_function_that_moves_keys_fails_with_the_first_rows() -> None:
     way = evolution(after, Noted(before, {}))
     assert way is not None
     with pytest.raises(OtherDefinitionError, match="other_keys of migrate failed: it must leave the column 'k'"):
-        way.rewritten(store, ())
+        way.seen(store).rewritten([])
     noted = WithChanges(store, {b"\xff~state": Noted(before, {}).encode()})
     with pytest.raises(StateError, match="its entries are those of an earlier release"):
         seen_as(after, noted)
@@ -121,19 +121,22 @@ NEW_LEFT = pa.schema([("more", pa.string()), ("k", pa.string()), ("at", AT), ("n
 NEW_RIGHT = pa.schema([("k", pa.string()), ("paid", AT), ("price", pa.float64())])
 
 
-def join(left: pa.Schema, right: pa.Schema, how: str) -> tuple[StreamJoin, Definition, pa.Schema]:
+def join(left: pa.Schema, right: pa.Schema, how: str, migrate: Any = None) -> tuple[StreamJoin, Definition, pa.Schema]:
     columns = joined_columns(left, right)
     shown = tuple(name for name in right.names if name not in ("k", "paid"))
     operator = StreamJoin(("k",), ("at", "paid"), shown, HOUR, HOUR, how == "left")
     sides = operator.sides(columns)
-    return operator, Definition.of(operator.kept, operator.key_columns(columns), None, sides=sides), columns
+    keys = operator.key_columns(columns)
+    return operator, Definition.of(operator.kept, keys, None, sides=sides, migrate=migrate), columns
 
 
-def rows_of(columns: pa.Schema, left: list[Any], right: list[Any]) -> pa.Table:
+def rows_of(columns: pa.Schema, left: list[Any], right: list[Any], number: Any = int) -> pa.Table:
     """Rows of both sides: (key, minute), with nulls in columns that are not named."""
     rows: list[dict[str, Any]] = []
     for key, minute in left:
-        rows.append({"k": key, "at": NOON + timedelta(minutes=minute), "n": minute, "gone": "g", IS_OTHER: False})
+        rows.append(
+            {"k": key, "at": NOON + timedelta(minutes=minute), "n": number(minute), "gone": "g", IS_OTHER: False}
+        )
     for key, minute in right:
         given = {"k": key, "paid": NOON + timedelta(minutes=minute), "price": minute / 4}
         rows.append({OTHER + name: value for name, value in given.items()} | {IS_OTHER: True})
@@ -158,7 +161,7 @@ def test_rows_of_a_join_find_the_same_partners_after_its_columns_changed(
     store = WithChanges(NoState(), pairs(operator(rows_of(columns, left, right), NoState()).changes))
     way = evolution(after, Noted(before, {}))
     assert way is not None
-    whole = WithChanges(store, pairs(way.rewritten(store, ())))
+    whole = WithChanges(store, pairs(way.seen(store).rewritten([])))
     plain = WithChanges(NoState(), pairs(successor(rows_of(new_columns, left, right), NoState()).changes))
     assert [key for key, _ in whole.scan()] == [key for key, _ in plain.scan()]
     then = rows_of(new_columns, more_left, more_right)
@@ -166,3 +169,62 @@ def test_rows_of_a_join_find_the_same_partners_after_its_columns_changed(
     for row in [*found, *expected]:
         row.pop("gone", None)
     assert sorted(map(str, found)) == sorted(map(str, expected))
+
+
+TEXT_LEFT = pa.schema([("k", pa.string()), ("n", pa.string()), ("at", AT)])
+
+
+def as_text(rows: pa.Table) -> pa.Table:
+    """Columns of TEXT_LEFT, and one more that is left out."""
+    return rows.set_column(rows.column_names.index("n"), "n", rows["n"].cast(pa.string()))
+
+
+@given(SIDE, SIDE, SIDE, SIDE, st.sampled_from(["inner", "left"]))
+@settings(max_examples=examples(15))
+def test_a_function_makes_the_rows_of_a_side(left: Any, right: Any, more_left: Any, more_right: Any, how: str) -> None:
+    operator, before, columns = join(LEFT, RIGHT, how)
+    successor, after, new_columns = join(TEXT_LEFT, NEW_RIGHT, how, {"left": as_text})
+    refused = [
+        each.part for each in changes(before, join(TEXT_LEFT, NEW_RIGHT, how)[1]) if each.verdict is Verdict.REFUSED
+    ]
+    assert refused == ["left n"]
+    store = WithChanges(NoState(), pairs(operator(rows_of(columns, left, right), NoState()).changes))
+    assert [each.part for each in check(after, Noted(before, {}))] == ["left", "right price"]
+    way = evolution(after, Noted(before, {}))
+    assert way is not None
+    plain = WithChanges(NoState(), pairs(successor(rows_of(new_columns, left, right, str), NoState()).changes))
+    assert WithChanges(store, pairs(way.seen(store).rewritten([]))).scan() == plain.scan()
+    then = rows_of(new_columns, more_left, more_right, str)
+    found, expected = (successor(then, seen).results.to_pylist() for seen in (way.seen(store), plain))
+    assert found == expected
+
+
+def test_a_function_of_a_side_leaves_keys_and_times_as_they_are() -> None:
+    operator, before, columns = join(LEFT, RIGHT, "left")
+    store = WithChanges(NoState(), pairs(operator(rows_of(columns, [("x", 1)], []), NoState()).changes))
+    for name, changed in [("k", pa.array(["y"])), ("at", pa.array([NOON], AT))]:
+
+        def moved(rows: pa.Table, name: str = name, changed: Any = changed) -> pa.Table:
+            place = rows.column_names.index(name)
+            return as_text(rows).set_column(place, name, changed.slice(0, len(rows)))
+
+        way = evolution(join(TEXT_LEFT, RIGHT, "left", {"left": moved})[1], Noted(before, {}))
+        assert way is not None
+        with pytest.raises(OtherDefinitionError, match=f"moved of migrate failed: it must leave the column '{name}'"):
+            way.seen(store)
+    own = join(TEXT_LEFT, RIGHT, "left", {"left": as_text})[1]
+    assert check(own, Noted(before, {}).followed_by(own, {})) == [], "a function counts once"
+
+
+def test_an_earlier_release_of_a_join_needs_a_word() -> None:
+    _, before, _ = join(LEFT, RIGHT, "inner")
+    _, after, _ = join(pa.schema([each for each in LEFT if each.name != "gone"]), RIGHT, "inner")
+    noted = Noted(before, {}).followed_by(after, {})
+    with pytest.raises(OtherDefinitionError, match="a newer release has changed its state") as refused:
+        check(before, noted)
+    assert refused.value.fix.endswith("take the change back with migrate={}")
+    word = join(LEFT, RIGHT, "inner", {})[1]
+    noted = noted.followed_by(word, {}).followed_by(after, {})
+    with pytest.raises(OtherDefinitionError, match="a newer release") as refused:
+        check(word, noted)
+    assert refused.value.fix.endswith("take the change back with migrate={'left': None}")

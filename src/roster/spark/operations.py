@@ -353,6 +353,7 @@ class Operations:
         grace: Duration | None = None,
         late_topic: str | None = None,
         store: str = "join",
+        migrate: Migrate = None,
     ) -> Self:
         """Join the rows with those of another topic that have the same keys at nearly the same time.
 
@@ -375,6 +376,8 @@ class Operations:
                 `Progress.late` counts them. None: as far as `within`.
             late_topic: a topic for rows of both sides that are late, as for `aggregate`.
             store: the store's name, part of that of its changelog.
+            migrate: {"left" or "right": function}, which makes that side's kept rows of those of an earlier release;
+                see the page on changes.
 
         Raises:
             PipelineError: an argument is wrong, or the operator before sends running updates. The run fails with it for
@@ -382,7 +385,7 @@ class Operations:
 
         """
         other = OtherStream(topic, schema)
-        stateful = stream_join(other, keys, (column, other_column), within, grace, how, store)
+        stateful = stream_join(other, keys, (column, other_column), within, grace, how, store, migrate)
         self._declare("join", stateful, late_rows(late_topic, keys))
         return self
 

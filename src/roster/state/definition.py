@@ -48,8 +48,8 @@ class OtherDefinitionError(StateError):
         self.fix = fix
 
 
-Migrate: TypeAlias = Mapping[str, str | None] | Callable[[pa.Table], pa.Table] | None
-"""How results come from those of an earlier definition; see `Definition`."""
+Migrate: TypeAlias = Mapping[str, Any] | Callable[[pa.Table], pa.Table] | None
+"""How entries come from those of an earlier definition; see `Definition`."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Definition:
     subtopology, stores   the number of its sub-topology, and all stores there in the order of a row's way
 
     migrate: of a pipeline's own definition: {result: the earlier result that it comes from, None: it begins anew}, or a
-    function of the table of all rows; None if nothing is said.
+    function of the table of all rows; of a join {side: function}; None if nothing is said.
     """
 
     document: Mapping[str, Any]
@@ -137,9 +137,9 @@ class Definition:
         own, said = self.fingerprint, self.migrate
         if said is None:
             return own
-        if isinstance(said, Mapping):
-            return _digest([own, sorted(said.items())])
-        return _digest([own, function_name(said)])
+        if callable(said):
+            return _digest([own, function_name(said)])
+        return _digest([own, sorted((name, function_name(of) if callable(of) else of) for name, of in said.items())])
 
     def entries(self) -> Entries:
         """Return the reader of the entries."""

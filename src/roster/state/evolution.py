@@ -30,9 +30,10 @@ from roster.state.definition import (
 )
 from roster.state.join_entries import SIDES
 from roster.state.keys import is_text
+from roster.state.saved.plain import ENTRIES
 from roster.state.sessions import ENDS_KEY
 from roster.state.store import Position, Snapshot, StateError, Value
-from roster.state.table_evolution import TableEvolution
+from roster.state.table_evolution import Function, TableEvolution
 
 Results = Mapping[str, Mapping[str, str]]
 """{name: kind, column and type} of the results of a definition."""
@@ -80,7 +81,8 @@ def changes(written: Definition, own: Definition) -> list[Change]:
         elif name == "aggregates" and name in was and name in now:
             found += _of_results(was[name], now[name], own.migrate)
         elif name == "sides" and name in was and name in now:
-            found += [each for side in SIDES for each in _of_side(side, was[name][side], now[name][side])]
+            for side in SIDES:
+                found += _of_side(side, was[name][side], now[name][side], _functions(own).get(side))
         else:
             found.append(_refused(name, was.get(name), now.get(name)))
     order, names = was.get("stores", []), now.get("stores", [])
@@ -145,8 +147,11 @@ def _finer(before: pa.DataType, after: pa.DataType) -> int:
     return int(1000 ** max(_UNITS.index(after.unit) - _UNITS.index(before.unit), 0))
 
 
-def _of_side(side: str, was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Change]:
+def _of_side(side: str, was: Mapping[str, str], now: Mapping[str, str], function: Function | None) -> Iterator[Change]:
     """Yield the changes of the columns of a join's side."""
+    if function is not None and list(was.items()) != list(now.items()):
+        yield Change(side, shown(was), shown(now), Verdict.ALLOWED, f"by {function_name(function)}")
+        return
     for name in dict.fromkeys([*was, *now]):
         before, after = was.get(name), now.get(name)
         if before == after:
@@ -235,11 +240,15 @@ def _by_tables(own: Definition, noted: Noted, found: Sequence[Change]) -> TableE
     """Return what changes entries as tables, None if that is not the way."""
     if all(each.part == "keys" for each in found):
         return None
-    if "sides" in own.document:
-        return TableEvolution(noted.definition, own, None)
-    if own.migrate is None or isinstance(own.migrate, Mapping):
-        return None
-    return TableEvolution(noted.definition, own, own.migrate)
+    functions = _functions(own)
+    return TableEvolution(noted.definition, own, functions) if functions or "sides" in own.document else None
+
+
+def _functions(own: Definition) -> dict[str, Function]:
+    """Return the functions of `migrate`, by the part of a store that each is for."""
+    if callable(own.migrate):
+        return {ENTRIES: own.migrate}
+    return {part: each for part, each in (own.migrate or {}).items() if callable(each)}
 
 
 def _check_none(found: Sequence[Change], verdict: Verdict) -> None:
@@ -253,12 +262,13 @@ def _check_none(found: Sequence[Change], verdict: Verdict) -> None:
 
 
 def _unsaid(own: Definition, noted: Noted) -> dict[str, str | None]:
-    """Return a `migrate` of the same meaning that no release has said."""
-    said = dict(own.migrate) if isinstance(own.migrate, Mapping) else {}
-    for name in own.document.get("aggregates", {}):
+    """Return a `migrate` without functions that no release has said."""
+    said = {} if callable(own.migrate) else {n: of for n, of in (own.migrate or {}).items() if not callable(of)}
+    results = own.document.get("aggregates", {})
+    for name in results or own.document.get("sides", {}):
         if replace(own, migrate=said).release not in noted.releases:
             break
-        said.setdefault(name, name)
+        said.setdefault(name, name if results else None)
     return said
 
 
@@ -347,12 +357,6 @@ class Evolution:
         """Return a view of a store that has the new values."""
         return Evolved(snapshot, self)
 
-    def rewritten(self, snapshot: Snapshot, but: Collection[bytes]) -> pa.Table:
-        """Return the new entries of all keys but these, as changes."""
-        entries = [entry for entry in snapshot.scan(stop=ENDS_KEY) if entry[0] not in but]
-        values = self.values([value for _, value in entries])
-        return pa.table([pa.array([key for key, _ in entries], pa.binary()), values], ["key", "value"])
-
 
 class Evolved:
     """A snapshot whose values are changed when they are read; entries beside those of keys stay."""
@@ -364,6 +368,12 @@ class Evolved:
     def position(self) -> Position:
         """The position of the snapshot."""
         return self._snapshot.position
+
+    def rewritten(self, but: Collection[bytes]) -> pa.Table:
+        """Return the new entries of all keys but these, as changes."""
+        entries = [entry for entry in self._snapshot.scan(stop=ENDS_KEY) if entry[0] not in but]
+        values = self._way.values([value for _, value in entries])
+        return pa.table([pa.array([key for key, _ in entries], pa.binary()), values], ["key", "value"])
 
     def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
         """Return the value of each key."""

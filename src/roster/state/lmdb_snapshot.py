@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,8 +97,12 @@ class LmdbSnapshot:
     ) -> list[tuple[bytes, bytes]]:
         """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
         read = self._read(start, stop, limit)
-        self._check(read)
-        entries = [entry for entry in _entries(read) if _is_within(entry[0], start, stop)]
+        keys = self._check(read)
+        if all_plain(keys):
+            end = len(keys) if stop is None else bisect_left(keys, stop)
+            entries = [(key, data[:-SIZE]) for key, data in read[bisect_left(keys, start) : end]]
+        else:
+            entries = [entry for entry in _entries(read) if _is_within(entry[0], start, stop)]
         if not start and stop != b"" and (empty := self._noted(EMPTY_KEY)) is not None:
             entries.insert(0, (b"", empty))
         return entries[:limit]
@@ -115,7 +121,12 @@ class LmdbSnapshot:
         if start and is_there:
             cursor.set_range(lowest)
         left = limit
-        for entry in cursor if is_there else ():
+        rest: Iterator[tuple[bytes, bytes]] = iter(cursor if is_there else ())
+        while limit is None and (some := list(islice(rest, 8 + len(read)))):
+            read += some
+            if stop is not None and some[-1][0][:_HASHED_PREFIX] > stop[:_HASHED_PREFIX]:
+                return read
+        for entry in rest:
             read.append(entry)
             key = entry[0]
             if left == 0 or (stop is not None and key[:_HASHED_PREFIX] > stop[:_HASHED_PREFIX]):
@@ -159,12 +170,13 @@ class LmdbSnapshot:
                 raise self._damaged(_ORDER)
         self._check_sums([key for key, _ in beside], [data for _, data in beside])
 
-    def _check(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Check stored entries in sequence."""
+    def _check(self, entries: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+        """Check stored entries in sequence; return their keys."""
         keys = [key for key, _ in entries]
         if not all(map(bytes.__lt__, keys, keys[1:])):
             raise self._damaged(_ORDER)
         self._check_sums(keys, [data for _, data in entries])
+        return keys
 
     def _check_sums(self, keys: Sequence[bytes], data: Sequence[bytes]) -> None:
         if not are_sound(keys, data):

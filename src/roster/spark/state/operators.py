@@ -23,6 +23,7 @@ from roster.state.aggregate import Aggregation
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import Migrate
 from roster.state.durations import Duration, as_timedelta
+from roster.state.join_entries import SIDES
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState, StateError
 from roster.state.stream_join import StreamJoin
@@ -126,6 +127,20 @@ def _check_migrate(migrate: object, aggregates: Mapping[str, object]) -> None:
         raise PipelineError(problem, field="migrate", fix=example)
 
 
+def check_functions(migrate: object, parts: Sequence[str] = ()) -> None:
+    """Raise PipelineError unless tasks can have the functions of `migrate`. parts: all there are, if they are known."""
+    example = (
+        f"For example {{{(parts or ['total'])[0]!r}: function}}: it makes the rows of this release of the earlier ones"
+    )
+    if migrate is None:
+        return
+    if not isinstance(migrate, Mapping) or not all(each is None or callable(each) for each in migrate.values()):
+        raise PipelineError(f"{migrate!r} is no dict of functions", field="migrate", fix=example)
+    if unknown := [name for name in migrate if parts and name not in parts]:
+        raise PipelineError(f"{unknown[0]!r} is none of {', '.join(parts)}", field="migrate", fix=example)
+    pickled(migrate, "migrate")
+
+
 def deduplication(keys: str | Sequence[str], within: Duration, column: str, store: str) -> Stateful:
     """Return the operator of `Pipeline.deduplicate`. Raises PipelineError for wrong arguments."""
     check_extra("deduplicate")
@@ -143,16 +158,18 @@ def stream_join(
     grace: Duration | None,
     how: str,
     store: str,
+    migrate: Migrate,
 ) -> Stateful:
     """Return the operator of `Pipeline.join`, without the other side's columns. Raises PipelineError."""
     check_extra("join")
+    check_functions(migrate, SIDES)
     if how not in ("inner", "left"):
         raise PipelineError(f"{how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
     try:
         apart = as_timedelta("within", within)
         slack = apart if grace is None else as_timedelta("grace", grace)
         operator = StreamJoin(as_columns(keys), times, (), apart, slack, how == "left")
-        return Stateful(operator, store, other, is_by_key=True)
+        return Stateful(operator, store, other, is_by_key=True, migrate=migrate)
     except RosterError as error:
         raise PipelineError(str(error), field="join") from None
 

@@ -30,7 +30,7 @@ from roster.spark.state.definition_check import DefinitionCheck
 from roster.spark.state.joined_batches import TableJoins
 from roster.spark.state.stores import Stores
 from roster.spark.state.tasks.catch_up import StoreTarget
-from roster.spark.state.tasks.other_stream import together
+from roster.spark.state.tasks.other_stream import spread, together
 from roster.spark.state.tasks.processing import Report
 from roster.spark.state.tasks.stores import Restored, RestoreJob, check_state_dir
 from roster.spark.state.tasks.task import STORE, RestoreJobs, StatefulTask
@@ -109,6 +109,7 @@ class StatefulBatches:
         targets = [target for each in self._targets.values() for target in each]
         if not self._to_change.isdisjoint(target.changelog for target in targets):
             batch = replace(batch, rewrites_state=True)
+            tasks = spread(tasks, self._jobs.cores)
         for joins in self._joins:
             joins.begin(batch)
         task_of = self._topology.task_of

@@ -67,6 +67,12 @@ def columns_of(side: OtherSide) -> pa.Schema:
     return joined_columns(side.own, side.other)
 
 
+def spread(tasks: Sequence[Sequence[Split]], cores: int) -> list[list[Split]]:
+    """Deal splits to as many Spark tasks as run at once, for work that does not depend on their sizes."""
+    splits = [split for task in tasks for split in task]
+    return [splits[first::cores] for first in range(min(cores, len(splits)))]
+
+
 def together(tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
     """Regroup splits so that one Spark task reads all input partitions of a group's task."""
     dealt: list[list[Split]] = [[] for _ in tasks]

@@ -16,11 +16,11 @@ from roster.spark.errors import SinkFencedError
 from roster.spark.state.tasks.catch_up import Fetch, StoreTarget, catch_up
 from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.event_time import with_entries
-from roster.state.evolution import Evolution, evolution
+from roster.state.evolution import Evolved, evolution
 from roster.state.pending import Pending
 from roster.state.processor.variables import REGISTRY_KEY, decode_registry
 from roster.state.store import Position, Snapshot, Store
-from roster.state.table_evolution import TableEvolution
+from roster.state.table_evolution import Changed
 
 if TYPE_CHECKING:
     from roster.state.aggregate import Layout, Update
@@ -109,27 +109,27 @@ def process_batch(
                 f"and the batch begins at {dict(target.inputs)}"
             )
         inputs = {**before, **inputs}
-        update = operator(rows, snapshot if way is None else way.seen(snapshot))
-        if way is not None:
-            update = replace(update, changes=_rewritten(store, way, snapshot, update.changes))
+        seen = None if way is None else way.seen(snapshot)
+        update = operator(rows, snapshot if seen is None else seen)
+        if seen is not None:
+            update = replace(update, changes=_rewritten(store, seen, update.changes))
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
         said = _said(snapshot, update.changes, noted)
     update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))
     token = token or new_token()
-    keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
-    store.keep(Pending(token, keys, values, Position(target.end, inputs)))
+    store.keep(Pending(token, update.changes["key"], update.changes["value"], Position(target.end, inputs)))
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
     large = large_change(target.changelog.topic, update.changes)
     return update, Report(token, applied.records, applied.bytes, update.late, timer, large)
 
 
-def _rewritten(store: LmdbStore, way: Evolution | TableEvolution, snapshot: Snapshot, changes: pa.Table) -> pa.Table:
+def _rewritten(store: LmdbStore, seen: Evolved | Changed, changes: pa.Table) -> pa.Table:
     """Return all entries of a store under its new definition, with the changes of the batch.
 
     The definition record is removed first: a copy that has only a part of the changes has no definition.
     """
     began, changed = time.monotonic(), set(changes["key"].to_pylist())
-    entries = way.rewritten(snapshot, changed)
+    entries = seen.rewritten(changed)
     log.info(
         "store %s: changed %d entries to its new definition in %.1f s",
         *(store.path, len(entries), time.monotonic() - began),
