@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from roster.wire.columns import decode_layout, encode_layout, offsets_layout
+from roster.wire.columns import avro_layout, decode_layout, encode_layout, offsets_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,6 +54,8 @@ WRITE = Loops("encode_kernel", _WRITES, encode_layout.SIGNATURES)
 """`place` and `encode`: from columns to records."""
 OFFSETS = Loops("offsets_kernel", (*_READS, "offsets_kernel", "offsets_layout"), offsets_layout.SIGNATURES)
 """`offset_commits`: from records of `__consumer_offsets` to columns."""
+AVRO = Loops("avro_kernel", (*OFFSETS.made_of, "avro_kernel", "avro_layout"), avro_layout.SIGNATURES)
+"""`avro`: from Avro values to columns."""
 
 
 class NativeKernel:
@@ -64,6 +66,7 @@ class NativeKernel:
     place: Callable[..., int]
     encode: Callable[..., int]
     offset_commits: Callable[..., int]
+    avro: Callable[..., int]
 
     def __init__(self, object_code: bytes, loops: Loops = READ) -> None:
         llvm.initialize_native_target()

@@ -1,0 +1,1 @@
+"""Avro: schemas, their resolution into programs, and values as Arrow columns."""

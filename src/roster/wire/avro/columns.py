@@ -1,0 +1,193 @@
+"""The columns of a schema: what each type becomes in Arrow, as Spark's `from_avro` types it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from roster.wire.avro.schema import NULL, Field, SchemaError, Type
+
+_TIME = pa.timestamp("us", tz="UTC")
+_LOCAL = pa.timestamp("us")
+TIMES = {
+    "timestamp-millis": (_TIME, 1000),
+    "timestamp-micros": (_TIME, 1),
+    "local-timestamp-millis": (_LOCAL, 1000),
+    "local-timestamp-micros": (_LOCAL, 1),
+}
+"""{logical type: its Arrow type, microseconds of its unit}."""
+_SIMPLE = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_WIDTHS = {"null": -1, "boolean": 1, "int": 4, "enum": 4, "float": 4, "long": 8, "double": 8}
+
+
+@dataclass(eq=False)
+class Column:
+    """Where the values of a type go.
+
+    dim: counts its values: 0 for one in each row, else the number of the list that holds it. extra: the most bytes or
+    items that a default adds to one value. least: the least bytes of an item that it is read from.
+    """
+
+    type: Type
+    dim: int
+    is_nullable: bool
+    number: int
+    children: list[Column] = field(default_factory=list)
+    child_dim: int = 0
+    extra: int = 0
+    least: int = 1 << 20
+
+    @property
+    def width(self) -> int:
+        """Bytes of a value; 0 for offsets, -1 for a struct, which has none."""
+        if self.type.logical == "decimal":
+            return 16
+        if self.is_struct:
+            return -1
+        return _WIDTHS.get(self.type.kind, 0)
+
+    @property
+    def is_struct(self) -> bool:
+        """True for a record, and for a union, of which each branch is a child."""
+        return self.type.kind in ("record", "union")
+
+    @property
+    def is_list(self) -> bool:
+        """True for an array or map."""
+        return self.type.kind in ("array", "map")
+
+    def walk(self) -> Iterator[Column]:
+        """Yield the column and those in it, each before its children."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The type in Arrow."""
+        kind = self.type.kind
+        if self.type.logical == "decimal":
+            return pa.decimal128(self.type.precision, self.type.scale)
+        if kind == "long" and self.type.logical in TIMES:
+            return TIMES[self.type.logical][0]
+        if kind == "int" and self.type.logical == "date":
+            return pa.date32()
+        if kind == "array":
+            return pa.list_(pa.field("element", self.children[0].arrow, self.children[0].is_nullable))
+        if kind == "map":
+            item = self.children[1]
+            return pa.map_(pa.string(), pa.field("value", item.arrow, item.is_nullable))
+        return self.schema if self.is_struct else _SIMPLE[kind]
+
+    @property
+    def schema(self) -> Any:
+        """The struct of a record or union."""
+        names = [each.name for each in self.type.fields] or [f"member{n}" for n in range(len(self.children))]
+        if len({name.lower() for name in names}) < len(names):
+            raise SchemaError(f"fields of {self.type} differ by case only, which Spark's columns do not")
+        made = (pa.field(name, each.arrow, each.is_nullable) for name, each in zip(names, self.children, strict=True))
+        return pa.struct(list(made))
+
+
+def without_null(kind: Type) -> tuple[list[Type], bool]:
+    """Return the types of a value other than null, and whether it may be null."""
+    if kind.kind != "union":
+        return ([] if kind.kind == "null" else [kind]), kind.kind == "null"
+    branches = [each for each in kind.branches if each.kind != "null"]
+    return branches, len(branches) < len(kind.branches)
+
+
+def merged(branches: list[Type]) -> Type | None:
+    """Return the one type that Spark has for several, None if it has a struct of them."""
+    if len(branches) == 1:
+        return branches[0]
+    kinds = {each.kind for each in branches}
+    wide = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}.get(frozenset(kinds))
+    return None if wide is None else Type(wide)
+
+
+def layout(schema: Type) -> Column:
+    """Return the columns of values of a schema; a value that is no record is one column `value`.
+
+    Raises SchemaError for arrays whose items have no bytes.
+    """
+    record = schema
+    if schema.kind != "record":
+        record = Type("record", fields=(Field("value", schema),))
+    numbers, dims = iter(range(1 << 30)), iter(range(1, 1 << 30))
+
+    def made(kind: Type, dim: int, *, is_nullable: bool = False) -> Column:
+        branches, has_null = without_null(kind)
+        is_nullable = is_nullable or has_null
+        one = merged(branches) if branches else NULL
+        if one is None:
+            column = Column(Type("union", branches=tuple(branches)), dim, is_nullable, next(numbers))
+            column.children = [made(each, dim, is_nullable=True) for each in branches]
+            return column
+        column = Column(one, dim, is_nullable, next(numbers))
+        if one.kind == "record":
+            column.children = [made(each.type, dim) for each in one.fields]
+        elif column.is_list:
+            column.child_dim = next(dims)
+            if one.kind == "map":
+                column.children = [made(Type("string"), column.child_dim)]
+            column.children.append(made(_items(one), column.child_dim))
+        return column
+
+    return made(record, 0)
+
+
+def _items(kind: Type) -> Type:
+    assert kind.items is not None  # noqa: S101 - arrays and maps have them
+    if kind.kind == "array" and least_size(kind.items) == 0:
+        raise SchemaError(f"items of an array of {kind.items} have no bytes")
+    return kind.items
+
+
+def least_size(kind: Type) -> int:
+    """Return the least number of bytes of a value."""
+    if kind.kind == "record":
+        return sum(least_size(each.type) for each in kind.fields)
+    return {"null": 0, "float": 4, "double": 8, "fixed": kind.size}.get(kind.kind, 1)
+
+
+def of_arrow(kind: pa.DataType, name: str) -> Type:
+    """Return the type of a column's values; fields may be null, and are if they are missing.
+
+    Raises SchemaError, with `name`, for a type that Avro's values are never read as.
+    """
+    if pa.types.is_struct(kind):
+        fields = (kind.field(n) for n in range(kind.num_fields))
+        return Type("record", is_loose=True, fields=tuple(_optional(each.type, each.name) for each in fields))
+    if pa.types.is_list(kind):
+        return Type("array", items=_optional(kind.value_type, name).type)
+    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        return Type("map", items=_optional(kind.item_type, name).type)
+    if pa.types.is_decimal128(kind):
+        return Type("bytes", logical="decimal", precision=kind.precision, scale=kind.scale, is_loose=True)
+    if pa.types.is_timestamp(kind):
+        return Type("long", logical="local-timestamp-micros" if kind.tz is None else "timestamp-micros", is_loose=True)
+    if pa.types.is_date32(kind):
+        return Type("int", logical="date", is_loose=True)
+    for avro, arrow in _SIMPLE.items():
+        if arrow.equals(kind) and avro not in ("null", "fixed", "enum"):
+            return Type(avro, is_loose=True)
+    raise SchemaError(f"field {name!r} has the type {kind}, which Avro has no values of")
+
+
+def _optional(kind: pa.DataType, name: str) -> Field:
+    return Field(name, Type("union", branches=(NULL, of_arrow(kind, name))), has_default=True)

@@ -1,0 +1,378 @@
+"""Resolution of a writer's schema to the columns of a reader's, as a program for the loop over values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roster.wire.avro.columns import TIMES, Column, least_size, without_null
+from roster.wire.avro.defaults import encoded
+from roster.wire.avro.schema import Field, SchemaError, Type
+from roster.wire.columns import avro_layout as at
+
+_MOST = 20_000
+"""The most instructions of a program."""
+_LONGEST = 4096
+"""The most bytes of a default: each value of a list may have it."""
+_PROMOTED = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_OPS = {
+    "boolean": at.BOOLEAN,
+    "int": at.INT,
+    "long": at.LONG,
+    "float": at.FLOAT,
+    "double": at.DOUBLE,
+    "bytes": at.BYTES,
+    "string": at.TEXT,
+}
+_CONVERTED = {
+    ("int", "float"): at.LONG_TO_FLOAT,
+    ("long", "float"): at.LONG_TO_FLOAT,
+    ("int", "double"): at.LONG_TO_DOUBLE,
+    ("long", "double"): at.LONG_TO_DOUBLE,
+    ("float", "double"): at.FLOAT_TO_DOUBLE,
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """How values of one writer become columns. `code` has column numbers where the loop wants places."""
+
+    code: Any
+    tables: Any
+    pool: Any
+    skips: int
+    """How many lists are counted beside those of the columns."""
+
+
+def compiled(writer: Type, reader: Type, columns: Column) -> Program:
+    """Return the program from values of `writer` to the columns of `reader`, which `layout` made.
+
+    Raises SchemaError if no value of the writer fits, and for a program of more than 20,000 instructions.
+    """
+    made = _Compiler()
+    if reader.kind == "record":
+        made.value(writer, reader, columns)
+    else:
+        made.value(writer, reader, columns.children[0])
+    made.emit(at.END)
+    pool = np.frombuffer(bytes(made.pool) or b"\0", np.uint8)
+    return Program(np.array(made.code, np.int64), np.array(made.tables or [0], np.int64), pool, made.skips)
+
+
+class _Compiler:
+    def __init__(self) -> None:
+        self.code: list[list[int]] = []
+        self.tables: list[int] = []
+        self.pool = bytearray()
+        self.skips = 0
+        self._default: int | None = None
+        self._bounds: dict[int, int] = {}
+
+    def emit(self, op: int, column: Column | None = None, x: int = 0, y: int = 0, data: int = 0) -> int:
+        """Append an instruction, and return its number."""
+        if len(self.code) >= _MOST:
+            raise SchemaError(f"it takes more than {_MOST} instructions to read a value")
+        if column is None:
+            self.code.append([op, 0, 0, -1, -1, data, x, y])
+        else:
+            self.code.append(
+                [op, 0, column.dim, column.number if column.is_nullable else -1, column.number, data, x, y]
+            )
+            if self._default is not None and column.width == 0:
+                column.extra = max(column.extra, self._default)
+        return len(self.code) - 1
+
+    def value(self, writer: Type, reader: Type, column: Column) -> None:
+        """Read a value into a column. Raises SchemaError if none of its branches fits."""
+        if writer.kind == "union":
+            self._union(writer, reader, column)
+        elif reader.kind == "union":
+            self._into_union(writer, reader, column)
+        elif (problem := misfit(writer, reader)) is not None:
+            raise SchemaError(problem)
+        else:
+            self._alone(writer, reader, column)
+
+    def _union(self, writer: Type, reader: Type, column: Column) -> None:
+        if len(writer.branches) == 2 and self._fused(writer, reader, column):
+            return
+        problems = []
+        with self._branches(len(writer.branches)) as begin:
+            for number, branch in enumerate(writer.branches):
+                begin(number)
+                before = len(self.code), len(self.tables), len(self.pool)
+                try:
+                    self.value(branch, reader, column)
+                except SchemaError as error:
+                    problems.append(str(error))
+                    del self.code[before[0] :], self.tables[before[1] :], self.pool[before[2] :]
+                    self._bounds = {key: place for key, place in self._bounds.items() if place < before[1]}
+                    self.emit(at.REFUSE)
+        if len(problems) == len(writer.branches):
+            raise SchemaError(problems[0])
+
+    @contextmanager
+    def _branches(self, count: int) -> Iterator[Any]:
+        place = len(self.tables)
+        self.tables += [0] * count
+        self.emit(at.UNION, x=count, y=place)
+        jumps: list[int] = []
+
+        def begin(number: int) -> None:
+            if number:
+                jumps.append(self.emit(at.JUMP))
+            self.tables[place + number] = len(self.code) * at.WIDTH
+
+        yield begin
+        for jump in jumps:
+            self.code[jump][at.X] = len(self.code) * at.WIDTH
+
+    def _fused(self, writer: Type, reader: Type, column: Column) -> bool:
+        """Read a simple value or null by one instruction; return False if it takes more."""
+        kinds = [each.kind for each in writer.branches]
+        if "null" not in kinds or not column.is_nullable or column.is_struct or column.is_list:
+            return False
+        number = kinds.index("null")
+        before = len(self.code)
+        try:
+            self.value(writer.branches[1 - number], reader, column)
+        except SchemaError:
+            return False
+        if len(self.code) != before + 1 or self.code[before][at.OP] in (at.NULL, at.NOTE):
+            del self.code[before:]
+            return False
+        self.code[before][at.MODE] = number + 1
+        return True
+
+    def _into_union(self, writer: Type, reader: Type, column: Column) -> None:
+        if writer.kind == "null":
+            if not column.is_nullable:
+                raise SchemaError(f"the writer's null is no {reader}")
+            self.null(column)
+            return
+        branches, _ = without_null(reader)
+        fitting = [n for n, each in enumerate(branches) if misfit(writer, each) is None]
+        if not fitting:
+            raise SchemaError(
+                misfit(writer, branches[0]) if len(branches) == 1 else f"the writer's {writer} is no {reader}"
+            )
+        same = [n for n in fitting if branches[n].kind == writer.kind and branches[n].name == writer.name]
+        chosen = (same or fitting)[0]
+        if column.type.kind != "union":
+            self._alone(writer, branches[chosen] if len(branches) == 1 else column.type, column)
+            return
+        if column.is_nullable:
+            self.emit(at.NOTE, column)
+        for number, child in enumerate(column.children):
+            if number == chosen:
+                self._alone(writer, branches[chosen], child)
+            else:
+                self.null(child)
+
+    def null(self, column: Column) -> None:
+        """Append nothing: null, or what is hidden under one."""
+        if column.type.kind != "null" and (column.width >= 0 or column.is_nullable):
+            self.emit(at.NULL, column, x=column.width)
+        if column.is_struct:
+            for child in column.children:
+                self.null(child)
+
+    def _alone(self, writer: Type, reader: Type, column: Column) -> None:
+        """Read a value that fits, of a type that is no union."""
+        kind = writer.kind
+        if kind == "record":
+            self._record(writer, reader, column)
+        elif kind in ("array", "map"):
+            self._list(writer, reader, column)
+        elif kind == "enum":
+            if reader.kind == "enum":
+                self._enum(writer, reader, column)
+            else:
+                self._symbols(writer, column)
+        elif kind == "null":
+            self.null(column)
+        else:
+            self._simple(writer, reader, column)
+
+    def _simple(self, writer: Type, reader: Type, column: Column) -> None:
+        kinds = writer.kind, reader.kind
+        if reader.logical == "decimal":
+            op = at.FIXED_DECIMAL if writer.kind == "fixed" else at.DECIMAL
+            self.emit(op, column, x=writer.size, y=self._bound(reader.precision))
+        elif writer.kind == "fixed":
+            self.emit(at.FIXED, column, x=writer.size)
+        elif reader.kind == "long" and reader.logical in TIMES:
+            scale = TIMES[writer.logical if writer.logical in TIMES else reader.logical][1]
+            self.emit(at.SCALED if scale > 1 else at.LONG, column, x=scale)
+        else:
+            self.emit(_CONVERTED.get(kinds, _OPS[reader.kind]), column)
+
+    def _bound(self, precision: int) -> int:
+        if precision not in self._bounds:
+            high, low = divmod(10**precision - 1, 1 << 64)
+            self._bounds[precision] = len(self.tables)
+            self.tables += [high, low - (low >> 63 << 64)]
+        return self._bounds[precision]
+
+    def _enum(self, writer: Type, reader: Type, column: Column) -> None:
+        known = {symbol: number for number, symbol in enumerate(reader.symbols)}
+        other = -1 if reader.default_symbol is None else known[reader.default_symbol]
+        self.emit(at.ENUM, column, x=len(writer.symbols), y=len(self.tables))
+        self.tables += [known.get(symbol, other) for symbol in writer.symbols]
+
+    def _symbols(self, writer: Type, column: Column) -> None:
+        """Read a symbol as text."""
+        with self._branches(len(writer.symbols)) as begin:
+            for number, symbol in enumerate(writer.symbols):
+                begin(number)
+                with self._from_pool(encoded(symbol, Type("string"))):
+                    self.emit(at.TEXT, column)
+
+    def _list(self, writer: Type, reader: Type, column: Column) -> None:
+        assert writer.items is not None and reader.items is not None  # noqa: S101, PT018 - they fit
+        is_map = writer.kind == "map"
+        least = least_size(writer.items) + is_map
+        if least == 0:
+            raise SchemaError(f"items of the writer's array of {writer.items} have no bytes")
+        column.least = min(column.least, least)
+        begin = self.emit(at.LIST, column, x=column.child_dim, data=least)
+        if is_map:
+            self.emit(at.TEXT, column.children[0])
+        self.value(writer.items, reader.items, column.children[-1])
+        self._closed(begin, self.emit(at.NEXT, column, x=column.child_dim, data=least))
+
+    def _closed(self, begin: int, end: int) -> None:
+        self.code[begin][at.Y] = (end + 1) * at.WIDTH
+        self.code[end][at.Y] = (begin + 1) * at.WIDTH
+
+    def _record(self, writer: Type, reader: Type, column: Column) -> None:
+        if column.is_nullable:
+            self.emit(at.NOTE, column)
+        pairs = paired(writer, reader)
+        read = {number for number in pairs if number is not None}
+        wanted = {theirs: ours for ours, theirs in enumerate(pairs) if theirs is not None}
+        for number, each in enumerate(writer.fields):
+            if number not in read:
+                self.skip(each.type)
+                continue
+            ours = wanted[number]
+            try:
+                self.value(each.type, reader.fields[ours].type, column.children[ours])
+            except SchemaError as error:
+                raise SchemaError(f"field {reader.fields[ours].name}: {error}") from None
+        for field, child, theirs in zip(reader.fields, column.children, pairs, strict=True):
+            if theirs is None:
+                self._defaulted(field, child)
+
+    def _defaulted(self, field: Field, column: Column) -> None:
+        if not field.has_default:
+            raise SchemaError(f"field {field.name}: the writer has none, and it has no default")
+        if field.default is None and column.is_nullable:
+            self.null(column)
+            return
+        with self._from_pool(encoded(field.default, field.type)):
+            self.value(field.type, field.type, column)
+
+    @contextmanager
+    def _from_pool(self, value: bytes) -> Iterator[None]:
+        """Have the instructions within read this value."""
+        if len(value) > _LONGEST:
+            raise SchemaError(f"a default has more than {_LONGEST} bytes")
+        self._default, place = len(value), len(self.pool)
+        self.pool += value
+        self.emit(at.ENTER, x=place, y=len(self.pool))
+        yield
+        self.emit(at.LEAVE)
+        self._default = None
+
+    def skip(self, writer: Type) -> None:
+        """Read a value and drop it."""
+        kind = writer.kind
+        if kind == "record":
+            for each in writer.fields:
+                self.skip(each.type)
+        elif kind == "union":
+            with self._branches(len(writer.branches)) as begin:
+                for number, branch in enumerate(writer.branches):
+                    begin(number)
+                    self.skip(branch)
+        elif kind in ("array", "map"):
+            assert writer.items is not None  # noqa: S101 - arrays and maps have them
+            least = least_size(writer.items) + (kind == "map")
+            self.skips += 1
+            dim = self.skips
+            begin_at = self.emit(at.LIST, x=-dim, data=least)
+            if kind == "map":
+                self.emit(at.SKIP_BYTES)
+            self.skip(writer.items)
+            self._closed(begin_at, self.emit(at.NEXT, x=-dim, data=least))
+        elif kind in ("bytes", "string"):
+            self.emit(at.SKIP_BYTES)
+        elif kind in ("int", "long", "enum"):
+            self.emit(at.SKIP_VARINT)
+        elif kind != "null":
+            self.emit(at.SKIP, x={"boolean": 1, "float": 4, "double": 8}.get(kind, writer.size))
+
+
+def paired(writer: Type, reader: Type) -> list[int | None]:
+    """Return for each field of the reader the number of the writer's that it is read from, None without one."""
+    names = {each.name: number for number, each in enumerate(writer.fields)}
+    found: list[int | None] = []
+    for field in reader.fields:
+        numbers = (names.get(name) for name in (field.name, *field.aliases))
+        found.append(next((number for number in numbers if number is not None and number not in found), None))
+    return found
+
+
+def misfit(writer: Type, reader: Type) -> str | None:
+    """Return why no value of the writer's type is one of the reader's, None if some may be; neither is a union."""
+    told = f"the writer's {writer} is no {reader}"
+    one, other = writer.kind, reader.kind
+    if reader.is_loose and other != "record":
+        return None if _is_loosely(writer, reader) else told
+    if reader.logical == writer.logical == "decimal" and not _same_decimal(writer, reader):
+        return told
+    if other in _PROMOTED.get(one, ()):
+        return None
+    if one != other:
+        return told
+    if one in ("record", "enum", "fixed") and not reader.is_loose and not _same_name(writer, reader):
+        return told
+    return told if one == "fixed" and writer.size != reader.size else None
+
+
+def _same_name(writer: Type, reader: Type) -> bool:
+    """Return whether the unqualified names are equal, or the reader has the writer's as an alias."""
+    last = writer.name.rpartition(".")[2]
+    return last == reader.name.rpartition(".")[2] or writer.name in reader.aliases or last in reader.aliases
+
+
+def _same_decimal(writer: Type, reader: Type) -> bool:
+    is_one = writer.logical == reader.logical and writer.scale == reader.scale
+    return is_one and writer.precision <= reader.precision and (writer.kind == reader.kind or reader.is_loose)
+
+
+def _is_loosely(writer: Type, reader: Type) -> bool:
+    """Return whether a column of Spark may have the writer's values."""
+    kind = writer.kind
+    if "decimal" in (writer.logical, reader.logical):
+        return _same_decimal(writer, reader)
+    if reader.logical == "date":
+        return kind == "int" and writer.logical == "date"
+    if reader.logical in TIMES:
+        return writer.logical in TIMES and TIMES[writer.logical][0] == TIMES[reader.logical][0]
+    if kind == "enum":
+        return reader.kind == "string"
+    if kind == "fixed":
+        return reader.kind == "bytes"
+    return kind == reader.kind or (reader.kind in _PROMOTED.get(kind, ()) and kind not in ("string", "bytes"))

@@ -1,0 +1,185 @@
+"""Avro values as Arrow columns: memory for the loop, and arrays of what it leaves there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from roster.wire.avro.columns import Column, layout
+from roster.wire.avro.program import Program, compiled
+from roster.wire.avro.schema import Type
+from roster.wire.columns import avro_layout as at
+
+_ARENA = 64 << 20
+"""Bytes of address space for the values that are read together; only what has values takes memory."""
+_LARGEST = 1 << 30
+"""A single value that may need more is refused."""
+
+
+class AvroKernel(Protocol):
+    """The loop of `roster.wire.columns.avro_kernel`, compiled or as plain Python."""
+
+    def avro(self, *arguments: Any) -> int:
+        """Read values."""
+        ...
+
+
+class Decoded(NamedTuple):
+    """Rows of the values that were accepted, and for each value 0 or a problem of `avro_layout.PROBLEMS`."""
+
+    rows: pa.RecordBatch
+    problems: Any
+
+
+class AvroReader:
+    """Reads values of any writers into the columns of one schema."""
+
+    def __init__(self, kernel: AvroKernel, schema: Type) -> None:
+        """Raises SchemaError for a schema that has no columns."""
+        self._kernel, self._type = kernel, schema
+        self._columns = layout(schema)
+        self._all = list(self._columns.walk())
+        self.schema = pa.schema([field.with_nullable(True) for field in self._columns.schema])
+        """The columns: those of a record, or one of the name `value`."""
+
+    def program(self, writer: Type) -> Program:
+        """Return how values of a writer are read. Raises SchemaError if they cannot be."""
+        return compiled(writer, self._type, self._columns)
+
+    def decode(self, program: Program, data: Any, starts: Any, ends: Any) -> Decoded:
+        """Read the values at [starts, ends) of an array of bytes."""
+        rate, one = (self._places(*each).total for each in ((0, 1 << 20), (1, 0)))
+        costs = np.cumsum((ends - starts) * (rate >> 20) + one + 1)
+        parts, problems, begin = [], np.zeros(len(starts), np.uint8), 0
+        while begin < len(starts):
+            spent = int(costs[begin - 1]) if begin else 0
+            stop = max(int(np.searchsorted(costs, spent + _ARENA, side="right")), begin + 1)
+            if int(costs[begin]) - spent > _LARGEST:
+                problems[begin] = at.ITEMS
+            else:
+                found = problems[begin:stop]
+                parts.append(self._decoded(program, data, starts[begin:stop], ends[begin:stop], found))
+            begin = stop
+        if len(parts) == 1:
+            return Decoded(parts[0], problems)
+        rows = pa.Table.from_batches(parts, self.schema).combine_chunks().to_batches()
+        return Decoded(rows[0] if rows else pa.RecordBatch.from_pylist([], self.schema), problems)
+
+    def _places(self, rows: int, size: int) -> _Places:
+        """Return where the arrays go for so many rows of `size` bytes together."""
+        places = _Places(rows, size, len(self._all))
+        for column in self._all:
+            places.add(column)
+        return places
+
+    def _decoded(self, program: Program, data: Any, starts: Any, ends: Any, problems: Any) -> pa.RecordBatch:
+        places = self._places(len(starts), int((ends - starts).sum()))
+        memory = np.empty(places.total // 8 + 1, np.int64)
+        views = {kind: memory.view(kind) for kind in (np.uint8, np.int32, np.int64, np.float32, np.float64)}
+        for column in self._all:
+            if column.width == 0:
+                views[np.int32][places.values[column.number]] = 0
+        dims = len(places.most)
+        code = places.placed(program.code, dims)
+        counts, left = np.zeros(dims, np.int64), np.zeros(dims + program.skips + 1, np.int64)
+        scratch = np.zeros(1, np.int32)
+        good = self._kernel.avro(
+            *(len(starts), data, starts, ends, program.pool, code.reshape(-1), program.tables, counts, left),
+            *views.values(),
+            *(scratch, scratch.view(np.float32), problems),
+        )
+        arrays = [_Arrays(views, places).array(child, good) for child in self._columns.children]
+        if not arrays:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * good, pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+class _Places:
+    """Where each column has its arrays in the memory, and how many values there may be at most."""
+
+    def __init__(self, rows: int, size: int, columns: int) -> None:
+        self.most = {0: rows}
+        self.valid, self.values, self.data = np.full((3, columns), -1, np.int64)
+        self.total, self._size = 0, size
+
+    def add(self, column: Column) -> None:
+        most, number = self.most[column.dim], column.number
+        added = most * column.extra
+        if column.is_list:
+            self.most[column.child_dim] = self._size // column.least + added
+        if column.is_nullable:
+            self.valid[number] = self._taken(most)
+        if column.width > 0:
+            self.values[number] = self._taken(most * column.width) // min(column.width, 8)
+        elif column.width == 0:
+            self.values[number] = self._taken(4 * (most + 1)) // 4
+            if not column.is_list:
+                self.data[number] = self._taken(self._size + added)
+
+    def _taken(self, size: int) -> int:
+        place = self.total
+        self.total += -(-size // 8) * 8
+        return place
+
+    def placed(self, code: Any, dims: int) -> Any:
+        """Return the instructions with places in the memory instead of columns."""
+        placed = code.copy()
+        column = code[:, at.VALUE]
+        has = column >= 0
+        for field, places in ((at.VALUE, self.values), (at.VALID, self.valid)):
+            placed[has, field] = np.where(code[has, field] >= 0, places[column[has]], -1)
+        texts = has & np.isin(code[:, at.OP], (at.TEXT, at.BYTES, at.FIXED))
+        placed[texts, at.DATA] = self.data[column[texts]]
+        skips = ~has & np.isin(code[:, at.OP], (at.LIST, at.NEXT))
+        placed[skips, at.X] = dims - code[skips, at.X]
+        return placed
+
+
+class _Arrays:
+    def __init__(self, views: Any, places: _Places) -> None:
+        self._views, self._places = views, places
+
+    def array(self, column: Column, length: int) -> pa.Array:
+        """Return the first values of a column."""
+        kind, number = column.type.kind, column.number
+        if kind == "null":
+            return pa.nulls(length)
+        valid, nulls = self._valid(int(self._places.valid[number]), length)
+        if column.is_struct:
+            children = [self.array(child, length) for child in column.children]
+            return pa.Array.from_buffers(column.arrow, length, [valid], nulls, children=children)
+        begin = int(self._places.values[number])
+        if column.width == 0:
+            return self._varying(column, length, valid, nulls, self._views[np.int32][begin : begin + length + 1])
+        if kind == "boolean":
+            values = pa.py_buffer(np.packbits(self._views[np.uint8][begin : begin + length], bitorder="little"))
+            return pa.Array.from_buffers(pa.bool_(), length, [valid, values], nulls)
+        at_byte = begin * min(column.width, 8)
+        values = pa.py_buffer(self._views[np.uint8][at_byte : at_byte + length * column.width])
+        if kind != "enum":
+            return pa.Array.from_buffers(column.arrow, length, [valid, values], nulls)
+        indices = pa.Array.from_buffers(pa.int32(), length, [valid, values], nulls)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(column.type.symbols)).cast(pa.string())
+
+    def _varying(self, column: Column, length: int, valid: Any, nulls: int, ends: Any) -> pa.Array:
+        offsets, last = pa.py_buffer(ends), int(ends[-1])
+        if not column.is_list:
+            begin = int(self._places.data[column.number])
+            text = pa.py_buffer(self._views[np.uint8][begin : begin + last])
+            return pa.Array.from_buffers(column.arrow, length, [valid, offsets, text], nulls)
+        items = [self.array(child, last) for child in column.children]
+        kind = column.arrow
+        if column.type.kind == "map":
+            entries = pa.struct([kind.key_field, kind.item_field])
+            items = [pa.Array.from_buffers(entries, last, [None], 0, children=items)]
+        return pa.Array.from_buffers(kind, length, [valid, offsets], nulls, children=items)
+
+    def _valid(self, begin: int, length: int) -> tuple[Any, int]:
+        """Return the bits of values that are not null, None if all are, and how many are null."""
+        if begin < 0:
+            return None, 0
+        flags = self._views[np.uint8][begin : begin + length]
+        nulls = length - int(np.count_nonzero(flags))
+        return (pa.py_buffer(np.packbits(flags, bitorder="little")) if nulls else None), nulls
