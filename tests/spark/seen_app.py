@@ -12,6 +12,7 @@ import contextlib
 import json
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 from urllib.request import urlopen
 
@@ -33,7 +34,7 @@ class Heard(StreamingQueryListener):
 
 
 def main() -> None:
-    from roster.spark import Pipeline, session
+    from roster.spark import KafkaSink, Pipeline, Window, session
 
     bootstrap, topic = sys.argv[1:]
     settings = {"spark.ui.enabled": True, "spark.ui.port": 0, "spark.sql.streaming.ui.enabled": True}
@@ -53,7 +54,10 @@ def main() -> None:
     pipeline("seen.good", lambda df, batch: df.count()).run(available_now=True)
     with contextlib.suppress(ValueError):
         pipeline("bad", fail).run(available_now=True)
-    while sum(event[0] == "terminated" for event in heard.events) < 2:
+    counted = Pipeline(spark, bootstrap, "windows", [topic], on_progress=rows.append, max_offsets_per_batch=40)
+    counted.aggregate("key", {"n": "count(*)"}, window=Window("timestamp", timedelta(hours=1)), store="counts")
+    counted.write(KafkaSink(bootstrap, f"{topic}-results")).run(available_now=True)
+    while sum(event[0] == "terminated" for event in heard.events) < 3:
         time.sleep(0.01)  # the bus tells listeners in a thread of its own
     address = spark.sparkContext.uiWebUrl
 
@@ -61,16 +65,18 @@ def main() -> None:
         with urlopen(f"{address}{path}", timeout=60) as answer:
             return answer.read().decode()
 
-    run = heard.events[0][1]
+    run, stateful = heard.events[0][1], next(event[1] for event in heard.events if event[2] == "windows")
     tab = fetched("/StreamingQuery/")
     page = fetched(f"/StreamingQuery/statistics/?id={run}")
+    state_page = fetched(f"/StreamingQuery/statistics/?id={stateful}")
     gauges = {
         name.partition("AccumulatorSource.")[2]: found["value"]
         for name, found in json.loads(fetched("/metrics/json/"))["gauges"].items()
         if "AccumulatorSource" in name
     }
     progress = [json.loads(each.to_json()) for each in rows]
-    print(json.dumps({"heard": heard.events, "tab": tab, "page": page, "gauges": gauges, "progress": progress}))
+    pages = {"tab": tab, "page": page, "state page": state_page}
+    print(json.dumps({"heard": heard.events, **pages, "gauges": gauges, "progress": progress}))
     spark.stop()
 
 

@@ -134,7 +134,8 @@ class InProcess:
         self._stores.wakeups.worked({task: each[-1].timer for task, each in reports.value.items()})  # type: ignore[misc]
         self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
         self.tokens = tokens_of(reports.value)  # type: ignore[arg-type]
-        return summed(Outcome(None, batch.offsets), reports.value, self._copies)
+        last = {task: each[-1].stores for task, each in reports.value.items()}
+        return summed(Outcome(None, batch.offsets), last, self._copies)  # type: ignore[arg-type]
 
     def _done(self, copies: list[Restored], **beside: Any) -> None:
         self._copies.done(copies, **beside)

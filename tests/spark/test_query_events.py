@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.model import TopicPartition
-from roster.spark.batch import Progress, Range
-from roster.spark.jobs.query_events import as_spark, telling_spark
+from roster.spark.batch import Progress, Range, StoreProgress
+from roster.spark.jobs.query_events import telling_spark
 from tests.spark.programs import Application
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ APP = Path(__file__).with_name("seen_app.py")
 @pytest.fixture(scope="module")
 def seen(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     topic = topics.create(2, 100, name="seen")
+    topics.admin.create_topic(f"{topic}-results", 2)
     with Application(APP, topics.bootstrap, topic, log=tmp_path_factory.mktemp("seen") / "app.log") as app:
         return app.hears("heard") | {"topic": topic}
 
@@ -35,7 +38,7 @@ def of(seen: dict[str, Any], kind: str, run: str) -> list[Any]:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_listener_hears_of_a_pipeline_as_of_a_query(seen: dict[str, Any]) -> None:
-    run, broken = dict.fromkeys(event[1] for event in seen["heard"])
+    run, broken, _ = dict.fromkeys(event[1] for event in seen["heard"])
     assert of(seen, "started", run) == ["seen.good"]
     assert of(seen, "terminated", run) == [None]
     told = of(seen, "progress", run)
@@ -63,6 +66,29 @@ def test_the_tab_lists_a_pipeline_with_its_charts(seen: dict[str, Any]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+def test_state_and_event_time_are_shown_as_those_of_a_query(seen: dict[str, Any]) -> None:
+    *_, run = dict.fromkeys(event[1] for event in seen["heard"])
+    told, own = of(seen, "progress", run), [each for each in seen["progress"] if each["group"] == "windows"]
+    assert len(told) == len(own) == 3
+    for each, mine in zip(told, own, strict=True):
+        (state,), (of_store,) = each["stateOperators"], mine["stores"].values()
+        assert state["operatorName"] == "counts"
+        for name, field in {"numRowsTotal": "entries", "numRowsUpdated": "changed", "memoryUsedBytes": "bytes"}.items():
+            assert state[name] == sum(store[field] for store in of_store.values())
+        assert set(mine) >= {"batchId", "numInputRows", "durationMs", "sources", "timestamp", "eventTime"}
+    # 7 keys of 14 in each partition, the stream time and the definition.
+    assert told[-1]["stateOperators"][0]["numRowsTotal"] == 2 * (7 + 2)
+    assert told[-1]["stateOperators"][0]["numStateStoreInstances"] == 2
+    watermark = datetime.fromisoformat(told[-1]["eventTime"]["watermark"])
+    newest = [store["stream_time_ms"] for store in own[-1]["stores"]["counts"].values()]
+    assert watermark.timestamp() * 1000 == min(newest)
+    assert max(newest) <= time.time() * 1000
+    for chart in ("Aggregated Number Of Total State Rows", "Aggregated State Memory Used", "Global Watermark Gap"):
+        assert re.search(chart, seen["state page"], re.IGNORECASE)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_the_totals_are_in_sparks_metrics(seen: dict[str, Any]) -> None:
     good = {name.removeprefix("roster.seen.good."): value for name, value in seen["gauges"].items() if "good" in name}
     assert good == {"batches": 3, "records": 100, "late": 0, "deadLetters": 0, "lag": 0}
@@ -83,8 +109,8 @@ def progress(**more: Any) -> Progress:
 
 def test_a_batch_is_described_in_sparks_words() -> None:
     phases = {"plan": 10, "work": 200, "sink": 30, "group": 5}
-    found = as_spark(progress(phases=phases), {"id": "i", "runId": "r"}, "ParquetSink", 1_700_000_000_123 - 500)
-    assert (found["id"], found["runId"], found["name"], found["batchId"]) == ("i", "r", "g", 17)
+    found = json.loads(progress(phases=phases, since_ms=500).to_json())
+    assert (found["name"], found["batchId"], found["numInputRows"]) == ("g", 17, 7)
     assert found["timestamp"] == "2023-11-14T22:13:20.123Z"
     assert found["durationMs"] == {
         "queryPlanning": 10,
@@ -99,7 +125,18 @@ def test_a_batch_is_described_in_sparks_words() -> None:
     assert (source["inputRowsPerSecond"], source["processedRowsPerSecond"]) == (14.0, 28.0)
     behind = {"minOffsetsBehindLatest": "1", "maxOffsetsBehindLatest": "10", "avgOffsetsBehindLatest": "5.0"}
     assert source["metrics"] == behind
-    assert found["sink"]["description"] == "ParquetSink"
+    assert (found["stateOperators"], found["eventTime"]) == ([], {})
+
+
+def test_state_is_summed_over_tasks_and_the_watermark_is_the_least() -> None:
+    tasks = {"0_0": StoreProgress(5, 4096, 2, 1, 1_700_000_000_500), "0_1": StoreProgress(7, 8192, 0, 3, None)}
+    found = json.loads(progress(stores={"s": tasks, "t": {"0_0": StoreProgress(1, 4096)}}).to_json())
+    first, second = found["stateOperators"]
+    names = ("operatorName", "numRowsTotal", "numRowsUpdated", "memoryUsedBytes", "numRowsDroppedByWatermark")
+    assert [first[name] for name in names] == ["s", 12, 2, 12_288, 4]
+    assert [second[name] for name in names] == ["t", 1, 0, 4096, 0]
+    assert found["eventTime"] == {"watermark": "2023-11-14T22:13:20.500Z"}
+    assert found["stores"]["s"]["0_1"]["late"] == 3
 
 
 @pytest.mark.parametrize("session", [SimpleNamespace(), SimpleNamespace(_jsparkSession=None)])

@@ -13,7 +13,7 @@ from roster.member.task_assignor import HeldTasks
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
-from roster.spark.batch import Batch, Owner, Range
+from roster.spark.batch import Batch, Owner, Range, StoreProgress
 from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.copies.restore_schedule import Copies
@@ -134,6 +134,7 @@ def test_all_stores_of_a_task_take_a_turn_from_where_each_of_them_ends() -> None
 
 
 def test_a_task_reports_what_its_stores_do() -> None:
-    reports = [Report("t", 3, 30, 1, None), Report("t", 4, 40, 2, 7.5), Report("t", 0, 0, 0, 2.5)]
-    assert combined(reports) == Report("t", 7, 70, 3, 2.5)
+    first, second = StoreProgress(3, 30, late=1), StoreProgress(4, 40, late=2)
+    reports = [Report("t", stores=(first,)), Report("t", 7.5, stores=(second,)), Report("t", 2.5)]
+    assert combined(reports) == Report("t", 2.5, stores=(first, second))
     assert combined(reports[:1]) == reports[0]

@@ -325,6 +325,6 @@ def test_what_was_committed_last_is_applied_at_the_end_of_a_run_and_restored_by_
         assert catch_up(store, target, log.fetch).records == 0, "what is aside is taken"
         assert dict(entries(store)) == {b"a": b"a"}
         assert store.position() == Position(len(log.records), {"t": 5})
-    assert taken(StoreTargets(log, changelogs, 1.0), nothing, 5).restored == 0
+    assert taken(StoreTargets(log, changelogs, 1.0), nothing, 5).stores[0].restored == 0
     targets.forget([SOURCE])
     assert targets.last([TASK]) == {}, "its outcome is not known any more"

@@ -9,7 +9,7 @@ from roster._extras import EXTRAS, missing_error
 
 if TYPE_CHECKING:
     from roster.records.produce import WriteError
-    from roster.spark.batch import Batch, Owner, Progress, Range, Restoring
+    from roster.spark.batch import Batch, Owner, Progress, Range, Restoring, StoreProgress
     from roster.spark.consumer_settings import ConsumerSettings
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
     from roster.spark.history import record_history
@@ -51,6 +51,7 @@ __all__ = [
     "StateError",
     "StateUnavailableError",
     "StateView",
+    "StoreProgress",
     "Window",
     "WriteError",
     "commit_progress",
@@ -65,7 +66,7 @@ if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is Non
 _OLDEST_PYSPARK = 4
 _HOMES = {
     "roster.records.produce": ("WriteError",),
-    "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring"),
+    "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring", "StoreProgress"),
     "roster.spark.consumer_settings": ("ConsumerSettings",),
     "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
     "roster.spark.history": ("record_history",),

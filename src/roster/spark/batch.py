@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from roster.model import TopicPartition
+from roster.model.topics import offsets_by_topic
 from roster.spark.errors import PipelineError
 
 
@@ -124,6 +126,27 @@ class Restoring:
     """Seconds that these will take at the rate so far; None while unknown."""
 
 
+class StoreProgress(NamedTuple):
+    """A task's store in the last batch that it took part in."""
+
+    entries: int
+    """Entries when the batch began, with up to three of Roster's own."""
+    bytes: int
+    """Their size on the disk then."""
+    changed: int = 0
+    """Entries that the batch wrote or removed; 0 if the task took no part in it."""
+    late: int = 0
+    """Rows left out because their time was over or null; likewise."""
+    stream_time_ms: int | None = None
+    """Largest event time of all rows so far, in ms since the epoch; None without event time."""
+    restored: int = 0
+    """Changelog records applied before the batch; likewise."""
+    restored_bytes: int = 0
+    """Their size in memory."""
+    restore_ms: int = 0
+    """Milliseconds that this took."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Result of one batch. Times are milliseconds; `started_at` is wall-clock time since the epoch."""
@@ -156,6 +179,15 @@ class Progress:
     """Changelog records applied to standby copies since the batch before."""
     restoring: Mapping[str, Restoring] = field(default_factory=dict)
     """Copies that have not caught up, by task: standby tasks, and own tasks that are restored before they are read."""
+    stores: Mapping[str, Mapping[str, StoreProgress]] = field(default_factory=dict)
+    """Stores by name and task, of the tasks that run here and have taken part in a batch."""
+    since_ms: int | None = None
+    """Milliseconds from the start of the batch before to the start of this one; None for the first."""
+
+    @property
+    def input_rows_per_second(self) -> float:
+        """Records read per second since the batch before began."""
+        return self.rows * 1000 / max(self.duration_ms if self.since_ms is None else self.since_ms, 1)
 
     @property
     def rows_per_second(self) -> float:
@@ -175,11 +207,79 @@ class Progress:
         )
 
     def to_json(self) -> str:
-        """Return one line of JSON, with partitions as `topic-partition`."""
+        """Return one line of JSON: these names, with partitions as `topic-partition`, and those of `spark_names`."""
         document: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         document["ranges"] = {str(partition): list(span) for partition, span in self.ranges.items()}
         document["lag"] = {str(partition): lag for partition, lag in self.lag.items()}
         document["phases"] = dict(self.phases)
         document["restoring"] = {task: dataclasses.asdict(each) for task, each in self.restoring.items()}
+        document["stores"] = {
+            name: {task: each._asdict() for task, each in tasks.items()} for name, tasks in self.stores.items()
+        }
         document["rows_per_second"] = round(self.rows_per_second, 1)
-        return json.dumps(document)
+        return json.dumps(document | spark_names(self))
+
+
+def spark_names(progress: Progress) -> dict[str, Any]:
+    """Return a batch as Spark's `StreamingQueryProgress` has it in JSON, but for its ids and the sink.
+
+    The watermark is the least stream time of all tasks with event time.
+    """
+    phases = progress.phases
+    rates = {
+        "inputRowsPerSecond": progress.input_rows_per_second,
+        "processedRowsPerSecond": progress.rows_per_second,
+    }
+    behind = [progress.lag.get(partition, 0) for partition in progress.ranges]
+    ends = {partition: span.end for partition, span in progress.ranges.items()}
+    source = {
+        "description": f"Roster[{','.join(sorted({p.topic for p in progress.ranges}))}]",
+        "startOffset": json.dumps(offsets_by_topic({p: span.start for p, span in progress.ranges.items()})),
+        "endOffset": json.dumps(offsets_by_topic(ends)),
+        "latestOffset": json.dumps(offsets_by_topic({p: end + progress.lag.get(p, 0) for p, end in ends.items()})),
+        "numInputRows": progress.rows,
+        **rates,
+        "metrics": {
+            "minOffsetsBehindLatest": str(min(behind, default=0)),
+            "maxOffsetsBehindLatest": str(max(behind, default=0)),
+            "avgOffsetsBehindLatest": str(sum(behind) / max(len(behind), 1)),
+        },
+    }
+    times = [s.stream_time_ms for of in progress.stores.values() for s in of.values() if s.stream_time_ms is not None]
+    return {
+        "name": progress.group,
+        "timestamp": utc(progress.started_at),
+        "batchId": progress.batch,
+        "batchDuration": progress.duration_ms,
+        "numInputRows": progress.rows,
+        **rates,
+        "durationMs": {
+            "queryPlanning": phases.get("plan", 0),
+            "addBatch": phases.get("work", 0) + phases.get("sink", 0) + phases.get("transaction", 0),
+            "commitOffsets": phases.get("group", 0),
+            "triggerExecution": progress.duration_ms,
+        },
+        "eventTime": {"watermark": utc(min(times))} if times else {},
+        "stateOperators": [_state_operator(name, list(of.values())) for name, of in progress.stores.items()],
+        "observedMetrics": {},
+        "sources": [source],
+    }
+
+
+def _state_operator(name: str, stores: Sequence[StoreProgress]) -> dict[str, Any]:
+    """Return the stores of one name as Spark's `StateOperatorProgress` in JSON."""
+    unknown = ("numRowsRemoved", "allUpdatesTimeMs", "allRemovalsTimeMs", "commitTimeMs", "numShufflePartitions")
+    return dict.fromkeys(unknown, 0) | {
+        "operatorName": name,
+        "numRowsTotal": sum(store.entries for store in stores),
+        "numRowsUpdated": sum(store.changed for store in stores),
+        "memoryUsedBytes": sum(store.bytes for store in stores),
+        "numRowsDroppedByWatermark": sum(store.late for store in stores),
+        "numStateStoreInstances": len(stores),
+        "customMetrics": {},
+    }
+
+
+def utc(ms: float) -> str:
+    """Format wall-clock milliseconds as Spark's events have them."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

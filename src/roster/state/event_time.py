@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster.state.store import Snapshot, StateError, Store
 
@@ -50,6 +51,13 @@ def stream_time(store: Store | Snapshot) -> int:
     """Return the stream time that the store knows, in microseconds."""
     (value,) = store.multi_get([STREAM_TIME_KEY])
     return read_time(value)
+
+
+def stream_time_after(before: Snapshot, changes: pa.Table) -> int | None:
+    """Return the stream time once changes are made, in milliseconds; None if there is none."""
+    place: int = pc.index(changes["key"], STREAM_TIME_KEY).as_py()
+    now = stream_time(before) if place < 0 else read_time(changes["value"][place].as_py())
+    return None if now == NEVER else now // 1000
 
 
 def running(times: Times, before: int) -> Times:

@@ -80,6 +80,13 @@ class LmdbSnapshot:
         """The number of entries."""
         return self._head.entries
 
+    @property
+    def disk_bytes(self) -> int:
+        """Size of the pages that the entries take."""
+        of = self._transaction.stat(self._values)
+        pages: int = of["branch_pages"] + of["leaf_pages"] + of["overflow_pages"]
+        return pages * int(of["psize"])
+
     def pending(self) -> Pending | None:
         """Return the batch whose transaction had not ended when it was written."""
         data = self._noted(PENDING)

@@ -233,6 +233,8 @@ class DriverLoop:
                 late=outcome.late,
                 standby_records=outcome.standby_records,
                 restoring=outcome.restoring,
+                stores=outcome.stores,
+                since_ms=None if self.last_progress is None else timer.started_at - self.last_progress.started_at,
                 ranges=ranges,
                 lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
                 tasks=len(tasks),

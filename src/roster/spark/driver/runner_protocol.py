@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from roster.model import TopicPartition
-from roster.spark.batch import Batch, Restoring, Split
+from roster.spark.batch import Batch, Restoring, Split, StoreProgress
 from roster.spark.sinks.batch_sink import BatchSink
 
 SHORTEST_RESTORE = 0.05
@@ -19,7 +19,7 @@ class Outcome:
     """Result of a batch that is not committed.
 
     It has what the sink returned; the numbers of records read, dead letters, changelog records restored and late
-    rows; bytes restored; records applied to standby copies; and the copies still to restore.
+    rows; bytes restored; records applied to standby copies; the copies still to restore; and the stores.
     """
 
     written: Any
@@ -30,6 +30,7 @@ class Outcome:
     restored_bytes: int = 0
     standby_records: int = 0
     restoring: Mapping[str, Restoring] = field(default_factory=dict)
+    stores: Mapping[str, Mapping[str, StoreProgress]] = field(default_factory=dict)
 
 
 class BetweenBatches:

@@ -14,14 +14,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from roster.model.topics import offsets_by_topic
-from roster.spark.batch import Progress
+from roster.spark.batch import Progress, spark_names, utc
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +44,6 @@ class QueryEvents:
         self._heard: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
         self._error: str | None = None
         self._is_told = True
-        self._before: int | None = None
         self._thread = threading.Thread(target=self._work, name=f"roster-events-{group}", daemon=True)
         self._thread.start()
 
@@ -76,14 +73,14 @@ class QueryEvents:
         self._progress_event = self._java(f"{listener}QueryProgressEvent")
         self._parse = getattr(self._java("org.apache.spark.sql.streaming.StreamingQueryProgress$"), "MODULE$").fromJson
         started = self._java(f"{listener}QueryStartedEvent")
-        self._streams.postListenerEvent(started(*ids, self._group, _utc(time.time() * 1000)))
+        self._streams.postListenerEvent(started(*ids, self._group, utc(time.time() * 1000)))
         keeps = self._is_kept()
         totals, count, told = self._registered(), dict.fromkeys(_METRICS, 0), 0.0
         while (progress := self._heard.get()) is not None:
             if keeps or len(self._streams.listListeners()):
-                document = json.dumps(as_spark(progress, self._ids, self._sink, self._before))
+                sink = {"description": self._sink, "numOutputRows": -1, "metrics": {}}
+                document = json.dumps({**self._ids, **spark_names(progress), "sink": sink})
                 self._streams.postListenerEvent(self._progress_event(self._parse(document)))
-            self._before = progress.started_at
             _add(count, progress)
             if time.monotonic() - told >= _METRICS_INTERVAL:
                 told = time.monotonic()
@@ -136,52 +133,6 @@ def telling_spark(spark: SparkSession, group: str, sink: str) -> Iterator[QueryE
         events.close(None)
 
 
-def as_spark(progress: Progress, ids: Mapping[str, str], sink: str, before: int | None) -> dict[str, Any]:
-    """Return a batch as Spark's `StreamingQueryProgress` has it in JSON.
-
-    before: when the batch before it started, in wall-clock ms.
-    """
-    phases = progress.phases
-    since = progress.duration_ms if before is None else progress.started_at - before
-    rates = {
-        "inputRowsPerSecond": progress.rows * 1000 / max(since, 1),
-        "processedRowsPerSecond": progress.rows_per_second,
-    }
-    behind = [progress.lag.get(partition, 0) for partition in progress.ranges]
-    ends = {partition: span.end for partition, span in progress.ranges.items()}
-    source = {
-        "description": f"Roster[{','.join(sorted({p.topic for p in progress.ranges}))}]",
-        "startOffset": json.dumps(offsets_by_topic({p: span.start for p, span in progress.ranges.items()})),
-        "endOffset": json.dumps(offsets_by_topic(ends)),
-        "latestOffset": json.dumps(offsets_by_topic({p: end + progress.lag.get(p, 0) for p, end in ends.items()})),
-        "numInputRows": progress.rows,
-        **rates,
-        "metrics": {
-            "minOffsetsBehindLatest": str(min(behind, default=0)),
-            "maxOffsetsBehindLatest": str(max(behind, default=0)),
-            "avgOffsetsBehindLatest": str(sum(behind) / max(len(behind), 1)),
-        },
-    }
-    return {
-        **ids,
-        "name": progress.group,
-        "timestamp": _utc(progress.started_at),
-        "batchId": progress.batch,
-        "batchDuration": progress.duration_ms,
-        "durationMs": {
-            "queryPlanning": phases.get("plan", 0),
-            "addBatch": phases.get("work", 0) + phases.get("sink", 0) + phases.get("transaction", 0),
-            "commitOffsets": phases.get("group", 0),
-            "triggerExecution": progress.duration_ms,
-        },
-        "eventTime": {},
-        "stateOperators": [],
-        "observedMetrics": {},
-        "sources": [source],
-        "sink": {"description": sink, "numOutputRows": -1, "metrics": {}},
-    }
-
-
 def _add(count: dict[str, int], progress: Progress) -> None:
     count["batches"] += 1
     count["records"] += progress.rows
@@ -198,8 +149,3 @@ def _write(totals: Mapping[str, Any], count: dict[str, int]) -> None:
         elif count[name]:
             total.add(count[name])
             count[name] = 0
-
-
-def _utc(ms: float) -> str:
-    """Format wall-clock milliseconds as Spark's events have them."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

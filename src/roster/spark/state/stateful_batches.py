@@ -18,7 +18,7 @@ from roster.client import ClientError
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.records.produce import WriteError
-from roster.spark.batch import Batch, Restoring
+from roster.spark.batch import Batch, Restoring, StoreProgress
 from roster.spark.driver.runner_protocol import BetweenBatches, Outcome
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.jobs.runner import Counted, Failed, Splits
@@ -48,6 +48,7 @@ _SETTLING = 10.0
 """Seconds to apply the last batch's changes at the end of a run; a store without them reads its changelog later."""
 
 Reports = dict[TaskId, tuple[Report, ...]]
+StoresOfTasks = dict[TaskId, tuple[StoreProgress, ...]]
 
 
 class StatefulBatches:
@@ -81,6 +82,7 @@ class StatefulBatches:
         self._targets: dict[TaskId, list[StoreTarget]] = {}
         self.tokens: dict[TaskId, str] = {}
         """The token of each task in the batch that ran last."""
+        self._seen: StoresOfTasks = {}
         self._fenced = 0
         self._to_change: set[TopicPartition] = set()
         self._reports: Accumulator[Reports] = jobs.context.accumulator({}, ByAttempt())
@@ -134,7 +136,18 @@ class StatefulBatches:
         self._stores.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
         self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
         self.tokens = tokens_of(self._reports.value)
-        return summed(outcome, self._reports.value, self._copies)
+        last = {task: attempts[-1].stores for task, attempts in self._reports.value.items()}
+        self._seen = {task: each for task, each in self._seen.items() if task in self._copies.active()} | last
+        return replace(summed(outcome, last, self._copies), stores=self._store_progress(last))
+
+    def _store_progress(self, last: StoresOfTasks) -> Mapping[str, Mapping[str, StoreProgress]]:
+        """Return what is known of each store, by name and task; tasks not in `last` did nothing in this batch."""
+        found: dict[str, dict[str, StoreProgress]] = {}
+        for task, stores in self._seen.items():
+            for node, seen in zip(self._topology.plan_of(task).nodes, stores, strict=True):
+                idle = StoreProgress(seen.entries, seen.bytes, stream_time_ms=seen.stream_time_ms)
+                found.setdefault(node.store, {})[str(task)] = seen if task in last else idle
+        return found
 
     def _check_once_more(self) -> None:
         """Check the definition again before the first batch: it may have changed since. Raises PipelineError."""
@@ -251,14 +264,14 @@ class BetweenStatefulBatches(BetweenBatches):
         return self._stores.copies.restoring()
 
 
-def summed(outcome: Outcome, reports: Reports, copies: Copies) -> Outcome:
-    """Return the outcome of a batch with its tasks' reports and the progress of copies."""
-    last = [attempts[-1] for attempts in reports.values()]
+def summed(outcome: Outcome, tasks: StoresOfTasks, copies: Copies) -> Outcome:
+    """Return the outcome of a batch with the progress of its tasks' stores and of copies."""
+    stores = [store for each in tasks.values() for store in each]
     return replace(
         outcome,
-        restored=sum(report.restored for report in last),
-        restored_bytes=sum(report.restored_bytes for report in last),
-        late=sum(report.late for report in last),
+        restored=sum(store.restored for store in stores),
+        restored_bytes=sum(store.restored_bytes for store in stores),
+        late=sum(store.late for store in stores),
         standby_records=copies.take_records(),
         restoring=copies.restoring(),
     )

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.spark.batch import StoreProgress
 from roster.spark.errors import SinkFencedError
 from roster.spark.state.tasks.catch_up import Fetch, StoreTarget, catch_up
 from roster.state.definition import STATE_KEY, Definition, Noted
-from roster.state.event_time import with_entries
+from roster.state.event_time import stream_time_after, with_entries
 from roster.state.evolution import Evolved, evolution
 from roster.state.pending import Pending
 from roster.state.processor.variables import REGISTRY_KEY, decode_registry
@@ -54,18 +55,16 @@ class Operator(Protocol):
 
 
 class Report(NamedTuple):
-    """A task's report to the driver about one store.
+    """A task's report to the driver.
 
-    It has the attempt's token, changelog records and bytes restored, late rows, seconds until the state's next
-    processing-time timer is due (None without one), and the largest change if a broker may find it too large.
+    It has the attempt's token, seconds until the state's next processing-time timer is due (None without one), the
+    largest change if a broker may find it too large, and the progress of each store.
     """
 
     token: str
-    restored: int = 0
-    restored_bytes: int = 0
-    late: int = 0
     timer: float | None = None
     large: str = ""
+    stores: tuple[StoreProgress, ...] = ()
 
 
 def combined(reports: Sequence[Report]) -> Report:
@@ -73,11 +72,9 @@ def combined(reports: Sequence[Report]) -> Report:
     timers = [report.timer for report in reports if report.timer is not None]
     return Report(
         reports[0].token,
-        sum(report.restored for report in reports),
-        sum(report.restored_bytes for report in reports),
-        sum(report.late for report in reports),
         min(timers, default=None),
         next((report.large for report in reports if report.large), ""),
+        tuple(store for report in reports for store in report.stores),
     )
 
 
@@ -98,7 +95,9 @@ def process_batch(
     Raises SinkFencedError if the batch does not begin where the state ends, OtherDefinitionError before the operator is
     called, StateError, and errors of `operator` and `fetch`.
     """
+    began = time.monotonic()
     applied = catch_up(store, target, fetch)
+    restore_ms = round((time.monotonic() - began) * 1000) if applied.records else 0
     with store.snapshot() as snapshot:
         noted = Noted.of(snapshot)
         way = None if noted is None else evolution(definition, noted)
@@ -115,12 +114,16 @@ def process_batch(
             update = replace(update, changes=_rewritten(store, seen, update.changes))
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
         said = _said(snapshot, update.changes, noted)
+        entries, size, at = snapshot.entries, snapshot.disk_bytes, stream_time_after(snapshot, update.changes)
+    progress = StoreProgress(
+        *(entries, size, len(update.changes), update.late, at, applied.records, applied.bytes, restore_ms)
+    )
     update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))
     token = token or new_token()
     store.keep(Pending(token, update.changes["key"], update.changes["value"], Position(target.end, inputs)))
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
     large = large_change(target.changelog.topic, update.changes)
-    return update, Report(token, applied.records, applied.bytes, update.late, timer, large)
+    return update, Report(token, timer, large, (progress,))
 
 
 def _rewritten(store: LmdbStore, seen: Evolved | Changed, changes: pa.Table) -> pa.Table:
