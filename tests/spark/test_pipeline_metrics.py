@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from roster.client import Ownership
 from roster.client.errors import UnreachableError
+from roster.client.member_statistics import MemberStatistics
+from roster.member.causes import Cause
+from roster.member.events import CommitDone, Report
+from roster.member.types import Failure, FailureKind, ReportKind
 from roster.metrics.positions import GroupPositions
 from roster.model import GroupPosition, TopicPartition
 from roster.spark import Pipeline
-from roster.spark.batch import Progress, Range
+from roster.spark.batch import Progress, Range, StoreProgress
 from roster.spark.metrics import PipelineMetrics
 from roster.spark.options import Options
 from tests.metrics.test_exporter import LAG, lag_by_librdkafka, series
@@ -53,6 +57,10 @@ def test_a_running_pipeline_shows_what_it_read_and_how_far_behind_it_is(
     }
     assert series(last, "roster_pipeline_batch_seconds_count")[group, "total"] == len(texts)
     assert series(last, "roster_member_assigned_partitions") == {(group,): 2}
+    rebalances = series(last, "roster_member_rebalances_total")
+    assert {cause: count for (cause, _), count in rebalances.items() if count} == {"join": 1}
+    assert series(last, "roster_member_moved_partitions_total") == {(group,): 2}
+    assert 0 < series(last, "roster_member_rebalance_seconds_total")[group,] < 60
     assert series(last, "roster_pipeline_status") == {(group, "running"): 1}
     assert set(ready) == {200}
     for text, (found, left) in zip(texts[:1], lags[:1], strict=True):
@@ -73,9 +81,9 @@ class Positions:
         return {"g": GroupPositions({tp: GroupPosition(1, 5, 0) for tp in only}, dict.fromkeys(only, 2.5))}
 
 
-def metrics_of(reader: Any) -> PipelineMetrics:
+def metrics_of(reader: Any, statistics: MemberStatistics | None = None) -> PipelineMetrics:
     options = Options(None, "h:1", "g", ("t",))  # type: ignore[arg-type]
-    return PipelineMetrics(options, [], lambda: "running", reader, lambda: 1_000.0)
+    return PipelineMetrics(options, [], lambda: "running", reader, statistics or MemberStatistics(), lambda: 1_000.0)
 
 
 def shown(metrics: PipelineMetrics, name: str) -> dict[tuple[str, ...], float]:
@@ -84,19 +92,59 @@ def shown(metrics: PipelineMetrics, name: str) -> dict[tuple[str, ...], float]:
     return series(metrics_page(metrics.registry).answer("/metrics").body.decode(), name)
 
 
-def test_rebalances_and_lost_partitions_are_counted() -> None:
+def test_lost_partitions_are_counted() -> None:
     metrics = metrics_of(Positions())
     metrics.owns(Ownership(3, "m", frozenset({ZERO, ONE}), epoch=1))
-    assert shown(metrics, "roster_member_rebalances_total") == {("g",): 0}
     metrics.owns(Ownership(4, "m", frozenset({ZERO}), epoch=2))
     metrics.owns(Ownership(4, "m", frozenset({ZERO}), epoch=3))
-    assert shown(metrics, "roster_member_rebalances_total") == {("g",): 1}
     assert shown(metrics, "roster_member_lost_partitions_total") == {("g",): 0}
     metrics.owns(Ownership(-1, "", lost=frozenset({ZERO}), epoch=4))
     assert shown(metrics, "roster_member_lost_partitions_total") == {("g",): 1}
     assert shown(metrics, "roster_member_generation") == {("g",): -1}
-    metrics.owns(Ownership(6, "m", frozenset({ONE}), epoch=5))
-    assert shown(metrics, "roster_member_rebalances_total") == {("g",): 2}
+
+
+def test_what_the_member_has_been_through_is_shown() -> None:
+    member = MemberStatistics()
+    metrics = metrics_of(Positions(), member)
+    counted = shown(metrics, "roster_member_rebalances_total")
+    assert counted == {(cause, "g"): 0 for cause in Cause}, "a series that begins at 1 would not count as a rise"
+
+    def reports(at: float, *given: tuple[ReportKind, frozenset[TopicPartition], str]) -> None:
+        for kind, partitions, cause in given:
+            member.take(Report(kind, "", partitions=partitions, cause=cause), at)
+
+    none = frozenset[TopicPartition]()
+    reports(10.0, (ReportKind.JOINING, none, ""))
+    reports(10.5, (ReportKind.JOINED, none, "join"), (ReportKind.ASSIGNED, frozenset({ZERO, ONE}), ""))
+    reports(20.0, (ReportKind.REJOIN, none, ""))
+    reports(21.0, (ReportKind.JOINING, none, ""), (ReportKind.JOINED, none, "revoked"))
+    reports(22.0, (ReportKind.JOINING, none, ""), (ReportKind.JOINED, none, "unknown"))  # the first had no end
+    reports(22.25, (ReportKind.ASSIGNED, frozenset({ONE, TopicPartition("t", 2)}), ""))
+    told = {("join", "g"): 1, ("revoked", "g"): 1, ("unknown", "g"): 1}
+    assert shown(metrics, "roster_member_rebalances_total") == counted | told
+    assert shown(metrics, "roster_member_rebalance_seconds_total") == {("g",): 0.5 + 2.25}
+    assert shown(metrics, "roster_member_moved_partitions_total") == {("g",): 3}
+    member.take(CommitDone(1), 30.0)
+    member.take(CommitDone(2, Failure(FailureKind.FENCED, "gone")), 30.0)
+    failures = shown(metrics, "roster_member_commit_failures_total")
+    assert {reason: count for (_, reason), count in failures.items() if count} == {"fenced": 1}
+    for late in (0.0, 0.003, 70.0):
+        member.heartbeat_lateness.add(late)
+    buckets = shown(metrics, "roster_member_heartbeat_lateness_seconds_bucket")
+    assert [buckets["g", le] for le in ("0.0005", "0.0025", "0.005", "60.0", "+Inf")] == [1, 1, 2, 2, 3]
+    assert shown(metrics, "roster_member_heartbeat_lateness_seconds_sum") == {("g",): 70.003}
+
+
+def test_stores_are_shown_by_name_and_task() -> None:
+    metrics = metrics_of(Positions())
+    for ms in (1_500, 0):
+        store = StoreProgress(12, 4096, changed=3, stream_time_ms=5_500, restored=7, restore_ms=ms)
+        stores = {"s": {"0_0": store, "0_1": StoreProgress(1, 8192)}}
+        metrics.progress(Progress("g", "m", 1, 0, 0, 300, 10, {}, {}, 1, stores=stores))
+    assert shown(metrics, "roster_state_entries") == {("g", "s", "0_0"): 12, ("g", "s", "0_1"): 1}
+    assert shown(metrics, "roster_state_bytes") == {("g", "s", "0_0"): 4096, ("g", "s", "0_1"): 8192}
+    assert shown(metrics, "roster_state_stream_time_seconds") == {("g", "s", "0_0"): 5.5}
+    assert shown(metrics, "roster_state_restore_seconds_total") == {("g", "s"): 1.5}
 
 
 def test_batches_are_counted_by_how_they_ended_and_timed_by_phase() -> None:

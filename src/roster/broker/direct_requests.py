@@ -129,7 +129,7 @@ class DirectRequests:
         self._transport.write(self._beats.reply(data, error))
         self.last_at = self._time()
         if self._measures is not None:
-            self._measures.requests[ApiKey.HEARTBEAT].add_since(began)
+            self._measures.requests[ApiKey.HEARTBEAT].add(perf_counter() - began)
         return True
 
     def _is_plain(self, call: Call[Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from itertools import count
@@ -27,6 +28,7 @@ from roster.client.errors import (
 )
 from roster.client.loop import LoopThread
 from roster.client.member_shell import MemberShell
+from roster.client.member_statistics import MemberStatistics
 from roster.client.offsets import list_offsets, log_offsets
 from roster.client.options import GroupMemberOptions
 from roster.client.retry import Retry
@@ -88,6 +90,8 @@ class GroupMember:
         )
         self._coordinators = Coordinators(self._cluster)
         self._on_event = options.on_event
+        self.statistics = MemberStatistics()
+        """What the member has been through, counted on its thread."""
         self._changed = threading.Condition()
         self._ownership = Ownership()
         self._commits: dict[int, Future[None]] = {}
@@ -139,7 +143,7 @@ class GroupMember:
         await self._connect(timeout)
         if not isinstance(self._config.selection, re.Pattern):
             await self._cluster.topics(self._config.selection)
-        self._runner = MemberShell(self._cluster, self._config, self._chance, self._take, self._stepped)
+        self._runner = MemberShell(self._cluster, self._config, self._chance, self._take, self._stepped, self._late)
         self._feed(Started())
 
     async def _connect(self, timeout: float) -> None:
@@ -329,6 +333,7 @@ class GroupMember:
             case Publish():
                 self._publish(effect)
             case CommitDone(token, failure):
+                self.statistics.take(effect, time.monotonic())
                 waiting = self._commits.get(token)
                 if waiting is not None and not waiting.done():
                     if failure is None:
@@ -336,9 +341,13 @@ class GroupMember:
                     else:
                         waiting.set_exception(failure_error(failure))
             case Report():
+                self.statistics.take(effect, time.monotonic())
                 self._tell(effect)
             case Stopped():
                 self._stopped.set()
+
+    def _late(self, seconds: float) -> None:
+        self.statistics.heartbeat_lateness.add(seconds)
 
     def _stepped(self, member: Member) -> None:
         """Record the first assignment, which is not published if it is empty."""
@@ -367,7 +376,9 @@ class GroupMember:
         self._log(report)
         if self._on_event is None:
             return
-        event = MemberEvent(report.kind.value, report.text, report.generation, report.member_id, report.partitions)
+        event = MemberEvent(
+            *(report.kind.value, report.text, report.generation, report.member_id, report.partitions, report.cause)
+        )
         try:
             self._on_event(event)
         except Exception:

@@ -33,7 +33,7 @@ from roster.member.events import (
     TimerExpired,
 )
 from roster.member.member import Member
-from roster.member.timers import TimerName
+from roster.member.timers import HEARTBEAT, TimerName
 from roster.model import CancelTimer, SetTimer
 from roster.wire.messages import MetadataResponse
 
@@ -41,7 +41,8 @@ from roster.wire.messages import MetadataResponse
 class MemberShell:
     """One member on the running event loop.
 
-    `on_effect` gets what concerns the application, in order; `after_step` runs when a step's effects are under way.
+    `on_effect` gets what concerns the application, in order; `after_step` runs when a step's effects are under way;
+    `on_heartbeat` gets the seconds by which a heartbeat is late.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class MemberShell:
         chance: Random,
         on_effect: Callable[[Publish | CommitDone | Report | Stopped], None],
         after_step: Callable[[Member], None],
+        on_heartbeat: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.member = Member(config, chance)
         self._cluster = cluster
         self._coordinators = Coordinators(cluster)
         self._on_effect = on_effect
         self._after_step = after_step
+        self._on_heartbeat = on_heartbeat
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._assigning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="roster-assign")
@@ -143,7 +146,9 @@ class MemberShell:
             timer.cancel()
 
     def _expired(self, name: TimerName) -> None:
-        self._timers.pop(name, None)
+        timer = self._timers.pop(name, None)
+        if timer is not None and name == HEARTBEAT:
+            self._on_heartbeat(max(0.0, asyncio.get_running_loop().time() - timer.when()))
         self.feed(TimerExpired(name))
 
     async def close(self) -> None:

@@ -34,6 +34,8 @@ class MemberEvent:
     """Event of a member, for logs and views.
 
     `kind` is one of coordinator, joining, joined, leading, assigned, revoking, lost, rejoin, retry, left, failed.
+    `cause` says why the generation that was joined began, as far as this member knows: join, leave, replaced, expired,
+    partitions, subscription, revoked, own, unknown.
     """
 
     kind: str
@@ -41,6 +43,7 @@ class MemberEvent:
     generation: int = -1
     member_id: str = ""
     partitions: frozenset[TopicPartition] = frozenset()
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)

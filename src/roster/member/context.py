@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from roster.assignors import Assignor, RebalanceProtocol, rebalance_protocol
 from roster.member.backoff import RandomSource
+from roster.member.causes import Cause, Causes
 from roster.member.commit_queue import CommitQueue
 from roster.member.config import MemberConfig
 from roster.member.events import Publish, Report
@@ -49,6 +50,7 @@ class MemberContext:
         # Input of the next JoinGroup.
         self.rejoin_reason: str | None = None
         """Reason for a rejoin; None when none is needed."""
+        self.causes = Causes()
         self.joined_topics: frozenset[str] = frozenset()
         self.last_assignment: tuple[int, frozenset[TopicPartition]] = (NO_GENERATION, frozenset())
         self.rejoins_after_revocation = False
@@ -108,8 +110,9 @@ class MemberContext:
         """Change the state. Raises KeyError for a trigger that the state does not allow."""
         self.state = TRANSITIONS[self.state, trigger]
 
-    def request_rejoin(self, reason: str) -> None:
-        """Rejoin as soon as the state allows."""
+    def request_rejoin(self, reason: str, cause: Cause | None = None) -> None:
+        """Rejoin as soon as the state allows. cause: None if the group rebalances for another one."""
+        self.causes.next = cause or self.causes.next
         if self.rejoin_reason is None:
             self.report(ReportKind.REJOIN, reason)
         self.rejoin_reason = reason
@@ -169,9 +172,11 @@ class MemberContext:
         self.failures[name] += 1
         self.report(ReportKind.RETRY, f"{name.kind.value}: again in {pause} ms, {reason}")
 
-    def report(self, kind: ReportKind, text: str, partitions: frozenset[TopicPartition] = frozenset()) -> None:
+    def report(
+        self, kind: ReportKind, text: str, partitions: frozenset[TopicPartition] = frozenset(), cause: str = ""
+    ) -> None:
         """Emit a Report."""
-        self.out.emit(Report(kind, text, self.generation, self.member_id, partitions))
+        self.out.emit(Report(kind, text, self.generation, self.member_id, partitions, cause))
 
     def publish(self) -> None:
         """Emit a Publish if ownership changed; the epoch counts the changes published."""

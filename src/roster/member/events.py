@@ -212,13 +212,14 @@ class CommitDone:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A line for logs and views."""
+    """A line for logs and views. cause: of a generation that was joined, one of `Cause`."""
 
     kind: ReportKind
     text: str
     generation: int = -1
     member_id: str = ""
     partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)

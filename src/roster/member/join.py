@@ -72,6 +72,7 @@ def send_join_group(me: MemberContext, coordinator: Node) -> None:
         return
     me.joined_topics = topics
     reason, me.rejoin_reason = me.rejoin_reason or "", None
+    me.causes.join_sent()
     me.transition(Trigger.JOIN_SENT)
     me.out.cancel(HEARTBEAT)
     me.report(ReportKind.JOINING, reason)
@@ -101,12 +102,14 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         me.protocol_name = response.protocol_name
         me.leader = response.leader == response.member_id
         me.cooperative_sync = None
+        group = {each.group_instance_id or each.member_id for each in response.members} if me.leader else None
+        cause = me.causes.joined(me.generation, group, follows_up=me.expects_second_round)
         me.expects_second_round = False
         me.schedule_heartbeat()
         if me.is_eager and me.ownership.owned_or_revoking:
             me.turned_eager = f"gave up everything: the group went over to {me.protocol_name}"
             me.lose(me.ownership.owned_or_revoking, me.turned_eager)
-        me.report(ReportKind.JOINED, f"generation {me.generation}, assignor {me.protocol_name}")
+        me.report(ReportKind.JOINED, f"generation {me.generation}, assignor {me.protocol_name}", cause=cause)
         if me.leader:
             leader.on_leader_elected(me, response)
         else:

@@ -33,6 +33,7 @@ from roster.member import (
     sync,
 )
 from roster.member.backoff import RandomSource
+from roster.member.causes import Cause
 from roster.member.commit_queue import PendingCommit
 from roster.member.config import MemberConfig
 from roster.member.context import MemberContext
@@ -163,13 +164,13 @@ def _handle(me: MemberContext, event: Event) -> None:
 def _on_application(me: MemberContext, event: Event) -> None:
     match event:
         case Started():
-            me.rejoin_reason = "the member starts"
+            me.rejoin_reason, me.causes.next = "the member starts", Cause.JOIN
         case Released(partitions):
             me.release(partitions)
         case SelectionChanged(selection):
             metadata_refresh.change_selection(me, selection)
         case RebalanceRequested(reason):
-            me.request_rejoin(reason)
+            me.request_rejoin(reason, Cause.OWN)
         case CommitRequested(token, offsets, epoch):
             me.commits.add(PendingCommit(token, offsets, epoch))
         case Closed():
@@ -250,6 +251,6 @@ def _on_timer(me: MemberContext, name: TimerName) -> None:
             me.lose(me.ownership.revoking, "not released before the revoke deadline")
         case TimerKind.SECOND_ROUND if me.expects_second_round and me.state is MemberState.STABLE:
             me.expects_second_round = False
-            me.request_rejoin("partitions that were given up have no owner yet")
+            me.request_rejoin("partitions that were given up have no owner yet", Cause.REVOKED)
         case TimerKind.COMMIT_DEADLINE:
             me.commits.expire(name.token)

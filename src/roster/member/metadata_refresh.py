@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roster.member.causes import Cause
 from roster.member.config import check_selection
 from roster.member.context import MemberContext
 from roster.member.states import MemberState
@@ -46,7 +47,7 @@ def rejoin_if_topics_changed(me: MemberContext) -> None:
     if me.state is not MemberState.STABLE or me.rejoin_reason is not None:
         return
     if change is not None:
-        me.request_rejoin(f"cached metadata has changed ({change})")
+        me.request_rejoin(f"cached metadata has changed ({change})", Cause.PARTITIONS)
     elif topics is not None and topics != me.joined_topics:
         before, after = ", ".join(sorted(me.joined_topics)), ", ".join(sorted(topics))
-        me.request_rejoin(f"subscription has changed from [{before}] to [{after}]")
+        me.request_rejoin(f"subscription has changed from [{before}] to [{after}]", Cause.SUBSCRIPTION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roster.member.causes import Cause
 from roster.member.context import MemberContext
 from roster.member.error_table import Action
 from roster.member.events import Disconnect
@@ -94,7 +95,7 @@ def reset_generation(me: MemberContext, reason: str, action: Action) -> None:
     me.cooperative_sync = None
     me.out.cancel(HEARTBEAT)
     me.lose(me.ownership.owned_or_revoking, reason)
-    me.request_rejoin(reason)
+    me.request_rejoin(reason, Cause.EXPIRED if action is Action.RESET_MEMBER else None)
     count_failed_join(me, reason, back_off=False)
 
 

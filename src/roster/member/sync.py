@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from roster.member import error_table, requests
+from roster.member.causes import Cause
 from roster.member.context import MemberContext
 from roster.member.error_table import Action
 from roster.member.failures import fatal_error
@@ -95,16 +96,16 @@ def on_join_complete(me: MemberContext, assignment: ReceivedAssignment) -> None:
     added = me.ownership.assign(assigned | revoked)
     me.report(ReportKind.ASSIGNED, f"{len(assigned)} partitions, {len(added)} of them new", assigned)
     if me.turned_eager is not None:
-        me.request_rejoin(me.turned_eager)
+        me.request_rejoin(me.turned_eager, Cause.REVOKED)
         me.turned_eager = None
     if revoked:
         if me.missed_generation:  # another member may own them; a late commit would overwrite its offsets
             me.lose(revoked, "a generation was missed")
         else:
             me.revoke(revoked)
-        me.request_rejoin("need to revoke partitions and re-join")
+        me.request_rejoin("need to revoke partitions and re-join", Cause.REVOKED)
     me.missed_generation = False
     if joins_again is not None:
-        me.request_rejoin(joins_again)
+        me.request_rejoin(joins_again, Cause.OWN)
     rejoin_if_topics_changed(me)
     schedule_refresh(me)

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from roster.broker import Broker
-from roster.broker.measures import BOUNDS, Measures
+from roster.broker.measures import Measures
 from roster.broker.snapshot import Snapshot, snapshot_of
-from roster.metrics.families import MOST_PARTITIONS, gauge, histogram
+from roster.metrics.families import MOST_PARTITIONS, counter, gauge, histogram
 from roster.wire import ApiKey
 
 log = logging.getLogger(__name__)
@@ -54,20 +54,18 @@ class BrokerMetrics(Collector):
 
 
 def _counted(measures: Measures) -> Iterator[Metric]:
-    requests = {(ApiKey(key).label,): (each.counts, each.seconds) for key, each in list(measures.requests.items())}
+    requests = {(ApiKey(key).label,): each for key, each in list(measures.requests.items())}
     text = "Time from a request to its response, by its API; Fetch, JoinGroup and SyncGroup wait for others in it."
-    yield histogram("roster_broker_request_seconds", text, ("api",), BOUNDS, requests)
-    syncs = {(): (measures.syncs.counts, measures.syncs.seconds)}
-    yield histogram("roster_broker_sync_seconds", "Time of a round of fsync.", (), BOUNDS, syncs)
-    ended = CounterMetricFamily("roster_broker_transactions_ended", "Transactions that ended.", labels=["outcome"])
-    for outcome, is_commit in (("committed", True), ("aborted", False)):
-        ended.add_metric([outcome], measures.transactions[is_commit])
-    yield ended
+    yield histogram("roster_broker_request_seconds", text, ("api",), requests)
+    yield histogram("roster_broker_sync_seconds", "Time of a round of fsync.", (), {(): measures.syncs})
+    ended = {(outcome,): measures.transactions[outcome == "committed"] for outcome in ("committed", "aborted")}
+    yield counter("roster_broker_transactions_ended", "Transactions that ended.", ("outcome",), ended)
 
 
 def _looked_up(seen: Snapshot) -> Iterator[Metric]:
     yield gauge("roster_broker_connections", "Open connections.", (), {(): seen.connections})
-    yield CounterMetricFamily("roster_broker_refused_connections", "Connections closed by the broker.", seen.refused)
+    refused = {(): seen.refused}
+    yield counter("roster_broker_refused_connections", "Connections closed by the broker.", (), refused)
     unsent = {(): seen.unsent_bytes}
     yield gauge("roster_broker_unsent_bytes", "Bytes of responses that clients have not taken yet.", (), unsent)
     groups = {(state,): count for state, count in seen.groups.items()}

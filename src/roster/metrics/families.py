@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from roster.model.durations import BOUNDS, Durations
+
+F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 
 MOST_PARTITIONS = 50_000
 """Above so many partitions there are sums only: each has several series."""
@@ -14,23 +18,25 @@ MOST_PARTITIONS = 50_000
 
 def gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float | None]) -> GaugeMetricFamily:
     """Return a metric. values: by a tuple of the labels; None has no series."""
-    family = GaugeMetricFamily(name, text, labels=labels)
+    return _filled(GaugeMetricFamily(name, text, labels=labels), values)
+
+
+def counter(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float | None]) -> CounterMetricFamily:
+    """Return a metric, likewise."""
+    return _filled(CounterMetricFamily(name, text, labels=labels), values)
+
+
+def _filled(family: F, values: Mapping[Any, float | None]) -> F:
     for of, value in values.items():
         if value is not None:
             family.add_metric([str(label) for label in of], value)
     return family
 
 
-def histogram(
-    name: str,
-    text: str,
-    labels: Sequence[str],
-    bounds: Sequence[float],
-    values: Mapping[Any, tuple[Sequence[int], float]],
-) -> HistogramMetricFamily:
-    """Return a metric. values: by a tuple of the labels; numbers by class, one more than bounds, and the sum."""
-    family = HistogramMetricFamily(name, text, labels=labels)
-    limits = [*map(str, bounds), "+Inf"]
-    for of, (counts, total) in values.items():
-        family.add_metric([str(label) for label in of], list(zip(limits, accumulate(counts), strict=True)), total)
+def histogram(name: str, text: str, labels: Sequence[str], values: Mapping[Any, Durations]) -> HistogramMetricFamily:
+    """Return a metric. values: by a tuple of the labels."""
+    family, limits = HistogramMetricFamily(name, text, labels=labels), [*map(str, BOUNDS), "+Inf"]
+    for of, each in values.items():
+        buckets = list(zip(limits, accumulate(each.counts), strict=True))
+        family.add_metric([str(label) for label in of], buckets, each.seconds)
     return family

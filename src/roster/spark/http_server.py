@@ -50,7 +50,7 @@ def serving(
     names = [] if advertised.application_server is None else [parse_address(advertised.application_server).host]
     with contextlib.ExitStack() as opened:
         reader = opened.enter_context(position_reader(options))
-        metrics = PipelineMetrics(options, served, status, reader)
+        metrics = PipelineMetrics(options, served, status, reader, reporter.statistics)
         all_pages = [*pages(served, threading.current_thread(), status), metrics_page(metrics.registry)]
         try:
             server = HttpServer(address, all_pages, options.access, names)

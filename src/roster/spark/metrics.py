@@ -6,18 +6,21 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from roster.client import Admin, ClientError, Ownership
-from roster.metrics.families import gauge
+from roster.client.member_statistics import MemberStatistics
+from roster.member.causes import Cause
+from roster.member.types import FailureKind
+from roster.metrics.families import counter, gauge, histogram
 from roster.metrics.lag import partition_families
 from roster.metrics.positions import GroupPositions, PositionReader
 from roster.metrics.record_times import RecordTimes
-from roster.spark.batch import Progress
+from roster.spark.batch import Progress, StoreProgress
 from roster.spark.options import Options
 from roster.spark.state.queries.pages import Served
 
@@ -39,11 +42,13 @@ class PipelineMetrics(Collector):
         served: Sequence[Served],
         status: Callable[[], str],
         reader: PositionReader,
+        member: MemberStatistics,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`status` returns what the pipeline does, `now` wall-clock seconds."""
         self._group, self._served, self._status, self._reader, self._now = options.group, served, status, reader, now
-        self._owned, self._generation = Ownership(), -1
+        self._member, self._owned = member, Ownership()
+        self._stores: dict[str, Mapping[str, StoreProgress]] = {}
         self._lock, self._looked = threading.Lock(), float("-inf")
         self._positions: dict[str, GroupPositions] = {}
         self.registry = CollectorRegistry()
@@ -52,7 +57,12 @@ class PipelineMetrics(Collector):
         self._late = self._counter("roster_pipeline_late", "Rows left out because their window was closed.")
         self._dead_letters = self._counter("roster_pipeline_dead_letters", "Records sent to the dead-letter topic.")
         self._restored = self._counter("roster_state_restored_records", "Changelog records applied before batches.")
-        self._rebalances = self._counter("roster_member_rebalances", "Generations joined after the first.")
+        self._restore_seconds = Counter(
+            "roster_state_restore_seconds",
+            "Time that tasks took to apply their changelogs before batches.",
+            (*_GROUP, "store"),
+            registry=self.registry,
+        )
         self._lost = self._counter("roster_member_lost_partitions", "Partitions lost without being handed over.")
         batches = Counter(
             "roster_pipeline_batches", "Batches by how they ended.", (*_GROUP, "outcome"), registry=self.registry
@@ -77,9 +87,6 @@ class PipelineMetrics(Collector):
 
     def owns(self, ownership: Ownership) -> None:
         """Take note of the partitions that the member has now."""
-        if ownership.generation >= 0:
-            self._rebalances.inc(0 <= self._generation != ownership.generation)
-            self._generation = ownership.generation
         self._lost.inc(len(ownership.lost & self._owned.partitions))
         self._owned = ownership
 
@@ -93,6 +100,9 @@ class PipelineMetrics(Collector):
         for phase, spent in {**progress.phases, "total": progress.duration_ms}.items():
             self._seconds.labels(self._group, phase).observe(spent / 1000)
         self._last_batch.set(self._now())
+        self._stores = dict(progress.stores)
+        for name, tasks in progress.stores.items():
+            self._restore_seconds.labels(self._group, name).inc(sum(each.restore_ms for each in tasks.values()) / 1000)
 
     def abandoned(self) -> None:
         """Count a batch that was cancelled or fenced."""
@@ -108,12 +118,38 @@ class PipelineMetrics(Collector):
         yield gauge("roster_member_generation", "Generation of the group; -1 outside of it.", _GROUP, generation)
         owns = {(group,): len(owned.partitions)}
         yield gauge("roster_member_assigned_partitions", "Partitions that the member owns.", _GROUP, owns)
+        yield from self._member_families()
+        yield from self._store_families()
         yield gauge(
             "roster_state_changelog_gap",
             "Changelog offsets that a copy of a store lacks: standby copies, and own ones that are restored.",
             [*_GROUP, "store", "task"],
             {(group, each.name, task): gap for each in self._served for task, gap in each.view.behind.items()},
         )
+
+    def _member_families(self) -> Iterator[Metric]:
+        """Yield what the member has been through."""
+        group, member, prefix = self._group, self._member, "roster_member"
+        rebalances = {(group, cause.value): member.rebalances[cause] for cause in Cause}
+        yield counter(f"{prefix}_rebalances", "Generations joined, by cause.", [*_GROUP, "cause"], rebalances)
+        seconds = {(group,): member.rebalance_seconds}
+        yield counter(f"{prefix}_rebalance_seconds", "From joining again to the assignment.", _GROUP, seconds)
+        moved = {(group,): member.moved_partitions}
+        yield counter(f"{prefix}_moved_partitions", "Partitions assigned that were not before.", _GROUP, moved)
+        failures = {(group, kind.value): member.commit_failures[kind.value] for kind in FailureKind}
+        yield counter(f"{prefix}_commit_failures", "Commits not written.", [*_GROUP, "reason"], failures)
+        late = {(group,): member.heartbeat_lateness}
+        yield histogram(f"{prefix}_heartbeat_lateness_seconds", "How late heartbeats are sent.", _GROUP, late)
+
+    def _store_families(self) -> Iterator[Metric]:
+        """Yield what the stores were like in the last batches."""
+        of = {(self._group, name, task): store for name, by in self._stores.items() for task, store in by.items()}
+        labels, entries = [*_GROUP, "store", "task"], {each: store.entries for each, store in of.items()}
+        yield gauge("roster_state_entries", "Entries of a task's store.", labels, entries)
+        sizes = {each: store.bytes for each, store in of.items()}
+        yield gauge("roster_state_bytes", "Their size on the disk.", labels, sizes)
+        times = {each: store.stream_time_ms / 1000 for each, store in of.items() if store.stream_time_ms is not None}
+        yield gauge("roster_state_stream_time_seconds", "Largest event time of a task's rows.", labels, times)
 
     def _looked_up(self) -> dict[str, GroupPositions]:
         """Return the positions of owned partitions; the last ones if no broker answers."""

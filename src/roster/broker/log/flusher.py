@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roster.broker.log.partition_log import FlushPoint, PartitionLog
-    from roster.broker.measures import Durations
+    from roster.model.durations import Durations
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Flusher:
                     self._fail(waiting, failure)
                     return
                 if self._durations is not None:
-                    self._durations.add_since(began)
+                    self._durations.add(time.perf_counter() - began)
                 for log, point in points:
                     log.finish_flush(point)
                     self._on_flushed(log)

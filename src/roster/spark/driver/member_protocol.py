@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from roster.client import GroupMember, OffsetAndMetadata, Ownership
+from roster.client.member_statistics import MemberStatistics
 from roster.member.options import MemberSettings
 from roster.model import TopicPartition
 from roster.model.options import values
@@ -14,6 +15,8 @@ from roster.spark.options import Options
 
 class Membership(Protocol):
     """A group member; `roster.client.GroupMember` describes each method and what it raises."""
+
+    statistics: MemberStatistics
 
     def start(self, timeout: float = 60.0) -> None:
         """Join; return with the first assignment or after `timeout` seconds."""

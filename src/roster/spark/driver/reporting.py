@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from roster.client import Ownership
+from roster.client.member_statistics import MemberStatistics
 from roster.model import TopicPartition
 from roster.model.switch import Standing
 from roster.spark.batch import Progress, Restoring
@@ -97,6 +98,8 @@ class Reporter:
     def __init__(self, group: str, *, enabled: bool = True, now: Callable[[], float] = time.monotonic) -> None:
         self._group, self._enabled, self._now = group, enabled, now
         self.observer: Observer | None = None
+        self.statistics = MemberStatistics()
+        """Of all members of the run, one after the other."""
         self._owned: frozenset[TopicPartition] = frozenset()
         self._joined = False
         self._reported_at = float("-inf")

@@ -117,6 +117,7 @@ class Run:
             )
             with contextlib.ExitStack() as cleanup:
                 cleanup.callback(member.close)
+                member.statistics = self._reporter.statistics
                 if not self._join(member):
                     return
                 loop = DriverLoop(
