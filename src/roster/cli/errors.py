@@ -48,6 +48,7 @@ def explained_imports(command: str) -> Iterator[None]:
         extras = [extra for extra, modules in EXTRAS.items() if module in modules]
         if not extras:
             raise
+        command = "exporter" if command == "console" else command  # it needs the same
         extra = command if command in extras else extras[0]
         raise Failure(str(missing_error(f"roster {command}", extra, [module]))) from error
     except ImportError as error:

@@ -11,7 +11,7 @@ import click
 from prometheus_client import CollectorRegistry
 
 from roster.cli.admin import admin
-from roster.cli.http_options import access_of, answering, http_config_option, listening_address
+from roster.cli.http_options import access_of, answering, groups_option, http_config_option, listening_address
 from roster.cli.options import POSITIVE, Target, cluster_options
 from roster.metrics.exporter import GroupExporter
 from roster.metrics.page import metrics_page
@@ -20,17 +20,8 @@ from roster.metrics.record_times import RecordTimes
 from roster.model import Address
 
 
-def _pattern(_context: click.Context, _parameter: click.Parameter, value: str) -> re.Pattern[str]:
-    try:
-        return re.compile(value)
-    except re.error as error:
-        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from None
-
-
 @click.command(short_help="Serve lag of consumer groups to Prometheus.")
-@click.option(
-    "--groups", "pattern", callback=_pattern, metavar="REGEX", default=".*", help="Groups whose whole name fits."
-)
+@groups_option
 @click.option(
     "--listen",
     callback=listening_address,

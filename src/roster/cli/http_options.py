@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 
 from roster.cli.errors import Failure, UserError
 from roster.http.access import OPEN, Access, read_access
-from roster.http.pages import Answer, Page
+from roster.http.pages import Answer, Page, Stream
 from roster.model import Address, AddressError, parse_address
 from roster.security import SettingError
 
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     from roster.http.server import HttpServer
 
 C = TypeVar("C", bound=Callable[..., object])
+
+
+def _pattern(_context: click.Context, _parameter: click.Parameter, value: str) -> re.Pattern[str]:
+    try:
+        return re.compile(value)
+    except re.error as error:
+        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from None
+
+
+groups_option = click.option(
+    "--groups", "pattern", callback=_pattern, metavar="REGEX", default=".*", help="Groups whose whole name fits."
+)
 
 
 def listening_address(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Address | None:
@@ -53,15 +66,26 @@ def access_of(path: Path | None) -> Access:
 
 
 @contextlib.contextmanager
-def answering(option: str, address: Address, pages: Sequence[Page], access: Access) -> Iterator[HttpServer]:
-    """Answer over HTTP, also `/health`, until the end of the block. Raises Failure if the address cannot be used."""
+def answering(
+    option: str,
+    address: Address,
+    pages: Sequence[Page],
+    access: Access,
+    streams: Sequence[Stream] = (),
+    what: str = "metrics at /metrics",
+) -> Iterator[HttpServer]:
+    """Answer over HTTP, also `/health`, until the end of the block. what: is where, as it is told.
+
+    Raises Failure if the address cannot be used.
+    """
     from roster.http.server import HttpServer, HttpServerError  # noqa: PLC0415 - of an extra
 
     probe = Page("/health", lambda _: Answer(HTTPStatus.OK, b'{"status": "alive"}'), needs_token=False)
     try:
-        server = HttpServer(address, [*pages, probe], access)
+        server = HttpServer(address, [*pages, probe], access, streams=streams)
     except HttpServerError as error:
         raise Failure(f"{option}: {error}") from None
     with contextlib.closing(server):
-        click.echo(f"metrics at {access.scheme}://{Address(address.host, server.port)}/metrics", err=True)
+        place = f"{access.scheme}://{Address(address.host, server.port)}"
+        click.echo(what.replace("/", f"{place}/", 1), err=True)
         yield server

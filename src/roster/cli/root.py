@@ -30,6 +30,7 @@ COMMANDS = {
         "List, describe and abort transactions, hanging ones too.",
     ),
     "state": ("roster.cli.state", "state", "Look into stores of stateful pipelines; export, import and reset state."),
+    "console": ("roster.cli.console", "console", "Show consumer groups in a browser."),
     "exporter": ("roster.cli.exporter", "exporter", "Serve lag of consumer groups to Prometheus."),
     "users": ("roster.cli.users", "users", "List, add and remove users who log in."),
     "acls": ("roster.cli.acls", "acls", "List, add and remove ACLs: who may do what."),

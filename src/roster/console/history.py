@@ -53,10 +53,11 @@ class GroupHistory:
 
     Args:
         marks: letters for members by client id, where a caller has better ones than the order of joining.
+        events: how many events are kept.
 
     """
 
-    def __init__(self, marks: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, marks: Mapping[str, str] = MappingProxyType({}), events: int = EVENTS_KEPT) -> None:
         self._marks = marks
         self._letters, self._colours = count(), count()
         self.now: float = 0.0
@@ -89,7 +90,7 @@ class GroupHistory:
         self.produced_rate: float | None = None
         """Records appended per second to the partitions, recently."""
         self._trend, self._trend_over = Series(), -1
-        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.events: deque[Event] = deque(maxlen=events)
         self._new: list[Event] = []
         self._lag_grows = False
 

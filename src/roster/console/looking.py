@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 
 from roster.client import (
@@ -30,6 +30,17 @@ AWAY = (UnreachableError, RequestTimeoutError)
 """Errors after which the next look may succeed."""
 
 
+def snapshot_of(
+    found: GroupDescription | None, positions: Mapping[TopicPartition, GroupPosition], trouble: str = ""
+) -> Snapshot:
+    """Make a snapshot of what was found at this moment; None: there is no such group. `at` is time.monotonic()."""
+    now = time.monotonic()
+    if found is None:
+        return Snapshot(now, positions=positions, trouble=trouble)
+    members = tuple(_member(each, found) for each in found.members)
+    return Snapshot(now, found.state, found.protocol, found.coordinator, members, positions, trouble, found.epoch)
+
+
 def look(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Snapshot:
     """Look at a group: its members, what each owns, and the positions of every partition owned, committed or in `also`.
 
@@ -46,12 +57,8 @@ def look(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Sna
         found = admin.describe_group(group)
     except UnknownGroupError:
         found = None
-    members = () if found is None else tuple(_member(each, found) for each in found.members)
-    positions, trouble = _positions(admin, group, {tp for member in members for tp in member.partitions} | set(also))
-    now = time.monotonic()
-    if found is None:
-        return Snapshot(now, positions=positions, trouble=trouble)
-    return Snapshot(now, found.state, found.protocol, found.coordinator, members, positions, trouble, found.epoch)
+    owned = {tp for member in (found.members if found else ()) for tp in member.assignment}
+    return snapshot_of(found, *_positions(admin, group, owned | set(also)))
 
 
 def _member(member: MemberDescription, group: GroupDescription) -> MemberSeen:

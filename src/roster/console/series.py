@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from array import array
 from collections.abc import Sequence
+from math import isnan, nan
 
 KEPT = 120
 """Values kept per series."""
@@ -19,26 +20,35 @@ _LEAST_LOOKS = 6
 class Series:
     """The newest values of one figure with their times in seconds; None stands for a look that did not find it."""
 
-    __slots__ = ("_points",)
+    __slots__ = ("_times", "_values")
 
     def __init__(self) -> None:
-        self._points: deque[tuple[float, float | None]] = deque(maxlen=KEPT)
+        self._times, self._values = array("d"), array("d")
 
     def add(self, at: float, value: float | None) -> None:
         """Add the value of a snapshot."""
-        self._points.append((at, value))
+        if len(self._times) == KEPT:
+            del self._times[0], self._values[0]
+        self._times.append(at)
+        self._values.append(nan if value is None else value)
 
     @property
     def values(self) -> tuple[float | None, ...]:
         """Values kept, oldest first."""
-        return tuple(value for _, value in self._points)
+        return tuple(None if isnan(value) else value for value in self._values)
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Their times."""
+        return tuple(self._times)
 
     def rate(self, window: float = RATE_WINDOW_S) -> float | None:
         """The increase a second over the window, or since the look before where looks are rarer; None after one look.
 
         After a decrease counting restarts from the lower value.
         """
-        known = ((at, value) for at, value in reversed(self._points) if value is not None)
+        points = zip(reversed(self._times), reversed(self._values), strict=True)
+        known = (point for point in points if not isnan(point[1]))
         last = next(known, None)
         if last is None:
             return None
@@ -58,7 +68,8 @@ class Series:
 
         Commits come in bursts, so lag is a saw; its floors show whether it grows.
         """
-        known = [(at, value) for at, value in self._points if value is not None]
+        points = zip(self._times, self._values, strict=True)
+        known = [point for point in points if not isnan(point[1])]
         if not known or known[-1][0] - known[0][0] < window:
             return ()
         newest = known[-1][0]

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import NamedTuple
 
+from roster.http.feed import Feed
+
 
 class Answer(NamedTuple):
     """What a page answers."""
@@ -27,6 +29,17 @@ class Page(NamedTuple):
     answer: Callable[[str], Answer]
     threads: int = 4
     needs_token: bool = True
+
+
+class Stream(NamedTuple):
+    """What one path tells for as long as a client listens, as server-sent events.
+
+    path: as Starlette has it. open: called with path and query, undecoded; returns the feed, or the
+    answer that refuses.
+    """
+
+    path: str
+    open: Callable[[str], Feed | Answer]
 
 
 def error_answer(status: HTTPStatus, field: str, problem: str, fix: str = "") -> Answer:

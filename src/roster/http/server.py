@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
+import asyncio
+import contextlib
 import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -20,14 +21,16 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from roster._errors import RosterError
 from roster.http.access import OPEN, Access
-from roster.http.pages import Answer, Page, error_answer
+from roster.http.feed import Feed
+from roster.http.login import Login
+from roster.http.pages import Answer, Page, Stream, error_answer
 from roster.model import Address
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,18 @@ _IDLE = 30.0
 """Seconds until a request's head must have arrived."""
 _GRACE = 1
 """Seconds that requests under way may take when the server ends."""
+_BEAT = 15.0
+"""Seconds without a change until a listener is told that the server is still there."""
+_LARGEST_TOKEN = 4096
+_LOGIN = "/login"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Of every answer: a browser asks this server alone, runs its files only, and shows it in no other site's frame."""
 
 
 class HttpServerError(RosterError):
@@ -46,17 +61,27 @@ class HttpServerError(RosterError):
 
 
 class HttpServer:
-    """Answers GET requests until closed. Raises HttpServerError if the address cannot be used.
+    """Answers GET requests until closed; with a token also the POST that exchanges it for a cookie.
+
+    Raises HttpServerError if the address cannot be used.
 
     names: of this server besides its address's host and the machine's name, for the check of `Host`.
     """
 
     def __init__(
-        self, address: Address, pages: Sequence[Page], access: Access = OPEN, names: Collection[str] = ()
+        self,
+        address: Address,
+        pages: Sequence[Page],
+        access: Access = OPEN,
+        names: Collection[str] = (),
+        streams: Sequence[Stream] = (),
     ) -> None:
+        self._socket = _listening(address)
+        self.port = int(self._socket.getsockname()[1])
+        """The listening port."""
         own = frozenset(name.lower() for name in (address.host, socket.gethostname(), *names))
         config = uvicorn.Config(
-            _application(pages, own, access),
+            _application(pages, streams, own, Login(access, self.port) if access.token else None),
             loop="asyncio",
             http=_Protocol,
             ws="none",
@@ -74,9 +99,6 @@ class HttpServer:
         )
         config.load()
         config.ssl = access.server_context()
-        self._socket = _listening(address)
-        self.port = int(self._socket.getsockname()[1])
-        """The listening port."""
         self._server = uvicorn.Server(config)
         run = partial(self._server.run, [self._socket])
         self._thread = threading.Thread(target=run, name="roster-http", daemon=True)
@@ -124,10 +146,15 @@ class _Protocol(H11Protocol):
             self.transport.close()
 
 
-def _application(pages: Sequence[Page], own: Collection[str], access: Access) -> Starlette:
-    probes = frozenset(page.path for page in pages if not page.needs_token)
-    guard = Middleware(_Guard, own=own, access=access, probes=probes)
+def _application(
+    pages: Sequence[Page], streams: Sequence[Stream], own: Collection[str], login: Login | None
+) -> Starlette:
+    free = frozenset(page.path for page in pages if not page.needs_token) | {_LOGIN}
+    guard = Middleware(_Guard, own=own, login=login, free=free)
     routes = [Route(page.path, _endpoint(page), methods=["GET"]) for page in pages]
+    routes += [Route(each.path, _stream_endpoint(each), methods=["GET"]) for each in streams]
+    if login is not None:
+        routes.append(Route(_LOGIN, _login_endpoint(login), methods=["POST"]))
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _no_page})
 
 
@@ -136,13 +163,53 @@ def _endpoint(page: Page) -> Callable[[Request], Any]:
     limiter = CapacityLimiter(page.threads)
 
     async def endpoint(request: Request) -> Response:
-        path, query = request.scope["raw_path"].decode("latin-1"), request.scope["query_string"].decode("latin-1")
         try:
-            answer = await to_thread.run_sync(page.answer, f"{path}?{query}" if query else path, limiter=limiter)
+            answer = await to_thread.run_sync(page.answer, _target(request), limiter=limiter)
         except Exception:
-            log.exception("GET %s", path)
+            log.exception("GET %s", request.url.path)
             answer = error_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "page", "it could not be made; the log says why")
         return _response(answer)
+
+    return endpoint
+
+
+def _target(request: Request) -> str:
+    path, query = request.scope["raw_path"].decode("latin-1"), request.scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def _stream_endpoint(stream: Stream) -> Callable[[Request], Any]:
+    limiter = CapacityLimiter(4)
+
+    async def events(feed: Feed) -> AsyncIterator[bytes]:
+        loop, changed, seen = asyncio.get_running_loop(), asyncio.Event(), -1
+        with feed.listening(lambda: loop.call_soon_threadsafe(changed.set)):
+            while True:
+                changed.clear()
+                seen, told = await to_thread.run_sync(feed.since, seen, limiter=limiter)
+                yield told or b": still here\n\n"
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), _BEAT)
+
+    async def endpoint(request: Request) -> Response:
+        opened = await to_thread.run_sync(stream.open, _target(request), limiter=limiter)
+        if isinstance(opened, Answer):
+            return _response(opened)
+        return StreamingResponse(events(opened), headers=_HEADERS, media_type="text/event-stream")
+
+    return endpoint
+
+
+def _login_endpoint(login: Login) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        sent = b""
+        async for part in request.stream():
+            sent += part
+            if len(sent) > _LARGEST_TOKEN:
+                break
+        if login.is_token(sent.decode(errors="replace")):
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers={**_HEADERS, "Set-Cookie": login.set_cookie()})
+        return _response(error_answer(HTTPStatus.UNAUTHORIZED, "token", "it is not the token"))
 
     return endpoint
 
@@ -157,30 +224,30 @@ async def _no_page(request: Request, error: Exception) -> Response:
 
 def _response(answer: Answer, headers: Mapping[str, str] | None = None) -> Response:
     more = {"Retry-After": "1"} if answer.status == HTTPStatus.SERVICE_UNAVAILABLE else {}
-    return Response(answer.body, answer.status, {**(headers or {}), **more}, answer.media_type)
+    return Response(answer.body, answer.status, {**_HEADERS, **(headers or {}), **more}, answer.media_type)
 
 
 class _Guard:
-    """Refuses requests for other hosts, and without the token."""
+    """Refuses requests for other hosts, and without the token or a cookie for it."""
 
-    def __init__(self, app: ASGIApp, own: Collection[str], access: Access, probes: Collection[str]) -> None:
-        self._app, self._own, self._access, self._probes = app, own, access, probes
+    def __init__(self, app: ASGIApp, own: Collection[str], login: Login | None, free: Collection[str]) -> None:
+        self._app, self._own, self._login, self._free = app, own, login, free
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let the page answer."""
-        refused = self._refused(Headers(scope=scope), scope["path"])
+        refused = self._refused(Request(scope).cookies, Headers(scope=scope), scope["path"])
         await (self._app if refused is None else refused)(scope, receive, send)
 
-    def _refused(self, headers: Headers, path: str) -> Response | None:
+    def _refused(self, cookies: dict[str, str], headers: Headers, path: str) -> Response | None:
         host = headers.get("host")
         if not is_own_name(host, self._own):
             names = ", ".join(sorted(self._own))
             problem, fix = f"{host!r} is not the name of this server", f"Ask for {names}, localhost or an IP address"
             return _response(error_answer(HTTPStatus.MISDIRECTED_REQUEST, "Host", problem, fix))
-        if path in self._probes or not self._access.token:
+        if path in self._free or self._login is None:
             return None
-        given = headers.get("authorization", "").encode(errors="replace")
-        if hmac.compare_digest(given, f"Bearer {self._access.token}".encode()):
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if (scheme == "Bearer" and self._login.is_token(given)) or self._login.is_known(cookies):
             return None
         answer = error_answer(HTTPStatus.UNAUTHORIZED, "Authorization", "it is not the token", "Send Bearer TOKEN")
         return _response(answer, {"WWW-Authenticate": "Bearer"})

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
 from roster.metrics.families import MOST_PARTITIONS, gauge
+from roster.metrics.groups import GroupState
 from roster.metrics.positions import GroupPositions, is_beyond_the_log, lost_records
 
 _BY_PARTITION = ("group", "topic", "partition")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupState:
-    """What a group is: its protocol as Kafka names it (classic, consumer, share, streams), its state, its members.
-
-    members: None where they cannot be described.
-    """
-
-    kind: str
-    state: str
-    members: int | None
 
 
 def partition_families(groups: Mapping[str, GroupPositions]) -> Iterator[Metric]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from heapq import nlargest
 
 from roster.client import Admin, ClientError
 from roster.metrics.record_times import RecordTimes
@@ -64,26 +65,34 @@ class LogEnds:
 
 
 class PositionReader:
-    """Reads positions of groups. errors: how many lookups of groups failed, by group."""
+    """Reads positions of groups. errors: how many lookups of groups failed, by group.
 
-    def __init__(self, admin: Admin, times: RecordTimes) -> None:
-        self._admin, self._times, self.log_ends = admin, times, LogEnds(admin)
+    timed: of how many partitions of a group the age is read at most, those with the largest lag; None: of all.
+    """
+
+    def __init__(self, admin: Admin, times: RecordTimes, timed: int | None = None) -> None:
+        self._admin, self._times, self.log_ends, self._timed = admin, times, LogEnds(admin), timed
         self.errors: Counter[str] = Counter()
 
     def read(
-        self, groups: Collection[str], only: Collection[TopicPartition] | None = None
+        self,
+        groups: Collection[str],
+        only: Collection[TopicPartition] | None = None,
+        also: Mapping[str, Collection[TopicPartition]] | None = None,
     ) -> dict[str, GroupPositions]:
         """Return the positions of those groups that could be asked.
 
         Committed offsets are read before the ends of logs: records that arrive in between make a lag larger, never
-        negative. only: partitions to look at, None for all with a committed offset. Raises ClientError if no broker
+        negative. only: partitions to look at, None for all with a committed offset. also: partitions of groups that
+        are looked at without one. Raises ClientError if no broker
         answers.
         """
         committed: dict[str, dict[TopicPartition, int | None]] = {}
         for group in groups:
             try:
                 offsets = self._admin.group_offsets(group, only, stable=False)
-                committed[group] = dict.fromkeys(only or (), None) | {tp: at.offset for tp, at in offsets.items()}
+                wanted = [*(only or ()), *(also or {}).get(group, ())]
+                committed[group] = dict.fromkeys(wanted, None) | {tp: at.offset for tp, at in offsets.items()}
             except ClientError as error:
                 log.warning("the offsets of group %s cannot be read: %s", group, error)
                 self.errors[group] += 1
@@ -92,7 +101,12 @@ class PositionReader:
             group: {tp: GroupPosition(at, ends[tp][1], ends[tp][0]) for tp, at in offsets.items() if tp in ends}
             for group, offsets in committed.items()
         }
-        return {group: GroupPositions(positions, self._times.ages(positions)) for group, positions in found.items()}
+        return {group: GroupPositions(at, self._times.ages(self._most_behind(at))) for group, at in found.items()}
+
+    def _most_behind(self, at: dict[TopicPartition, GroupPosition]) -> dict[TopicPartition, GroupPosition]:
+        if self._timed is None or len(at) <= self._timed:
+            return at
+        return dict(nlargest(self._timed, at.items(), key=lambda each: each[1].lag or 0))
 
     def _existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Leave out partitions of deleted topics, whose committed offsets remain."""

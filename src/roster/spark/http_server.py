@@ -1,4 +1,4 @@
-"""The HTTP server of a pipeline: is it alive, is it ready, and what is in its stores."""
+"""The HTTP server of a pipeline: a page on its group, is it alive, is it ready, and what is in its stores."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from roster.spark.state.queries.pages import Served, ready_answer, state_pages
 
 log = logging.getLogger(__name__)
 
+_PAGE_INTERVAL, _PAGE_SHARE = 2.0, 0.01
+"""Seconds between two looks at the group for its page, and the share of its time that a look may take."""
 _ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - compared with
 _RUNNING = "running"
 
@@ -37,6 +39,8 @@ def serving(
     try:
         from roster.http.server import HttpServer, HttpServerError  # noqa: PLC0415 - of an extra
         from roster.metrics.page import metrics_page  # noqa: PLC0415
+        from roster.page.pages import page_answers  # noqa: PLC0415
+        from roster.page.watch import GroupsWatch  # noqa: PLC0415
         from roster.spark.metrics import PipelineMetrics, position_reader  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise missing_error("an HTTP server", "http", [error.name or "starlette"]) from error
@@ -52,8 +56,21 @@ def serving(
         reader = opened.enter_context(position_reader(options))
         metrics = PipelineMetrics(options, served, status, reader, reporter.statistics)
         all_pages = [*pages(served, threading.current_thread(), status), metrics_page(metrics.registry)]
+        watch = opened.enter_context(
+            contextlib.closing(
+                GroupsWatch(
+                    options.bootstrap,
+                    options.group,
+                    client_id=f"{options.settings.client_id or 'roster'}-page",
+                    security=options.security,
+                    interval=_PAGE_INTERVAL,
+                    share=_PAGE_SHARE,
+                )
+            )
+        )
+        files, streams = page_answers(watch)
         try:
-            server = HttpServer(address, all_pages, options.access, names)
+            server = HttpServer(address, [*files, *all_pages], options.access, names, streams)
         except HttpServerError as error:
             raise PipelineError(str(error), field=field, fix="Name a host of this machine and a free port") from None
         opened.callback(server.close)

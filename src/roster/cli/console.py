@@ -1,0 +1,52 @@
+"""`roster console`: a page for browsers on the groups of any Kafka-compatible cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from roster.cli.admin import admin
+from roster.cli.http_options import access_of, answering, groups_option, http_config_option, listening_address
+from roster.cli.options import POSITIVE, Target, cluster_options
+from roster.model import Address
+from roster.page.pages import page_answers
+from roster.page.watch import GroupsWatch
+
+
+@click.command(short_help="Show consumer groups in a browser.")
+@groups_option
+@click.option(
+    "--listen",
+    callback=listening_address,
+    metavar="HOST:PORT",
+    default="127.0.0.1:8086",
+    show_default=True,
+    help="Where the page is.",
+)
+@click.option("--interval", type=POSITIVE, default=5.0, show_default=True, help="Seconds between two looks.")
+@http_config_option
+@cluster_options
+def console(
+    pattern: re.Pattern[str], listen: Address, interval: float, http_config: Path | None, target: Target
+) -> None:
+    """Show consumer groups at http://HOST:PORT/ until Ctrl-C: lag, owners, rebalances. It only reads.
+
+    The cluster is asked every --interval seconds, and for a group whose page is open every 2 seconds, however many
+    browsers watch. What was seen is kept while the command runs.
+    """
+    access, stopped = access_of(http_config), threading.Event()
+    with admin(target) as cluster:
+        cluster.cluster_id()
+    watch = GroupsWatch(
+        target.bootstrap, pattern, client_id=target.client_id, security=target.security, interval=interval
+    )
+    with contextlib.closing(watch):
+        pages, streams = page_answers(watch)
+        with answering("--listen", listen, pages, access, streams, "groups at /"):
+            signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+            stopped.wait()

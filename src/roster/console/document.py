@@ -1,0 +1,178 @@
+"""A group as a document for JSON, and what each look changes in it: of the partitions only the rows that differ."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from roster.console.events import Event, EventKind
+from roster.console.history import GroupHistory, Member
+from roster.console.rebalances import RebalanceSeen, RebalanceTimeline
+from roster.console.rows import PartitionRow, rows_of
+from roster.console.series import KEPT
+from roster.model import TopicPartition
+
+_EVENTS, _REBALANCES = 100, 50
+Document = dict[str, Any]
+
+
+class GroupDocument:
+    """The document of one group. Times in it are wall-clock ms; `zero` is the wall clock less that of snapshots, in s.
+
+    `state` has every field. A change has the fields that differ; `rows` in it are [index, *row] of changed partitions,
+    `points` and `events` are those to append. A row is topic (index in `topics`), partition, owner (index in `members`,
+    -1: none), committed, end, lag, age of the next record in s, records read a second.
+    """
+
+    def __init__(self, zero: float) -> None:
+        self._zero = zero
+        self._fields: Document = {}
+        self._rows: list[list[Any]] = []
+        self._points: deque[list[Any]] = deque(maxlen=KEPT)
+        self._events: deque[Document] = deque(maxlen=_EVENTS)
+        self._told = float("-inf")
+
+    @property
+    def state(self) -> Document:
+        """The whole document."""
+        return {**self._fields, "all_rows": self._rows, "points": list(self._points), "events": list(self._events)}
+
+    def update(
+        self,
+        history: GroupHistory,
+        timeline: RebalanceTimeline,
+        ages: Mapping[TopicPartition, float],
+        more: Mapping[str, Any],
+    ) -> Document:
+        """Take the newest look, and return what it changed. more: other fields of the document."""
+        rows = rows_of(history)
+        place = {each.member.seen.key: index for index, each in enumerate(rows.members)}
+        topics = {topic: index for index, topic in enumerate(rows.topics)}
+        fields: Document = {
+            **more,
+            "head": self._head(history, ages),
+            "topics": list(topics),
+            "members": [
+                {**_member(each.member), "partitions": len(each.partitions), "lag": each.lag, "read": _round(each.rate)}
+                for each in rows.members
+            ],
+            "rebalances": [self._rebalance(each) for each in list(timeline.rebalances)[-_REBALANCES:]],
+        }
+        change = {name: value for name, value in fields.items() if self._fields.get(name) != value}
+        change |= self._changed_rows([_row(each, place, topics, ages) for each in rows.partitions], "topics" in change)
+        self._fields = fields
+        change["points"] = [self._point(history)]
+        self._points += change["points"]
+        change["events"] = [self._event(each) for each in history.events if each.at > self._told][-_EVENTS:]
+        self._events += change["events"]
+        self._told = history.now
+        return change
+
+    def _changed_rows(self, rows: list[list[Any]], renamed: bool) -> Document:
+        before, self._rows = self._rows, rows
+        if renamed or [row[:2] for row in before] != [row[:2] for row in rows]:
+            return {"all_rows": rows}
+        return {"rows": [[at, *row] for at, (old, row) in enumerate(zip(before, rows, strict=True)) if old != row]}
+
+    def _head(self, history: GroupHistory, ages: Mapping[TopicPartition, float]) -> Document:
+        return {
+            **row_of_group(history, ages),
+            "at": self.wall(history.now),
+            "protocol": history.protocol,
+            "coordinator": history.coordinator,
+            "epoch": history.epoch,
+            "generation": history.generation_at_least,
+            "unknown": history.unknown_lags,
+            "away": history.away_reason,
+        }
+
+    def _point(self, history: GroupHistory) -> list[Any]:
+        lag = history.lag_total.values[-1:] or (None,)
+        return [self.wall(history.now), *lag, _round(history.rate), _round(history.produced_rate)]
+
+    def _event(self, event: Event) -> Document:
+        return {"at": self.wall(event.at), "kind": event.kind.value, "text": event.text}
+
+    def partition(self, history: GroupHistory, tp: TopicPartition) -> Document:
+        """Return the life of one partition as far as it was seen: owners, and lag over time."""
+        track, moves = history.tracks.get(tp), [each for each in history.events if tp in each.partitions]
+        points = () if track is None else zip(track.lag.times, track.lag.values, strict=True)
+        return {
+            "lags": [[self.wall(at), lag] for at, lag in points],
+            "events": [
+                {
+                    **self._event(each),
+                    "source": each.source,
+                    "target": each.target,
+                    "moved": each.kind is EventKind.MOVED,
+                }
+                for each in moves
+            ],
+        }
+
+    def _rebalance(self, each: RebalanceSeen) -> Document:
+        return {
+            "began": self.wall(each.began),
+            "ended": None if each.ended is None else self.wall(each.ended),
+            "phases": [[state, self.wall(at)] for state, at in each.phases],
+            "causes": each.causes,
+            "moved": each.moved,
+            "members": each.members,
+        }
+
+    def wall(self, at: float) -> int:
+        """Return the wall-clock ms of a snapshot's time."""
+        return round((self._zero + at) * 1000)
+
+
+def row_of_group(history: GroupHistory, ages: Mapping[TopicPartition, float]) -> Document:
+    """Return a group's row in the list of groups."""
+    known = any(position.lag is not None for position in history.positions.values())
+    at = history.positions.values()
+    return {
+        "state": history.state,
+        "members": len(history.members),
+        "partitions": len(history.positions),
+        "lag": history.lag if known else None,
+        "seconds": _round(max(ages.values(), default=None)),
+        "read": _round(history.rate),
+        "written": _round(history.produced_rate),
+        "rebalances": history.rebalances,
+        "trouble": history.away_reason or history.trouble,
+        "lost": sum(max(0, (each.begin or 0) - each.committed) for each in at if each.committed is not None),
+    }
+
+
+def _row(
+    row: PartitionRow, place: Mapping[str, int], topics: Mapping[str, int], ages: Mapping[TopicPartition, float]
+) -> list[Any]:
+    owner = -1 if row.owner is None else place[row.owner.seen.key]
+    topic, number = row.partition
+    return [
+        topics[topic],
+        number,
+        owner,
+        row.committed,
+        row.end,
+        row.lag,
+        _round(ages.get(row.partition)),
+        _round(row.rate),
+    ]
+
+
+def _member(member: Member) -> Document:
+    seen = member.seen
+    return {
+        "id": seen.member_id,
+        "name": member.name,
+        "mark": member.mark,
+        "colour": member.colour,
+        "client": seen.client_id,
+        "host": seen.host,
+        "left": member.left_at is not None,
+    }
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

@@ -1,0 +1,76 @@
+"""What is answered for the page: its files, the groups as JSON, and how they change."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from http import HTTPStatus
+from importlib import resources
+from urllib.parse import parse_qs, urlsplit
+
+from roster.http.feed import Feed
+from roster.http.pages import Answer, Page, Stream, error_answer
+from roster.model import TopicPartition
+from roster.page.watch import GroupsWatch, WatchedGroup
+
+_FILES = {
+    "/": ("page.html", "text/html"),
+    "/page/page.css": ("page.css", "text/css"),
+    "/page/page.js": ("page.js", "text/javascript"),
+    "/page/draw.js": ("draw.js", "text/javascript"),
+    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+Query = dict[str, list[str]]
+
+
+def page_answers(watch: GroupsWatch) -> tuple[list[Page], list[Stream]]:
+    """Return what answers for the page. The files reveal nothing, so that a browser can ask for the token with them."""
+    files = [Page(path, partial(_file, *of), needs_token=False) for path, of in _FILES.items()]
+
+    def groups(_: str) -> Answer:
+        return _json(watch.groups)
+
+    def group(target: str) -> Answer:
+        found = _group(watch, _query(target))
+        return found if isinstance(found, Answer) else _json(found.document)
+
+    def partition(target: str) -> Answer:
+        query = _query(target)
+        found, number = _group(watch, query), _one(query, "partition")
+        if isinstance(found, Answer):
+            return found
+        if not (number.isascii() and number.isdigit() and len(number) < 10):
+            return error_answer(HTTPStatus.BAD_REQUEST, "partition", f"{number!r} is no partition", "Give its number")
+        return _json(found.partition(TopicPartition(_one(query, "topic"), int(number))))
+
+    def live(target: str) -> Feed | Answer:
+        query = _query(target)
+        if "group" not in query:
+            return watch.overview
+        found = _group(watch, query)
+        return found if isinstance(found, Answer) else found.open()
+
+    pages = [("/page/groups", groups), ("/page/group", group), ("/page/partition", partition)]
+    return [*files, *(Page(*each) for each in pages)], [Stream("/page/live", live)]
+
+
+def _file(name: str, media_type: str, _: str) -> Answer:
+    return Answer(HTTPStatus.OK, (resources.files("roster.page") / "static" / name).read_bytes(), media_type)
+
+
+def _json(document: object) -> Answer:
+    return Answer(HTTPStatus.OK, json.dumps(document, ensure_ascii=False).encode(errors="replace"))
+
+
+def _query(target: str) -> Query:
+    return parse_qs(urlsplit(target).query, keep_blank_values=True, errors="replace", max_num_fields=10)
+
+
+def _one(query: Query, name: str) -> str:
+    return query.get(name, [""])[0]
+
+
+def _group(watch: GroupsWatch, query: Query) -> WatchedGroup | Answer:
+    name = _one(query, "group")
+    found = watch.open(name)
+    return found or error_answer(HTTPStatus.NOT_FOUND, "group", f"{name!r} is not watched", "Look at /page/groups")

@@ -1,0 +1,232 @@
+"""Looks at the groups of a cluster, on threads of their own; what they find is kept, and told to whoever listens.
+
+All groups are looked at every few seconds, and one whose page is open more often. However many listen, the cluster is
+asked once.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from roster.client import Admin, ClientError, GroupDescription, live_tasks, runs_tasks
+from roster.console import Away, GroupHistory, Snapshot
+from roster.console.document import Document, GroupDocument, row_of_group
+from roster.console.looking import snapshot_of
+from roster.console.rebalances import RebalanceTimeline
+from roster.http.feed import Feed
+from roster.metrics.groups import GroupReader, GroupsSeen, GroupState
+from roster.metrics.positions import GroupPositions, PositionReader
+from roster.metrics.record_times import RecordTimes
+from roster.model import TopicPartition
+from roster.security import PLAINTEXT, Security
+
+log = logging.getLogger(__name__)
+
+FOCUS_INTERVAL = 2.0
+"""Seconds between looks at a group whose page is open."""
+_FORGOTTEN_AFTER = 30.0
+"""Seconds until a page that nobody has open is forgotten."""
+_TIMED = 64
+"""Partitions of a group whose next record is read for its age: those with the largest lag."""
+_MOST_OPENED = 200
+"""Open pages from which on no group is opened that the cluster does not list."""
+_TRENDS, _EVENTS = 40, 200
+_REQUEST_TIMEOUT_MS = 5_000
+
+
+class WatchedGroup:
+    """What is known of one group, and its page while somebody has it open."""
+
+    def __init__(self, zero: float, lock: threading.RLock) -> None:
+        self.history, self.timeline = GroupHistory(events=_EVENTS), RebalanceTimeline()
+        self.row: Document = {}
+        self.feed: Feed | None = None
+        self.opened = 0.0
+        self._zero, self._lock = zero, lock
+        self._document = GroupDocument(zero)
+        self._ages: Mapping[TopicPartition, float] = {}
+        self._more: Document = {}
+
+    def see(self, look: Snapshot | Away, kind: str = "", positions: GroupPositions | None = None) -> None:
+        """Add a look to the history, and tell it."""
+        self.timeline.see(self.history, self.history.see(look))
+        self._ages = {} if positions is None else positions.seconds
+        self.row = {"kind": kind or self.row.get("kind", ""), **row_of_group(self.history, self._ages)}
+        if self.feed is not None:
+            self.feed.publish(self._updated())
+
+    def take(self, state: GroupState | None, described: GroupDescription | None, at: GroupPositions | None) -> None:
+        """Add what a look found; what could not be asked stays as it was. state: None if there is no such group."""
+        if state is not None and described is None:
+            self.row = {"kind": state.kind, "state": state.state, "members": state.members}
+            return
+        tasks = live_tasks(described).tasks if described is not None and runs_tasks(described) else ()
+        names = {} if described is None else {each.member_id: each for each in described.members}
+        self._more = {
+            "tasks": [
+                {"task": str(each.task), "owner": each.owner, "standbys": list(each.standbys.items())}
+                for each in tasks
+                if each.stateful or each.owner not in names
+            ]
+        }
+        trouble = "its offsets cannot be read" if at is None and state is not None else ""
+        known = self.history.positions if at is None and state is not None else {}
+        look = snapshot_of(described, known if at is None else at.positions, trouble)
+        self.see(look, "" if state is None else state.kind, at)
+
+    def open(self) -> Feed:
+        """Return the feed of the group's page."""
+        self.opened = time.monotonic()
+        if self.feed is None:
+            self._document = GroupDocument(self._zero)
+            self._updated()
+            self.feed = Feed(lambda: self._document.state, self._lock)
+        return self.feed
+
+    @property
+    def document(self) -> Document:
+        """The group's page."""
+        with self._lock:
+            return self._document.state
+
+    def partition(self, tp: TopicPartition) -> Document:
+        """Return the life of a partition."""
+        with self._lock:
+            return self._document.partition(self.history, tp)
+
+    def _updated(self) -> Document:
+        return self._document.update(
+            self.history, self.timeline, self._ages, {"kind": self.row.get("kind", ""), **self._more}
+        )
+
+
+class GroupsWatch:
+    """Watches groups until closed.
+
+    groups: a name, or the pattern that whole names fit. interval: seconds between two looks. share: of its time that
+    looking may take at most; then looks are rarer.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        groups: re.Pattern[str] | str,
+        *,
+        client_id: str = "roster-console",
+        security: Security = PLAINTEXT,
+        interval: float = 5.0,
+        share: float = 0.5,
+    ) -> None:
+        self._bootstrap, self._client_id, self._security, self._wanted = bootstrap, client_id, security, groups
+        self._share = share
+        self._lock, self._stopped = threading.RLock(), threading.Event()
+        self._zero = time.time() - time.monotonic()
+        only = groups if isinstance(groups, str) else None
+        self._groups = {} if only is None else {only: WatchedGroup(self._zero, self._lock)}
+        self._told: dict[str, Document] = {}
+        self._head: Document = {"bootstrap": bootstrap, "interval": interval, "only": only, "at": None, "error": ""}
+        self.overview = Feed(lambda: self.groups, self._lock)
+        """All groups: `head`, `groups` by name, `trends` by name; a change has the groups that differ, and `gone`."""
+        runs = [(self._look_at_all, interval)]
+        if only is None:
+            runs.append((self._look_at_opened, FOCUS_INTERVAL))
+        self._threads = [
+            threading.Thread(target=self._run, args=each, name="roster-watch", daemon=True) for each in runs
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(2 * _REQUEST_TIMEOUT_MS / 1000)
+
+    @property
+    def groups(self) -> Document:
+        """The list of groups."""
+        with self._lock:
+            known = {name: each for name, each in self._groups.items() if each.row}
+            trends = {name: each.history.lag_total.values[-_TRENDS:] for name, each in known.items()}
+            return {"head": self._head, "groups": {name: each.row for name, each in known.items()}, "trends": trends}
+
+    def open(self, name: str) -> WatchedGroup | None:
+        """Return a group, to be looked at more often while its feed is listened to; None if it is not to be watched."""
+        wanted = self._wanted
+        if name != wanted if isinstance(wanted, str) else not wanted.fullmatch(name):
+            return None
+        with self._lock:
+            found = self._groups.get(name)
+            if found is None:
+                if sum(each.feed is not None for each in self._groups.values()) >= _MOST_OPENED:
+                    return None
+                found = self._groups[name] = WatchedGroup(self._zero, self._lock)
+            found.open()
+        return found
+
+    def _run(self, look: Callable[[GroupReader], None], interval: float) -> None:
+        with Admin(
+            self._bootstrap,
+            client_id=self._client_id,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            security=self._security,
+        ) as admin:
+            times = RecordTimes(self._bootstrap, self._client_id, self._security)
+            reader = GroupReader(admin, PositionReader(admin, times, _TIMED), self._wanted, owned=True)
+            while not self._stopped.is_set():
+                began = time.monotonic()
+                look(reader)
+                spent = time.monotonic() - began
+                self._stopped.wait(max(interval - spent, spent / self._share - spent))
+
+    def _look_at_all(self, reader: GroupReader) -> None:
+        try:
+            found, error = reader.look(), ""
+        except ClientError as failure:
+            log.info("the groups cannot be looked up: %s", failure)
+            found, error = None, str(failure)
+        with self._lock:
+            now = time.monotonic()
+            self._head = {**self._head, "at": round((self._zero + now) * 1000), "error": error}
+            if found is not None:
+                self._take(found)
+            for watched in self._groups.values() if found is None else ():
+                if watched.row and not self._has_own_looks(watched):
+                    watched.see(Away(now, error))
+            told, self._told = self._told, {name: each.row for name, each in self._groups.items() if each.row}
+            changed = {name: row for name, row in self._told.items() if told.get(name) != row}
+            gone = list(told.keys() - self._told.keys())
+            self.overview.publish({"head": self._head, "groups": changed, "gone": gone})
+
+    def _take(self, found: GroupsSeen) -> None:
+        for name, state in found.states.items():
+            watched = self._groups.setdefault(name, WatchedGroup(self._zero, self._lock))
+            if not self._has_own_looks(watched):
+                watched.take(state, found.described.get(name), found.positions.get(name))
+        for name in self._groups.keys() - found.states.keys():
+            if name == self._wanted:
+                self._groups[name].take(None, None, None)
+            elif not self._has_own_looks(self._groups[name]):
+                del self._groups[name]
+
+    def _has_own_looks(self, watched: WatchedGroup) -> bool:
+        """Return True for a group that is looked at by itself, while its page is open."""
+        return watched.feed is not None and not isinstance(self._wanted, str)
+
+    def _look_at_opened(self, reader: GroupReader) -> None:
+        for name, watched in [(name, each) for name, each in self._groups.copy().items() if each.feed is not None]:
+            try:
+                found, error = reader.look(only=name), ""
+            except ClientError as failure:
+                found, error = None, str(failure)
+            with self._lock:
+                if found is None:
+                    watched.see(Away(time.monotonic(), error))
+                else:
+                    watched.take(found.states.get(name), found.described.get(name), found.positions.get(name))
+                if watched.feed and not watched.feed.listeners and time.monotonic() - watched.opened > _FORGOTTEN_AFTER:
+                    watched.feed = None

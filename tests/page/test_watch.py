@@ -1,0 +1,156 @@
+"""What is told of groups: on a real broker, when it goes, and however many listen."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from roster.client import Admin, GroupMember, OffsetAndMetadata
+from roster.model import TopicPartition
+from roster.page import watch as watch_module
+from roster.page.pages import page_answers
+from roster.page.watch import GroupsWatch
+from roster.testing import EmbeddedBroker
+from tests.page.fake_groups import FakeGroups, numbered, page_of
+from tests.waiting import until
+
+
+def test_it_follows_a_group_of_a_broker_through_a_rebalance_an_outage_and_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "FOCUS_INTERVAL", 0.05)
+    with EmbeddedBroker() as broker, Admin(broker.bootstrap) as admin, contextlib.ExitStack() as opened:
+        admin.create_topic("orders", 4)
+        broker.produce("orders", [b"x"] * 10, partition=3)
+        admin.commit_group_offsets("shops", {TopicPartition("orders", 3): OffsetAndMetadata(4)})
+        watch = opened.enter_context(
+            contextlib.closing(GroupsWatch(broker.bootstrap, re.compile("shops"), interval=0.1, share=1.0))
+        )
+        row = until(lambda: watch.groups["groups"].get("shops"), 60)
+        assert (row["state"], row["members"], row["lag"], row["kind"]) == ("Empty", 0, 6, "classic")
+        assert row["seconds"] >= 0
+        assert watch.open("others") is None
+        group = watch.open("shops")
+        assert group is not None
+        with group.open().listening(lambda: None):
+            with GroupMember(broker.bootstrap, "shops", ["orders"], client_id="app-1"):
+                until(lambda: [each["partitions"] for each in group.document["members"]] == [4], 60)
+                assert until(lambda: group.document["rebalances"], 60)[-1]["causes"] == [
+                    "A app-1-" + _four(group) + " joined"
+                ]
+                rows = group.document["all_rows"]
+                assert [row[:3] for row in rows] == [[0, number, 0] for number in range(4)]
+                assert rows[3][3:6] == [4, 10, 6]
+                broker.stop()
+                until(lambda: group.document["head"]["away"] and watch.groups["head"]["error"], 60)
+                assert group.document["head"]["lag"] == 6
+                broker.start()
+                until(lambda: not group.document["head"]["away"] and not watch.groups["head"]["error"], 60)
+            until(lambda: group.document["head"]["state"] == "Empty", 60)
+            admin.delete_group("shops")
+            until(lambda: group.document["head"]["state"] == "", 60)
+            assert group.document["events"][-1]["kind"] == "gone"
+
+
+def _four(group: Any) -> str:
+    return str(group.document["members"][0]["id"].removeprefix("app-1-")[:4])
+
+
+def test_thirty_listeners_cost_no_look_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = FakeGroups()
+    for name in ("a", "b"):
+        groups.put(name, {"x": numbered("t", 2)}, dict.fromkeys(numbered("t", 2), 5))
+    with page_of(groups, monkeypatch) as (watch, _), contextlib.ExitStack() as opened:
+        until(lambda: watch.groups["groups"].keys() == {"a", "b"}, 60)
+        woken = [0] * 60
+        for number in range(30):
+            for offset, feed in ((0, watch.overview), (30, watch.open("a").open())):  # type: ignore[union-attr]
+
+                def wake(at: int = number + offset) -> None:
+                    woken[at] += 1
+
+                opened.enter_context(feed.listening(wake))
+        begin = len(groups.looks)
+        until(lambda: min(woken) >= 5, 60)
+        looks = groups.looks[begin:]
+        assert looks.count(None) <= max(woken[:30]) + 1
+        assert looks.count("a") <= max(woken[30:]) + 1
+        assert "b" not in looks
+
+
+def test_a_group_that_nobody_looks_at_any_more_is_not_looked_at_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "_FORGOTTEN_AFTER", 0.0)
+    groups = FakeGroups()
+    groups.put("a", {}, {})
+    with page_of(groups, monkeypatch) as (watch, _):
+        watch.open("a")
+        watch.open("never-there")
+        until(lambda: {"a", "never-there"} <= set(groups.looks), 60)
+        begin = len(groups.looks)
+        until(lambda: groups.looks[begin:].count(None) >= 5, 60)
+        until(lambda: watch.groups["groups"].keys() == {"a"}, 60)
+        begin = len(groups.looks)
+        until(lambda: groups.looks[begin:].count(None) >= 5, 60)
+        assert set(groups.looks[begin:]) == {None}
+
+
+def ask(port: int, path: str, **query: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}?{urlencode(query)}", timeout=60) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_groups_and_partitions_as_json_and_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, name = FakeGroups(), "<b>&\"'" + "é" * 200
+    groups.put(name, {"<i>": numbered("t", 1)}, {TopicPartition("t", 0): 5})
+    groups.put("shared", {}, {}, kind="share")
+    del groups.seen.described["shared"]
+    with page_of(groups, monkeypatch, names=re.compile("[^x]+")) as (watch, server):
+        until(lambda: len(watch.groups["groups"]) == 2, 60)
+        assert ask(server.port, "/page/groups")[1]["groups"]["shared"] == {
+            "kind": "share",
+            "state": "Stable",
+            "members": 0,
+        }
+        status, document = ask(server.port, "/page/group", group=name)
+        assert (status, document["members"][0]["client"], document["all_rows"][0][5]) == (200, "<i>", 5)
+        status, life = ask(server.port, "/page/partition", group=name, topic="t", partition="0")
+        assert (status, life["lags"][0][1]) == (200, 5)
+        for query, field in (
+            ({"group": "x"}, "group"),
+            ({}, "group"),
+            ({"group": name, "partition": "-1"}, "partition"),
+            ({"group": name, "partition": "²"}, "partition"),
+        ):
+            status, refused = ask(server.port, "/page/partition", **query)
+            assert (status, refused["error"]["field"]) == (404 if field == "group" else 400, field), query
+
+
+def test_the_page_of_an_application_is_on_its_group_alone_there_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = FakeGroups()
+    with page_of(groups, monkeypatch, names="mine") as (watch, _):
+        until(lambda: watch.groups["head"]["at"], 60)
+        assert watch.groups["head"]["only"] == "mine"
+        assert watch.open("other") is None
+        mine = watch.open("mine")
+        assert mine is not None
+        groups.put("mine", {"a": numbered("t", 3)}, dict.fromkeys(numbered("t", 3), 1))
+        until(lambda: mine.document["head"]["lag"] == 3, 60)
+        assert set(groups.looks) == {None}
+
+
+def test_the_files_are_there() -> None:
+    with contextlib.closing(GroupsWatch("127.0.0.1:1", "g")) as watch:
+        pages, _ = page_answers(watch)
+        for page in pages:
+            if not page.needs_token:
+                assert page.answer(page.path).body
