@@ -87,8 +87,10 @@ class Handed(Reporter):
 
     at: ClassVar[dict[tuple[str, TopicPartition], int]] = {}
 
-    def switched(self, standings: Mapping[TopicPartition, Standing], positions: Mapping[TopicPartition, int]) -> None:
-        super().switched(standings, positions)
+    def switched(
+        self, standings: Mapping[TopicPartition, Standing], positions: Mapping[TopicPartition, int], silent: int
+    ) -> None:
+        super().switched(standings, positions, silent)
         for partition, standing in standings.items():
             if standing.results is Results.HANDED_OVER:
                 self.at[self._group, partition] = positions[partition]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,7 @@ class Cluster:
     def __init__(self) -> None:
         self.topics = {"orders": 3, **{f"{group}-totals-changelog": 3 for group in (OLD, NEW)}}
         self.running = {OLD, NEW}
+        self.keeps_state = True
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         self.refused = ""
         self.now = 0.0
@@ -43,7 +45,7 @@ class Cluster:
 
     def work(self, group: str, end: int) -> None:
         """What an application does that has just been started: it looks, and runs a batch."""
-        switching = Switching(group, self, paused=False)  # type: ignore[arg-type]
+        switching = Switching(group, self, paused=False, keeps_state=self.keeps_state)  # type: ignore[arg-type]
         switching.took(self.offsets[group])
         at = {p: found.offset for p, found in self.offsets[group].items()}
         switching.stand(switching.look(at))
@@ -60,8 +62,17 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def list_topics(self, *, internal: bool) -> dict[str, int]:
+    def list_topics(self, *, internal: bool = False) -> dict[str, int]:
         return self.topics
+
+    def describe_topic(self, topic: str) -> Any:
+        return SimpleNamespace(partitions=[SimpleNamespace(partition=number) for number in range(self.topics[topic])])
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 50)
 
     def list_groups(self) -> list[GroupListing]:
         return [GroupListing(group, "consumer", "Stable") for group in self.offsets]
@@ -82,10 +93,12 @@ class Cluster:
 
     def commit_group_offsets(self, group: str, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         assert group not in self.running, "the broker refuses this"
-        self.offsets.setdefault(group, {}).update(offsets)
+        if offsets:
+            self.offsets.setdefault(group, {}).update(offsets)
 
     def delete_group(self, group: str) -> None:
-        del self.offsets[group]
+        self.running.discard(group)
+        self.offsets.pop(group, None)
 
     # Of time.
 
@@ -130,6 +143,60 @@ def test_the_groups_change_places_and_change_back(cluster: Cluster, switch: Any)
     before = dict(cluster.offsets)
     assert switch(OLD, NEW)[0] == 0
     assert cluster.offsets == before, "it writes already"
+
+
+def test_groups_without_state_change_places(cluster: Cluster, switch: Any) -> None:
+    cluster.topics, cluster.keeps_state = {"orders": 3}, False
+    for source, target in ((OLD, NEW), (NEW, OLD)):
+        assert switch(source, target)[0] == 0
+        assert cluster.stands(target) == {Results.WRITES}
+    cluster.topics[f"{NEW}-totals-changelog"] = 3  # a release that begins to keep some
+    assert switch(OLD, NEW)[0] == 0
+
+
+@pytest.mark.parametrize("waits", range(1, 5))
+def test_if_the_new_group_is_deleted_the_old_one_goes_on(cluster: Cluster, switch: Any, waits: int) -> None:
+    cluster.meanwhile = lambda wait: cluster.delete_group(NEW) if wait == waits else None
+    code, told = switch(OLD, NEW, "--timeout", "10")
+    if waits < 4:
+        assert code == 1
+        assert "3 partitions were not switched in 10 s, among them orders-0, so shops goes on" in told
+        assert cluster.stands(OLD) == {Results.WRITES}
+        assert cluster.offsets.keys() == {OLD}
+    else:
+        assert code == 0, told
+
+
+def reset(*more: str) -> int:
+    return run(["groups", "reset", OLD, "--topic", "orders", "--to", "earliest", "--yes", *more])
+
+
+def test_a_paused_group_whose_offsets_are_reset_stays_paused(cluster: Cluster, switch: Any, capsys: Any) -> None:
+    assert switch(OLD, NEW)[0] == 0
+    cluster.sleep(1)
+    cluster.running.remove(OLD)
+    before = {Standing.of(at.metadata) for at in cluster.offsets[OLD].values()}
+    assert reset() == 0
+    assert {at.offset for at in cluster.offsets[OLD].values()} == {0}
+    assert {Standing.of(at.metadata) for at in cluster.offsets[OLD].values()} == before
+    assert cluster.stands(OLD) == {Results.PAUSED}
+    assert reset("--forget-switch") == 0
+    assert cluster.stands(OLD) == {Results.WRITES}
+
+
+@pytest.mark.parametrize("results", [Results.WAITS, Results.HANDED_OVER])
+def test_offsets_amid_a_switch_are_not_reset_unless_that_is_said(cluster: Cluster, results: Any, capsys: Any) -> None:
+    cluster.stand(OLD, Standing(results, "s", NEW), 10, PARTITIONS[1:2])
+    cluster.running.remove(OLD)
+    before = dict(cluster.offsets[OLD])
+    assert reset() == 2
+    assert cluster.offsets[OLD] == before
+    assert capsys.readouterr().err == (
+        f"roster: error: GROUP: results of orders-1 are {results}, in a switch with shops-2; end it with `roster "
+        "groups switch`, or give --forget-switch, which may leave results out or write them twice\n"
+    )
+    assert reset("--forget-switch") == 0
+    assert cluster.stands(OLD) == {Results.WRITES}
 
 
 def test_a_dry_run_shows_where_both_are_and_asks_nobody(cluster: Cluster, switch: Any) -> None:
@@ -210,6 +277,10 @@ def other_topics(cluster: Cluster) -> None:
     cluster.stand(NEW, Standing(Results.PAUSED), 10, [*PARTITIONS, TopicPartition("refunds", 0)])
 
 
+def hidden(cluster: Cluster) -> None:
+    cluster.offsets = {OLD: {}, NEW: {}}
+
+
 def third_group(cluster: Cluster) -> None:
     cluster.stand(OLD, Standing(Results.WRITES, "s", THIRD, "s"), 10)
     cluster.stand(THIRD, Standing(Results.HANDED_OVER, "s", OLD), 10)
@@ -234,18 +305,19 @@ def third_group(cluster: Cluster) -> None:
         (
             lambda c: c.topics.pop("shops-2-totals-changelog"),
             2,
-            "NEW: shops-2 keeps no state; stop one group and start the other instead",
+            "NEW: shops-2 keeps none of the stores of shops; begin it with `roster state import`",
         ),
         (
             lambda c: c.topics.update({"shops-2-sums-changelog": c.topics.pop("shops-2-totals-changelog")}),
             2,
-            "NEW: shops-2 keeps other stores than shops; begin it with `roster state import`",
+            "NEW: shops-2 keeps none of the stores of shops; begin it with `roster state import`",
         ),
         (
             lambda c: c.topics.update({"shops-by-shop-repartition": 3}),
             2,
             "OLD: shops has shops-by-shop-repartition; groups that repartition cannot be switched",
         ),
+        (hidden, 2, "OLD: shops has no offsets that this client sees; grant it READ on the topics of shops"),
         (third_group, 2, "OLD: other is still in a switch to shops; start other, or delete it"),
         (lambda c: setattr(c, "refused", NEW), 1, "not authorized for group 'shops-2'"),
         (lambda c: setattr(c, "refused", "shops-2-switch"), 1, "not authorized for group 'shops-2-switch'"),

@@ -47,7 +47,7 @@ class Groups(RuleBasedStateMachine):
     def restart(self, group: str) -> None:
         """Another owner takes the task; the one before may not have noticed."""
         self.generation[group] += 1
-        standing, at = self.committed[group]
+        standing, at = self.committed.setdefault(group, (Standing(Results.PAUSED), {P0: 0, P1: 0}))
         owner = Owner(group, self.generation[group], standing, dict(at))
         if standing.results is not Results.WRITES and standing.peer:
             owner.limits = dict.fromkeys(at, -1)
@@ -63,7 +63,7 @@ class Groups(RuleBasedStateMachine):
     def look(self, owner: Owner) -> None:
         owner.asked, owner.looked = self.asked[owner.group], True
         peer = peer_of(owner.group, owner.standing, owner.asked)
-        standing, at = self.committed[peer] if peer else (Standing(), {})
+        standing, at = self.committed.get(peer, (Standing(), {}))
         owner.seen = {partition: Seen(offset, standing) for partition, offset in at.items()}
 
     def act(self, owner: Owner) -> None:
@@ -114,9 +114,9 @@ class Groups(RuleBasedStateMachine):
     @rule(to=groups, is_killed=st.booleans())
     def a_command_asks_and_may_be_killed_half_way(self, to: str, *, is_killed: bool) -> None:
         self.requests += 1
-        self.asked[to] = Request(str(self.requests), OTHER[to], to)
+        self.asked[OTHER[to]] = Request(str(self.requests), OTHER[to], to)
         if not is_killed:
-            self.asked[OTHER[to]] = self.asked[to]
+            self.asked[to] = self.asked[OTHER[to]]
 
     @rule(group=groups)
     def a_command_forgets(self, group: str) -> None:
@@ -125,10 +125,19 @@ class Groups(RuleBasedStateMachine):
     @precondition(lambda self: any(owner.generation != self.generation[g] for g, (*_, owner) in self.owners.items()))
     @rule(group=groups)
     def a_command_gives_up_for_a_group_without_applications(self, group: str) -> None:
+        if group not in self.committed:
+            return
         standing, at = self.committed[group]
         self.asked[group] = None
         if self.owners[group][-1].generation != self.generation[group] and standing.results is Results.WAITS:
             self.committed[group] = Standing(Results.PAUSED, standing.switch, standing.peer, standing.took), at
+
+    @precondition(lambda self: self.committed.keys() == {OLD, NEW})
+    @rule(group=groups)
+    def a_group_that_does_not_write_is_deleted(self, group: str) -> None:
+        if self.committed[group][0].results in (Results.PAUSED, Results.WAITS):
+            self.generation[group] += 1
+            del self.committed[group]
 
     @invariant()
     def each_result_is_written_once_and_none_is_left_out(self) -> None:
@@ -219,6 +228,9 @@ ANOTHER = Request("t", OLD, NEW)
         (NEW, WAITS, ANOTHER, (HANDED, 7), replace(WAITS, results=Results.PAUSED), 7),
         (OLD, HANDED, ASKED, (WAITS, 3), HANDED, 7),
         (OLD, HANDED, None, None, HANDED, 7),
+        (OLD, HANDED, ASKED, None, replace(HANDED, results=Results.WRITES), None),
+        (OLD, HANDED, Request("t", NEW, OLD), None, replace(HANDED, results=Results.WRITES), None),
+        (NEW, PAUSED, ASKED, (HANDED, 7), PAUSED, None),
         (OLD, HANDED, None, (TOOK, 12), LED, 7),
         (OLD, HANDED, ASKED, (PAUSED, 3), replace(HANDED, results=Results.WRITES), None),
         (OLD, LED, None, (TOOK, 12), LED, 12),

@@ -27,6 +27,7 @@ class FakeMember:
         self.ends = dict(ends)
         self.begins = dict.fromkeys(ends, 0)
         self.offsets: dict[TopicPartition, int] = {}
+        self.metadata: dict[TopicPartition, str] = {}
         self.counts: dict[str, int] = {}
         self.history: list[tuple[Any, ...]] = []
         self.script: list[Callable[[], object]] = []
@@ -57,6 +58,7 @@ class FakeMember:
             raise self.commit_errors.pop(0)
         plain = {partition: found.offset for partition, found in offsets.items()}
         self.offsets.update(plain)
+        self.metadata.update({partition: found.metadata for partition, found in offsets.items()})
         self.history.append(("commit", plain, ownership.generation))
 
     def confirm(self, partitions: Collection[TopicPartition], ownership: Ownership) -> tuple[int, str]:
@@ -67,7 +69,14 @@ class FakeMember:
         self.become(*self._now.partitions)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        return {p: OffsetAndMetadata(self.offsets[p]) if p in self.offsets else None for p in partitions}
+        return {p: self._found(p) if p in self.offsets else None for p in partitions}
+
+    def _found(self, partition: TopicPartition) -> OffsetAndMetadata:
+        return OffsetAndMetadata(self.offsets[partition], metadata=self.metadata.get(partition, ""))
+
+    def group_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What other clients see."""
+        return {partition: self._found(partition) for partition in self.offsets}
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {p: self.begins.get(p, 0) for p in partitions}

@@ -7,6 +7,7 @@ import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from roster.cli.root import run
@@ -98,6 +99,67 @@ def test_one_table_has_each_result_once_after_a_switch_there_and_back_and_there_
     assert sorted(json.loads(value or b"")["n"] for *_, value in committed_records(topics, late)) == list(range(sent))
 
 
+def texts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([batch["value"].cast(pa.string())], ["value"])
+
+
+@pytest.mark.parametrize("kind", ["kafka", "delta", "parquet"])
+def test_each_record_has_one_result_where_there_is_no_state(
+    spark: SparkSession, topics: Topics, tmp_path: Path, capsys: Any, kind: str
+) -> None:
+    """The paused group reads nothing: a record that its function would fail at is passed over."""
+    names = {which: f"{which}-{uuid.uuid4().hex[:8]}" for which in ("old", "new")}
+    topic, out, producer, sent = topics.create(2), topics.create(1), idempotent_producer(topics.bootstrap), 0
+    folder = {"kafka": "delta"}.get(kind, kind)
+    tables = {which: Results(folder, tmp_path / (which if kind == "parquet" else "out")) for which in names}
+
+    def send(count: int) -> None:
+        nonlocal sent
+        for number in range(sent, sent + count):
+            producer.produce(topic, str(number), partition=number % 2)
+        sent += count
+        assert producer.flush(60) == 0
+
+    def fails_at_seven(batch: pa.RecordBatch) -> pa.RecordBatch:
+        assert b"7" not in batch["value"].to_pylist()
+        return texts(batch)
+
+    def start(which: str) -> Pipeline:
+        made = Pipeline(spark, topics.bootstrap, names[which], topic, trigger_interval_ms=100, paused=which == "new")
+        made.map_arrow(texts if which == "old" else fails_at_seven, "value string")
+        return made.write(KafkaSink(topics.bootstrap, out) if kind == "kafka" else tables[which].sink()).start()
+
+    def until_all_read() -> None:
+        ends = topics.ends(topic)
+        until(lambda: all(caught_up(topics, group, ends) for group in names.values()), 60, "all is read")
+
+    send(20)
+    runs = {which: start(which) for which in names}
+    try:
+        until_all_read()
+        for source, target in (("old", "new"), ("new", "old"), ("old", "new")):
+            send(20)
+            command = ["groups", "switch", names[source], names[target], "-b", topics.bootstrap]
+            assert run(command) == 0, capsys.readouterr()
+            send(20)
+            until_all_read()
+            assert stands(topics, names[target]) == {Standings.WRITES}
+            runs["new"].stop()
+            runs["new"].wait()
+            runs["new"] = start("new")
+            until(lambda: topics.admin.describe_group(names["new"]).members, 60, "it is back")
+    finally:
+        for each in runs.values():
+            each.stop()
+            each.wait()
+    if kind == "kafka":
+        found = [int(value or b"") for *_, value in committed_records(topics, out)]
+    else:
+        read = tables.values() if kind == "parquet" else [tables["old"]]
+        found = [int(row["value"]) for table in read for row in table.rows(spark)]
+    assert sorted(found) == list(range(sent))
+
+
 def stands(topics: Topics, group: str) -> set[Standings]:
     try:
         found = topics.admin.group_offsets(group, stable=False).values()
@@ -124,7 +186,6 @@ def check_refusals(topics: Topics, old: str, new: str, topic: str, capsys: Any) 
 @pytest.mark.parametrize(
     ("declare", "problem"),
     [
-        (lambda made: made, "it keeps no state"),
         (
             lambda made: made.json_columns("n long, m long").repartition("m").aggregate("m", {"count": "count(*)"}),
             "rows on their way between two sub-topologies",

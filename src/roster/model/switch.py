@@ -11,14 +11,16 @@ offsets, so it changes with them, and only its owner changes it. One group reads
 | WRITES | HANDED_OVER | OLD: PAUSED, it follows NEW |
 | WAITS, no longer asked to | any | NEW: PAUSED |
 | PAUSED | HANDED_OVER | OLD: WRITES |
+| no offsets, as it was deleted | HANDED_OVER, a switch is asked for | OLD: WRITES |
 
-OLD goes on writing only once NEW has given up, and NEW gives up only what it has not taken.
+OLD goes on writing only once NEW has given up, and NEW gives up only what it has not taken. A group that is made anew
+does not go on with a switch for which OLD had handed over to the one before.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -147,12 +149,18 @@ def step(
         case Results.HANDED_OVER:
             if complete and all(each.standing.took == own.switch for each in theirs):
                 return Step(replace(own, results=Results.PAUSED), at)
-            if complete and not any(_waits(each, own.switch) for each in theirs):
+            is_given_up = complete and not any(_waits(each, own.switch) for each in theirs)
+            if is_given_up or (asked is not None and not theirs):
                 return Step(replace(own, results=Results.WRITES), {})
             return Step(own, at)
         case Results.WAITS:
             return _step_of_waiting(group, own, at, asked, seen)
-    if complete and asked is not None and asked.target == group:
+    if (
+        complete
+        and asked is not None
+        and asked.target == group
+        and not any(_is_handed(each.standing, asked.switch, group) for each in theirs)
+    ):
         return Step(replace(own, results=Results.WAITS, switch=asked.switch, peer=asked.source), at)
     return Step(own, {p: max(at[p], seen[p].offset) if p in seen else at[p] for p in at} if own.peer else {})
 
@@ -195,8 +203,3 @@ def _is_handed(standing: Standing, switch: str, to: str) -> bool:
 
 def _waits(seen: Seen, switch: str) -> bool:
     return seen.standing.results is Results.WAITS and seen.standing.switch == switch
-
-
-def common(standings: Iterable[Standing | None], otherwise: Standing) -> Standing:
-    """Return the standing of a task from those of its partitions, which are the same where there are any."""
-    return next((each for each in standings if each is not None), otherwise)

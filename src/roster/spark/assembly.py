@@ -94,8 +94,6 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: B
     _check_repartitioned(declared)
     jobs = SparkJobs(spark, options.group)
     if not declared.operators and len(declared.subtopologies) == 1:
-        if options.paused:
-            raise _cannot_pause("it keeps no state", "Start it when it is to write, in the group of the other one")
         return _stateless(jobs, options, config, function, columns, declared, sink)
     has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
     check_options(own, has_transform=has_transform, first_has_state=first_has_state)
@@ -165,18 +163,16 @@ def _stateful(
 
 def _check_paused(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
     """Return True if the pipeline can be switched. Raise PipelineError if it cannot, and is to begin paused."""
-    problem, fix = "", "Stop one group and start the other"
+    problem = ""
     if len(plans) > 1:
         problem = "rows on their way between two sub-topologies have no offset that both groups know"
     elif any(node.has_timers for node in plans[0].nodes):
         problem = "timers of processing time fire at other moments in each group"
     if problem and options.paused:
-        raise _cannot_pause(problem, fix)
+        raise PipelineError(
+            f"such a pipeline cannot be paused: {problem}", field="paused", fix="Stop one group and start the other"
+        )
     return not problem
-
-
-def _cannot_pause(problem: str, fix: str) -> PipelineError:
-    return PipelineError(f"such a pipeline cannot be paused: {problem}", field="paused", fix=fix)
 
 
 def _stateless(
@@ -207,9 +203,13 @@ def _stateless(
             small, between = None, BetweenJoinedBatches(owned, clean)
         sink.open(jobs.spark, options.group, options.start_timeout_ms)
         opened.callback(sink.close)
-        sink = sink.bind(_source(options))
+        admin = opened.enter_context(
+            Admin(options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security)
+        )
+        switching = Switching(options.group, admin, paused=options.paused, keeps_state=False)
+        sink = sink.bind(replace(_source(options), noted=switching.noted))
         runner = SparkRunner(jobs, work, joined, declared.transform, small)
-        return Assembly(options, runner, sink, opened.pop_all(), between_batches=between)
+        return Assembly(options, runner, sink, opened.pop_all(), between_batches=between, switching=switching)
 
 
 def _check_state_dir(spark: SparkSession, options: Options) -> None:

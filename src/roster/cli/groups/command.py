@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from roster.cli.admin import admin
+from roster.cli.errors import UserError
 from roster.cli.groups.describe import describe, offsets
 from roster.cli.groups.listing import check, list_
 from roster.cli.groups.switch import switch
@@ -13,6 +16,8 @@ from roster.cli.log_positions import PLACES, locate, parse_place, partition_opti
 from roster.cli.options import NAME, Target, cluster_options, confirm, yes_option
 from roster.cli.output import print_table
 from roster.client import OffsetAndMetadata
+from roster.model import TopicPartition
+from roster.model.switch import Results, Standing
 
 
 @click.group()
@@ -30,18 +35,30 @@ for _command in (list_, describe, offsets, check, watch, switch):
 @click.option("--to", "goal", required=True, metavar=PLACES, help="Where to go on; TIME: ISO 8601, UTC by default.")
 @partition_option
 @click.option("--dry-run", is_flag=True, help="Show what would be set.")
+@click.option("--forget-switch", is_flag=True, help="Forget that another group writes the results, or was to write.")
 @yes_option
 @cluster_options
-def reset(group: str, topic: str, goal: str, only: tuple[int, ...], dry_run: bool, yes: bool, target: Target) -> None:
+def reset(
+    group: str,
+    topic: str,
+    goal: str,
+    only: tuple[int, ...],
+    dry_run: bool,
+    forget_switch: bool,
+    yes: bool,
+    target: Target,
+) -> None:
     """Set where GROUP goes on reading a topic; the group must have no members.
 
     Shows the offsets and asks first. An offset or a time outside of the log becomes its nearest end, and the table says
-    so.
+    so. A group that a switch has paused stays paused, and one amid a switch is refused. With --forget-switch it begins
+    as its pipeline says.
     """
     place = parse_place(goal, "--to")
     with admin(target) as cluster:
         chosen = partitions_of(cluster, topic, only)
         committed = cluster.group_offsets(group)
+        noted = {} if forget_switch else _standings(group, committed)
         begins, ends = cluster.beginning_offsets(chosen), cluster.end_offsets(chosen)
         new, notes = locate(cluster, place, chosen, begins, ends)
         asking = not dry_run and not yes
@@ -55,11 +72,24 @@ def reset(group: str, topic: str, goal: str, only: tuple[int, ...], dry_run: boo
             print_table(columns, rows, f"{topic} has no partitions", shorten=("topic",))
             confirm(yes, f"Set these offsets of group {group}?")
         if not dry_run:
-            cluster.commit_group_offsets(group, {tp: OffsetAndMetadata(new[tp]) for tp in chosen})
+            offsets = {tp: OffsetAndMetadata(new[tp], metadata=noted.get(tp, "")) for tp in chosen}
+            cluster.commit_group_offsets(group, offsets)
     if asking:
         click.echo(f"set the offsets of {group}")
     else:
         print_table(columns, rows, f"{topic} has no partitions", shorten=("topic",))
+
+
+def _standings(group: str, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, str]:
+    """Return the metadata to keep, which says who writes. Raises UserError amid a switch."""
+    standings = {tp: found for tp, at in committed.items() if (found := Standing.of(at.metadata)) is not None}
+    for tp, standing in sorted(standings.items()):
+        if standing.results in (Results.WAITS, Results.HANDED_OVER):
+            raise UserError(
+                f"GROUP: results of {tp} are {standing.results}, in a switch with {standing.peer}; end it with `roster "
+                "groups switch`, or give --forget-switch, which may leave results out or write them twice"
+            )
+    return {tp: standing.added_to("") for tp, standing in standings.items()}
 
 
 @groups.command(short_help="Delete a group without members and its offsets.")

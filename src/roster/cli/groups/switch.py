@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from roster.model import TopicPartition
 
 _LOOK = 0.2  # seconds
+_GONE = Seen(-1, Standing(Results.PAUSED))
+"""A partition that a group has no offset of."""
 
 
 class Stand(NamedTuple):
@@ -49,11 +51,12 @@ class Stand(NamedTuple):
 @click.option("--dry-run", is_flag=True, help="Check, and show where both groups are.")
 @cluster_options
 def switch(old: str, new: str, timeout: float, dry_run: bool, target: Target) -> None:
-    """Have the stateful pipelines of group NEW write results from exactly where those of group OLD stop.
+    """Have the pipelines of group NEW write results from exactly where those of group OLD stop.
 
-    Both run. NEW began from the state of OLD, with paused=True; OLD is paused afterwards, and the way back is the same
-    command with the names exchanged. If it takes too long it is taken back. After a kill the applications go on by
-    themselves; run it again to wait for the end, or with the names exchanged to take it back.
+    Both run. NEW was started with paused=True, and began from the state of OLD if it keeps any. OLD is paused
+    afterwards, and the way back is the same command with the names exchanged. If it takes too long it is taken back.
+    After a kill the applications go on by themselves; run it again to wait for the end, or with the names exchanged to
+    take it back.
     """
     with admin(target) as cluster:
         stands = _checked(cluster, old, new)
@@ -93,6 +96,11 @@ def _checked(cluster: Admin, old: str, new: str) -> dict[TopicPartition, Stand]:
             raise UserError(f"{name}: {group} is not running; start its application first")
     _check_state(cluster, old, new)
     stands = _stands(cluster, old, new)
+    if not stands:
+        raise UserError(f"OLD: {old} has no offsets that this client sees; grant it READ on the topics of {old}")
+    if differing := [p for p, each in stands.items() if _GONE in each]:
+        has, lacks = (old, new) if stands[differing[0]].new == _GONE else (new, old)
+        raise UserError(f"NEW: {has} has an offset of {differing[0]}, {lacks} has none; both must read the same topics")
     if all(each.is_done for each in stands.values()):
         return stands
     if all(each.new.standing == Standing() for each in stands.values()):
@@ -104,7 +112,7 @@ def _checked(cluster: Admin, old: str, new: str) -> dict[TopicPartition, Stand]:
 
 
 def _check_state(cluster: Admin, old: str, new: str) -> None:
-    """Raise UserError unless both groups keep state that can be switched."""
+    """Raise UserError if one group keeps state that the other cannot go on with."""
     topics = cluster.list_topics(internal=True)
     others = [each.group_id for each in cluster.list_groups()]
     stores = {}
@@ -112,12 +120,11 @@ def _check_state(cluster: Admin, old: str, new: str) -> None:
         rest = [other for other in others if other != group]
         if repartitions := own_topics(group, topics, rest, REPARTITION)[0]:
             raise UserError(f"{name}: {group} has {repartitions[0]}; groups that repartition cannot be switched")
-        of_group = own_topics(group, topics, rest, CHANGELOG)
-        stores[name] = {topic.removeprefix(group) for topic in (*of_group[0], *of_group[1])}
-        if not stores[name]:
-            raise UserError(f"{name}: {group} keeps no state; stop one group and start the other instead")
-    if not stores["OLD"] & stores["NEW"]:
-        raise UserError(f"NEW: {new} keeps other stores than {old}; begin it with `roster state import`")
+        certain, doubtful = own_topics(group, topics, rest, CHANGELOG)
+        likely = (topic for topic, other in doubtful.items() if len(other) < len(group))
+        stores[name] = {topic.removeprefix(group) for topic in (*certain, *likely)}
+    if stores["OLD"] and not stores["OLD"] & stores["NEW"]:
+        raise UserError(f"NEW: {new} keeps none of the stores of {old}; begin it with `roster state import`")
 
 
 def _check_others(cluster: Admin, old: str, new: str, stands: Mapping[TopicPartition, Stand]) -> None:
@@ -131,14 +138,11 @@ def _check_others(cluster: Admin, old: str, new: str, stands: Mapping[TopicParti
 
 
 def _stands(cluster: Admin, old: str, new: str) -> dict[TopicPartition, Stand]:
-    """Return the partitions of both groups. Raises UserError if these are not the same."""
+    """Return the partitions of both groups."""
     of_old, of_new = (
         {p: Seen.of(at) for p, at in cluster.group_offsets(group, stable=False).items()} for group in (old, new)
     )
-    if differing := sorted(of_old.keys() ^ of_new.keys()):
-        has, lacks = (old, new) if differing[0] in of_old else (new, old)
-        raise UserError(f"NEW: {has} has an offset of {differing[0]}, {lacks} has none; both must read the same topics")
-    return {p: Stand(of_old[p], of_new[p]) for p in sorted(of_old)}
+    return {p: Stand(of_old.get(p, _GONE), of_new.get(p, _GONE)) for p in sorted(of_old.keys() | of_new.keys())}
 
 
 def _wait_until_near(cluster: Admin, old: str, new: str, stands: Mapping[TopicPartition, Stand], until: float) -> None:
@@ -155,13 +159,12 @@ def _wait_until_near(cluster: Admin, old: str, new: str, stands: Mapping[TopicPa
 
 
 def _ask(cluster: Admin, wanted: Request, at: TopicPartition) -> Request:
-    """Ask both groups, the target first, or go on with what they are asked already; return the request."""
+    """Ask both groups, the one that writes first, or go on with what they are asked already; return the request."""
     asked = switch_asked(cluster, wanted.target)
     if asked is not None and asked[1:] == wanted[1:]:
         wanted = asked
-    else:
-        ask_for_switch(cluster, wanted.target, wanted, at)
-    ask_for_switch(cluster, wanted.source, wanted, at)
+    for group in (wanted.source, wanted.target):
+        ask_for_switch(cluster, group, wanted, at)
     return wanted
 
 

@@ -181,9 +181,11 @@ class DriverLoop:
         pause = self._pause(available, timer.begun, available_now=available_now)
         if pause > 0:
             if not self._restore(ownership, pause, available_now=available_now):
-                self._idle(pause, ownership)
-        else:
-            self._run_batch(ownership, available, ends, timer)
+                self._idle(self._until_look(pause), ownership)
+            return ownership, True
+        self._batch_started = timer.begun
+        if left := self._pass_over(available, ownership):
+            self._run_batch(ownership, left, ends, timer)
         return ownership, True
 
     def _run_batch(
@@ -194,9 +196,11 @@ class DriverLoop:
         timer: _Timer,
     ) -> None:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
-        self._batch_started = timer.begun
+        most = self._size.limit
+        if waiting := self._taking_over(available):  # the only batch between the results of two groups
+            available, most = {p: available[p] for p in waiting}, self._options.max_offsets_per_batch
         chosen = self._suspects.choose(frozenset(available))
-        ranges = offset_ranges.limit({p: span for p, span in available.items() if p in chosen}, self._size.limit)
+        ranges = offset_ranges.limit({p: span for p, span in available.items() if p in chosen}, most)
         deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks
         ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
@@ -217,6 +221,8 @@ class DriverLoop:
         if not self._sink.commits_offsets:
             self._group_commit(batch, ownership)
             timer.lap("group")
+        if self._switching is not None:
+            self._switching.ran(batch.ranges)
         self._interval.done(timer.duration_ms / 1000)
         self._report(
             Progress(
@@ -311,6 +317,8 @@ class DriverLoop:
     def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
         """Return the seconds to wait before the next look; 0 or less if the batch may start."""
         configured, most = self._options.trigger_interval_ms, self._size.limit
+        if self._taking_over(available):
+            return 0.0
         if configured is not None:
             return self._batch_started + configured / 1000 - now
         if available_now or (most is not None and sum(span.size for span in available.values()) >= most):
@@ -341,9 +349,10 @@ class DriverLoop:
             self._sink.take_over(new, owner)
         if new:
             self._between_batches.took(new)
+        committed = self._member.committed(sorted(new)) if new else {}
         if self._switching is not None:
-            self._switching.took(self._member.committed(new))
-        found, uncommitted = self._starting_positions.find(sorted(new), owner)
+            self._switching.took(committed)
+        found, uncommitted = self._starting_positions.find(committed, owner)
         self._positions = {**kept, **found}
         kept_targets = (
             ownership.partitions if not new else {p for p in ownership.partitions if not self._is_repartition(p)}
@@ -354,24 +363,24 @@ class DriverLoop:
             self._batch_started = float("-inf")  # newly assigned partitions may have a backlog: do not wait
         self._adopted = ownership
         metadata = self._sink.offset_metadata(owner)
-        committing = found.keys() if metadata else uncommitted
-        if committing:
+        is_needed = any(self._noted(p, metadata) for p in found)
+        if committing := found.keys() if is_needed else uncommitted:
             starts = {p: OffsetAndMetadata(found[p], metadata=self._noted(p, metadata)) for p in committing}
-            self._commit_starts(starts, ownership, is_needed=bool(metadata))
+            self._commit_positions(starts, ownership, is_needed=is_needed)
 
-    def _commit_starts(
-        self, starts: dict[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool
+    def _commit_positions(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool
     ) -> None:
-        """Commit the starting offsets, so that `latest` keeps its meaning and lag is known; log a failure.
+        """Commit offsets without a batch; log a failure. Partitions where it `is_needed` are not processed without it.
 
-        Partitions where it `is_needed` are not processed without it.
+        Starting offsets are committed so that `latest` keeps its meaning and lag is known.
         """
         try:
-            self._member.commit(starts, ownership)
+            self._member.commit(offsets, ownership)
         except ClientError as error:
             log.info("offsets not committed: %s", error)
             if is_needed:
-                self._drop(starts.keys())
+                self._drop(offsets.keys())
                 if not error.retriable and not isinstance(error, CommitFenced):
                     raise
 
@@ -388,16 +397,38 @@ class DriverLoop:
             return
         owner = self._owner(ownership)
         metadata = self._sink.offset_metadata(owner)
-        self._commit_starts(
+        self._commit_positions(
             {p: OffsetAndMetadata(self._positions[p], metadata=each.added_to(metadata)) for p, each in steps.items()},
             ownership,
             is_needed=True,
         )
         done = {p: each for p, each in steps.items() if p in self._positions}
         self._switching.stand(done)
-        self._reporter.switched(done, self._positions)
+        self._reporter.switched(done, self._positions, max(map(self._switching.silent, done), default=0))
         if begun := [p for p, each in done.items() if each.results is Results.WRITES]:
             self._sink.claim(begun, owner, {p: self._positions[p] for p in begun})
+            self._batch_started = float("-inf")  # they have waited long enough
+
+    def _taking_over(self, available: Mapping[TopicPartition, Range]) -> Collection[TopicPartition]:
+        return () if self._switching is None else self._switching.taking_over(available)
+
+    def _until_look(self, pause: float) -> float:
+        """Return the seconds to wait of a pause between two batches, so that a switch does not wait for its end."""
+        if self._switching is None:
+            return pause
+        return min(pause, max(self._switching.seconds_to_look, self._options.tuning.poll_interval_ms / 1000))
+
+    def _pass_over(
+        self, available: Mapping[TopicPartition, Range], ownership: Ownership
+    ) -> dict[TopicPartition, Range]:
+        """Go on without reading where records lead to nothing, and return what is left to read."""
+        passed = set() if self._switching is None else set(self._switching.passed_over(available))
+        if passed:
+            metadata = self._sink.offset_metadata(self._owner(ownership))
+            ends = {p: OffsetAndMetadata(available[p].end, metadata=self._noted(p, metadata)) for p in passed}
+            self._commit_positions(ends, ownership, is_needed=True)
+            self._positions |= {p: at.offset for p, at in ends.items() if p in self._positions}
+        return {p: span for p, span in available.items() if p not in passed}
 
     def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]]) -> Outcome | None:
         """Run the batch; return None if it was cancelled or its partitions were lost meanwhile."""
@@ -468,7 +499,7 @@ class DriverLoop:
 
     def _group_commit(self, batch: Batch, ownership: Ownership) -> None:
         """Commit the batch's offsets under the ownership it was planned with; retry while its partitions are owned."""
-        offsets = {p: OffsetAndMetadata(at) for p, at in batch.next_offsets.items()}
+        offsets = {p: OffsetAndMetadata(at, metadata=self._noted(p, "")) for p, at in batch.next_offsets.items()}
         give_up = None
         while offsets:
             try:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from roster.client import Ownership
 from roster.client.member_statistics import MemberStatistics
 from roster.model import TopicPartition
-from roster.model.switch import Standing
+from roster.model.switch import Results, Standing
 from roster.spark.batch import Progress, Restoring
 from roster.spark.errors import PipelineError, reason_of
 
@@ -145,12 +145,18 @@ class Reporter:
         if taken:
             self.line("took over", partitions=brief(taken), **where)
 
-    def switched(self, standings: Mapping[TopicPartition, Standing], positions: Mapping[TopicPartition, int]) -> None:
-        """Report the steps of a switch between two groups, a line for each standing."""
+    def switched(
+        self, standings: Mapping[TopicPartition, Standing], positions: Mapping[TopicPartition, int], silent: int
+    ) -> None:
+        """Report the steps of a switch between two groups, a line for each standing.
+
+        silent: the most batches that one of these partitions had since the other group handed over.
+        """
         for standing in dict.fromkeys(standings.values()):
             of = sorted(p for p, each in standings.items() if each == standing)
             at = " ".join(str(positions[p]) for p in of[:_MOST_NAMED])
-            self.line(f"results {standing.results}", partitions=brief(of), offsets=at, other=standing.peer)
+            more = {"batches_between": silent} if standing.results is Results.WRITES else {}
+            self.line(f"results {standing.results}", partitions=brief(of), offsets=at, other=standing.peer, **more)
 
     def left(self, reason: str) -> None:
         """Report that the member left the group for a while, with all partitions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from roster.model import OffsetSpec, TopicPartition
+from roster.model import OffsetAndMetadata, OffsetSpec, TopicPartition
 from roster.spark.batch import Owner
 from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter, brief
@@ -40,16 +40,17 @@ class StartingPositions:
                 raise PipelineError(f"{partition}: the topic has {count} partitions", field="starting_offsets")
 
     def find(
-        self, partitions: Collection[TopicPartition], owner: Owner
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None], owner: Owner
     ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
         """Return the next offset of each partition, and the partitions whose starting offset must be committed to the
         group.
 
-        Raises PipelineError if records to be read are gone and `fail_on_data_loss` is set.
+        committed: the partitions, with what the group has committed. Raises PipelineError if records to be read are
+        gone and `fail_on_data_loss` is set.
         """
-        if not partitions:
+        if not committed:
             return {}, set()
-        committed = self._member.committed(partitions)
+        partitions = list(committed)
         group = {partition: found.offset for partition, found in committed.items() if found is not None}
         in_sink = self._sink.claim(partitions, owner, group)
         self._note_difference(group, in_sink)

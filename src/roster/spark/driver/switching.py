@@ -4,41 +4,55 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from roster.client import Admin, AuthorizationError, ClientError
 from roster.client.switch_requests import switch_asked
 from roster.model import OffsetAndMetadata, TopicPartition
-from roster.model.switch import Request, Results, Seen, Standing, common, peer_of, step
+from roster.model.switch import Request, Results, Seen, Standing, peer_of, step
 
 log = logging.getLogger("roster.pipeline")
 
 _LOOK = 1.0  # seconds between two looks at what is asked for
-_LOOK_AMID = 0.05  # the same, amid a switch
 _LOOK_REFUSED = 10.0  # the same, if this client may not look
 
 
 class Switching:
     """The standings of owned tasks, by partition; call all methods on the pipeline's thread."""
 
-    def __init__(self, group: str, admin: Admin, *, paused: bool) -> None:
-        """paused: how tasks stand whose committed offsets say nothing."""
-        self._group, self._admin = group, admin
+    def __init__(self, group: str, admin: Admin, *, paused: bool, keeps_state: bool = True) -> None:
+        """paused: how tasks stand whose committed offsets say nothing. Without state each partition is a task."""
+        self._group, self._admin, self._keeps_state = group, admin, keeps_state
         self._initial = Standing(Results.PAUSED if paused else Results.WRITES)
         self._standings: dict[TopicPartition, Standing] = {}
         self._limits: dict[TopicPartition, int] = {}
+        self._silent: Counter[TopicPartition] = Counter()
+        self._told: set[str] = set()
         self._next_look = 0.0
+
+    @property
+    def seconds_to_look(self) -> float:
+        """Seconds until the next look is due; 0 or less amid a switch."""
+        return self._next_look - time.monotonic()
 
     def took(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Take the standings of newly assigned partitions from their committed offsets."""
-        found = {p: None if at is None else Standing.of(at.metadata) for p, at in committed.items()}
-        for partition in found:
-            of_task = (standing for other, standing in found.items() if other.partition == partition.partition)
-            standing = self._standings[partition] = common(of_task, self._initial)
+        of_tasks: dict[Any, Standing] = {}
+        for partition, at in committed.items():
+            if at is not None and (found := Standing.of(at.metadata)) is not None:
+                of_tasks.setdefault(self._task(partition), found)
+        for partition in committed:
+            standing = self._standings[partition] = of_tasks.get(self._task(partition), self._initial)
+            self._silent.pop(partition, None)
             self._limits.pop(partition, None)
             if standing.results is not Results.WRITES and standing.peer:
                 self._limits[partition] = -1  # until the first look
         self._next_look = 0.0
+
+    def _task(self, partition: TopicPartition) -> Any:
+        return partition.partition if self._keeps_state else partition
 
     def noted(self, partition: TopicPartition, metadata: str) -> str:
         """Return the metadata of a partition's committed offset, with its standing."""
@@ -52,6 +66,22 @@ class Switching:
         """Return offsets that must not be passed; one that is not past a position allows no batch of its task."""
         return {p: self._limits[p] for p in positions if p in self._limits}
 
+    def passed_over(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Return the partitions among these whose records lead to nothing: neither to results nor to state."""
+        return () if self._keeps_state else self.paused(partitions)
+
+    def taking_over(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions among these, with records to read, for which the other group has handed over."""
+        return [p for p in partitions if self._standings.get(p, self._initial).results is Results.WAITS]
+
+    def ran(self, partitions: Iterable[TopicPartition]) -> None:
+        """Count a batch that was committed."""
+        self._silent.update(self.taking_over(partitions))
+
+    def silent(self, partition: TopicPartition) -> int:
+        """Return how many batches a partition had since the other group handed over."""
+        return self._silent[partition]
+
     def look(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Standing]:
         """Return the standings to commit with these positions, of tasks that take a step now.
 
@@ -64,9 +94,9 @@ class Switching:
         try:
             return dict(self._steps(positions))
         except AuthorizationError as error:  # usual, unless a switch is on
-            log.log(
-                logging.WARNING if self._limits else logging.DEBUG, "%s: cannot be switched: %s", self._group, error
-            )
+            level = logging.WARNING if self._limits else logging.INFO if str(error) not in self._told else logging.DEBUG
+            log.log(level, "%s: cannot be switched: %s", self._group, error)
+            self._told.add(str(error))
             self._next_look = now + _LOOK_REFUSED
         except ClientError as error:
             log.info("%s: cannot look whether a switch is asked for: %s", self._group, error)
@@ -74,15 +104,19 @@ class Switching:
 
     def _steps(self, positions: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, Standing]]:
         asked = switch_asked(self._admin, self._group)
-        tasks: dict[int, dict[TopicPartition, int]] = {}
+        tasks: dict[Any, dict[TopicPartition, int]] = {}
         for partition, offset in positions.items():
-            tasks.setdefault(partition.partition, {})[partition] = offset
-        own = {number: self._standings[next(iter(at))] for number, at in tasks.items()}
+            tasks.setdefault(self._task(partition), {})[partition] = offset
+        own = {task: self._standings[next(iter(at))] for task, at in tasks.items()}
         seen = self._seen(tasks, own, asked)
-        for number, at in tasks.items():
-            before = own[number]
+        for task, at in tasks.items():
+            before = own[task]
             standing, limits = step(self._group, before, at, asked, seen.get(peer_of(self._group, before, asked), {}))
-            self._limits = {p: limit for p, limit in self._limits.items() if p not in at} | dict(limits)
+            for partition in at:
+                self._limits.pop(partition, None)
+            self._limits |= limits
+            if standing.results is Results.HANDED_OVER and not seen.get(standing.peer) and standing == before:
+                self._tell_missing(standing.peer)
             if standing != before:
                 yield from dict.fromkeys(at, standing).items()
             if (
@@ -90,25 +124,39 @@ class Switching:
                 or standing.results in (Results.WAITS, Results.HANDED_OVER)
                 or _is_due(asked, standing)
             ):
-                self._next_look = time.monotonic() + _LOOK_AMID
+                self._next_look = 0.0
 
     def _seen(
         self,
-        tasks: Mapping[int, Mapping[TopicPartition, int]],
-        own: Mapping[int, Standing],
+        tasks: Mapping[Any, Mapping[TopicPartition, int]],
+        own: Mapping[Any, Standing],
         asked: Request | None,
     ) -> dict[str, dict[TopicPartition, Seen]]:
         """Return the other groups' committed offsets of the tasks that depend on them. Raises ClientError."""
         wanted: dict[str, list[TopicPartition]] = {}
-        for number, at in tasks.items():
-            if peer := peer_of(self._group, own[number], asked):
+        for task, at in tasks.items():
+            if peer := peer_of(self._group, own[task], asked):
                 wanted.setdefault(peer, []).extend(at)
         found = {peer: self._admin.group_offsets(peer, of, stable=False) for peer, of in wanted.items()}
         return {peer: {p: Seen.of(at) for p, at in of.items()} for peer, of in found.items()}
 
+    def _tell_missing(self, peer: str) -> None:
+        """Log once that the group that was to write is gone: how far it has written is not known any more."""
+        if peer not in self._told:
+            self._told.add(peer)
+            log.warning(
+                "%s: has handed over to %s, which has no offsets any more, so nobody writes; stop this group, then run "
+                "`roster groups reset %s --forget-switch` with the offset to go on from",
+                self._group,
+                peer,
+                self._group,
+            )
+
     def stand(self, standings: Mapping[TopicPartition, Standing]) -> None:
         """Record standings that were committed."""
         self._standings.update(standings)
+        for partition in self.taking_over(standings):
+            self._silent.pop(partition, None)
 
 
 def _is_due(asked: Request | None, standing: Standing) -> bool:
