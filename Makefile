@@ -51,7 +51,7 @@ test-without-spark: setup  ## all other tests
 
 test-spark-oldest: $(OLDEST)/.installed  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/spark/test_options.py \
-		tests/spark/test_arrow_function.py tests/spark/test_query_events.py
+		tests/spark/test_arrow_function.py tests/spark/test_query_events.py tests/spark/test_aggregates.py
 
 $(OLDEST)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(OLDEST)

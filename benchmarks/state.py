@@ -33,7 +33,8 @@ from roster.records.fetch import read_ranges
 from roster.records.fetch_decisions import Settings
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.state import Position
-from roster.state.aggregate import Aggregate, Kind, aggregate
+from roster.state.aggregate import aggregate
+from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.changelog import restore
 from roster.state.lmdb_store import LmdbStore
 from roster.state.sessions import SessionAggregation

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from roster.cli.root import run
 from roster.spark.state.tasks.subtopology import definition_of
 from roster.state import Position
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.entries import Read

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate
 from tests.spark.stateful_app import main
 
 RELEASES = [

@@ -23,7 +23,8 @@ from roster.spark.state.processor.operator import ProcessorOperator
 from roster.spark.state.tasks.operator_steps import _WithSteps
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.processor.batch import Plan, TimeMode
 from roster.state.sessions import SessionAggregation

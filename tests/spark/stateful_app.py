@@ -50,7 +50,8 @@ from roster.spark.state.tasks.table_join import Lookup, Rows
 from roster.spark.state.tasks.task import RestoreJobs, StatefulTask, StoreKind, TopologyPlan
 from roster.spark.tasks.reader import ReaderConfig
 from roster.spark.tasks.write.task import written
-from roster.state.aggregate import Aggregate, Aggregation, Update
+from roster.state.aggregate import Aggregation, Update
+from roster.state.aggregate_functions import Aggregate
 from roster.state.keys import encode_keys
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.spark.state.tasks.processing import process_batch
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import definition_of
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError, entries_of
 from roster.state.entries import Span
 from roster.state.plain_entries import HexEntries

@@ -24,7 +24,8 @@ from roster.spark.state.tasks.processing import process_batch
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.tasks.reader import ReaderConfig
-from roster.state.aggregate import Aggregate, Aggregation, Update
+from roster.state.aggregate import Aggregation, Update
+from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError
 from roster.state.processor.variables import REGISTRY_KEY, Entry, encode_registry

@@ -21,7 +21,8 @@ from roster.spark.state.tasks.processing import process_batch
 from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.spark.state.tasks.stores import RestoreJob, restore_copy
 from roster.spark.state.tasks.subtopology import definition_of
-from roster.state.aggregate import ALL_ROWS, Aggregate, Aggregation, Kind
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import ALL_ROWS, Aggregate, Kind
 from roster.state.changelog import SCHEMA
 from roster.state.definition import STATE_KEY
 from roster.state.entries import Span

@@ -42,7 +42,8 @@ from roster.spark.state.tasks.processing import Operator, process_batch
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan, definition_of
 from roster.state import Position
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import json_text
 from roster.state.entries import Span
 from roster.state.store import StateError

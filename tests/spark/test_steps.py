@@ -20,7 +20,8 @@ from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.missing_values import MissingValues, Seen
 from roster.spark.tasks.reader import ReaderConfig, ReadTask
 from roster.spark.tasks.steps import Filtered, Mapped, Parsed, chained
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.windows import Window, WindowedAggregation

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Definition, Noted, OtherDefinitionError, entries_of
 from roster.state.entries import Entries
@@ -158,7 +159,6 @@ def test_what_a_store_says_can_be_read_by_people() -> None:
         "window": {"column": "at", "size": "1:00:00", "every": "1:00:00"},
         "keys": {"window_start": "timestamp[ms, tz=UTC]", "k": "string"},
         "aggregates": {"c": {"kind": "count", "column": "*", "type": "int64"}},
-        "averages": [],
         "kinds": {},
         "subtopology": 0,
         "stores": ["s"],
@@ -186,7 +186,7 @@ DOCUMENTS = st.fixed_dictionaries(
         "definition": ANYTHING
         | st.fixed_dictionaries(
             {"keys": st.just({"k": "string"}) | ANYTHING},
-            optional=dict.fromkeys(("aggregates", "row", "kinds", "averages", "sides", "session"), ANYTHING),
+            optional=dict.fromkeys(("aggregates", "row", "kinds", "sides", "session"), ANYTHING),
         )
     },
 )

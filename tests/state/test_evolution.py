@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.definition import Definition, Noted, OtherDefinitionError
 from roster.state.entries import Read
 from roster.state.evolution import Verdict, changes, check, evolution
@@ -31,8 +32,11 @@ def with_types(**kinds: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field(each.name, kinds.get(each.name, each.type)) for each in COLUMNS])
 
 
+BEST = {f"max_by(n, {by})": Aggregate(Kind.MAX_BY, "n", by=Aggregate(Kind.MAX, by)) for by in ("at", "x")}
+
+
 def totals(_columns: pa.Schema = COLUMNS, _migrate: Any = None, /, **texts: str) -> Definition:
-    operator = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in texts.items()})
+    operator = Aggregation(("k",), {name: BEST.get(text) or Aggregate.parse(text) for name, text in texts.items()})
     made = Definition.of(operator.kept, operator.key_columns(_columns), operator.layout(_columns), migrate=_migrate)
     return made.among(0, ["s"])
 
@@ -47,6 +51,13 @@ CASES: dict[str, tuple[Definition, Definition, dict[str, Verdict]]] = {
     "another order": (totals(**BOTH), totals(s="sum(n)", c="count(*)"), {"order": ALLOWED}),
     "added and left out": (totals(**BOTH), totals(c="count(*)", m="max(n)"), {"m": ALLOWED, "s": ALLOWED}),
     "wider sum": (totals(s="sum(n)"), totals(with_types(n=pa.float64()), s="sum(n)"), {"s": ALLOWED}),
+    "wider variance": (totals(v="var_pop(n)"), totals(with_types(n=pa.float32()), v="var_pop(n)"), {}),
+    "another variance": (totals(v="var_pop(n)"), totals(v="stddev(n)"), {"v": NEEDS}),
+    "chosen by another column": (totals(b="max_by(n, x)"), totals(b="max_by(n, at)"), {"b": NEEDS}),
+    "chosen by another column, it is said": (
+        totals(b="max_by(n, x)"), totals(COLUMNS, {"b": "b"}, b="max_by(n, at)"), {"b": NEEDS},
+    ),
+    "chosen by a finer time": (totals(TIMES["s"], b="max_by(n, at)"), totals(b="max_by(n, at)"), {"b": NEEDS}),
     "wider average": (totals(a="avg(n)"), totals(with_types(n=pa.float32()), a="avg(n)"), {"a": ALLOWED}),
     "narrower sum": (totals(with_types(n=pa.float64()), s="sum(n)"), totals(s="sum(n)"), {"s": NEEDS}),
     "narrower, anew": (totals(s="sum(x)"), totals(with_types(x=pa.int8()), {"s": None}, s="sum(x)"), {"s": ALLOWED}),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.state import Position
-from roster.state.aggregate import Aggregate
+from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.lmdb_store import LmdbStore
 from roster.state.sessions import SessionAggregation

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.changelog import latest
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Definition, Noted, OtherDefinitionError, json_text
@@ -112,7 +113,13 @@ def test_results_of_every_type_come_back(tmp_path: Any) -> None:
         for kind in ("min", "max")
     }
     values["min day"] = Aggregate.parse("min(day)")
+    kinds = ("first", "last")
+    values |= {
+        f"{kind} {name}": Aggregate.parse(f"{kind}({name})") for kind in kinds for name in ("flag", "at", "text")
+    }
+    values = {"by x": Aggregate(Kind.MAX_BY, "x", by=Aggregate(Kind.MIN, "text"))} | values
     rows = saved(records_of(tmp_path / "s", Aggregation(keys, values), [table]))["entries"]
+    rows = [{name: value for name, value in row.items() if " of " not in name} for row in rows]
     expected = [
         {name: row[name] for name in keys} | {name: row[name.partition(" ")[2]] for name in values}
         for row in table.to_pylist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position, StateError
-from roster.state.aggregate import Aggregate
+from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import Definition
 from roster.state.entries import Read
 from roster.state.lmdb_store import LmdbStore
@@ -34,7 +35,7 @@ def rows_of(steps: list[Any]) -> list[Any]:
 
 
 ROWS = st.lists(STEP, max_size=30).map(rows_of)
-ALL = AGGREGATES | {name: Aggregate.parse(f"{name}(n)") for name in ("min", "max")}
+ALL = AGGREGATES | {name: Aggregate.parse(f"{name}(n)") for name in ("min", "max", "var_pop")}
 
 
 class RowByRow:
@@ -70,7 +71,8 @@ class RowByRow:
             least, most = (min(numbers), max(numbers)) if numbers else (None, None)
             total = sum(numbers) if numbers else None
             mean = total / len(numbers) if numbers else None
-            found.append((min(of)[0], max(of)[0] + self.gap, k, len(of), total, mean, least, most))
+            spread = pytest.approx(statistics.pvariance(numbers)) if numbers else None
+            found.append((min(of)[0], max(of)[0] + self.gap, k, len(of), total, mean, least, most, spread))
         return sorted(found, key=str)
 
 
@@ -153,6 +155,10 @@ def test_a_session_of_many_rows_in_a_burst_is_cut_where_it_was_quiet(tmp_path: A
             "have a column 'window_end' of their own",
         ),
         (lambda: run(Window.session("t", SECOND), {"last": ALL["max"]}), "aggregate 'last': the state has a column of"),
+        (
+            lambda: run(Window.session("t", SECOND), {"last": Aggregate.parse("last(n)")}),
+            "aggregate 'last': sessions, which merge, do not keep the order of rows for last",
+        ),
         (
             lambda: run(Window.session("t", SECOND), {"first": Aggregate.parse("min(k)")}),
             "aggregate 'first': sessions keep numbers, dates and timestamps, no text",

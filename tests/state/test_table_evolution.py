@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import Definition, Noted, OtherDefinitionError
 from roster.state.entries import Read
 from roster.state.evolution import Verdict, changes, check, evolution, seen_as

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position, StateError
-from roster.state.aggregate import Aggregate
+from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.lmdb_store import LmdbStore

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.spark.declared import Declared
 from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
+from roster.spark.state.aggregate_columns import Aggregates
 from roster.spark.state.operators import (
     Repartition,
     Stateful,
@@ -149,7 +150,7 @@ class Operations:
     def aggregate(
         self,
         keys: str | Sequence[str],
-        aggregates: Mapping[str, str | Column],
+        aggregates: Aggregates,
         *,
         window: Window | SessionWindow | None = None,
         results: str = "updates",
@@ -172,8 +173,9 @@ class Operations:
 
         Args:
             keys: one column or several: integers, text, bytes, booleans, dates, times.
-            aggregates: by the result's name: count(*), or count, sum, min, max or avg of a column, as text or of
-                PySpark's functions, as in {"flights": "count(*)", "worst": F.max("delay")}.
+            aggregates: by the result's name, as SQL text or of PySpark's functions, as in {"flights": "count(*)",
+                "revenue": F.sum(F.col("price") * F.col("amount"))}; or a list of columns with aliases. The reference
+                of state has the functions and the expressions that they take.
             window: one state for each window of event time, in columns `window_start` and `window_end`; None: one for
                 all time. A partition's time is the largest seen in it; rows for a closed window are left out, and
                 `Progress.late` counts them. With `Window.session`, an update that makes a session begin earlier sends

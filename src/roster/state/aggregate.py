@@ -2,16 +2,14 @@
 
 No Python code runs per row; the time goes into the store's reads and writes. The state of a key is one fixed-width row:
 for each aggregate a byte that tells whether there is a value, and eight bytes of value. Text and bytes follow the row,
-which has their length in four bytes. An average is kept as a sum and a count.
+which has their length in four bytes. `roster.state.aggregate_functions` says which parts of a result are stored.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -20,73 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.model.topology import repeated
+from roster.state.aggregate_functions import (
+    CHOSEN,
+    MOMENTS,
+    NUMBERS_ONLY,
+    Aggregate,
+    Kind,
+    count_of,
+    has_of,
+    mean_of,
+    order_of,
+)
 from roster.state.keys import encode_keys, is_text
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
-
-
-class Kind(Enum):
-    """An aggregate, by its name in SQL. All but the average are kept as they are, and have the same name in Arrow."""
-
-    COUNT = "count"
-    SUM = "sum"
-    MAX = "max"
-    MIN = "min"
-    AVG = "avg"
-
-
-ALL_ROWS = "*"
-"""Stands for a column's name in a count: counts all rows."""
-
-FUNCTIONS = {kind.value: kind for kind in Kind} | {"mean": Kind.AVG}
-"""Kinds by the names of Spark's functions."""
-_WRITTEN = re.compile(r"\s*(\w+)\s*\(\s*(?:`((?:[^`]|``)+)`|([^\s()`'\",+*/%<>=|&!]+|\*))\s*\)\s*")
-_ANY = "|".join(FUNCTIONS)
-_WAYS_OUT = (
-    (r".*\bdistinct\b.*", "deduplicate by the keys and the column in front of it, and count the rows"),
-    (rf"(?:{_ANY})\s*(?:\(\s*\*?\s*\))?", "name one column, as in sum(price)"),
-    (rf"(?:{_ANY})\b.*", "make the column in map_arrow in front of it; ` around names with other characters"),
-    (r".*", "keep others with transform_with_state"),
-)
-"""Patterns of unsupported aggregates, and what to use instead; the first match is used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """An aggregate of a column: count of the rows where it is not null, sum, extreme or average of these values."""
-
-    kind: Kind
-    column: str
-
-    @classmethod
-    def parse(cls, text: str) -> Aggregate:
-        """Read `sum(delay)` or `count(*)`, as SQL writes them. Raises StateError that quotes the text."""
-        found = _WRITTEN.fullmatch(text)
-        if found is None:
-            raise not_kept(text)
-        if found[2] is not None:
-            return cls.of(found[1], found[2].replace("``", "`"), text)
-        return cls.of(found[1], ALL_ROWS if found[1].lower() == "count" and found[3] == "1" else found[3], text)
-
-    @classmethod
-    def of(cls, function: str, column: str, text: str) -> Aggregate:
-        """Return an aggregate by its function's name in Spark. Raises StateError that quotes `text`."""
-        kind = FUNCTIONS.get(function.lower())
-        if kind is None or (column == ALL_ROWS and kind is not Kind.COUNT):
-            raise not_kept(text)
-        return cls(kind, column)
-
-    def stored(self, name: str) -> list[tuple[str, Aggregate]]:
-        """Return the stored state of the named result, under the state's column names."""
-        if self.kind is not Kind.AVG:
-            return [(name, self)]
-        return [(name, Aggregate(Kind.SUM, self.column)), (_count_of(name), Aggregate(Kind.COUNT, self.column))]
-
-
-def not_kept(text: str) -> StateError:
-    """Return the error for a text other than an aggregate of one column; it quotes the text and says what to use."""
-    way = next(way for sign, way in _WAYS_OUT if re.fullmatch(sign, text.strip(), re.IGNORECASE | re.DOTALL))
-    kinds = ", ".join(kind.value for kind in Kind)
-    return StateError(f"{text!r} is none of count(*) and {kinds} of a column; {way}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +59,9 @@ def aggregate(
 ) -> Update:
     """Update the aggregates of a batch's keys. Nothing is written: the caller commits the changes.
 
-    aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64, averages
-    float64; extremes of dates, timestamps, text and bytes keep their type, and text is compared as its bytes are, as
-    Spark does. Raises StateError for missing columns or other types, and for a sum beyond int64.
+    aggregates: by the name of the result's column. Integers are int64, floats, averages and variances float64; dates,
+    timestamps, booleans, text and bytes keep their type, and text is compared as its bytes are, as Spark does. Raises
+    StateError for missing columns or other types, and for a sum beyond int64.
     """
     layout = Layout.of(table.schema, keys, aggregates)
     by_key = grouped(table, keys, layout)
@@ -125,8 +69,7 @@ def aggregate(
     key_list = key_bytes.to_pylist()
     old = layout.decode(store.multi_get(key_list))
     new = np.zeros(len(key_list), dtype=layout.memory)
-    for name, each in layout.stored.items():
-        _merge(each.kind, name, by_key[name], old, new)
+    _merge(layout, by_key, old, new)
     changes = pa.table({"key": key_bytes, "value": pa.array(layout.encode(new), pa.binary())})
     return Update(layout.with_results(by_key.select(list(keys)), new), changes)
 
@@ -142,22 +85,19 @@ class Layout:
     stored: Mapping[str, Aggregate] = field(default_factory=dict)
     """Stored state of the aggregates, by columns of the row."""
 
-    @property
-    def averages(self) -> list[str]:
-        """Results that are a sum divided by a count."""
-        return [name for name, each in self.aggregates.items() if each.kind is Kind.AVG]
-
     def described(self) -> dict[str, dict[str, str]]:
         """Describe the stored state of each result, for people and JSON: kind, column, stored type."""
-        numbers = {"<i8": "int64", "<f8": "double"}
         return {
             name: {
                 "kind": each.kind.value,
-                "column": each.column,
-                "type": str(self.kinds[name]) if name in self.kinds else numbers[self.row[name].str],
+                "column": each.text if each.by is None else f"{each.text} {self._type_of(order_of(name))}",
+                "type": self._type_of(name),
             }
             for name, each in self.aggregates.items()
         }
+
+    def _type_of(self, part: str) -> str:
+        return str(self.kinds[part]) if part in self.kinds else {"<i8": "int64", "<f8": "double"}[self.row[part].str]
 
     @property
     def texts(self) -> list[str]:
@@ -182,9 +122,7 @@ class Layout:
         kinds = {}
         stored = [part for name, each in aggregates.items() for part in each.stored(name)]
         for name, each in stored:
-            if each.column not in columns.names and each.column != ALL_ROWS:
-                raise StateError(f"aggregate {name!r}: no column {each.column!r} among {', '.join(columns.names)}")
-            kind = None if each.column == ALL_ROWS else columns.field(each.column).type
+            kind = _values(name, each, columns.empty_table()).type
             fields += [(has_of(name), "?"), (name, _number(name, each, kind))]
             if each.kind is not Kind.COUNT and not _is_number(kind):
                 kinds[name] = kind
@@ -215,10 +153,12 @@ class Layout:
     def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
         """Append the aggregates to a table of their keys; `as_numbers`: the stored numbers instead."""
         for name in self.stored if as_numbers else self.aggregates:
-            column = pa.array(rows[name], pa.binary() if name in self.texts else None, mask=~rows[has_of(name)])
-            if name in self.averages and not as_numbers:
-                column = pa.array(average(rows, name), mask=~rows[has_of(name)])
-            elif name in self.kinds and not as_numbers:
+            if not as_numbers and self.aggregates[name].is_derived:
+                found, has = self.aggregates[name].derived(name, rows)
+                column = pa.array(found, mask=~has)
+            else:
+                column = pa.array(rows[name], pa.binary() if name in self.texts else None, mask=~rows[has_of(name)])
+            if name in self.kinds and not as_numbers:
                 column = result_of(column, self.kinds[name])
             table = table.append_column(name, column)
         return table
@@ -231,8 +171,8 @@ class Layout:
             rows[name][places] = column.fill_null(0).to_numpy()
 
     def of_parts(self) -> Layout:
-        """Return the layout that makes one row of several with the numbers of `with_results`."""
-        kinds = {Kind.COUNT: Kind.SUM}
+        """Return the layout that makes one row of several with the numbers of `with_results`, but for `set_moments`."""
+        kinds = dict.fromkeys((Kind.COUNT, Kind.MEAN, Kind.M2), Kind.SUM)
         parts = {name: Aggregate(kinds.get(each.kind, each.kind), name) for name, each in self.stored.items()}
         return replace(self, stored=parts)
 
@@ -270,11 +210,6 @@ def _numbers(column: Any) -> Any:
     return column.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(column.type) else column.cast(pa.int64())
 
 
-def average(rows: Any, name: str) -> Any:
-    """Return the average of this name in one or several rows of the state; 0 without values."""
-    return rows[name] / np.maximum(rows[_count_of(name)], 1)
-
-
 def row_of(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
     """Return the columns of the state's rows. Raises StateError if an aggregate has the name of another column."""
     if twice := repeated([name for name, _ in fields]):
@@ -282,63 +217,115 @@ def row_of(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
     return np.dtype(list(fields))
 
 
-def has_of(name: str) -> str:
-    """Return the column of a row that says whether there is a value of this name."""
-    return f"has {name}"
-
-
-def _count_of(name: str) -> str:
-    return f"count of {name}"
+def _values(name: str, each: Aggregate, table: pa.Table) -> Any:
+    """Return the values of an aggregate's column. Raises StateError that names the aggregate."""
+    try:
+        return each.values(table)
+    except StateError as error:
+        raise StateError(f"aggregate {name!r}: {error}") from None
 
 
 def _number(name: str, each: Aggregate, kind: Any) -> str:
+    """Return the type of a part in the row."""
     if each.kind is Kind.COUNT:
         return "<i8"
+    if each.kind in (Kind.MEAN, Kind.M2) and _is_number(kind):
+        return "<f8"
     if pa.types.is_floating(kind):
         return "<f8"
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return "<i8"
-    if each.kind is Kind.SUM:
+    if each.kind in NUMBERS_ONLY:
         problem = "no number of up to 64 bits with a sign"
-    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_boolean(kind):
         return "<i8"
     elif is_text(kind):
         return "<u4"
     else:
-        problem = "no number of up to 64 bits with a sign, date, timestamp, text or bytes"
+        problem = "no number of up to 64 bits with a sign, boolean, date, timestamp, text or bytes"
     raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, {problem}")
 
 
 def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
-    """Return a row for each key with the aggregates of these rows alone. Raises StateError as `aggregate` does."""
-    numbers: dict[str, Any] = {key: table[key] for key in keys if key in table.column_names}
-    if missing := [key for key in keys if key not in numbers]:
+    """Return a row for each key with the stored parts of these rows alone. Raises StateError as `aggregate` does."""
+    columns: dict[str, Any] = {key: table[key] for key in keys if key in table.column_names}
+    if missing := [key for key in keys if key not in columns]:
         raise StateError(f"keys: there is no column {missing[0]!r} among {', '.join(table.column_names)}")
-    wanted: list[tuple[str, str]] = []
-    names: list[str] = []
-    ordered: dict[str, Any] = {}
+    parts = [part for name in layout.stored for part in _grouping(name, layout, table)]
+    places = [f"{number} {part.name}" for number, part in enumerate(parts)]
+    columns |= {place: part.column for place, part in zip(places, parts, strict=True)}
+    wanted = [(place, part.function, part.options) for place, part in zip(places, parts, strict=True)]
+    found = pa.table(columns).group_by(list(keys), use_threads=False).aggregate(wanted)
+    by_name = {}
+    for place, part in zip(places, parts, strict=True):
+        values = found[f"{place}_{part.function}"]
+        by_name[part.name] = values if part.values is None else part.values.take(values)
     for name, each in layout.stored.items():
-        source = f"{len(numbers)} {name}"
-        column = _ones(len(table)) if each.column == ALL_ROWS else table[each.column]
-        if name in layout.texts:
-            column, ordered[name] = _ranked(column)
-        elif each.kind is not Kind.COUNT:
-            column = column.cast(pa.float64()) if layout.row[name] == "<f8" else _numbers(column)
-        numbers[source] = column
-        wanted.append((source, each.kind.value))
-        names.append(name)
-        if each.kind is Kind.SUM and layout.row[name] == "<i8":
-            numbers[f"{source} float"] = column.cast(pa.float64(), safe=False)
-            wanted.append((f"{source} float", "sum"))
-            names.append(f"float {name}")
-    found = pa.table(numbers).group_by(list(keys), use_threads=False).aggregate(wanted)
-    by_name = {name: found[f"{source}_{kind}"] for name, (source, kind) in zip(names, wanted, strict=True)}
-    for name, texts in ordered.items():
-        by_name[name] = texts.take(by_name[name])
-    for name, sums in by_name.items():
-        if name.startswith("float ") and name not in layout.stored:
-            _check_sum(name.removeprefix("float "), np.nan_to_num(sums.to_numpy()))
+        if each.kind is Kind.M2:
+            by_name[name] = pc.multiply(by_name[name], by_name[count_of(name)].cast(pa.float64()))
+        if (sums := by_name.get(f"float {name}")) is not None and each.kind is Kind.SUM:
+            _check_sum(name, np.nan_to_num(sums.to_numpy()))
     return pa.table({key: found[key] for key in keys} | {name: by_name[name] for name in layout.stored})
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouping:
+    """A column to group, Arrow's function of it, and the values that its results are places of."""
+
+    name: str
+    column: Any
+    function: str
+    options: Any = None
+    values: Any = None
+
+
+def _grouping(name: str, layout: Layout, table: pa.Table) -> Iterator[_Grouping]:
+    """Yield what makes a stored part of a batch's rows."""
+    each = layout.stored[name]
+    column = _values(name, each, table)
+    if each.kind is Kind.COUNT:
+        yield _Grouping(name, column, "count")
+    elif each.kind in CHOSEN:
+        order = layout.stored.get(order_of(name))
+        places, rows = _choices(each.kind, column, None if order is None else order.values(table))
+        yield _Grouping(name, places, "min", values=_as_stored(column, layout, name).take(rows))
+    elif name in layout.texts:
+        ranks, texts = _ranked(column)
+        yield _Grouping(name, ranks, each.kind.value, values=texts)
+    elif each.kind is Kind.M2:
+        yield _Grouping(name, _as_stored(column, layout, name), "variance", pc.VarianceOptions(ddof=0))
+    else:
+        numbers = _as_stored(column, layout, name)
+        yield _Grouping(name, numbers, each.kind.value)
+        if each.kind is Kind.SUM and layout.row[name] == "<i8":
+            yield _Grouping(f"float {name}", numbers.cast(pa.float64(), safe=False), "sum")
+
+
+def _as_stored(column: Any, layout: Layout, name: str) -> Any:
+    """Return values as the state's row has them."""
+    if name in layout.texts:
+        return column.cast(pa.binary())
+    return column.cast(pa.float64()) if layout.row[name] == "<f8" else _numbers(column)
+
+
+def _choices(kind: Kind, column: Any, order: Any) -> tuple[Any, Any]:
+    """Return the place of each row, of which the least in a group is chosen, and the row at each place.
+
+    The place of a row that cannot be chosen is null.
+    """
+    count, missing = len(column), np.zeros(len(column), np.bool_)
+    if order is not None:
+        direction = "ascending" if kind is Kind.MIN_BY else "descending"
+        comparable = order.cast(pa.binary()) if is_text(order.type) else order
+        rows = pc.sort_indices(pa.table([comparable], ["by"]), sort_keys=[("by", direction)]).to_numpy()
+        missing = order.is_null().to_numpy()
+    else:
+        rows = np.arange(count) if kind in (Kind.FIRST, Kind.FIRST_VALID) else np.arange(count)[::-1]
+    if kind in (Kind.FIRST_VALID, Kind.LAST_VALID):
+        missing = column.is_null().to_numpy()
+    places = np.empty(count, np.int64)
+    places[rows] = np.arange(count)
+    return pa.array(places, mask=missing), pa.array(rows)
 
 
 def _ranked(column: Any) -> tuple[Any, Any]:
@@ -350,24 +337,65 @@ def _ranked(column: Any) -> tuple[Any, Any]:
     return pa.array(rank).take(encoded.indices), encoded.dictionary.take(order)
 
 
-def _ones(rows: int) -> Any:
-    return pa.chunked_array([pa.array(np.ones(rows, np.int8))])
+def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
+    """Set the new rows from those of the batch and the old ones."""
+    batch = np.zeros(len(old), layout.memory)
+    for name in layout.stored:
+        column = by_key[name]
+        batch[has_of(name)] = column.is_valid().to_numpy()
+        batch[name] = column.fill_null(b"" if pa.types.is_binary(column.type) else 0).to_numpy()
+    for name, each in layout.stored.items():
+        kind, has, had = each.kind, batch[has_of(name)], old[has_of(name)]
+        new[has_of(name)] = has | had
+        if kind in CHOSEN:
+            kept = _is_kept(kind, name, old, batch)
+            new[name] = np.where(kept, old[name], batch[name])
+            new[has_of(name)] = np.where(kept, had, has)
+        elif kind in (Kind.COUNT, Kind.SUM):
+            if kind is Kind.SUM and new.dtype[name].kind == "i":
+                _check_sum(name, old[name].astype(np.float64) + batch[name].astype(np.float64))
+            new[name] = old[name] + batch[name]
+        elif kind in (Kind.MAX, Kind.MIN):
+            best = np.maximum(old[name], batch[name]) if kind is Kind.MAX else np.minimum(old[name], batch[name])
+            new[name] = np.where(has & had, best, np.where(has, batch[name], old[name]))
+    for name, result in layout.aggregates.items():
+        if result.kind in MOMENTS:
+            _merge_moments(name, old, batch, new)
 
 
-def _merge(kind: Kind, name: str, column: Any, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
-    """Set the new value of an aggregate from the batch's and the old one."""
-    has = column.is_valid().to_numpy()
-    is_bytes = pa.types.is_binary(column.type)
-    batch = column.fill_null(b"" if is_bytes else 0).to_numpy().astype(new.dtype[name], copy=False)
-    had, before = old[has_of(name)], old[name]
-    new[has_of(name)] = has | had
-    if kind in (Kind.COUNT, Kind.SUM):
-        if kind is Kind.SUM and new.dtype[name].kind == "i":
-            _check_sum(name, before.astype(np.float64) + batch.astype(np.float64))
-        new[name] = before + batch
-        return
-    best = np.maximum(before, batch) if kind is Kind.MAX else np.minimum(before, batch)
-    new[name] = np.where(has & had, best, np.where(has, batch, before))
+def _is_kept(kind: Kind, name: str, old: npt.NDArray[Any], batch: npt.NDArray[Any]) -> Any:
+    """Return where the row that was chosen before the batch stays."""
+    if kind is Kind.FIRST:
+        return old[count_of(name)] > 0
+    if kind is Kind.FIRST_VALID:
+        return old[has_of(name)]
+    if kind in (Kind.LAST, Kind.LAST_VALID):
+        return ~batch[has_of(name)] if kind is Kind.LAST_VALID else np.zeros(len(old), np.bool_)
+    order = order_of(name)
+    is_better = batch[order] < old[order] if kind is Kind.MIN_BY else batch[order] > old[order]
+    return old[has_of(order)] & ~(batch[has_of(order)] & is_better)
+
+
+def _merge_moments(name: str, old: npt.NDArray[Any], batch: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
+    """Set mean and squared distances, by the formula of Chan, Golub and LeVeque."""
+    mean, count = mean_of(name), count_of(name)
+    total = np.maximum(old[count] + batch[count], 1)
+    apart = np.where((old[count] > 0) & (batch[count] > 0), batch[mean] - old[mean], 0.0)
+    new[mean] = np.where(old[count] > 0, old[mean], batch[mean]) + apart * batch[count] / total
+    new[name] = old[name] + batch[name] + apart * apart * (old[count] * batch[count] / total)
+
+
+def set_moments(layout: Layout, rows: npt.NDArray[Any], places: npt.NDArray[np.int64], parts: pa.Table) -> None:
+    """Set means and squared distances of rows from their parts; `places` has the row of each part."""
+    touched = np.unique(places)
+    for name, each in layout.aggregates.items():
+        if each.kind in MOMENTS:
+            mean = mean_of(name)
+            counts, means, m2s = (parts[of].fill_null(0).to_numpy() for of in (count_of(name), mean, name))
+            total = np.maximum(np.bincount(places, counts), 1)
+            middle = np.bincount(places, counts * means) / total
+            rows[mean][touched] = middle[touched]
+            rows[name][touched] = np.bincount(places, m2s + counts * (means - middle[places]) ** 2)[touched]
 
 
 def _check_sum(name: str, sums: npt.NDArray[np.float64]) -> None:

@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from roster._json import loads
-from roster.state.aggregate import Aggregate, Kind, Layout
+from roster.state.aggregate import Layout
+from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.entries import Entries
 from roster.state.join_entries import SIDES, JoinEntries
 from roster.state.plain_entries import HexEntries, PlainEntries
@@ -58,7 +59,7 @@ class Definition:
 
     operator   what keeps them, with the arguments by which they are kept: window, session, within, time_mode …
     keys       {column: type} of the keys
-    aggregates {name: what is kept, and of which type}; row, kinds, averages: the columns of a value
+    aggregates {name: what is kept, and of which type}; row, kinds: the columns of a value
     sides      {left, right: {column: type}} of a join's rows
     variables  true for those of a processor, of which the store has a list of its own
     subtopology, stores   the number of its sub-topology, and all stores there in the order of a row's way
@@ -90,7 +91,6 @@ class Definition:
         elif layout is not None:
             document["aggregates"] = layout.described()
             document["row"] = [list(each) for each in layout.row.descr]
-            document["averages"] = layout.averages
             document["kinds"] = {name: str(kind) for name, kind in layout.kinds.items()}
         return cls(document, migrate)
 
@@ -147,8 +147,8 @@ class Definition:
             return VariableEntries(self.keys)
         if (sides := self.sides) is not None:
             return JoinEntries(self.keys, list(sides.values()))
-        kinds = {name: type_of(kind) for name, kind in self.document.get("kinds", {}).items()}
-        return PlainEntries(self.keys, self.document, kinds)
+        layout = self.layout if "aggregates" in self.document else None
+        return PlainEntries(self.keys, layout, has_sessions="session" in self.document)
 
 
 @dataclass(frozen=True)

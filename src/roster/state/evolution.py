@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from roster.state.aggregate import Kind, Layout, has_of
+from roster.state.aggregate import Layout
+from roster.state.aggregate_functions import BY_ANOTHER, Kind, has_of
 from roster.state.definition import (
     DAMAGED,
     Definition,
@@ -38,8 +39,10 @@ from roster.state.table_evolution import Function, TableEvolution
 Results = Mapping[str, Mapping[str, str]]
 """{name: kind, column and type} of the results of a definition."""
 
-_FOLLOWING = frozenset({"row", "kinds", "averages", "variables", "stores"})
+_FOLLOWING = frozenset({"row", "kinds", "variables", "stores"})
 """Fields that follow from others, and `stores`, which are compared by their order."""
+_BY_ANOTHER = frozenset(kind.value for kind in BY_ANOTHER.values())
+"""Results of a row that another column chooses: its values cannot go on as those of a third one."""
 _UNITS = ("s", "ms", "us")
 """Units of timestamps that may become finer."""
 
@@ -206,7 +209,11 @@ def _of_result(
     elif source not in was:
         fix = f"migrate with a result that the state has: {', '.join(was)}"
         yield Change(name, f"{source} none", after, Verdict.NEEDS_MIGRATE, fix)
-    elif was[source]["kind"] != result["kind"] or not _widens(was[source]["type"], result["type"]):
+    elif (
+        was[source]["kind"] != result["kind"]
+        or not _widens(was[source]["type"], result["type"])
+        or (was[source]["column"] != result["column"] and result["kind"] in _BY_ANOTHER)
+    ):
         yield Change(name, shown(was[source]), after, Verdict.NEEDS_MIGRATE, anew)
     elif was[source]["column"] != result["column"] and not is_said:
         fix = f"migrate={{{name!r}: {source!r}}} if it goes on, {anew}"

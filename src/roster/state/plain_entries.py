@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
-from roster.state.aggregate import average, cut, result_of
+from roster.state.aggregate import Layout
 from roster.state.entries import Entries, Read, Row, Span, in_order
 from roster.state.event_time import read_time
-from roster.state.keys import decode_keys, is_text
+from roster.state.keys import decode_keys
 from roster.state.sessions import ENDS_KEY
 from roster.state.store import Snapshot, Store
 from roster.state.windows import START
@@ -55,69 +55,39 @@ class HexEntries(_Whole):
 
 
 class PlainEntries(_Whole):
-    """Reads keys and values by the JSON of a `Definition`; rows have the columns of the keys and the results.
+    """Rows with the columns of the keys and of the results. layout: None for times of first rows.
 
-    kinds: types of results that are not numbers.
+    has_sessions: a value has several rows, each with the times of its first and its last row.
     """
 
-    def __init__(self, keys: pa.Schema, document: Mapping[str, Any], kinds: Mapping[str, pa.DataType]) -> None:
+    def __init__(self, keys: pa.Schema, layout: Layout | None, *, has_sessions: bool) -> None:
         super().__init__(keys)
-        self._kinds = kinds
-        self._names = list(document.get("aggregates", ()))
-        self._averages: list[str] = document.get("averages", [])
-        self._row: np.dtype[Any] | None = None
-        if "row" in document:
-            self._row = np.dtype([(name, kind) for name, kind in document["row"]])
-        self._has_sessions = "session" in document
+        self._layout, self._has_sessions = layout, has_sessions
 
     @override
     def rows(self, reads: Sequence[Read], limit: int | None = None) -> list[Row]:
         plain = self._in_order(reads, limit)
-        keys = pa.table(decode_keys([key for key, _ in plain], self.keys.types), self.keys.names).to_pylist()
-        return [row | value for row, (_, data) in zip(keys, plain, strict=True) for value in self._values(data)]
+        keys = decode_keys([key for key, _ in plain], self.keys.types)
+        found: list[Row] = self._with_values(pa.table(keys, self.keys.names), [data for _, data in plain]).to_pylist()
+        return found
 
     @override
     def schema(self, reads: Sequence[Read], part: str | None = None) -> pa.Schema:
-        moment = pa.timestamp("us", "UTC")
-        if self._row is None:
-            own = [pa.field("first", moment)]
-        else:
-            own = [pa.field(name, moment) for name in ("first", "last") if self._has_sessions]
-            own += [pa.field(name, self._kind(name, self._row)) for name in self._names]
-        return pa.schema([*self.keys.remove_metadata(), *own])
+        nothing = self._with_values(pa.schema(self.keys).empty_table(), [])
+        return nothing.schema.remove_metadata()
 
-    def _kind(self, name: str, row: np.dtype[Any]) -> Any:
-        if name in self._averages:
-            return pa.float64()
-        return self._kinds.get(name) or pa.from_numpy_dtype(row[name])
-
-    def _values(self, value: bytes) -> list[Row]:
-        if self._row is None:
-            return [{"first": _moment(read_time(value))}]
-        if texts := [name for name, kind in self._kinds.items() if is_text(kind)]:
-            (row,) = np.frombuffer(value[: self._row.itemsize], self._row)
-            found = dict(zip(texts, cut(value, row, texts), strict=True))
-            return [self._aggregates(row) | {name: self._result(name, found[name], row) for name in texts}]
-        rows = np.frombuffer(value, self._row)
-        return [self._times(row) | self._aggregates(row) for row in rows]
-
-    def _times(self, row: Any) -> Row:
+    def _with_values(self, keys: pa.Table, values: Sequence[bytes]) -> pa.Table:
+        if self._layout is None:
+            return keys.append_column("first", _moments([read_time(value) for value in values]))
         if not self._has_sessions:
-            return {}
-        return {"first": _moment(row[START].item()), "last": _moment(row["last"].item())}
-
-    def _aggregates(self, row: Any) -> Row:
-        return {name: self._result(name, row[name].item(), row) for name in self._names}
-
-    def _result(self, name: str, value: Any, row: Any) -> Any:
-        if not row[f"has {name}"]:
-            return None
-        if name in self._averages:
-            return average(row, name).item()
-        if name not in self._kinds or (isinstance(value, int) and is_text(self._kinds[name])):
-            return value
-        return result_of(pa.array([value]), self._kinds[name])[0].as_py()
+            return self._layout.with_results(keys, self._layout.decode(values))
+        counts = [len(value) // self._layout.row.itemsize for value in values]
+        rows = self._layout.decode_rows(b"".join(values), fits=True)
+        keys = keys.take(pa.array(np.repeat(np.arange(len(values)), counts)))
+        for name, column in (("first", START), ("last", "last")):
+            keys = keys.append_column(name, _moments(rows[column]))
+        return self._layout.with_results(keys, rows)
 
 
-def _moment(time: int) -> Any:
-    return pa.scalar(time, pa.int64()).cast(pa.timestamp("us", "UTC")).as_py()
+def _moments(times: Any) -> pa.Array:
+    return pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC"))

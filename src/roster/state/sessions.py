@@ -19,7 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.aggregate import Aggregate, Layout, Update, grouped, row_of
+from roster.state.aggregate import Layout, Update, grouped, row_of, set_moments
+from roster.state.aggregate_functions import CHOSEN, Aggregate
 from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, StateError, Store, Value
@@ -69,6 +70,11 @@ class SessionAggregation:
         layout = Layout.of(columns, self.keys, self.aggregates)
         if layout.texts:
             raise StateError(f"aggregate {layout.texts[0]!r}: sessions keep numbers, dates and timestamps, no text")
+        if chosen := [name for name, each in self.aggregates.items() if each.kind in CHOSEN]:
+            kind = self.aggregates[chosen[0]].kind.value
+            raise StateError(
+                f"aggregate {chosen[0]!r}: sessions, which merge, do not keep the order of rows for {kind}"
+            )
         fields: Any = [("ends", "<i8"), (START, "<i8"), ("last", "<i8"), *layout.row.descr]
         return replace(layout, row=row_of(fields))
 
@@ -125,9 +131,12 @@ class SessionAggregation:
         parts = grouped(table.append_column(_SESSION, pa.array(of_rows, pa.int64())), [_SESSION], layout)
         if len(old):
             before = layout.with_results(pa.table({_SESSION: pa.array(of_old, pa.int64())}), old, as_numbers=True)
-            parts = pa.concat_tables([parts.cast(before.schema), before])
-            parts = grouped(parts, [_SESSION], layout.of_parts())
-        layout.set_results(made, parts[_SESSION].to_numpy(), parts)
+            several = pa.concat_tables([parts.cast(before.schema), before])
+            parts = grouped(several, [_SESSION], layout.of_parts())
+            layout.set_results(made, parts[_SESSION].to_numpy(), parts)
+            set_moments(layout, made, several[_SESSION].to_numpy(), several)
+        else:
+            layout.set_results(made, parts[_SESSION].to_numpy(), parts)
 
     def _results(self, known: _Known, places: Times, rows: npt.NDArray[Any], gap: int) -> pa.Table:
         keyed = known.with_keys(places, rows[START])

@@ -76,7 +76,8 @@ class TableEvolution:
         for name in fixed:
             if name in table.column_names and (name not in made.column_names or not made[name].equals(table[name])):
                 raise _failed(function, f"it must leave the column {name!r} as it is")
-        needed = set(schema.names).difference(self.after.document.get("averages", ()))
+        results = self.after.layout.aggregates if "aggregates" in self.after.document else {}
+        needed = set(schema.names).difference(name for name, each in results.items() if each.is_derived)
         if missing := [name for name in schema.names if name in needed and name not in made.column_names]:
             raise _failed(function, f"its result has no column {missing[0]!r}")
         try:

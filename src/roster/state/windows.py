@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.aggregate import Aggregate, Layout, Update, aggregate
+from roster.state.aggregate import Layout, Update, aggregate
+from roster.state.aggregate_functions import Aggregate
 from roster.state.durations import Duration, as_timedelta
 from roster.state.event_time import Clock, Times, left_out, microseconds, with_entries
 from roster.state.keys import decode_keys, encode_keys

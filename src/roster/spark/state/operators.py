@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import Column
 
 from roster._errors import RosterError
 from roster.assignors import as_tuple
@@ -14,7 +13,7 @@ from roster.client import DEFAULT_ASSIGNORS
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options, as_columns
-from roster.spark.state.aggregate_columns import parse_aggregates
+from roster.spark.state.aggregate_columns import Aggregates, parse_aggregates
 from roster.spark.state.tasks.other_stream import OtherStream
 from roster.spark.state.tasks.processing import Operator
 from roster.spark.state.tasks.subtopology import LateRows
@@ -85,7 +84,7 @@ def late_rows(topic: str | None, keys: str | Sequence[str]) -> LateRows | None:
 
 def aggregation(
     keys: str | Sequence[str],
-    aggregates: Mapping[str, str | Column],
+    aggregates: Aggregates,
     window: Window | SessionWindow | None,
     results: str,
     store: str,

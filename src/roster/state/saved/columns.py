@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.aggregate import Layout, average, has_of, result_of
+from roster.state.aggregate import Layout, result_of
+from roster.state.aggregate_functions import has_of
 from roster.state.byte_slices import as_bytes, cut, gathered, spread
 from roster.state.event_time import Times, microseconds
 from roster.state.store import ValueDamagedError
@@ -93,30 +94,34 @@ def joined(*parts: Any) -> Any:
 
 
 class AggregateRows:
-    """Values of aggregates as columns: the results, and for an average also the sum and the count that it is kept as.
+    """Values of aggregates as columns: the results, and the parts of those that are computed of several.
 
     The columns are nullable; a null is an aggregate without a value.
     """
 
     def __init__(self, layout: Layout, taken: Sequence[str]) -> None:
         self.row, self._kinds, self._texts = layout.row, layout.kinds, layout.texts
-        self._names: list[str] = list(layout.aggregates)
-        wanted = [f"{part} of {name}" for name in layout.averages for part in ("sum", "count")]
-        parts = iter(free_names(wanted, [*taken, *self._names]))
-        self._parts = {name: (next(parts), next(parts)) for name in layout.averages}
+        self._results = layout.aggregates
+        wanted = [
+            f"{each.kind.value} of {part}" if part in self._derived else part
+            for part, each in layout.stored.items()
+            if part not in self._results or part in self._derived
+        ]
+        self._parts = free_names(wanted, [*taken, *self._results])
+        own = iter(self._parts)
+        self.stored = {
+            part: part if part in self._results and part not in self._derived else next(own) for part in layout.stored
+        }
+        """Columns by the names of the state's row; results that are computed are not among them."""
+
+    @property
+    def _derived(self) -> list[str]:
+        return [name for name, each in self._results.items() if each.is_derived]
 
     @property
     def names(self) -> list[str]:
         """Names of the columns."""
-        return [*self._names, *(part for parts in self._parts.values() for part in parts)]
-
-    @property
-    def stored(self) -> dict[str, str]:
-        """Columns by the names of the state's row; the averages themselves are not among them."""
-        found = {name: name for name in self._names if name not in self._parts}
-        for name, (total, count) in self._parts.items():
-            found |= {name: total, f"count of {name}": count}
-        return found
+        return [*self._results, *self._parts]
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -129,7 +134,10 @@ class AggregateRows:
 
     def columns(self, rows: npt.NDArray[Any], texts: Mapping[str, Any]) -> list[Any]:
         """Return the columns of rows; `texts` are those behind them, by name."""
-        found = {name: pa.array(average(rows, name), mask=~rows[has_of(name)]) for name in self._parts}
+        found = {}
+        for name in self._derived:
+            values, has = self._results[name].derived(name, rows)
+            found[name] = pa.array(values, mask=~has)
         for name, column in self.stored.items():
             missing = ~rows[has_of(name)]
             if name in texts:
@@ -179,7 +187,8 @@ class AggregateRows:
 def _as_numbers(column: Any) -> Any:
     if pa.types.is_date32(column.type):
         return column.cast(pa.int32())
-    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+    is_int64 = pa.types.is_timestamp(column.type) or pa.types.is_boolean(column.type)
+    return column.cast(pa.int64()) if is_int64 else column
 
 
 def rows_as_values(rows: npt.NDArray[Any], texts: Sequence[Any] = ()) -> Any:

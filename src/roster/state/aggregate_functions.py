@@ -1,0 +1,171 @@
+"""The functions of `aggregate`: their names, what is stored of each, and the result that it makes.
+
+A function is stored as one or several parts, each a column of the state's row.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from roster.state.expressions import Expression, evaluate, names_of
+from roster.state.store import StateError
+
+
+class Kind(Enum):
+    """A function of a column, or a part that is stored of one."""
+
+    COUNT = "count"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    AVG = "avg"
+    VAR_POP = "var_pop"
+    VAR_SAMP = "var_samp"
+    STDDEV_POP = "stddev_pop"
+    STDDEV_SAMP = "stddev_samp"
+    FIRST = "first"
+    LAST = "last"
+    FIRST_VALID = "first ignoring nulls"
+    LAST_VALID = "last ignoring nulls"
+    MIN_BY = "min_by"
+    MAX_BY = "max_by"
+    MEAN = "mean"
+    M2 = "m2"
+    """The sum of squared distances from the mean."""
+
+
+ALL_ROWS = "*"
+"""Stands for a column's name in a count: counts all rows."""
+
+FUNCTIONS = {
+    "count": Kind.COUNT,
+    "sum": Kind.SUM,
+    "max": Kind.MAX,
+    "min": Kind.MIN,
+    "avg": Kind.AVG,
+    "mean": Kind.AVG,
+    "var_pop": Kind.VAR_POP,
+    "var_samp": Kind.VAR_SAMP,
+    "variance": Kind.VAR_SAMP,
+    "stddev_pop": Kind.STDDEV_POP,
+    "stddev_samp": Kind.STDDEV_SAMP,
+    "stddev": Kind.STDDEV_SAMP,
+    "std": Kind.STDDEV_SAMP,
+    "first": Kind.FIRST,
+    "first_value": Kind.FIRST,
+    "any_value": Kind.FIRST,
+    "last": Kind.LAST,
+    "last_value": Kind.LAST,
+}
+"""Functions of one column, by Spark's names."""
+BY_ANOTHER = {"min_by": Kind.MIN_BY, "max_by": Kind.MAX_BY}
+"""Functions of a column and one that orders the rows, by Spark's names."""
+IGNORING_NULLS = {Kind.FIRST: Kind.FIRST_VALID, Kind.LAST: Kind.LAST_VALID}
+
+MOMENTS = frozenset({Kind.VAR_POP, Kind.VAR_SAMP, Kind.STDDEV_POP, Kind.STDDEV_SAMP})
+"""Functions of the rows' mean and distances from it."""
+CHOSEN = frozenset({Kind.FIRST, Kind.LAST, Kind.FIRST_VALID, Kind.LAST_VALID, Kind.MIN_BY, Kind.MAX_BY})
+"""Functions whose value is that of one row."""
+NUMBERS_ONLY = frozenset({Kind.SUM, Kind.MEAN, Kind.M2})
+"""Parts that only numbers have."""
+
+_WRITTEN = re.compile(r"\s*(\w+)\s*\(\s*(?:`((?:[^`]|``)+)`|([^\s()`'\",+*/%<>=|&!]+|\*))\s*\)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A function of a column, or of an expression over columns.
+
+    column: its name; of an expression its text. by: the column that orders the rows, for `BY_ANOTHER`.
+    """
+
+    kind: Kind
+    column: str
+    expression: Expression | None = None
+    by: Aggregate | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Aggregate | None:
+        """Read `sum(delay)` or `count(*)`, a function of one column, as SQL writes it; None for other text."""
+        found = _WRITTEN.fullmatch(text)
+        kind = None if found is None else FUNCTIONS.get(found[1].lower())
+        if found is None or kind is None:
+            return None
+        column = found[3] if found[2] is None else found[2].replace("``", "`")
+        if kind is Kind.COUNT and found[2] is None and column == "1":
+            column = ALL_ROWS
+        return cls(kind, column) if column != ALL_ROWS or kind is Kind.COUNT else None
+
+    @property
+    def text(self) -> str:
+        """The arguments, for people and definitions."""
+        return self.column if self.by is None else f"{self.column}, {self.by.column}"
+
+    def stored(self, name: str) -> list[tuple[str, Aggregate]]:
+        """Return the parts of the named result, by columns of the state's row; the first has the result's name."""
+        if self.kind is Kind.AVG:
+            return [(name, self._part(Kind.SUM)), (count_of(name), self._part(Kind.COUNT))]
+        if self.kind in MOMENTS:
+            parts = (name, Kind.M2), (mean_of(name), Kind.MEAN), (count_of(name), Kind.COUNT)
+            return [(part, self._part(kind)) for part, kind in parts]
+        if self.kind is Kind.FIRST:
+            return [(name, self), (count_of(name), Aggregate(Kind.COUNT, ALL_ROWS))]
+        if self.kind in (Kind.MIN_BY, Kind.MAX_BY):
+            order = self.by or self  # a definition that was read has the text of both
+            extreme = Kind.MIN if self.kind is Kind.MIN_BY else Kind.MAX
+            return [(name, self), (order_of(name), Aggregate(extreme, order.column, order.expression))]
+        return [(name, self)]
+
+    def _part(self, kind: Kind) -> Aggregate:
+        return Aggregate(kind, self.column, self.expression)
+
+    def values(self, table: pa.Table) -> Any:
+        """Return the column of a table. Raises StateError if there is none, or its types do not fit."""
+        if self.column == ALL_ROWS:
+            return pa.chunked_array([pa.array(np.ones(len(table), np.int8))])
+        needed = [self.column] if self.expression is None else names_of(self.expression)
+        if missing := [name for name in needed if name not in table.column_names]:
+            raise StateError(f"no column {missing[0]!r} among {', '.join(table.column_names)}")
+        if self.expression is None:
+            return table[self.column]
+        return pa.chunked_array([evaluate(self.expression, table)])
+
+    @property
+    def is_derived(self) -> bool:
+        """True if the result is computed from its parts."""
+        return self.kind is Kind.AVG or self.kind in MOMENTS
+
+    def derived(self, name: str, rows: Any) -> tuple[Any, Any]:
+        """Return the results of rows of a state, float64, and which of them are there."""
+        count, whole = rows[count_of(name)], rows[name]
+        if self.kind in (Kind.AVG, Kind.VAR_POP, Kind.STDDEV_POP):
+            found, has = whole / np.maximum(count, 1), count > 0
+        else:
+            found, has = whole / np.maximum(count - 1, 1), count > 1
+        return np.sqrt(found) if self.kind in (Kind.STDDEV_POP, Kind.STDDEV_SAMP) else found, has
+
+
+def has_of(name: str) -> str:
+    """Return the column of a row that says whether there is a value of this name."""
+    return f"has {name}"
+
+
+def count_of(name: str) -> str:
+    """Return the column of a row with the rows that a result of this name has seen."""
+    return f"count of {name}"
+
+
+def mean_of(name: str) -> str:
+    """Return the column of a row with the mean of a result of this name."""
+    return f"mean of {name}"
+
+
+def order_of(name: str) -> str:
+    """Return the column of a row with the value that orders the chosen row of this name."""
+    return f"order of {name}"

@@ -1,0 +1,390 @@
+"""Expressions over columns, with Spark's types and nulls, evaluated by Arrow.
+
+Where Spark's ANSI mode ends a query with an error (a division by zero, an overflow, a text that is no number), the
+value is null, as with Spark's `try_` functions: so a record cannot stop a partition for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.state.keys import is_text
+from roster.state.store import StateError
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A column."""
+
+    column: str
+
+    def __str__(self) -> str:
+        return self.column if re.fullmatch(r"[A-Za-z_]\w*", self.column) else f"`{self.column.replace('`', '``')}`"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value. kind: Spark's name of its type; dates and timestamps are days and microseconds since the epoch."""
+
+    value: bool | int | float | str | None
+    kind: str
+
+    def __str__(self) -> str:
+        if self.value is None or isinstance(self.value, bool):
+            return {None: "null", True: "true", False: "false"}[self.value]
+        if self.kind == "string":
+            return "'" + str(self.value).replace("'", "''") + "'"
+        return f"{self.kind} {self.value}" if self.kind in ("date", "timestamp") else str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of `FUNCTIONS` with its arguments; `cast to …` has the type in its name."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        texts = [str(each) for each in self.arguments]
+        if len(texts) == 2 and not self.function[0].isalpha():
+            return f"({texts[0]} {self.function} {texts[1]})"
+        return f"{self.function}({', '.join(texts)})"
+
+
+Expression: TypeAlias = Name | Constant | Call
+
+TYPES = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "void": pa.null(),
+}
+"""Types of constants and casts, by Spark's names."""
+
+
+def names_of(expression: Expression) -> Iterator[str]:
+    """Yield the columns of an expression."""
+    if isinstance(expression, Name):
+        yield expression.column
+    elif isinstance(expression, Call):
+        for each in expression.arguments:
+            yield from names_of(each)
+
+
+def evaluate(expression: Expression, table: pa.Table) -> Any:
+    """Return the value of each row. Raises StateError that quotes the part whose types do not fit."""
+    found = _evaluate(expression, table)
+    return pa.repeat(found, len(table)) if isinstance(found, pa.Scalar) else found
+
+
+def _evaluate(expression: Expression, table: pa.Table) -> Any:
+    """Return an array, or a scalar for what is the same in all rows."""
+    if isinstance(expression, Name):
+        return pa.concat_arrays([pa.array([], table[expression.column].type), *table[expression.column].chunks])
+    if isinstance(expression, Constant):
+        return pa.scalar(expression.value, TYPES[expression.kind])
+    arguments = [_evaluate(each, table) for each in expression.arguments]
+    try:
+        return FUNCTIONS[expression.function](*arguments)
+    except (pa.ArrowException, _MisfitError) as error:
+        kinds = ", ".join(str(each.type) for each in arguments)
+        raise StateError(f"{expression}: {expression.function} does not take {kinds}") from error
+
+
+class _MisfitError(Exception):
+    """Types of arguments that Spark would not take either, or that are not supported."""
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
+
+
+def _common(*columns: Any) -> list[Any]:
+    """Cast to the type that Spark gives to values of these types together."""
+    kinds = [each.type for each in columns if not pa.types.is_null(each.type)]
+    if not kinds:
+        return list(columns)
+    if all(_is_number(kind) for kind in kinds):
+        floats = [kind for kind in kinds if pa.types.is_floating(kind)]
+        widest = max(kinds, key=lambda kind: kind.bit_width)
+        mixed = floats and (len(floats) < len(kinds) or pa.types.is_float64(widest))
+        goal = pa.float64() if mixed else widest
+    elif all(is_text(kind) for kind in kinds):
+        goal = pa.string()
+    elif all(pa.types.is_timestamp(kind) for kind in kinds):
+        goal = pa.timestamp("us", "UTC")
+    elif len(set(kinds)) == 1:
+        goal = kinds[0]
+    else:
+        raise _MisfitError
+    return [each.cast(goal, safe=not pa.types.is_floating(goal)) for each in columns]
+
+
+def _numbers(*columns: Any) -> list[Any]:
+    if not all(_is_number(each.type) for each in columns):
+        raise _MisfitError
+    return _common(*columns)
+
+
+def _doubles(*columns: Any) -> list[Any]:
+    return [each.cast(pa.float64(), safe=False) for each in _numbers(*columns)]
+
+
+def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of arrays, which gets scalars as often as the others have rows."""
+
+    def apply(*columns: Any) -> Any:
+        lengths = [len(each) for each in columns if not isinstance(each, pa.Scalar)]
+        rows = lengths[0] if lengths else 1
+        found = function(*(pa.repeat(each, rows) if isinstance(each, pa.Scalar) else each for each in columns))
+        return found if lengths else found[0]
+
+    return apply
+
+
+def _arithmetic(checked: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator of numbers; an integer beyond its type is null."""
+
+    @_by_rows
+    def exactly(*columns: Any) -> Any:
+        kind = columns[0].type
+        least, most = -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
+        rows = zip(*(each.to_pylist() for each in columns), strict=True)
+        values = [None if None in row else plain(*row) for row in rows]
+        return pa.array([value if value is not None and least <= value <= most else None for value in values], kind)
+
+    def apply(*columns: Any) -> Any:
+        numbers = _numbers(*columns)
+        try:
+            return checked(*numbers)
+        except pa.ArrowInvalid:  # beyond the type
+            return exactly(*numbers)
+
+    return apply
+
+
+def _unless(bad: Any, value: Any) -> Any:
+    """Return null where `bad`."""
+    return pc.if_else(bad, pa.scalar(None, value.type), value)
+
+
+def _divide(left: Any, right: Any) -> Any:
+    left, right = _doubles(left, right)
+    return _unless(pc.equal(right, 0.0), pc.divide(left, right))
+
+
+@_by_rows
+def _remainder(left: Any, right: Any) -> Any:
+    left, right = _numbers(left, right)
+    by = _unless(pc.equal(right, 0), right)
+    missing = pc.is_null(pc.add(left, by)).to_numpy(zero_copy_only=False)
+    with np.errstate(invalid="ignore"):  # of an infinity: NaN
+        found = np.fmod(*(each.fill_null(1).to_numpy(zero_copy_only=False) for each in (left, by)))
+    return pa.array(found, left.type, mask=missing)
+
+
+def _compare(operator: Callable[..., Any], *, of_nan: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Return a comparison in which NaN is equal to itself and greater than all other numbers, as in Spark."""
+
+    def apply(left: Any, right: Any) -> Any:
+        left, right = _common(left, right)
+        found = operator(left, right)
+        if pa.types.is_floating(left.type):
+            nans = pc.is_nan(left), pc.is_nan(right)
+            found = pc.if_else(pc.or_(*nans), of_nan(*nans), found)
+        return found
+
+    return apply
+
+
+_equal = _compare(pc.equal, of_nan=pc.and_)
+_less = _compare(pc.less, of_nan=lambda left, right: pc.and_(pc.invert(left), right))
+_less_or_equal = _compare(pc.less_equal, of_nan=lambda left, right: right)
+
+
+def _null_safe_equal(left: Any, right: Any) -> Any:
+    return pc.if_else(pc.and_(pc.is_null(left), pc.is_null(right)), True, pc.fill_null(_equal(left, right), False))
+
+
+def _booleans(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(*columns: Any) -> Any:
+        if not all(pa.types.is_boolean(each.type) or pa.types.is_null(each.type) for each in columns):
+            raise _MisfitError
+        return function(*(each.cast(pa.bool_()) for each in columns))
+
+    return apply
+
+
+def _case(*columns: Any) -> Any:
+    """Conditions with their values in turn, and the value of no condition."""
+    *pairs, other = columns if len(columns) % 2 else (*columns, pa.scalar(None))
+    other, *values = _common(other, *pairs[1::2])
+    for condition, value in reversed(list(zip(pairs[::2], values, strict=True))):
+        if not pa.types.is_boolean(condition.type):
+            raise _MisfitError
+        other = pc.if_else(pc.fill_null(condition, False), value, other)
+    return other
+
+
+def _is_in(value: Any, *others: Any) -> Any:
+    return functools.reduce(pc.or_kleene, (_equal(value, other) for other in others))
+
+
+def _texts(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(*columns: Any) -> Any:
+        if not all(pa.types.is_string(each.type) or pa.types.is_large_string(each.type) for each in columns):
+            raise _MisfitError
+        return function(*columns)
+
+    return apply
+
+
+def _by_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of texts whose second argument is a constant."""
+
+    def apply(value: Any, pattern: Any) -> Any:
+        if not isinstance(pattern, pa.Scalar):
+            raise _MisfitError
+        return function(value, pattern.as_py())
+
+    return _texts(apply)
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes whole numbers of floats."""
+
+    def apply(value: Any) -> Any:
+        (value,) = _numbers(value)
+        return _to_integers(function(value), pa.int64())
+
+    return apply
+
+
+def _to_integers(value: Any, goal: pa.DataType) -> Any:
+    """Cast numbers towards zero; null beyond the type."""
+    if pa.types.is_floating(value.type):
+        value = pc.trunc(value.cast(pa.float64()))
+        edge = 2.0 ** (goal.bit_width - 1)
+        fits = pc.and_(pc.greater_equal(value, -edge), pc.less(value, edge))
+    else:
+        edge = 1 << (goal.bit_width - 1)
+        wide = value.cast(pa.int64())
+        fits = pc.and_(pc.greater_equal(wide, -edge), pc.less_equal(wide, edge - 1))
+    return _unless(pc.invert(fits), value).cast(goal)
+
+
+def _cast(goal: pa.DataType) -> Callable[..., Any]:
+    def apply(value: Any) -> Any:
+        kind = value.type
+        if kind == goal or pa.types.is_null(kind):
+            return value.cast(goal)
+        if pa.types.is_string(kind) and (pa.types.is_integer(goal) or pa.types.is_floating(goal)):
+            return _from_text(value, goal)
+        if _is_number(kind) or pa.types.is_boolean(kind):
+            if pa.types.is_integer(goal):
+                return _to_integers(value.cast(pa.int8()) if pa.types.is_boolean(kind) else value, goal)
+            is_exact = not pa.types.is_floating(kind)
+            if pa.types.is_floating(goal) or (pa.types.is_string(goal) and is_exact) or pa.types.is_boolean(goal):
+                return value.cast(goal, safe=False)
+        if pa.types.is_timestamp(kind) and pa.types.is_timestamp(goal):
+            return value.cast(goal)
+        raise _MisfitError
+
+    return apply
+
+
+_INTEGER, _FLOAT = r"^[+-]?\d{1,18}$", r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
+
+def _from_text(value: Any, goal: pa.DataType) -> Any:
+    """Return the numbers that texts say, null for others."""
+    trimmed = pc.utf8_trim_whitespace(value)
+    pattern = _INTEGER if pa.types.is_integer(goal) else _FLOAT
+    plain = _unless(pc.invert(pc.match_substring_regex(trimmed, pattern)), trimmed)
+    plain = pc.replace_substring_regex(plain, r"^\+", "")
+    return _to_integers(plain.cast(pa.int64()), goal) if pa.types.is_integer(goal) else plain.cast(goal)
+
+
+def _of_doubles(function: Callable[..., Any], *, only: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Return a function of float64. only: where it has a value."""
+
+    def apply(*columns: Any) -> Any:
+        doubles = _doubles(*columns)
+        found = function(*doubles)
+        return found if only is None else _unless(pc.invert(only(*doubles)), found)
+
+    return apply
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "+": _arithmetic(pc.add_checked, lambda left, right: left + right),
+    "-": _arithmetic(pc.subtract_checked, lambda left, right: left - right),
+    "*": _arithmetic(pc.multiply_checked, lambda left, right: left * right),
+    "/": _divide,
+    "%": _remainder,
+    "negative": _arithmetic(pc.negate_checked, lambda value: -value),
+    "abs": _arithmetic(pc.abs_checked, abs),
+    "ceil": _whole(pc.ceil),
+    "floor": _whole(pc.floor),
+    "sqrt": _of_doubles(pc.sqrt),
+    "exp": _of_doubles(pc.exp),
+    "ln": _of_doubles(pc.ln, only=lambda value: pc.invert(pc.less_equal(value, 0.0))),
+    "power": _of_doubles(pc.power),
+    "=": _equal,
+    "<=>": _null_safe_equal,
+    "<": _less,
+    "<=": _less_or_equal,
+    ">": lambda left, right: _less(right, left),
+    ">=": lambda left, right: _less_or_equal(right, left),
+    "and": _booleans(pc.and_kleene),
+    "or": _booleans(pc.or_kleene),
+    "not": _booleans(pc.invert),
+    "in": _is_in,
+    "between": lambda value, low, high: pc.and_kleene(_less_or_equal(low, value), _less_or_equal(value, high)),
+    "case": _case,
+    "isnull": pc.is_null,
+    "isnotnull": pc.is_valid,
+    "isnan": lambda value: pc.fill_null(pc.is_nan(_doubles(value)[0]), False),
+    "coalesce": lambda *columns: pc.coalesce(*_common(*columns)),
+    "nullif": lambda left, right: _unless(pc.fill_null(_equal(left, right), False), left),
+    "length": _texts(pc.utf8_length),
+    "lower": _texts(pc.utf8_lower),
+    "upper": _texts(pc.utf8_upper),
+    "trim": _texts(lambda value: pc.utf8_trim(value, " ")),
+    "concat": _texts(lambda *columns: pc.binary_join_element_wise(*columns, "")),
+    "contains": _by_pattern(pc.match_substring),
+    "startswith": _by_pattern(pc.starts_with),
+    "endswith": _by_pattern(pc.ends_with),
+    "like": _by_pattern(pc.match_like),
+} | {
+    f"cast to {name}": _cast(kind)
+    for name, kind in TYPES.items()
+    if name
+    in {
+        "boolean",
+        "tinyint",
+        "smallint",
+        "int",
+        "bigint",
+        "float",
+        "double",
+        "string",
+        "timestamp",
+    }
+}
+"""What an expression may call, by Spark's names: arrays or scalars in, an array or a scalar out."""
