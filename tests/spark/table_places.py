@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from roster.spark.sinks.table import TableSink
+    from roster.spark.sinks.positions import PositionedSink
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 Row = tuple[int, int, int]
@@ -37,7 +37,7 @@ class Place(Protocol):
 
     is_remote: bool
 
-    def sink(self, **more: Any) -> TableSink: ...
+    def sink(self, **more: Any) -> PositionedSink: ...
 
     def arrow(self) -> pa.Table:
         """The newest snapshot."""
@@ -159,7 +159,7 @@ def plain(ends: dict[int, int]) -> list[Row]:
     return [(partition, offset, offset % 3) for partition, end in sorted(ends.items()) for offset in range(end)]
 
 
-def opened(sink: TableSink, *partitions: TopicPartition, member: str = "m") -> TableSink:
+def opened(sink: PositionedSink, *partitions: TopicPartition, member: str = "m") -> PositionedSink:
     sink.open(None, GROUP)  # type: ignore[arg-type]
     sink.claim(partitions, Owner(GROUP, 1, member), {})
     return sink

@@ -13,12 +13,12 @@ from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
 from roster.spark.tasks.arrow_function import arrow_schema
-from roster.spark.tasks.write.updates import UpdateWriter, retracted
+from roster.spark.tasks.write.updates import retracted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from roster.spark.sinks.table import TableSink
+    from roster.spark.sinks.positions import PositionedSink
 
 GROUP = "g"
 SCHEMA = StructType(
@@ -36,7 +36,7 @@ def rows(partition: int, start: int, end: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def uncommitted(sink: TableSink, batch: Batch) -> Any:
+def uncommitted(sink: PositionedSink, batch: Batch) -> Any:
     """Write a batch with one task for each partition."""
     writer = sink.task_writer(batch, SCHEMA)
     results = []
@@ -74,10 +74,9 @@ def deletes(offset: int) -> bool:
     return offset % 7 == 3
 
 
-def upserted(sink: TableSink, batch: Batch) -> Any:
+def upserted(sink: PositionedSink, batch: Batch) -> Any:
     """Write a batch of updates with a task for each half of a partition's range; deletes are retractions."""
     writer = sink.task_writer(batch, UPDATED)
-    assert isinstance(writer, UpdateWriter)
     results = []
     for partition, span in batch.ranges.items():
         middle = (span.start + span.end) // 2
@@ -107,12 +106,12 @@ def latest(ends: dict[int, int]) -> list[tuple[Any, ...]]:
 
 
 def work(
-    make: Callable[[], TableSink],
+    make: Callable[[], PositionedSink],
     member: str,
     partitions: Sequence[int],
     end: Callable[[], int],
     size: int,
-    write: Callable[[TableSink, Batch], Any] = uncommitted,
+    write: Callable[[PositionedSink, Batch], Any] = uncommitted,
 ) -> None:
     """Read up to `end()` in batches of `size` offsets a partition; say so on stdout after each."""
     sink = make()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from roster.spark.pipeline import Pipeline
     from roster.spark.sinks.base import Sink
     from roster.spark.sinks.console import ConsoleSink
+    from roster.spark.sinks.database import DatabaseSink, PostgresSink
     from roster.spark.sinks.delta import DeltaSink
     from roster.spark.sinks.iceberg import IcebergSink
     from roster.spark.sinks.kafka import KafkaSink
@@ -32,6 +33,7 @@ __all__ = [
     "Batch",
     "ConsoleSink",
     "ConsumerSettings",
+    "DatabaseSink",
     "DeltaSink",
     "FunctionError",
     "IcebergSink",
@@ -40,6 +42,7 @@ __all__ = [
     "ParquetSink",
     "Pipeline",
     "PipelineError",
+    "PostgresSink",
     "Progress",
     "ProgressCommitter",
     "Range",
@@ -74,6 +77,7 @@ _HOMES = {
     "roster.spark.tasks.reader": ("ReadError",),
     "roster.spark.sinks.base": ("Sink",),
     "roster.spark.sinks.console": ("ConsoleSink",),
+    "roster.spark.sinks.database": ("DatabaseSink", "PostgresSink"),
     "roster.spark.sinks.delta": ("DeltaSink",),
     "roster.spark.sinks.iceberg": ("IcebergSink",),
     "roster.spark.sinks.kafka": ("KafkaSink",),

@@ -30,7 +30,7 @@ from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.sinks.parquet import ParquetSink, runs_in_one_process
-from roster.spark.sinks.table import TableSink
+from roster.spark.sinks.positions import PositionedSink
 from roster.spark.state.copies.preferred_locations import Cluster
 from roster.spark.state.copies.store_cleaner import cleaning
 from roster.spark.state.joined_batches import BetweenJoinedBatches, JoinedBatches, OwnedTasks, TableJoins
@@ -122,7 +122,7 @@ def _stateful(
     """Return the parts of a pipeline with stores, and open the sink."""
     replayed: Callable[[], Collection[TaskId]] = frozenset
     can_switch = _check_paused(options, plans)
-    if isinstance(sink, (ParquetSink, TableSink)):
+    if isinstance(sink, (ParquetSink, PositionedSink)):
         _check_table(plans, sink)
         kafka, stores = KafkaSink(options.bootstrap, security=options.security), Stores(options, plans, None)
         switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
@@ -308,13 +308,13 @@ def _repartition(
     return RepartitionTopic(before, topic, plan.by.keys, arrow_schema(columns), then, plan.by.partitions), arrived
 
 
-def _check_table(plans: Sequence[SubtopologyPlan], sink: ParquetSink | TableSink) -> None:
+def _check_table(plans: Sequence[SubtopologyPlan], sink: ParquetSink | PositionedSink) -> None:
     """Tell the sink whose results it gets. Raise PipelineError if they cannot go to a table."""
     last = plans[-1]
     if any(node.has_timers for node in last.nodes):
         log.info("results go to a table, so timers of processing time wait for their partition's next records")
     retracts = any(node.operator(node.columns.empty_table(), NoState()).retracts for node in last.nodes)
-    if isinstance(sink, TableSink):
+    if isinstance(sink, PositionedSink):
         sink.with_results_of(last.result_keys, retracts=retracts)
     elif retracts:
         raise PipelineError(

@@ -7,30 +7,26 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster._errors import one_line
 from roster._json import loads
-from roster.model import TopicPartition
-from roster.spark.batch import Batch, Owner
+from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import as_columns
-from roster.spark.sinks.batch_sink import BatchSink
+from roster.spark.sinks.positions import PositionedSink
 from roster.spark.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge
-from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by, is_supported
 from roster.spark.tasks.write.task import RESULT, TaskWriter, Writer, WriteTask, results_of
 from roster.spark.tasks.write.updates import UpdateWriter, collected
-from roster.state.keys import encode_keys
-from roster.state.store import StateError
 
 _ATTEMPTS = 100
 _LONGEST_PAUSE = 0.5
@@ -55,20 +51,16 @@ class CommitLostError(Exception):
     """Another commit came first, or it is unknown whether this one succeeded."""
 
 
-class TableSink(BatchSink):
+class TableSink(PositionedSink):
     """Sink into a table whose commits are atomic and refused if another one came first.
 
     Positions are part of the commit that names the files. A commit is tried on the newest version read: if a
-    partition's position there is not the start of its range, another owner has moved it, and the batch is dropped. So
-    one of two owners of a partition wins, and the other reads again from the table's position.
+    partition's position there is not the start of its range, another owner has moved it, and the batch is dropped.
 
     In upsert mode tasks return updates, and `commit` merges them into the newest version's files.
     """
 
-    accepts_part = True
-    writes_in_driver = True
     default_trigger_interval_ms = 10_000
-    name = "table"
     _empty_is_null = False
     """True if the table cannot tell "" from null in a partition column."""
 
@@ -81,25 +73,13 @@ class TableSink(BatchSink):
         target_file_bytes: int | None,
         row_group_bytes: int,
     ) -> None:
-        if mode not in ("append", "upsert"):
-            raise PipelineError(f"{mode!r} is not possible", field="mode", fix="Use 'append' or 'upsert'")
-        self._is_upsert, self._keys = mode == "upsert", as_columns(keys)
-        if self._keys and not self._is_upsert:
-            raise PipelineError("rows are appended, whatever their keys", field="keys", fix="Add mode='upsert'")
+        super().__init__(mode, keys)
         self._partition_by = as_columns(partition_by)
         self._compression = compression
         self._target_file_bytes = target_file_bytes or (TARGET_FILE_BYTES if self._is_upsert else _APPENDED_FILE_BYTES)
         self._row_group_bytes = row_group_bytes
-        self._starts: dict[TopicPartition, int] = {}
         self._files: ParquetWriter | None = None
         """Writer of the batch's files in upsert mode."""
-
-    def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the next offset of each partition that the newest version of the table has results of.
-
-        Raises PipelineError if the table cannot be read.
-        """
-        raise NotImplementedError
 
     def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
         """Return a writer of the table's files; raise PipelineError if rows with these columns do not fit."""
@@ -119,41 +99,6 @@ class TableSink(BatchSink):
 
     def _tidy(self) -> None:
         """Remove files that commits have replaced long ago; called after each commit in upsert mode."""
-
-    def with_results_of(self, keys: Sequence[str], *, retracts: bool) -> None:
-        """Learn which columns tell a stateful pipeline's results apart, and whether it retracts results.
-
-        Raises PipelineError if the sink cannot take such results.
-        """
-        if retracts and not self._is_upsert:
-            raise PipelineError(
-                "sessions take earlier results back",
-                field="write",
-                fix=f"Use {self.name}(…, mode='upsert'), KafkaSink, or results='final'",
-            )
-        self._keys = self._keys or tuple(keys)
-        if retracts and set(self._keys) != set(keys):
-            raise PipelineError(
-                f"sessions take results back by {', '.join(keys)}", field="keys", fix="Leave it out, or name these"
-            )
-
-    @override
-    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
-        if self._is_upsert and not self._keys:
-            raise PipelineError(
-                "nothing says which columns tell the rows apart", field="keys", fix="Name them: keys=['id']"
-            )
-        self.positions(group, [])
-
-    @override
-    def claim(
-        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        found = self.positions(owner.group, partitions)
-        # Another sink has done the work past the table's position.
-        moved = {p: max(at, committed.get(p, at)) for p, at in found.items()}
-        self._starts.update(moved)
-        return moved
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | UpdateWriter:
@@ -187,10 +132,13 @@ class TableSink(BatchSink):
             found = self.positions(batch.owner.group, batch.ranges)
             if attempt and self._has(token):
                 break
-            self._fence(found, written, batch)
             try:
+                self._fence(found, batch)
                 self._try_commit(token, self._merged(written), batch)
                 break
+            except SinkFencedError:
+                self.abort(written, batch)
+                raise
             except CommitLostError as error:
                 problem = str(error)
                 time.sleep(random.uniform(0, min(0.01 * 2**attempt, _LONGEST_PAUSE)))  # noqa: S311 - spreads retries
@@ -214,16 +162,6 @@ class TableSink(BatchSink):
             raise CommitLostError(one_line(error, LONGEST_ERROR)) from error
         return WrittenFiles(written.writer, added, removed)
 
-    def _fence(self, found: Mapping[TopicPartition, int], written: WrittenFiles | Merge, batch: Batch) -> None:
-        for partition, span in batch.ranges.items():
-            at = found.get(partition, span.start)
-            if at == span.start or (at < span.start and self._starts.get(partition) == span.start):
-                continue
-            self.abort(written, batch)
-            raise SinkFencedError(
-                f"{partition} stands at {at}, not at {span.start}; the batch's files were dropped", field=self.name
-            )
-
     @override
     def abort(self, written: WrittenFiles | Merge | None, batch: Batch) -> None:
         if isinstance(written, Merge):
@@ -232,10 +170,6 @@ class TableSink(BatchSink):
         for file in written.files if written is not None else ():
             with contextlib.suppress(OSError):
                 written.writer.remove(file.name)  # type: ignore[union-attr]
-
-    @override
-    def close(self) -> None:
-        self._starts.clear()
 
     def _file_writer(self, path: str, columns: pa.Schema, names: tuple[str, ...], filesystem: Any) -> ParquetWriter:
         """Return a writer of files below `path`, partitioned by `names`; the log has their values and footers."""
@@ -270,18 +204,9 @@ class TableSink(BatchSink):
             )
         self._check_moves(names)
 
+    @override
     def _check_keys(self, schema: StructType) -> None:
-        """Raise PipelineError if rows of these columns cannot be told apart by the keys."""
-        if not self._is_upsert or not self._keys:
-            return
-        if missing := [name for name in self._keys if name not in schema.names]:
-            problem = f"the rows have no column `{missing[0]}` (they have {', '.join(schema.names)})"
-            raise PipelineError(problem, field="keys", fix="Name columns of the rows")
-        try:
-            encode_keys(arrow_schema(schema).empty_table(), self._keys)
-        except StateError as error:
-            problem = str(error).removeprefix("keys: ")
-            raise PipelineError(problem, field="keys", fix="Convert it, or name other columns") from None
+        super()._check_keys(schema)
         self._check_moves(self._partition_by)
 
     def _check_declared(self, keys: str | None) -> None:

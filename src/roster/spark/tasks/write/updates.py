@@ -62,12 +62,12 @@ class UpdateOutput:
         """Buffer the rows; of each key the last one counts."""
         if not rows.num_rows:
             return
-        deletes = pa.array(np.full(rows.num_rows, bool(rows.schema.metadata == _RETRACTED)))
+        deletes = pa.array(np.full(rows.num_rows, is_retracted(rows)))
         columns = conformed(rows.replace_schema_metadata(None), self._writer.schema).columns
         self._held.append(pa.RecordBatch.from_arrays([*columns, deletes], schema=self._schema))
         self._held_bytes += rows.nbytes
         if self._held_bytes >= self._most_bytes:
-            left = _last_of_keys(pa.Table.from_batches(self._held), self._writer.keys)
+            left = last_of_keys(pa.Table.from_batches(self._held), self._writer.keys)
             self._held, self._held_bytes = left.combine_chunks().to_batches(), left.nbytes
             self._most_bytes = max(_HELD_BYTES, 2 * left.nbytes)
 
@@ -75,7 +75,7 @@ class UpdateOutput:
         """Return the rows as IPC bytes; None if there are none."""
         if not self._held:
             return None
-        rows = _last_of_keys(pa.Table.from_batches(self._held), self._writer.keys).combine_chunks()
+        rows = last_of_keys(pa.Table.from_batches(self._held), self._writer.keys).combine_chunks()
         with pa.BufferOutputStream() as out:
             with pa.ipc.new_stream(out, self._schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
                 stream.write_table(rows)
@@ -95,6 +95,11 @@ def retracted(keys: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema.with_metadata(_RETRACTED))
 
 
+def is_retracted(rows: pa.RecordBatch) -> bool:
+    """Return True for rows that `retracted` has made."""
+    return bool(rows.schema.metadata == _RETRACTED)
+
+
 def collected(writer: UpdateWriter, results: Iterable[bytes | None], *, empty_is_null: Sequence[str] = ()) -> Updates:
     """Return the updates of a batch from what its tasks returned, in the order of the tasks.
 
@@ -108,7 +113,7 @@ def collected(writer: UpdateWriter, results: Iterable[bytes | None], *, empty_is
             texts = rows.column(at)
             plain = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
             rows = rows.set_column(at, rows.schema.field(at), plain)
-    rows = _last_of_keys(rows, writer.keys)
+    rows = last_of_keys(rows, writer.keys)
     keys = encode_keys(rows, writer.keys).combine_chunks()
     order = pc.sort_indices(keys)
     rows = rows.take(order).combine_chunks()
@@ -116,7 +121,7 @@ def collected(writer: UpdateWriter, results: Iterable[bytes | None], *, empty_is
     return Updates(keys.take(order), rows.drop_columns([_DELETES]), deletes)
 
 
-def _last_of_keys(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+def last_of_keys(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the last row of each key, in their order."""
     codes = encode_keys(rows, keys).combine_chunks().dictionary_encode().indices.to_numpy()
     _, last = np.unique(codes[::-1], return_index=True)

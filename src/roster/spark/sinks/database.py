@@ -1,0 +1,403 @@
+"""Tables of a database: tasks fill staging, and one transaction moves its rows and the positions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster._errors import one_line
+from roster._extras import missing_error
+from roster.model import TopicPartition
+from roster.model.topology import repeated
+from roster.spark.batch import Batch
+from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.sinks.parquet import runs_in_one_process
+from roster.spark.sinks.positions import PositionedSink
+from roster.spark.tasks.write.database import STAGING, DatabaseWriter, Staged, patiently, without_password
+from roster.spark.tasks.write.task import RESULT, Writer, WriteTask, results_of
+
+if TYPE_CHECKING or find_spec("sqlalchemy") is not None:
+    import sqlalchemy as sa
+    from sqlalchemy.schema import CreateTable, DropTable
+
+    from roster.spark.sinks import database_tables as tables
+    from roster.spark.tasks.write.sql_engine import PATIENCE, engine_of
+
+log = logging.getLogger("roster.pipeline")
+
+_ATTEMPTS = 10
+"""Transactions of one commit: each finds that another writer has begun the same partitions at the same moment."""
+_ORPHAN_SECONDS = 3600
+"""Age after which staging of any application is dropped."""
+_TIDYING_SECONDS = 300
+_LONGEST_ERROR = 300
+_DROPS_IN_TRANSACTION = ("postgresql", "sqlite")
+
+Result = TypeVar("Result")
+
+
+class _Written(NamedTuple):
+    """Rows of a batch that are in staging."""
+
+    into: tables.Layout
+    staged: Sequence[Staged]
+
+
+class _OvertakenError(Exception):
+    """Another writer has stored the first position of a partition meanwhile."""
+
+
+class DatabaseSink(PositionedSink):
+    """Writes rows to a table of a database that SQLAlchemy reaches, such as MariaDB or SQLite, exactly once.
+
+    `url` is SQLAlchemy's, for example "mariadb+pymysql://user:password@host/shop"; the database's driver must be
+    installed. `table` is a name, or "schema.name"; it is created by the first batch if it is missing.
+
+    `mode` "append" adds all rows. "upsert" keeps one row for each value of `keys`: a later row replaces an earlier one,
+    and results that a stateful pipeline takes back are deleted. By default the keys are those of the results.
+
+    Tasks write to tables named `roster_staging_…` beside it. One transaction on the driver moves their rows, and the
+    positions in the table `roster_positions`. The user of `url` must be allowed to create tables there.
+
+    A database that is away is waited for `timeout_ms` milliseconds, at start as long as for a broker.
+
+    Needs the extra `database`. Raises MissingExtraError without it, and PipelineError for an argument that is not
+    valid. A run fails with PipelineError if the database cannot be reached, a table that exists does not have the
+    columns of the rows, or it refuses a row.
+    """
+
+    name = "DatabaseSink"
+    _extra, _modules = "database", ["sqlalchemy"]
+    _example = "mariadb+pymysql://user:password@host/shop"
+
+    def __init__(
+        self, url: str, table: str, *, mode: str = "append", keys: str | Sequence[str] = (), timeout_ms: int = 120_000
+    ) -> None:
+        super().__init__(mode, keys)
+        if missing := [module for module in self._modules if find_spec(module) is None]:
+            raise missing_error(self.name, self._extra, missing)
+        self._url = self._parsed(url)
+        self._shown = self._url.set(query={}).render_as_string()
+        namespace, _, self._table = table.rpartition(".")
+        self._namespace = namespace or None
+        if not self._table:
+            raise PipelineError("no table given", field="table", fix="For example 'orders' or 'shop.orders'")
+        if not isinstance(timeout_ms, int) or timeout_ms < 1:
+            raise PipelineError(f"{timeout_ms!r} is no number of milliseconds", field="timeout_ms", fix="Use 1 or more")
+        self._timeout = self._patience = timeout_ms / 1000
+        self._run = uuid.uuid4().hex[:8]
+        self._opened: sa.Engine | None = None
+        self._known: tuple[StructType, tables.Layout] | None = None
+        self._tidied = time.monotonic()
+
+    def _parsed(self, url: str) -> sa.URL:
+        """Return the URL. Raise PipelineError, which does not repeat it, if it is none of a database."""
+        try:
+            parsed = sa.make_url(url)
+            dialect = parsed.get_dialect()
+            if dialect.is_async:
+                raise PipelineError(f"{parsed.drivername} is asynchronous", field="url", fix="Name another driver")
+            self._check_backend(parsed)
+            dialect.import_dbapi()
+        except sa.exc.ArgumentError:
+            raise PipelineError("it is no URL of a database", field="url", fix=f"For example {self._example}") from None
+        except ModuleNotFoundError as error:
+            raise PipelineError(
+                f"{parsed.drivername} needs {error.name}, not installed here",
+                field="url",
+                fix=f"Install it, or name a driver that is, as in {self._example}",
+            ) from None
+        return parsed
+
+    def _check_backend(self, url: sa.URL) -> None:
+        """Raise PipelineError for a database that this sink does not write to."""
+        if url.get_backend_name() == "postgresql":
+            raise PipelineError("rows go to PostgreSQL by COPY", field="url", fix="Use PostgresSink")
+        if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+            raise PipelineError("tasks do not share this process's memory", field="url", fix="Name a file")
+
+    @property
+    def _dialect(self) -> str:
+        return self._url.get_backend_name()
+
+    def _address(self) -> str:
+        """Return the URL that the tasks connect to."""
+        return self._url.render_as_string(hide_password=False)
+
+    @property
+    def _engine(self) -> sa.Engine:
+        if self._opened is None:
+            self._opened = engine_of(self._url, self._timeout)
+        return self._opened
+
+    def _transact(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Return what `work` does in a transaction, which is waited for. Raises PipelineError."""
+
+        def attempt() -> Result:
+            with self._engine.begin() as connection:
+                return work(connection)
+
+        try:
+            return patiently(attempt, self._dialect, self._shown, self._patience)
+        except sa.exc.SQLAlchemyError as error:
+            text = one_line(getattr(error, "orig", None) or error, _LONGEST_ERROR)
+            raise PipelineError(
+                f"{self._shown}: {without_password(text, self._address())}",
+                field=self.name,
+                fix="Check the database, url, and what its user may do",
+            ) from None
+
+    @override
+    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
+        if self._dialect == "sqlite" and spark is not None and not runs_in_one_process(spark):
+            raise PipelineError(
+                "SQLite is a file of one host, and tasks run on others", field="url", fix="Use another database"
+            )
+        self._patience = timeout_ms / 1000
+        try:
+            self._create(self._positions)
+            super().open(spark, group, timeout_ms)
+        finally:
+            self._patience = self._timeout
+        self._tidy()
+
+    @property
+    def _positions(self) -> sa.Table:
+        return tables.positions_table(self._dialect, self._namespace)
+
+    def _has(self, table: sa.Table) -> bool:
+        return self._transact(lambda connection: sa.inspect(connection).has_table(table.name, table.schema))
+
+    def _create(self, table: sa.Table) -> None:
+        """Create a table if it is missing; another application may do so at the same moment."""
+        if self._has(table):
+            return
+        try:
+            self._transact(lambda connection: table.create(connection, checkfirst=True))
+        except PipelineError:
+            if not self._has(table):
+                raise
+
+    @override
+    def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        found = self._transact(lambda connection: self._read(connection, group, partitions))
+        return {partition: at for partition, (at, _) in found.items()}
+
+    def _read(
+        self, connection: sa.Connection, group: str, partitions: Collection[TopicPartition], *, lock: bool = False
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Return position and last commit of each partition that has one; with `lock` nobody else changes them."""
+        at = self._positions.c
+        topics = {p.topic: [q.partition for q in partitions if q.topic == p.topic] for p in partitions}
+        query = (
+            sa.select(at.topic, at.part, at.next_offset, at.commit_id)
+            .where(at.table_name == self._table, at.consumer_group == group)
+            .where(sa.or_(sa.false(), *(sa.and_(at.topic == t, at.part.in_(parts)) for t, parts in topics.items())))
+            .order_by(at.topic, at.part)
+        )
+        rows = connection.execute(query.with_for_update() if lock else query)
+        return {TopicPartition(topic, part): (offset, commit) for topic, part, offset, commit in rows}
+
+    @override
+    def check(self, schema: StructType) -> None:
+        self._check_keys(schema)
+        if twice := repeated(schema.names):
+            raise PipelineError(f"there are two columns {twice[0]!r}", field="write", fix="Give each a name of its own")
+        most = self._url.get_dialect()().max_identifier_length
+        if long := [name for name in (self._table, *schema.names) if len(name.encode()) > most]:
+            raise PipelineError(f"the name {long[0]!r} has more than {most} bytes", field="write", fix="Shorten it")
+        self._wanted(schema)
+
+    def _wanted(self, schema: StructType) -> tables.Layout:
+        keys = self._keys if self._is_upsert else ()
+        return tables.layout(self._table, self._namespace, schema, keys, self._dialect)
+
+    def _layout(self, schema: StructType, *, creates: bool) -> tables.Layout:
+        """Return the table for rows with these columns. Raise PipelineError if it has others."""
+        if self._known is not None and self._known[0] == schema:
+            return self._known[1]
+        self.check(schema)
+        wanted = self._wanted(schema)
+        if creates:
+            self._create(wanted.table)
+        if creates or self._has(wanted.table):
+            self._transact(lambda connection: tables.check_existing(connection, wanted, schema, self.name))
+            self._known = schema, wanted
+        return wanted
+
+    @override
+    def warm_up(self, df: DataFrame) -> None:
+        self._layout(df.schema, creates=False)
+        super().warm_up(df)
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> DatabaseWriter:
+        into = self._layout(schema, creates=batch is not None)
+        dialect = self._url.get_dialect()()
+        create, drop = (
+            str(statement(into.staging()).compile(dialect=dialect)).strip() for statement in (CreateTable, DropTable)
+        )
+        return DatabaseWriter(
+            self._address(),
+            self._shown,
+            self._dialect,
+            into.schema,
+            into.keys,
+            self._namespace,
+            f"{STAGING}{int(time.time()):08x}_{self._run}_",
+            create,
+            drop,
+            self._timeout,
+        )
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> _Written:
+        writer = self.task_writer(batch, df.schema)
+        work: Any = WriteTask(writer)
+        return self.collect(writer, results_of(df.mapInArrow(work, RESULT).collect()), batch)
+
+    @override
+    def collect(self, writer: Writer, results: Sequence[Staged | None], batch: Batch) -> _Written:
+        assert self._known is not None  # noqa: S101 - task_writer has found it
+        return _Written(self._known[1], [each for each in results if each is not None])
+
+    @override
+    def commit(self, written: _Written, batch: Batch) -> None:
+        token = uuid.uuid4().hex
+        try:
+            for attempt in range(_ATTEMPTS):
+                with contextlib.suppress(*([_OvertakenError] if attempt < _ATTEMPTS - 1 else [])):
+                    self._transact(lambda connection: self._move(connection, token, written, batch))
+                    break
+        except SinkFencedError:
+            self.abort(written, batch)
+            raise
+        self._starts.update(batch.next_offsets)
+        if self._dialect not in _DROPS_IN_TRANSACTION:
+            self._drop([each.name for each in written.staged])
+        if time.monotonic() - self._tidied > _TIDYING_SECONDS:
+            self._tidy()
+
+    def _move(self, connection: sa.Connection, token: str, written: _Written, batch: Batch) -> None:
+        """Move the rows and the positions, unless an earlier attempt, whose answer was lost, has done so."""
+        found = self._read(connection, batch.owner.group, batch.ranges, lock=True)
+        if found and all(commit == token for _, commit in found.values()):
+            return
+        self._fence({partition: at for partition, (at, _) in found.items()}, batch)
+        self._store(connection, token, found, batch)
+        self._check_staging(connection, written)
+        if written.staged:
+            for statement in written.into.moves(written.staged):
+                connection.execute(statement)
+        if self._dialect in _DROPS_IN_TRANSACTION:
+            for each in written.staged:
+                connection.execute(DropTable(written.into.staging(each.name)))
+
+    def _store(self, connection: sa.Connection, token: str, found: Collection[TopicPartition], batch: Batch) -> None:
+        """Store the end of each range as the new position."""
+        table, group = self._positions, batch.owner.group
+        of_group = {"table_name": self._table, "consumer_group": group}
+        update = table.update().where(*(table.c[name] == value for name, value in of_group.items()))
+        update = update.where(table.c.topic == sa.bindparam("of_topic"), table.c.part == sa.bindparam("of_part"))
+        update = update.values(next_offset=sa.bindparam("end"), commit_id=token)
+        ends = sorted(batch.next_offsets.items())
+        if moved := [{"of_topic": p.topic, "of_part": p.partition, "end": end} for p, end in ends if p in found]:
+            connection.execute(update, moved)
+        first = [{"topic": p.topic, "part": p.partition, "next_offset": end} for p, end in ends if p not in found]
+        if first:
+            try:
+                connection.execute(table.insert().values(**of_group, commit_id=token), first)
+            except sa.exc.IntegrityError as error:
+                raise _OvertakenError from error
+
+    def _check_staging(self, connection: sa.Connection, written: _Written) -> None:
+        """Raise SinkFencedError if rows in staging are lost: a server that crashes empties tables without a log."""
+        if not written.staged:
+            return
+        inspector = sa.inspect(connection)
+        gone = [each.name for each in written.staged if not inspector.has_table(each.name, self._namespace)]
+        if not gone:
+            counts = connection.execute(written.into.counts(written.staged)).one()
+            gone = [each.name for each, count in zip(written.staged, counts, strict=True) if count != each.rows]
+        if gone:
+            raise SinkFencedError(f"{gone[0]} lost its rows; the batch is read again", field=self.name)
+
+    @override
+    def abort(self, written: _Written | None, batch: Batch) -> None:
+        if written is not None:
+            self._drop([each.name for each in written.staged])
+
+    def _drop(self, names: Sequence[str]) -> None:
+        """Drop staging tables; those that cannot be dropped now are dropped later."""
+        for name in names:
+            table = sa.Table(name, sa.MetaData(), schema=self._namespace)
+            try:
+                with self._engine.begin() as connection:
+                    connection.execute(DropTable(table, if_exists=True))
+            except sa.exc.SQLAlchemyError as error:
+                log.debug("%s stays for now: %s", name, one_line(error, _LONGEST_ERROR))
+
+    def _tidy(self) -> None:
+        """Drop staging of killed tasks: of this run, in which none works now, and what is old of others."""
+        self._tidied = time.monotonic()
+        with contextlib.suppress(sa.exc.SQLAlchemyError):
+            with self._engine.connect() as connection:
+                names = sa.inspect(connection).get_table_names(self._namespace)
+            self._drop([name for name in names if name.startswith(STAGING) and self._is_orphan(name)])
+
+    def _is_orphan(self, name: str) -> bool:
+        made, _, rest = name.removeprefix(STAGING).partition("_")
+        try:
+            return rest.startswith(self._run) or time.time() - int(made, 16) > _ORPHAN_SECONDS
+        except ValueError:
+            return False  # it only has a name like one
+
+    @override
+    def close(self) -> None:
+        super().close()
+        if self._opened is not None:
+            self._tidy()
+            self._opened.dispose()
+        self._opened = self._known = None
+
+
+class PostgresSink(DatabaseSink):
+    """Writes rows to a table of PostgreSQL, exactly once; tasks send them as Arrow columns by binary COPY.
+
+    `url` is libpq's, for example "postgresql://user:password@host/shop?sslmode=verify-full". All else is as for
+    `DatabaseSink`. Arrays, maps and structs become jsonb. Tables of staging are unlogged.
+
+    Needs the extra `postgres`, in the tasks too.
+    """
+
+    name = "PostgresSink"
+    _extra, _modules = "postgres", ["sqlalchemy", "psycopg", "adbc_driver_postgresql"]
+    _example = "postgresql://user:password@host/shop"
+
+    @override
+    def _parsed(self, url: str) -> sa.URL:
+        scheme, mark, rest = str(url).partition("://")
+        is_ours = mark and scheme in ("postgresql", "postgres", "postgresql+psycopg")
+        return super()._parsed(f"postgresql+psycopg://{rest}" if is_ours else url)
+
+    @override
+    def _check_backend(self, url: sa.URL) -> None:
+        if url.drivername != "postgresql+psycopg":
+            raise PipelineError(
+                f"{url.drivername} is not PostgreSQL", field="url", fix=f"For example {self._example}, or DatabaseSink"
+            )
+
+    @override
+    def _address(self) -> str:
+        url = self._url.set(drivername="postgresql")
+        url = url.update_query_dict({key: value for key, value in PATIENCE.items() if key not in url.query})
+        return url.render_as_string(hide_password=False)
