@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.spark import DeltaSink, IcebergSink, Pipeline
+from tests.spark.table_places import PLACES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,16 @@ def iceberg(path: Path) -> tuple[Any, Any]:
     return sink, lambda: load_catalog("default", **catalog).load_table("shop.orders").scan().to_arrow().to_pylist()
 
 
-@pytest.mark.parametrize("make", [delta, iceberg])
+def database(path: Path, kind: str = "sqlite") -> tuple[Any, Any]:
+    place = PLACES[kind](str(path))
+    return place.sink(), lambda: place.arrow().to_pylist()
+
+
+def postgres(path: Path) -> tuple[Any, Any]:
+    return database(path, "postgres")
+
+
+@pytest.mark.parametrize("make", [delta, iceberg, database, pytest.param(postgres, marks=pytest.mark.real)])
 def test_each_record_is_in_the_table_once(spark: SparkSession, topics: Topics, tmp_path: Path, make: Any) -> None:
     topic = topics.create(2, 300)
     sink, rows = make(tmp_path)

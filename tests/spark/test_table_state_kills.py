@@ -72,7 +72,12 @@ def plainly(sent: Rows) -> tuple[Counter[Any], Counter[int]]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["parquet", *(pytest.param(kind, marks=pytest.mark.gate) for kind in ("delta", "iceberg"))]
+    "kind",
+    [
+        "parquet",
+        *(pytest.param(kind, marks=pytest.mark.gate) for kind in ("delta", "iceberg")),
+        pytest.param("postgres", marks=[pytest.mark.gate, pytest.mark.real]),
+    ],
 )
 def test_table_and_late_rows_are_exact_though_the_driver_is_killed_in_between(
     spark: SparkSession, topics: Topics, tmp_path: Path, kind: str
@@ -80,6 +85,7 @@ def test_table_and_late_rows_are_exact_though_the_driver_is_killed_in_between(
     chance, sent = random.Random(SEED), defaultdict[int, list[tuple[str, int, datetime]]](list)
     topic, late, group = topics.create(PARTITIONS), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
     where = (topics.bootstrap, group, topic, late)
+    results = Results(kind, tmp_path / "out")
     for number in range(KILLS):
         send(topics, topic, chance, sent, 300)
         # Each run has batches of another size, and some an empty disk.
@@ -101,7 +107,6 @@ def test_table_and_late_rows_are_exact_though_the_driver_is_killed_in_between(
                     os.killpg(killed.pid, signal.SIGKILL)  # the JVM, too
                 killed.wait()
     send(topics, topic, chance, sent, 100)
-    results = Results(kind, tmp_path / "out")
     windows(spark, results.sink(), *where, str(tmp_path / "state-0"), 70).run(available_now=True)
     closed, left_out = plainly(sent)
     rows = results.rows(spark)

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-KINDS = ["delta", pytest.param("iceberg", marks=pytest.mark.gate)]
+KINDS = [
+    "delta",
+    pytest.param("iceberg", marks=pytest.mark.gate),
+    "sqlite",
+    pytest.param("postgres", marks=pytest.mark.real),
+]
 GAP = timedelta(seconds=10)
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -86,7 +86,7 @@ class DatabaseSink(PositionedSink):
         if missing := [module for module in self._modules if find_spec(module) is None]:
             raise missing_error(self.name, self._extra, missing)
         self._url = self._parsed(url)
-        self._shown = self._url.set(query={}).render_as_string()
+        self._shown = self._url.difference_update_query(["password"]).render_as_string()
         namespace, _, self._table = table.rpartition(".")
         self._namespace = namespace or None
         if not self._table:
@@ -127,7 +127,9 @@ class DatabaseSink(PositionedSink):
 
     @property
     def _dialect(self) -> str:
-        return self._url.get_backend_name()
+        """The dialect's name; a URL of MySQL's may lead to a MariaDB."""
+        is_mariadb = self._opened is not None and getattr(self._opened.dialect, "is_mariadb", False)
+        return "mariadb" if is_mariadb else self._url.get_backend_name()
 
     def _address(self) -> str:
         """Return the URL that the tasks connect to."""
@@ -164,6 +166,7 @@ class DatabaseSink(PositionedSink):
             )
         self._patience = timeout_ms / 1000
         try:
+            self._transact(lambda _: None)  # from now on it is known what answers
             self._create(self._positions)
             super().open(spark, group, timeout_ms)
         finally:

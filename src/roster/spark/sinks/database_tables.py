@@ -15,7 +15,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.database import DELETED, NAME, ROW, Staged
 from roster.spark.tasks.write.sql_columns import (
-    BINARY_COLLATION,
+    EXACT_COLLATIONS,
     MYSQL,
     column_type,
     fits,
@@ -37,7 +37,7 @@ def positions_table(dialect: str, namespace: str | None) -> sa.Table:
     """Return the table with the next offset of each partition, by table and group."""
     text: Any = sa.Text()
     if dialect in MYSQL:
-        text = mysql.VARCHAR(249, collation=BINARY_COLLATION)
+        text = mysql.VARCHAR(249, collation=EXACT_COLLATIONS[dialect])
     elif dialect not in ("postgresql", "sqlite"):
         text = sa.String(249)
     return sa.Table(
@@ -195,9 +195,11 @@ def _has_unique(inspector: sa.Inspector, table: sa.Table, keys: Sequence[str]) -
     where = table.name, table.schema
     found = [inspector.get_pk_constraint(*where)["constrained_columns"]]
     found += [each["column_names"] for each in inspector.get_unique_constraints(*where)]
+    # SQLite's dialect only finds a constraint behind a column's type so.
+    automatic: dict[str, Any] = {"include_auto_indexes": True} if inspector.dialect.name == "sqlite" else {}
     found += [
         [str(name) for name in each["column_names"]]
-        for each in inspector.get_indexes(*where)
+        for each in inspector.get_indexes(*where, **automatic)
         if each["unique"] and not (each.get("dialect_options") or {}).get("postgresql_where")
     ]
     return any(set(names) == set(keys) for names in found)
@@ -212,8 +214,9 @@ def _collations(connection: sa.Connection, wanted: Layout) -> list[str]:
         " where table_schema = coalesce(:namespace, database()) and table_name = :name"
     )
     rows = connection.execute(query, {"namespace": wanted.table.schema, "name": wanted.table.name})
+    exact = EXACT_COLLATIONS[wanted.dialect]
     return [
-        f"the key `{column}` is compared as {collation}, for which different texts are the same; use {BINARY_COLLATION}"
+        f"the key `{column}` is compared as {collation}, for which different texts are the same; use {exact}"
         for column, collation in rows
-        if column in wanted.keys and collation is not None and not collation.endswith("_bin")
+        if column in wanted.keys and collation is not None and not collation.endswith(("_nopad_bin", "_0900_bin"))
     ]

@@ -208,22 +208,22 @@ def patiently(work: Callable[[], Result], dialect: str, shown: str, timeout: flo
     """Return what `work` does, and try again for `timeout` seconds while the database is away. Raises its errors."""
     until, pause, waits = time.monotonic() + timeout, _SHORTEST_PAUSE, False
     while True:
+        away: Exception | None = None
         try:
-            done = work()
+            return work()
         except Exception as error:
-            if not is_passing(error, dialect) or time.monotonic() >= until:
+            away = error if is_passing(error, dialect) else None
+            if away is None or time.monotonic() >= until:
                 raise
-            if not waits:
-                log.warning(
-                    "%s does not answer; waiting for up to %.0f s: %s", shown, timeout, one_line(error, _LONGEST_ERROR)
-                )
-            waits = True
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        else:
-            if waits:
+        finally:
+            if waits and away is None:
                 log.warning("%s answers again", shown)
-            return done
+        if not waits:
+            text = one_line(getattr(away, "orig", None) or away, _LONGEST_ERROR)
+            log.warning("%s does not answer; waiting for up to %.0f s: %s", shown, timeout, text)
+        waits = True
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def is_passing(error: Exception, dialect: str) -> bool:

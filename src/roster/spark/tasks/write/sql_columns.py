@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
 MYSQL = ("mysql", "mariadb")
-BINARY_COLLATION = "utf8mb4_bin"
-"""Of MariaDB's text: its default takes "a" for "A", and leaves out blanks at the end."""
+EXACT_COLLATIONS = {"mariadb": "utf8mb4_nopad_bin", "mysql": "utf8mb4_0900_bin"}
+"""Of text: others take "a" for "A", or for "a" with a blank behind it."""
 _KEY_CHARACTERS = 765
 """Characters of four bytes in an index of MariaDB's."""
 _DIGITS = {1: 3, 2: 5, 4: 10, 8: 19}
@@ -60,8 +60,8 @@ def _text(dialect: str, keys: int) -> sa.types.TypeEngine[str]:
     if dialect not in MYSQL:
         return sa.Text()
     if keys:
-        return mysql.VARCHAR(_KEY_CHARACTERS // keys, collation=BINARY_COLLATION)
-    return mysql.LONGTEXT(collation=BINARY_COLLATION)
+        return mysql.VARCHAR(_KEY_CHARACTERS // keys, collation=EXACT_COLLATIONS[dialect])
+    return mysql.LONGTEXT(collation=EXACT_COLLATIONS[dialect])
 
 
 def _json(dialect: str) -> sa.types.TypeEngine[Any]:
@@ -72,7 +72,7 @@ def staged_type(kind: pa.DataType, dialect: str, keys: int = 0) -> sa.types.Type
     """Return the type of a column of staging, whose values are those that `prepared` makes."""
     found = sa.Text() if is_nested(kind) and dialect not in MYSQL else column_type(kind, dialect, keys)
     if is_nested(kind) and dialect in MYSQL:
-        found = mysql.LONGTEXT(collation=BINARY_COLLATION)
+        found = mysql.LONGTEXT(collation=EXACT_COLLATIONS[dialect])
     assert found is not None  # noqa: S101 - columns without a type were refused
     return found
 
@@ -106,7 +106,7 @@ def fits(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> b
         return isinstance(column, sa.String) and not isinstance(column, sa.Enum)
     if of.is_binary(kind) or of.is_large_binary(kind):
         return isinstance(column, sa.types._Binary)
-    return isinstance(column, sa.JSON) or (dialect != "postgresql" and isinstance(column, sa.Text))
+    return isinstance(column, sa.JSON) or (dialect in MYSQL and isinstance(column, sa.String))
 
 
 def _holds_integer(size: int, column: sa.types.TypeEngine[Any], dialect: str) -> bool:

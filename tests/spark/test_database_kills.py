@@ -1,0 +1,225 @@
+"""Tables of a database after SIGKILLs of the application, a Python worker, the database and the broker, at random.
+
+The table is compared with what was sent, row by row. ROSTER_DATABASE_KILLS sets the number of blows for each case,
+ROSTER_KILL_SEED the first seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+import sqlalchemy as sa
+
+from roster.client import ClientError
+from roster.spark import DatabaseSink, PostgresSink
+from tests.librdkafka import idempotent_producer
+from tests.real.realparts.databases import Database, MariaDb, Postgres, asking
+from tests.spark.programs import Application
+from tests.spark.table_worker import KEYS, latest, uncommitted, upserted, work
+from tests.spark.test_transactional_kills import quick_broker
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.spark.spark_topics import Topics
+
+BLOWS = int(os.environ.get("ROSTER_DATABASE_KILLS", "4"))
+SEED = int(os.environ.get("ROSTER_KILL_SEED", "1"))
+PROGRAM = Path(__file__).with_name("database_app.py")
+PARTITIONS, IDS = 4, 50
+SIZE = 37
+WAIT = 180
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300 + 60 * BLOWS)]
+
+
+class Feed:
+    """Sends numbers, each with an id whose records are all in one partition, a few at a time until it is left."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._producer, self._topic = idempotent_producer(bootstrap, {"linger.ms": 5}), topic
+        self.sent: list[tuple[int, int]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        chance = random.Random(SEED)
+        while not self._over.wait(0.05):
+            for _ in range(20):
+                row = (chance.randrange(IDS), len(self.sent))
+                value = json.dumps({"id": row[0], "n": row[1]})
+                self._producer.produce(self._topic, value, partition=row[0] % PARTITIONS)
+                self.sent.append(row)
+            self._producer.poll(0)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        assert self._producer.flush(120) == 0
+
+
+def caught_up(application: Application, topics: Topics, group: str, ends: dict[Any, int]) -> bool:
+    assert application.process.poll() is None, Path(application._log.name).read_text()[-4000:]
+    try:
+        done = topics.committed(group)
+    except ClientError:
+        return False
+    return all(done.get(partition, 0) >= end for partition, end in ends.items())
+
+
+def workers(parent: int) -> list[int]:
+    """The Python workers of an application: processes below its JVM that run PySpark's daemon's code."""
+    below: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            below.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    found, left = [], [parent]
+    while left:
+        pid = left.pop()
+        left += below.get(pid, [])
+        with contextlib.suppress(OSError):
+            if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes() and pid not in below:
+                found.append(pid)
+    return found
+
+
+@contextlib.contextmanager
+def server(kind: type[Database]) -> Iterator[Database]:
+    """A server that no other test has."""
+    started = kind()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.mark.real
+@pytest.mark.gate
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_the_table_is_exact_whatever_befalls_application_worker_database_and_broker(tmp_path: Path, mode: str) -> None:
+    chance, group = random.Random(SEED), f"kills-{uuid.uuid4().hex[:8]}"
+    with quick_broker(tmp_path / "data") as (topics, restart), server(Postgres) as postgres:
+        topic, url = topics.create(PARTITIONS), postgres.create()
+        started = 0
+
+        def start() -> Application:
+            nonlocal started
+            started += 1
+            arguments = [topics.bootstrap, group, topic, url, mode]
+            return Application(PROGRAM, *arguments, log=tmp_path / f"app-{started}.log")
+
+        application, kinds = start(), ["worker", "database", "broker", "application"]
+        dealt = Counter[str]()
+        try:
+            with Feed(topics.bootstrap, topic) as feed:
+                for number in range(BLOWS):
+                    ends = topics.ends(topic)
+                    until(functools.partial(caught_up, application, topics, group, ends), WAIT, f"round {number}")
+                    time.sleep(chance.uniform(0, 1.0))
+                    kind = kinds[number] if number < len(kinds) else chance.choice(kinds)
+                    dealt[kind] += 1
+                    if kind == "application":
+                        application.__exit__()
+                        application = start()
+                    elif kind == "broker":
+                        restart()
+                    elif kind == "database":
+                        postgres.kill()
+                        time.sleep(chance.uniform(0, 2.0))
+                        postgres.start()
+                    elif of := workers(application.process.pid):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(chance.choice(of), signal.SIGKILL)
+            ends = topics.ends(topic)
+            until(lambda: caught_up(application, topics, group, ends), WAIT, "the end")
+        finally:
+            application.__exit__()
+        with asking(url).connect() as connection:
+            found = Counter((row.id, row.n) for row in connection.execute(sa.text("select id, n from results")))
+        wanted = feed.sent if mode == "append" else dict(feed.sent).items()
+        assert found == Counter(wanted)
+        print(f"{mode}: {len(feed.sent)} records, {len(found)} rows, {dict(dealt)}", flush=True)
+
+
+def sink_of(url: str, mode: str) -> DatabaseSink:
+    kind = PostgresSink if url.startswith("postgresql") else DatabaseSink
+    return kind(url, "results", mode=mode, keys=KEYS if mode == "upsert" else ())
+
+
+def writer(url: str, mode: str, member: str, end: Any) -> None:
+    """A driver that writes up to an end that moves; two of them have the same partitions."""
+    write: Callable[..., Any] = upserted if mode == "upsert" else uncommitted
+    while True:
+        work(lambda: sink_of(url, mode), member, [0, 1], lambda: end.value, SIZE, write)
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize(
+    "kind",
+    ["sqlite", pytest.param("mariadb", marks=pytest.mark.real), pytest.param("postgres", marks=pytest.mark.real)],
+)
+def test_two_writers_of_the_same_partitions_are_killed_with_their_database(
+    tmp_path: Path, kind: str, mode: str
+) -> None:
+    chance, context = random.Random(SEED), multiprocessing.get_context("spawn")
+    with contextlib.ExitStack() as stack:
+        database = (
+            None if kind == "sqlite" else stack.enter_context(server({"mariadb": MariaDb, "postgres": Postgres}[kind]))
+        )
+        url = f"sqlite:///{tmp_path}/shop.db" if database is None else database.create()
+        end = context.Value("q", 0)
+
+        def start(number: int) -> Any:
+            process = context.Process(target=writer, args=[url, mode, f"m{number}", end], daemon=True)
+            process.start()
+            return process
+
+        def done() -> bool:
+            assert all(process.is_alive() for process in writers)
+            try:
+                with asking(url).connect() as connection:
+                    found = connection.execute(sa.text("select next_offset from roster_positions")).scalars().all()
+            except sa.exc.DBAPIError:
+                return False
+            return len(found) == 2 and min(found) >= end.value
+
+        writers = [start(0), start(1)]
+        stack.callback(lambda: [process.kill() for process in writers])
+        for number in range(BLOWS):
+            end.value += 150
+            time.sleep(chance.uniform(0.1, 0.8))
+            victim = number % 3 if database is not None else number % 2
+            if victim == 2 and database is not None:
+                database.kill()
+                time.sleep(chance.uniform(0, 0.5))
+                database.start()
+            else:
+                writers[victim].kill()
+                writers[victim].join()
+                writers[victim] = start(victim)
+            until(done, WAIT, f"round {number}")
+        with asking(url).connect() as connection:
+            rows = [tuple(row) for row in connection.execute(sa.text("select * from results"))]
+    if mode == "upsert":
+        assert sorted(rows, key=repr) == latest({0: end.value, 1: end.value})
+    else:
+        assert sorted(row[:2] for row in rows) == [(p, at) for p in (0, 1) for at in range(end.value)]

@@ -1,0 +1,504 @@
+"""Sinks into databases without Spark, each against the real server: exactly once, fenced, types, refusals, waiting."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import random
+import threading
+import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import types as T
+
+from roster.records.produce import WriteError
+from roster.spark import DatabaseSink, PipelineError, PostgresSink, SinkFencedError
+from roster.spark.sinks import database
+from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.tasks.write import database as writing
+from tests.examples_tried import examples
+from tests.real.realparts.databases import PASSWORD, MariaDb, Postgres, running
+from tests.spark.table_places import T0, T1, batch, opened, plain
+from tests.spark.table_worker import GROUP, KEYS, SCHEMA, latest, uncommitted, upserted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KINDS = [
+    "sqlite",
+    pytest.param("mariadb", marks=[pytest.mark.real, pytest.mark.process]),
+    pytest.param("postgres", marks=[pytest.mark.real, pytest.mark.process]),
+]
+SERVERS = {"mariadb": MariaDb, "postgres": Postgres}
+
+
+class Place:
+    """A database of its own for one test."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.server = running(SERVERS[kind]) if kind in SERVERS else None
+        self.url = f"sqlite:///{folder}/shop.db" if self.server is None else self.server.create()
+        self.engine = sa.create_engine(
+            self.url.replace("postgresql://", "postgresql+psycopg://"),
+            poolclass=sa.NullPool,
+            isolation_level="AUTOCOMMIT",
+        )
+        self.opened: list[DatabaseSink] = []
+
+    def sink(self, table: str = "orders", **more: Any) -> DatabaseSink:
+        sink = (PostgresSink if self.kind == "postgres" else DatabaseSink)(self.url, table, **more)
+        self.opened.append(sink)
+        return sink
+
+    def run(self, statement: str) -> list[Any]:
+        with self.engine.connect() as connection:
+            done = connection.exec_driver_sql(statement)
+            return [tuple(row) for row in done] if done.returns_rows else []
+
+    def orders(self) -> list[Any]:
+        quote = "`" if self.kind == "mariadb" else '"'
+        return sorted(self.run(f"select {quote}partition{quote}, {quote}offset{quote}, shop from orders"))
+
+    def tables(self) -> list[str]:
+        return sorted(sa.inspect(self.engine).get_table_names())
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    place = Place(request.param, tmp_path)
+    yield place
+    for sink in place.opened:
+        sink.close()
+    place.engine.dispose()
+
+
+def store(sink: DatabaseSink, ranges: Any, write: Any = uncommitted) -> None:
+    of = batch(ranges)
+    sink.commit(write(sink, of), of)
+
+
+def write_rows(sink: DatabaseSink, columns: T.StructType, values: list[dict[str, Any]], start: int = 0) -> None:
+    """One batch with these rows, of one offset."""
+    of = batch({T0: (start, start + 1)})
+    writer = sink.task_writer(of, columns)
+    output = writer.open()
+    try:
+        for each in pa.Table.from_pylist(values, arrow_schema(columns)).to_batches():
+            output.write(each)
+        staged = output.close()
+    except BaseException:
+        output.abort()
+        raise
+    sink.commit(sink.collect(writer, [staged], of), of)
+
+
+def test_rows_and_positions_count_together_and_no_staging_is_left(place: Place) -> None:
+    sink = opened(place.sink(), T0, T1)
+    dropped = batch({T0: (0, 7)})
+    sink.abort(uncommitted(sink, dropped), dropped)
+    assert place.orders() == []
+    store(sink, {T0: (0, 10), T1: (0, 4)})
+    store(sink, {T1: (4, 9)})
+    assert place.orders() == plain({0: 10, 1: 9})
+    assert sink.positions(GROUP, [T0, T1]) == {T0: 10, T1: 9}
+    assert sink.positions("another", [T0]) == {}
+    assert place.sink("elsewhere").positions(GROUP, [T0]) == {}
+    assert place.tables() == ["orders", "roster_positions"]
+
+
+def test_of_two_owners_of_a_partition_one_wins(place: Place) -> None:
+    one, two = (opened(place.sink(), T0, member=name) for name in ("one", "two"))
+    for start in (0, 10):
+        of = batch({T0: (start, start + 10)})
+        first, second = uncommitted(one, of), uncommitted(two, of)
+        one.commit(first, of)
+        with pytest.raises(SinkFencedError, match="t-0 stands at"):
+            two.commit(second, of)
+    assert place.orders() == plain({0: 20})
+    assert place.tables() == ["orders", "roster_positions"]
+
+
+def test_two_owners_that_begin_a_partition_at_once_write_it_once(place: Place) -> None:
+    sinks = [opened(place.sink(), T0, T1) for _ in range(3)]
+    of, won = batch({T0: (0, 10), T1: (0, 10)}), []
+    written = [uncommitted(sink, of) for sink in sinks]
+
+    def commit(number: int) -> None:
+        try:
+            sinks[number].commit(written[number], of)
+            won.append(number)
+        except SinkFencedError:
+            pass
+
+    threads = [threading.Thread(target=commit, args=[number]) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert place.orders() == plain({0: 10, 1: 10})
+
+
+def test_one_row_a_key_is_left_after_updates_deletes_and_null_keys(place: Place) -> None:
+    for seed in range(examples(3)):
+        chance, table = random.Random(seed), f"updates_{seed}"
+        sink = opened(place.sink(table, mode="upsert", keys=KEYS), T0, T1)
+        at = {0: 0, 1: 0}
+        for _ in range(4):
+            spans = {0: chance.randrange(120), 1: chance.randrange(120)}
+            of = {T0: (at[0], at[0] + spans[0]), T1: (at[1], at[1] + spans[1])}
+            store(sink, of, upserted)
+            at = {number: at[number] + size for number, size in spans.items()}
+            assert sorted(place.run(f"select * from {table}"), key=repr) == latest(at)
+
+
+def test_keys_alone_make_a_row(place: Place) -> None:
+    columns = T.StructType([T.StructField("id", T.IntegerType())])
+    sink = opened(place.sink(mode="upsert", keys="id"), T0)
+    write_rows(sink, columns, [{"id": 1}, {"id": 2}, {"id": 1}])
+    write_rows(sink, columns, [{"id": 2}, {"id": 3}], 1)
+    assert sorted(place.run("select * from orders")) == [(1,), (2,), (3,)]
+
+
+def test_texts_that_differ_are_different_keys(place: Place) -> None:
+    columns = T.StructType([T.StructField("name", T.StringType()), T.StructField("n", T.LongType())])
+    names = ["a", "A", "a ", "ä", "", "日本", "a\tb", "'; drop"]
+    sink = opened(place.sink(mode="upsert", keys=["name"]), T0)
+    write_rows(sink, columns, [{"name": name, "n": n} for n, name in enumerate(names)])
+    write_rows(sink, columns, [{"name": name, "n": n + 10} for n, name in enumerate(names[:4])], 1)
+    found = dict(place.run("select name, n from orders"))
+    assert found == {name: n + 10 if n < 4 else n for n, name in enumerate(names)}
+
+
+ALL = T.StructType(
+    [
+        T.StructField("yes", T.BooleanType()),
+        T.StructField("tiny", T.ByteType()),
+        T.StructField("small", T.ShortType()),
+        T.StructField("whole", T.IntegerType()),
+        T.StructField("large", T.LongType()),
+        T.StructField("single", T.FloatType()),
+        T.StructField("double", T.DoubleType()),
+        T.StructField("price", T.DecimalType(38, 18)),
+        T.StructField("Text", T.StringType()),
+        T.StructField("bytes", T.BinaryType()),
+        T.StructField("day", T.DateType()),
+        T.StructField("at", T.TimestampType()),
+        T.StructField("local", T.TimestampNTZType()),
+        T.StructField("tags", T.ArrayType(T.StringType())),
+        T.StructField("of", T.MapType(T.StringType(), T.DoubleType())),
+        T.StructField(
+            "inner", T.StructType([T.StructField("d", T.DecimalType(9, 2)), T.StructField("b", T.BinaryType())])
+        ),
+    ]
+)
+AT = datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
+VALUES = {
+    "yes": True,
+    "tiny": -128,
+    "small": 32767,
+    "whole": -(2**31),
+    "large": 2**63 - 1,
+    "single": 0.5,
+    "double": 1e300,
+    "price": Decimal("-12345678901234567890.000000000000000001"),
+    "Text": "a'b\\c \n日本",
+    "bytes": b"\x00\xff'",
+    "day": date(1969, 12, 31),
+    "at": AT,
+    "local": AT.replace(tzinfo=None),
+    "tags": ["a", None, 'quote"'],
+    "of": {"x": 1.5, "nan": float("nan")},
+    "inner": {"d": Decimal("1.10"), "b": b"\x00\x01"},
+}
+
+
+def test_values_of_every_type_come_back_as_they_were(place: Place) -> None:
+    sink = opened(place.sink(), T0)
+    of_map = {**VALUES, "of": list(VALUES["of"].items())}
+    write_rows(sink, ALL, [of_map, dict.fromkeys(ALL.names)])
+    table = sa.Table("orders", sa.MetaData(), autoload_with=place.engine)
+    with place.engine.connect() as connection:
+        found, empty = sorted(
+            (row._asdict() for row in connection.execute(sa.select(table))), key=lambda r: r["yes"] is None
+        )
+    assert set(empty.values()) == {None}
+    wanted = dict(VALUES)
+    nested = {"tags": ["a", None, 'quote"'], "of": {"x": 1.5, "nan": "NaN"}, "inner": {"d": 1.1, "b": "AAE="}}
+    for name, value in nested.items():
+        given = found.pop(name)
+        assert (json.loads(given) if isinstance(given, str) else given) == value
+        wanted.pop(name)
+    if place.kind != "postgres":
+        wanted["at"] = AT.replace(tzinfo=None)
+    if place.kind == "sqlite":
+        wanted["price"] = str(VALUES["price"])
+    found["yes"] = bool(found["yes"])
+    assert found == wanted
+    # The table that was made is one that is taken again.
+    write_rows(opened(place.sink(), T0), ALL, [dict.fromkeys(ALL.names)], 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "refused"),
+    [
+        (T.StringType(), "a\0b", {"postgres"}),
+        (T.ArrayType(T.StringType()), ["a\0b"], {"postgres"}),
+        (T.DoubleType(), float("nan"), {"sqlite", "mariadb"}),
+        (T.FloatType(), float("inf"), {"mariadb"}),
+    ],
+)
+def test_a_value_that_the_database_cannot_hold_is_named_and_no_row_is_lost(
+    place: Place, kind: T.DataType, value: Any, refused: set[str]
+) -> None:
+    columns = T.StructType([T.StructField("id", T.IntegerType()), T.StructField("odd", kind)])
+    sink, values = opened(place.sink(), T0), [{"id": 1, "odd": None}, {"id": 2, "odd": value}]
+    if place.kind in refused:
+        with pytest.raises(WriteError, match="column `odd` has"):
+            write_rows(sink, columns, values)
+    else:
+        write_rows(sink, columns, values)
+    assert len(place.run("select * from orders")) == (0 if place.kind in refused else 2)
+    assert place.tables() == ["orders", "roster_positions"]
+
+
+def test_text_with_a_backslash_before_u0000_is_no_nul(place: Place) -> None:
+    columns = T.StructType([T.StructField("tags", T.ArrayType(T.StringType()))])
+    write_rows(opened(place.sink(), T0), columns, [{"tags": ["\\u0000"]}])
+    (found,) = place.run("select tags from orders")[0]
+    assert (json.loads(found) if isinstance(found, str) else found) == ["\\u0000"]
+
+
+def test_one_error_lists_all_columns_that_differ(place: Place) -> None:
+    place.run("create table orders (shop varchar(20), price integer not null, extra integer not null, spare integer)")
+    fields = {"shop": T.StringType(), "price": T.LongType(), "day": T.DateType()}
+    columns = T.StructType([T.StructField(name, kind) for name, kind in fields.items()])
+    sink = place.sink(mode="upsert", keys="shop")
+    sink.open(None, GROUP)  # type: ignore[arg-type]
+    with pytest.raises(PipelineError) as caught:
+        sink.task_writer(None, columns)
+    text = str(caught.value)
+    assert "`day` (date) is none of the table's columns" in text
+    assert "the rows have no `extra`, which must not be null" in text
+    assert "spare" not in text
+    assert "unique constraint of exactly shop" in text
+    assert ("`price` is bigint, and INTEGER" in text) == (place.kind != "sqlite")
+    assert ("compared as" in text) == (place.kind == "mariadb")
+
+
+def test_a_table_with_wider_columns_and_more_of_them_is_taken(place: Place) -> None:
+    text = "varchar(99) collate utf8mb4_nopad_bin" if place.kind == "mariadb" else "varchar(99)"
+    place.run(f"create table orders (shop {text} unique, n bigint, note varchar(9) default 'new', id integer)")
+    columns = T.StructType([T.StructField("n", T.IntegerType()), T.StructField("shop", T.StringType())])
+    sink = opened(place.sink(mode="upsert", keys="shop"), T0)
+    write_rows(sink, columns, [{"n": 1, "shop": "a"}])
+    place.run("update orders set note = 'kept'")
+    write_rows(sink, columns, [{"n": 2, "shop": "a"}, {"n": 3, "shop": "b"}], 1)
+    assert sorted(place.run("select shop, n, note from orders")) == [("a", 2, "kept"), ("b", 3, "new")]
+
+
+def test_a_row_that_the_table_refuses_ends_the_run_and_moves_no_position(place: Place) -> None:
+    place.run("create table orders (id bigint check (id < 5))")
+    columns = T.StructType([T.StructField("id", T.IntegerType())])
+    sink = opened(place.sink(), T0)
+    with pytest.raises(PipelineError, match=r"(?i)constraint"):
+        write_rows(sink, columns, [{"id": 4}, {"id": 5}])
+    assert place.run("select * from orders") == []
+    assert sink.positions(GROUP, [T0]) == {}
+
+
+def test_columns_that_change_within_a_run_are_checked_again(place: Place) -> None:
+    sink = opened(place.sink(), T0)
+    store(sink, {T0: (0, 3)})
+    with pytest.raises(PipelineError, match="`region` \\(string\\) is none of the table's columns"):
+        sink.task_writer(batch({T0: (3, 6)}), T.StructType([*SCHEMA.fields, T.StructField("region", T.StringType())]))
+
+
+def test_rows_that_staging_has_lost_are_not_taken_for_written(place: Place) -> None:
+    """As after a crash of PostgreSQL, which empties tables without a log."""
+    sink = opened(place.sink(), T0)
+    for harm in ("delete from", "drop table"):
+        of = batch({T0: (0, 10)})
+        written = uncommitted(sink, of)
+        place.run(f"{harm} {next(name for name in place.tables() if name.startswith('roster_staging_'))}")
+        with pytest.raises(SinkFencedError, match="lost its rows"):
+            sink.commit(written, of)
+    assert place.orders() == []
+    assert sink.positions(GROUP, [T0]) == {}
+    store(sink, {T0: (0, 10)})
+    assert place.orders() == plain({0: 10})
+
+
+def test_staging_of_killed_tasks_is_dropped(place: Place) -> None:
+    dead = opened(place.sink(), T0)
+    uncommitted(dead, batch({T0: (0, 10)}))
+    (left,) = [name for name in place.tables() if name.startswith("roster_staging_")]
+    opened(place.sink(), T0)
+    assert left in place.tables()  # its application may be alive
+    old = left.replace(left.split("_")[2], f"{int(time.time()) - database._ORPHAN_SECONDS - 60:08x}")
+    place.run(f"alter table {left} rename to {old}")
+    opened(place.sink(), T0)
+    assert not [name for name in place.tables() if name.startswith("roster_staging_")]
+    uncommitted(dead, batch({T0: (0, 10)}))
+    dead.close()
+    assert place.tables() == ["orders", "roster_positions"]
+
+
+def test_a_commit_whose_answer_is_lost_counts_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = opened(place.sink(), T0)
+    store(sink, {T0: (0, 5)})
+    commits = sa.Connection._commit_impl
+
+    def lost(connection: sa.Connection) -> None:
+        commits(connection)
+        monkeypatch.undo()
+        raise sa.exc.OperationalError("commit", {}, Exception(), connection_invalidated=True)
+
+    of = batch({T0: (5, 10)})
+    written = uncommitted(sink, of)
+    monkeypatch.setattr(sa.Connection, "_commit_impl", lost)
+    sink.commit(written, of)
+    assert sa.Connection._commit_impl is commits
+    assert place.orders() == plain({0: 10})
+    with pytest.raises(SinkFencedError):
+        sink.commit(written, of)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_database_that_is_away_is_waited_for(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(kind, tmp_path)
+    assert place.server is not None
+    sink = opened(place.sink(), T0)
+    store(sink, {T0: (0, 5)})
+    caplog.set_level(logging.WARNING, "roster.pipeline")
+    sleep = time.sleep
+
+    def first(starting: threading.Thread, seconds: float) -> None:
+        """The server starts while the sink makes its first pause."""
+        monkeypatch.undo()
+        starting.start()
+        sleep(seconds)
+
+    for moment in ("task", "commit", "claim"):
+        at = sink.positions(GROUP, [T0])[T0]
+        of = batch({T0: (at, at + 5)})
+        written = uncommitted(sink, of) if moment == "commit" else None
+        place.server.kill()
+        starting = threading.Thread(target=place.server.start)
+        caplog.clear()
+        monkeypatch.setattr(writing.time, "sleep", functools.partial(first, starting))
+        try:
+            if moment == "claim":
+                assert sink.positions(GROUP, [T0]) == {T0: at}
+            elif moment == "task":
+                store(sink, {T0: (at, at + 5)})
+            else:
+                try:
+                    sink.commit(written, of)
+                except SinkFencedError:  # the staging of PostgreSQL is empty after a crash
+                    assert kind == "postgres"
+                    store(sink, {T0: (at, at + 5)})
+        finally:
+            monkeypatch.undo()
+            starting.join()
+        assert any("does not answer; waiting for up to 120 s" in line for line in caplog.messages)
+        assert any("answers again" in line for line in caplog.messages)
+        assert PASSWORD not in caplog.text
+    assert place.orders() == plain({0: 15})
+    for each in place.opened:
+        each.close()
+
+
+def test_a_database_that_stays_away_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    url = f"postgresql://roster:{PASSWORD}@/shop?host={tmp_path}&password={PASSWORD}"
+    sink = PostgresSink(url, "orders")
+    with pytest.raises(PipelineError, match=r"PostgresSink: .*shop") as caught:
+        sink.open(None, GROUP, timeout_ms=1)  # type: ignore[arg-type]
+    assert PASSWORD not in str(caught.value) + repr(sink)
+
+
+@pytest.mark.parametrize("kind", KINDS[2:])
+def test_a_refused_login_is_not_waited_for(kind: str, tmp_path: Path) -> None:
+    place = Place(kind, tmp_path)
+    sink = PostgresSink(place.url.replace(PASSWORD, "wrong-word"), "orders")
+    began = time.monotonic()
+    with pytest.raises(PipelineError, match="authentication failed") as caught:
+        sink.open(None, GROUP, timeout_ms=3_600_000)  # type: ignore[arg-type]
+    assert time.monotonic() - began < 60
+    assert "wrong-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: DatabaseSink(f"no url {PASSWORD}", "t"), "url: it is no URL of a database"),
+        (lambda: DatabaseSink("nosuch://x", "t"), "url: it is no URL of a database"),
+        (lambda: DatabaseSink("postgresql+psycopg://h/d", "t"), "Use PostgresSink"),
+        (lambda: DatabaseSink("sqlite://", "t"), "url: tasks do not share this process's memory"),
+        (lambda: DatabaseSink("mysql+mysqldb://h/d", "t"), "needs MySQLdb, not installed here"),
+        (lambda: DatabaseSink("sqlite+aiosqlite:///x", "t"), "url: "),
+        (lambda: PostgresSink("sqlite:///x", "t"), "sqlite is not PostgreSQL"),
+        (lambda: PostgresSink("postgresql+psycopg2://h/d", "t"), "is not PostgreSQL"),
+        (lambda: PostgresSink("postgresql://h/d", ""), "table: no table given"),
+        (lambda: PostgresSink("postgresql://h/d", "t", mode="merge"), "mode: 'merge' is not possible"),
+        (lambda: PostgresSink("postgresql://h/d", "t", keys="id"), "Add mode='upsert'"),
+        (lambda: PostgresSink("postgresql://h/d", "t", timeout_ms=0), "timeout_ms: 0 is no number"),
+    ],
+)
+def test_arguments_are_checked_at_once(make: Any, problem: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        make()
+    assert problem in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            {"id": T.IntegerType(), "gap": T.DayTimeIntervalType(), "nothing": T.NullType()},
+            "`gap` is interval .*`nothing` is void",
+        ),
+        ({"id": T.IntegerType(), "x" * 64: T.IntegerType()}, "has more than 63 bytes"),
+        ({"id": T.IntegerType(), "roster_row": T.IntegerType()}, "is a column of staging"),
+        ({"n": T.IntegerType()}, "the rows have no column `id`"),
+        ({"id": T.DoubleType()}, "keys: "),
+    ],
+)
+def test_rows_are_checked_before_work_begins(fields: dict[str, T.DataType], problem: str) -> None:
+    sink = PostgresSink("postgresql://h/d", "t", mode="upsert", keys="id")
+    with pytest.raises(PipelineError, match=problem):
+        sink.check(T.StructType([T.StructField(name, kind) for name, kind in fields.items()]))
+
+
+def test_a_database_that_sqlalchemy_merely_reaches_gets_plain_statements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database.tables, "_UPSERTS", {})
+    place = Place("sqlite", tmp_path)
+    sink = opened(place.sink("updates", mode="upsert", keys=KEYS), T0, T1)
+    for start in (0, 100, 200):
+        store(sink, {T0: (start, start + 100), T1: (start, start + 100)}, upserted)
+    assert sorted(place.run("select * from updates"), key=repr) == latest({0: 300, 1: 300})
+    sink.close()
+
+
+def test_two_tables_of_a_group_have_positions_of_their_own(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path)
+    one, two = (opened(place.sink(name), T0) for name in ("orders", "copies"))
+    store(one, {T0: (0, 5)})
+    assert two.positions(GROUP, [T0]) == {}
+    store(two, {T0: (0, 5)})
+    assert place.run("select count(*) from copies") == [(5,)]
+    for sink in place.opened:
+        sink.close()
