@@ -13,7 +13,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from roster.spark.errors import PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema
-from roster.spark.tasks.write.database import DELETED, NAME, ROW, Staged
+from roster.spark.tasks.write.database import NAME, Staged
 from roster.spark.tasks.write.sql_columns import (
     EXACT_COLLATIONS,
     MYSQL,
@@ -22,6 +22,7 @@ from roster.spark.tasks.write.sql_columns import (
     is_nested,
 )
 from roster.spark.tasks.write.sql_engine import staging_table
+from roster.spark.tasks.write.sql_values import DELETED, ROW
 
 POSITIONS = "roster_positions"
 """The table of positions, beside the tables that they are of."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from roster._errors import one_line
 from roster.records.produce import WriteError
 from roster.spark.errors import SinkFencedError
-from roster.spark.tasks.write.sql_values import prepared
+from roster.spark.tasks.write.sql_values import DELETED, ROW, prepared
 from roster.spark.tasks.write.task import conformed
 from roster.spark.tasks.write.updates import is_retracted, last_of_keys
 
@@ -33,8 +33,6 @@ STAGING = "roster_staging_"
 """What names of staging tables begin with."""
 NAME = f"{STAGING}name"
 """Stands for the name of an attempt's table in statements."""
-ROW, DELETED = "roster_row", "roster_deleted"
-"""Columns of staging in upsert mode: the order of an attempt's rows; true for a row that deletes its key."""
 _HELD_BYTES = 8 << 20
 """Bytes of rows that a task sends at once."""
 _LONGEST_ERROR = 300

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 
-from roster.spark.tasks.write.database import DELETED, ROW
 from roster.spark.tasks.write.sql_columns import MYSQL, staging_columns
+from roster.spark.tasks.write.sql_values import DELETED, ROW
 
 _CONNECT_SECONDS = 10
 LOCK_SECONDS = 10

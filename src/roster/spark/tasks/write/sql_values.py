@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from roster.records.produce import WriteError
 
+ROW, DELETED = "roster_row", "roster_deleted"
+"""Columns of staging in upsert mode: the order of an attempt's rows; true for a row that deletes its key."""
 _NUL_IN_JSON = r"(^|[^\\])(\\\\)*\\u0000"
 
 
