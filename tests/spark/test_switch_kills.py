@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 SWITCHES = int(os.environ.get("ROSTER_SWITCHES", "10"))
 PROGRAM = Path(__file__).with_name("switch_app.py")
+STATELESS = Path(__file__).with_name("transactional_app.py")
 
 pytestmark = [pytest.mark.process, pytest.mark.gate, pytest.mark.timeout(300 + 20 * SWITCHES)]
 
@@ -51,17 +52,19 @@ pytestmark = [pytest.mark.process, pytest.mark.gate, pytest.mark.timeout(300 + 2
 class Colour:
     """A group of two applications, each with a disk of its own."""
 
-    def __init__(self, topics: Topics, path: Path, topic: str, out: str, *, paused: bool) -> None:
-        self._topics, self._path, self._told, self._paused = topics, path, (topic, out), paused
+    def __init__(self, topics: Topics, path: Path, topic: str, out: str, *, paused: bool, keeps_state: bool) -> None:
+        self._topics, self._path, self._told = topics, path, (topic, out)
+        begins = "paused" if paused else "writes"
+        stateful, stateless = [str(PROGRAM), str(path / "state"), "1", begins], [str(STATELESS), begins]
+        self._program = stateful if keeps_state else stateless
         self.group, self._started = f"{'green' if paused else 'blue'}-{uuid.uuid4().hex[:8]}", 0
         self.applications = [self.start(), self.start()]
 
     def start(self) -> Application:
         self._started += 1
         name = f"{self.group}-{self._started}"
-        program = [str(PROGRAM), str(self._path / "state"), "1", "paused" if self._paused else "writes"]
         log = self._path / f"{name}.log"
-        return Application(program, self._topics.bootstrap, self.group, *self._told, log, open_seconds=0.1)
+        return Application(self._program, self._topics.bootstrap, self.group, *self._told, log, open_seconds=0.1)
 
     def kill(self, number: int) -> None:
         self.applications[number].end(signal.SIGKILL)
@@ -98,22 +101,31 @@ def amid(work: Callable[[], object], seconds: float) -> threading.Timer:
     return timer
 
 
-def test_two_groups_take_turns_and_each_result_is_there_once(tmp_path: Path, capsys: Any) -> None:
+with_and_without_state = pytest.mark.parametrize("keeps_state", [True, False])
+
+
+@with_and_without_state
+def test_two_groups_take_turns_and_each_result_is_there_once(tmp_path: Path, capsys: Any, *, keeps_state: bool) -> None:
     with quick_broker(tmp_path / "data") as (topics, _):
-        take_turns(topics, tmp_path, capsys)
+        take_turns(topics, tmp_path, capsys, keeps_state=keeps_state)
 
 
 if SWITCHES >= 20:  # one broker is enough by default
 
-    def test_the_same_on_apache_kafka(apache_kafka: ApacheKafka, tmp_path: Path, capsys: Any) -> None:
+    @with_and_without_state
+    def test_the_same_on_apache_kafka(
+        apache_kafka: ApacheKafka, tmp_path: Path, capsys: Any, *, keeps_state: bool
+    ) -> None:
         with Topics(apache_kafka.bootstrap) as topics:
-            take_turns(topics, tmp_path, capsys)
+            take_turns(topics, tmp_path, capsys, keeps_state=keeps_state)
 
 
-def take_turns(topics: Topics, tmp_path: Path, capsys: Any) -> None:
+def take_turns(topics: Topics, tmp_path: Path, capsys: Any, *, keeps_state: bool) -> None:
     chance = random.Random(SEED)
     topic, out = topics.create(PARTITIONS), topics.create(PARTITIONS)
-    blue, green = (Colour(topics, tmp_path, topic, out, paused=paused) for paused in (False, True))
+    blue, green = (
+        Colour(topics, tmp_path, topic, out, paused=paused, keeps_state=keeps_state) for paused in (False, True)
+    )
     try:
         with Feed(topics.bootstrap, topic) as feed:
             until(lambda: blue.stand() == {Results.WRITES}, 60, "blue writes")
@@ -138,7 +150,10 @@ def take_turns(topics: Topics, tmp_path: Path, capsys: Any) -> None:
         codes = [each.end() for each in [*blue.applications, *green.applications]]
     assert codes == [0] * 4
     assert not topics.exists(request_group(blue.group))
-    compare(topics, topic, out, feed.sent)
+    if keeps_state:
+        compare(topics, topic, out, feed.sent)
+    else:
+        assert sorted(int(value or b"") for *_, value in committed_records(topics, out)) == list(range(feed.sent))
 
 
 def compare(topics: Topics, topic: str, out: str, sent: int) -> None:

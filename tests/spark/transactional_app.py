@@ -1,8 +1,9 @@
 """The driver of an exactly-once pipeline to Kafka as a process that starts in a second: its tasks run in the process.
 
-    transactional_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_TIMEOUT_MS OPEN_SECONDS
+    transactional_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_TIMEOUT_MS OPEN_SECONDS [writes|paused]
 
-Each transaction stays open for up to OPEN_SECONDS, so that a kill finds one. SIGTERM ends it in order.
+With the last word it can be switched, and begins so. Each transaction stays open for up to OPEN_SECONDS, so that a
+kill finds one. SIGTERM ends it in order.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import random
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
+from roster.client import Admin
 from roster.records.native import compiled
 from roster.spark import KafkaSink
 from roster.spark.driver.loop import DriverLoop
 from roster.spark.driver.member_protocol import group_member
 from roster.spark.driver.runner_protocol import Outcome
+from roster.spark.driver.switching import Switching
 from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import Source
 from roster.spark.tasks.reader import ReaderConfig, ReadTask
@@ -69,7 +73,7 @@ class InProcess:
 
 
 def main() -> None:
-    bootstrap, group, topic, out, session_timeout_ms, open_seconds = sys.argv[1:]
+    bootstrap, group, topic, out, session_timeout_ms, open_seconds, *begins = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     options = Options(
         spark=None,
@@ -88,9 +92,11 @@ def main() -> None:
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     sink = KafkaSink(bootstrap, out, exactly_once=True, options={"transaction.timeout.ms": 60_000})
     sink.open(None, group)  # type: ignore[arg-type]
-    bound = sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
+    source, admin = Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000), Admin(bootstrap)
+    switching = Switching(group, admin, paused=begins == ["paused"], keeps_state=False) if begins else None
+    bound = sink.bind(source if switching is None else replace(source, noted=switching.noted))
     member = group_member(options)
-    loop = DriverLoop(member, InProcess(config, float(open_seconds)), bound, options)
+    loop = DriverLoop(member, InProcess(config, float(open_seconds)), bound, options, switching=switching)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     member.start(60)
     try:
@@ -98,6 +104,7 @@ def main() -> None:
     finally:
         sink.close()
         member.close()
+        admin.close()
 
 
 if __name__ == "__main__":
