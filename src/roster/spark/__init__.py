@@ -9,6 +9,7 @@ from roster._extras import EXTRAS, missing_error
 
 if TYPE_CHECKING:
     from roster.records.produce import WriteError
+    from roster.schemas import Registry, RegistryError
     from roster.spark.batch import Batch, Owner, Progress, Range, Restoring, StoreProgress
     from roster.spark.consumer_settings import ConsumerSettings
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
@@ -47,6 +48,8 @@ __all__ = [
     "ProgressCommitter",
     "Range",
     "ReadError",
+    "Registry",
+    "RegistryError",
     "Restoring",
     "Sink",
     "SinkFencedError",
@@ -69,6 +72,7 @@ if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is Non
 _OLDEST_PYSPARK = 4
 _HOMES = {
     "roster.records.produce": ("WriteError",),
+    "roster.schemas": ("Registry", "RegistryError"),
     "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring", "StoreProgress"),
     "roster.spark.consumer_settings": ("ConsumerSettings",),
     "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from roster._errors import RosterError
@@ -36,7 +37,24 @@ class FunctionError(PipelineError):
     def of(cls, text: str, details: str = "") -> FunctionError:
         """Rebuild the error from its text, as returned by `str`."""
         field, _, problem = text.partition(": ")
+        if field == _MISSING:
+            source, *keys = problem.split()
+            return MissingSchemasError(source, [key if "-" in key[1:] else int(key) for key in keys])
         return cls(problem, field=field, details=details)
+
+
+class MissingSchemasError(FunctionError):
+    """Records were written by schemas that the tasks do not know yet; the driver fetches them and does the batch again.
+
+    source: where the driver asks. keys: ids or GUIDs of the schemas.
+    """
+
+    def __init__(self, source: str, keys: Sequence[int | str]) -> None:
+        super().__init__(f"{source} {' '.join(map(str, keys))}", field=_MISSING)
+        self.source, self.keys = source, list(keys)
+
+
+_MISSING = "unknown schemas"
 
 
 class SinkFencedError(PipelineError):

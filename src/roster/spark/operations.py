@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from roster.schemas import Registry
 from roster.spark.declared import Declared
 from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
@@ -28,6 +29,8 @@ from roster.spark.state.operators import (
 from roster.spark.state.tasks.other_stream import OtherStream
 from roster.spark.state.tasks.subtopology import LateRows
 from roster.spark.state.tasks.table_join import TableJoin
+from roster.spark.tasks.schema_frames import BARE, CONFLUENT
+from roster.spark.tasks.schema_steps import AvroParsed
 from roster.spark.tasks.steps import BatchFunction, Filtered, Mapped, Parsed, Step
 from roster.state.definition import Migrate
 from roster.state.durations import Duration
@@ -40,9 +43,9 @@ if TYPE_CHECKING:
 class Operations:
     """The functions and stateful operators of a pipeline, from source to sink."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        """Declare nothing: rows go to the sink as they are read."""
-        self._spark = spark
+    def __init__(self, spark: SparkSession, topics: Sequence[str] = ()) -> None:
+        """Declare nothing: rows go to the sink as they are read. topics: those read, if they have names."""
+        self._spark, self._topics = spark, tuple(topics)
         self._declared = Declared()
 
     def map_arrow(
@@ -92,6 +95,53 @@ class Operations:
 
         """
         return self._step(Parsed(schema, column, mode, tuple(keep)))
+
+    def avro_columns(
+        self,
+        registry: Registry | None = None,
+        columns: str | StructType | None = None,
+        *,
+        schema: str | Sequence[str] = (),
+        subject: str | None = None,
+        framing: str = "",
+        column: str = "value",
+        mode: str = "PERMISSIVE",
+        keep: Sequence[str] = (),
+    ) -> Self:
+        """Read Avro values into columns inside the reading task, each by the schema of its writer, by a compiled loop.
+
+        The driver asks the registry: tasks get the schemas, and a batch with a new one is done again with it. Values
+        are resolved to the reader's schema by Avro's rules; columns have the types of Spark's `from_avro`. A null value
+        is a row of nulls. Schemas that contain themselves are refused, as in Spark.
+
+        Args:
+            registry: with the writers' schemas by id, which is in the value behind a zero byte, or with
+                `include_headers` in the header `__value_schema_id`.
+            columns: what is read, as Spark DDL or a StructType: fields that a writer lacks are null, others are
+                skipped. None: all fields of the reader's schema.
+            schema: the reader's schema as text; None: the latest of the subject. Without a registry the schemas of all
+                writers, of which the last is the reader's too.
+            subject: None: the topic's name with `-value`, or `-key` for that column.
+            framing: "confluent", "single-object" with the schema's fingerprint, or "none", where all values have one
+                schema; "": "confluent" with a registry, else "none".
+            column: where the values are.
+            mode: "PERMISSIVE" for a row of nulls in place of a value that cannot be read, "FAILFAST" for an error: with
+                `dead_letter_topic` the record goes there, and the run continues.
+            keep: columns that stay beside those of the schema, such as "key" and "timestamp".
+
+        Raises:
+            PipelineError: an argument is wrong; at the start, a schema is invalid, or columns are missing, or the
+                registry refuses.
+
+        """
+        schemas = (schema,) if isinstance(schema, str) else tuple(schema)
+        framing = framing or (BARE if registry is None else CONFLUENT)
+        subject = subject or self._subject(column)
+        return self._step(AvroParsed(registry, columns, schemas, subject, column, framing, mode, tuple(keep)))
+
+    def _subject(self, column: str) -> str | None:
+        """Return the name of the schemas of the only topic's values or keys; None for several."""
+        return f"{self._topics[0]}-{column}" if len(self._topics) == 1 and column in ("key", "value") else None
 
     def filter(self, condition: pc.Expression) -> Self:
         """Leave out rows for which an expression of Arrow, such as `pc.field("delay") > 15`, is false or null.
@@ -160,9 +210,9 @@ class Operations:
     ) -> Self:
         """Keep aggregates of each key over all records, and send each batch's changed ones to the sink.
 
-        Columns are those of Kafka records, of `json_columns` or of `map_arrow`. **A key's records must be in one
-        partition of the topic**, as with a producer that uses it as the record's key: each partition has a state of its
-        own.
+        Columns are those of Kafka records, of `json_columns`, `avro_columns` or `map_arrow`. **A key's records must be
+        in one partition of the topic**, as with a producer that uses it as the record's key: each partition has a state
+        of its own.
 
         The sink is a `KafkaSink` in the same cluster, or a `ParquetSink`, `DeltaSink` or `IcebergSink`, which get rows.
         Results are running updates, one for each key of a batch. In Kafka the record key is the key's text (for several

@@ -69,8 +69,9 @@ class Pipeline(Operations):
             PipelineError: an option is wrong; the message names it.
 
         """
-        super().__init__(options.spark)
         self._options = checked(options, self._tuning)
+        topics = self._options.topics
+        super().__init__(options.spark, topics if isinstance(topics, tuple) else ())
         self._on_progress = options.on_progress
         self._log_level = level_of(options.log)
         self._sink: Sink | None = None

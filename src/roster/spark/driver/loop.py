@@ -25,7 +25,7 @@ from roster.spark.driver.reporting import Reporter
 from roster.spark.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Runner
 from roster.spark.driver.starting_offsets import StartingPositions
 from roster.spark.driver.switching import Switching
-from roster.spark.errors import SinkFencedError
+from roster.spark.errors import MissingSchemasError, SinkFencedError
 from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import BatchSink
 
@@ -439,6 +439,8 @@ class DriverLoop:
             reason = self._guard.end()
             if reason is None and isinstance(error, SinkFencedError):
                 log.warning("batch %d is fenced by the sink: %s", batch.number, error)
+            elif reason is None and isinstance(error, MissingSchemasError):
+                log.info("batch %d is done again, with schemas that were not known: %s", batch.number, error.keys)
             elif reason is None:
                 raise
             if reason == OUTLASTS or self.stalled is not None:

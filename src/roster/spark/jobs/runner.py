@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from roster.records.produce import WriteError
 from roster.spark.batch import Batch, Split
 from roster.spark.driver.runner_protocol import Outcome
-from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
+from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
 from roster.spark.jobs.driver_rows import DriverRows
 from roster.spark.jobs.slot_probe import SlotProbe
 from roster.spark.jobs.small_batches import MOST_BYTES, SmallBatches
@@ -30,6 +30,7 @@ from roster.spark.tasks.accumulators import ByTask
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.tasks.missing_values import MissingValues
 from roster.spark.tasks.reader import Counts, ReaderConfig, ReadError, ReadTask
+from roster.spark.tasks.schema_steps import fetch_missing
 from roster.spark.tasks.write.task import ReadWriteTask, TaskWriter, Writer, conformed, written
 from roster.state.store import StateError
 
@@ -184,12 +185,17 @@ class SparkRunner:
         """Read, transform and write in the calling thread.
 
         Raises FunctionError for the `map_arrow` function, ReadError for a range that could not be read, PipelineError
-        for a frame or rows that do not fit, and the errors of Spark, the transform and the sink.
+        for a frame or rows that do not fit, MissingSchemasError for a batch that is to be run again, and the errors of
+        Spark, the transform and the sink.
         """
         self._counted.value, self._failed.value = {}, {}
         if self._small is not None:
             self._small.begin()
-        return self._work.run(batch, tasks, functools.partial(self._write, sink))
+        try:
+            return self._work.run(batch, tasks, functools.partial(self._write, sink))
+        except MissingSchemasError as error:
+            fetch_missing(error)
+            raise
 
     def _write(self, sink: BatchSink, batch: Batch, tasks: Splits) -> Outcome:
         """Read, map, transform and write; return the outcome. Raises as `run` does."""
@@ -268,9 +274,10 @@ class SparkRunner:
         return self._jobs.under(str(batch.number), f"batch {batch.number}")
 
     def _function_error(self) -> FunctionError:
-        text, details = min(self._failed.value.items())[1]
-        log.debug("%s\n%s", text, details)
-        return FunctionError.of(text, details)
+        failures = [(FunctionError.of(*told), told) for _, told in sorted(self._failed.value.items())]
+        error, told = next((each for each in failures if isinstance(each[0], MissingSchemasError)), failures[0])
+        log.debug("%s\n%s", *told)
+        return error
 
     def _frame(self, tasks: Splits, *, quiet: bool = False) -> DataFrame:
         rows = self._small_rows(tasks, quiet=quiet)
@@ -322,7 +329,8 @@ class SparkRunner:
 
 def task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
     """Find the task's own error in Spark's, which wraps it in a hundred lines."""
-    kinds = r"spark\.errors\.(?:FunctionError|SinkFencedError)|spark\.tasks\.reader\.ReadError|state\.store\.\w+"
+    own = "FunctionError|MissingSchemasError|SinkFencedError"
+    kinds = rf"spark\.errors\.(?:{own})|spark\.tasks\.reader\.ReadError|state\.store\.\w+"
     found = re.search(rf"roster\.({kinds}|records\.produce\.WriteError): (.*)", str(error))
     if found is None:
         return None
@@ -336,6 +344,7 @@ def task_error(error: Exception) -> PipelineError | ReadError | StateError | Wri
 
 _TASK_ERRORS: Mapping[str, Callable[[str], PipelineError | ReadError | WriteError]] = {
     "FunctionError": FunctionError.of,
+    "MissingSchemasError": FunctionError.of,
     "SinkFencedError": SinkFencedError,
     "ReadError": ReadError,
     "WriteError": WriteError,

@@ -20,7 +20,7 @@ from roster.model.tasks import TaskId
 from roster.records.produce import WriteError
 from roster.spark.batch import Batch, Restoring, StoreProgress
 from roster.spark.driver.runner_protocol import BetweenBatches, Outcome
-from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
+from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
 from roster.spark.jobs.runner import Counted, Failed, Splits
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.state.copies.preferred_locations import Cluster
@@ -125,6 +125,8 @@ class StatefulBatches:
             outcome = write(batch, [*tasks, *[()] * (len(lanes) - len(tasks))])
         except SinkFencedError as error:
             raise self._moved(error) from None
+        except MissingSchemasError:
+            raise
         except FunctionError as error:
             raise with_batch(error, batch) from None
         except WriteError as error:

@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from roster.spark.errors import FunctionError, PipelineError
-from roster.spark.tasks.json_values import rows_at_fault
+from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.spark.tasks.missing_values import Seen
+from roster.spark.tasks.value_columns import rows_at_fault
 
 _NARROWING = 5.0  # seconds spent on finding the record that makes a function fail
 
@@ -50,6 +50,8 @@ class ArrowFunction:
 
     def failure(self, error: Exception, batch: pa.RecordBatch, *, narrow: bool = True) -> FunctionError:
         """Make a FunctionError of what `results` raised; with `narrow` call it with parts to find the record."""
+        if isinstance(error, MissingSchemasError):
+            return error
         if isinstance(error, _UnfitError):
             return FunctionError(f"{error}, given {_records(batch)}", unfit=True)
         passing = not is_of_a_record(error)
@@ -120,7 +122,7 @@ class _UnfitError(Exception):
 
 def is_of_a_record(error: Exception) -> bool:
     """Return True for an error that a record may cause, False for one of the machine or of the returned columns."""
-    return not isinstance(error, (_UnfitError, OSError, MemoryError))
+    return not isinstance(error, (_UnfitError, MissingSchemasError, OSError, MemoryError))
 
 
 def _records(batch: pa.RecordBatch) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from roster.records.produce import KafkaOutput, KafkaWriter, WriteError
 from roster.spark.errors import FunctionError
 from roster.spark.tasks.arrow_function import ArrowFunction, is_of_a_record
-from roster.spark.tasks.json_values import rows_at_fault
+from roster.spark.tasks.value_columns import rows_at_fault
 from roster.wire.columns.reader import Unreadable, UnreadableError
 
 _PREFIX = "__connect.errors."

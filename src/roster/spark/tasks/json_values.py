@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any
@@ -18,9 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from roster.spark.tasks.missing_values import Seen, Sought, looked_at, together
+from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns
 
-PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
 _FEW = 16
 """If Arrow refuses so few rows, all of them are parsed one by one."""
 _TOGETHER = 4096
@@ -37,47 +36,20 @@ _LIKELY = {
 _ROW = re.compile(r"in row (\d+)$")
 
 
-class JsonError(ValueError):
-    """A value is not a JSON object with the fields of the schema; raised in mode FAILFAST.
-
-    `rows` has the problem of each such row of `batch`, by row number.
-    """
-
-    def __init__(self, text: str, batch: Any = None, rows: Mapping[int, str] | None = None) -> None:
-        super().__init__(text)
-        self.batch, self.rows = batch, rows or {}
+class JsonError(BadValuesError):
+    """A value is not a JSON object with the fields of the schema; raised in mode FAILFAST."""
 
 
-def rows_at_fault(error: Exception, batch: pa.RecordBatch) -> dict[int, Exception]:
-    """Return the errors of single rows of a batch, by row number; none if the error does not name its rows."""
-    if not isinstance(error, JsonError) or error.batch is not batch:
-        return {}
-    return {row: JsonError(text) for row, text in error.rows.items()}
-
-
-class JsonColumns:
+class JsonColumns(ValueColumns):
     """Maps record batches to the fields of the JSON objects in a column, and kept columns; can be pickled."""
 
     def __init__(self, fields: pa.Schema, column: str, mode: str, keep: Sequence[str] = ()) -> None:
-        self._fields, self._column, self._keep = fields, column, list(keep)
-        self._is_strict = mode == FAILFAST
-        self._sought = [Sought(name) for name in (*fields.names, *keep)]
-        self._seen: Seen = {}
+        super().__init__(fields, column, mode, keep)
+        self._fields = fields
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns. Raises JsonError for a value that does not fit, if the mode is FAILFAST."""
-        values = batch.column(self._column).cast(pa.binary())
-        parsed, bad = _parsed(values, self._fields)
-        if bad and self._is_strict:
-            raise JsonError(next(iter(bad.values())), batch, bad)
-        columns = [*parsed.columns, *(batch.column(name) for name in self._keep)]
-        made = pa.RecordBatch.from_arrays(columns, [*self._fields.names, *self._keep])
-        self._seen = together(self._seen, looked_at(made, self._sought))
-        return made
-
-    def values_seen(self) -> Seen:
-        """Return which columns had a value so far."""
-        return self._seen
+    def _read(self, _: pa.RecordBatch, values: pa.Array) -> Read:
+        rows, bad = _parsed(values, self._fields)
+        return Read(rows, JsonError, bad)
 
 
 def unsupported(fields: pa.Schema) -> str | None:

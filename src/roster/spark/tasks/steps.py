@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from roster.spark.errors import FunctionError, PipelineError
+from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct, pickled
-from roster.spark.tasks.json_values import FAILFAST, PERMISSIVE, JsonColumns, unsupported
+from roster.spark.tasks.json_values import JsonColumns, unsupported
 from roster.spark.tasks.missing_values import Seen, together
+from roster.spark.tasks.value_columns import FAILFAST, PERMISSIVE
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]]
 """Maps a record batch; fit for pickle."""
@@ -49,29 +50,39 @@ class Parsed:
     keep: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if self.mode not in (PERMISSIVE, FAILFAST):
-            raise PipelineError(f"{self.mode!r} is no mode", field="mode", fix="Use 'PERMISSIVE' or 'FAILFAST'")
+        check_mode(self.mode)
 
     def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
         """Return the function, and the columns of its results."""
         names = "json_columns"
         struct = as_struct(self.schema, names)
-        if missing := [name for name in (self.column, *self.keep) if name not in given.names]:
-            raise PipelineError(f"no column {missing[0]!r}", field=names, fix=f"Name one of {', '.join(given.names)}")
-        if twice := [name for name in self.keep if name in struct.names]:
-            raise PipelineError(
-                f"the schema has a field {twice[0]!r} too", field=names, fix="Leave it out of keep, or of the schema"
-            )
-        if given[self.column].dataType.typeName() not in ("binary", "string"):
-            raise PipelineError(f"column {self.column!r} is no text", field=names, fix="Name one of text or bytes")
+        columns = with_kept(struct, given, self.column, self.keep, names)
         fields = arrow_schema(struct)
         if (wrong := unsupported(fields)) is not None:
             kind = struct[wrong].dataType.simpleString()
             raise PipelineError(
                 f"field {wrong!r} has the type {kind}, which is not parsed", field=names, fix="Parse it in map_arrow"
             )
-        columns = StructType([*struct.fields, *(given[name] for name in self.keep)])
         return JsonColumns(fields, self.column, self.mode, self.keep), columns
+
+
+def check_mode(mode: str) -> None:
+    """Raise PipelineError for a mode that is none."""
+    if mode not in (PERMISSIVE, FAILFAST):
+        raise PipelineError(f"{mode!r} is no mode", field="mode", fix="Use 'PERMISSIVE' or 'FAILFAST'")
+
+
+def with_kept(struct: StructType, given: StructType, column: str, keep: Sequence[str], names: str) -> StructType:
+    """Return the fields of values with the columns kept beside them. Raises PipelineError if they do not fit."""
+    if missing := [name for name in (column, *keep) if name not in given.names]:
+        raise PipelineError(f"no column {missing[0]!r}", field=names, fix=f"Name one of {', '.join(given.names)}")
+    if twice := [name for name in keep if name in struct.names]:
+        raise PipelineError(
+            f"the schema has a field {twice[0]!r} too", field=names, fix="Leave it out of keep, or of the schema"
+        )
+    if given[column].dataType.typeName() not in ("binary", "string"):
+        raise PipelineError(f"column {column!r} is no text", field=names, fix="Name one of text or bytes")
+    return StructType([*struct.fields, *(given[name] for name in keep)])
 
 
 @dataclass(frozen=True)
@@ -140,6 +151,8 @@ def applied(function: ArrowFunction, batch: pa.RecordBatch, what: str) -> Iterat
     """Yield the function's results for rows that are not records; its FunctionError calls them `what`."""
     try:
         yield from function.results(batch)
+    except MissingSchemasError:
+        raise
     except Exception as error:
         problem = f"{type(error).__name__}: {' '.join(str(error).split())}, given {what}"
         raise FunctionError(problem) from error

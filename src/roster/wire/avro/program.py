@@ -52,6 +52,8 @@ class Program:
     pool: Any
     skips: int
     """How many lists are counted beside those of the columns."""
+    refused: tuple[str, ...]
+    """What the writer's values may be that the reader does not take."""
 
 
 def compiled(writer: Type, reader: Type, columns: Column) -> Program:
@@ -66,7 +68,9 @@ def compiled(writer: Type, reader: Type, columns: Column) -> Program:
         made.value(writer, reader, columns.children[0])
     made.emit(at.END)
     pool = np.frombuffer(bytes(made.pool) or b"\0", np.uint8)
-    return Program(np.array(made.code, np.int64), np.array(made.tables or [0], np.int64), pool, made.skips)
+    return Program(
+        np.array(made.code, np.int64), np.array(made.tables or [0], np.int64), pool, made.skips, tuple(made.refused)
+    )
 
 
 class _Compiler:
@@ -75,6 +79,7 @@ class _Compiler:
         self.tables: list[int] = []
         self.pool = bytearray()
         self.skips = 0
+        self.refused: list[str] = []
         self._default: int | None = None
         self._bounds: dict[int, int] = {}
 
@@ -120,6 +125,7 @@ class _Compiler:
                     self.emit(at.REFUSE)
         if len(problems) == len(writer.branches):
             raise SchemaError(problems[0])
+        self.refused += problems
 
     @contextmanager
     def _branches(self, count: int) -> Iterator[Any]:
@@ -229,6 +235,8 @@ class _Compiler:
         other = -1 if reader.default_symbol is None else known[reader.default_symbol]
         self.emit(at.ENUM, column, x=len(writer.symbols), y=len(self.tables))
         self.tables += [known.get(symbol, other) for symbol in writer.symbols]
+        if other < 0 and (lost := [symbol for symbol in writer.symbols if symbol not in known]):
+            self.refused.append(f"the writer's {writer} has {', '.join(lost)}, and the reader's has no default")
 
     def _symbols(self, writer: Type, column: Column) -> None:
         """Read a symbol as text."""

@@ -12,8 +12,8 @@ from roster.model.tasks import TaskId
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
-from roster.spark.tasks.json_values import PERMISSIVE
 from roster.spark.tasks.steps import Parsed, chained
+from roster.spark.tasks.value_columns import PERMISSIVE
 from roster.state.stream_join import StreamJoin, joined_columns
 
 _FIELD = "join"

@@ -1,0 +1,184 @@
+"""The client of a schema registry: Confluent's HTTP interface, as Apicurio, Karapace and Redpanda speak it too."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from roster._errors import RosterError
+from roster.security import parse_security
+from roster.security.tls import tls_context
+
+_LATEST_SECONDS = 300.0
+_PAUSES = (0.1, 0.3, 1.0, 3.0, 5.0)
+_CONTENT = "application/vnd.schemaregistry.v1+json"
+
+
+class RegistryError(RosterError):
+    """A registry refused a request, or could not be reached; `status` is HTTP's, 0 if it was not reached."""
+
+    def __init__(self, problem: str, status: int = 0) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A schema: `kind` is AVRO, PROTOBUF or JSON; `references` are texts by name, in order of their use."""
+
+    id: int
+    kind: str
+    text: str
+    references: Mapping[str, str]
+
+
+class Registry:
+    """Asks a schema registry, from the driver only: schemas by id are kept for ever, the latest of a subject 5 minutes.
+
+    A registry that cannot be reached, or answers 429 or 5xx, is asked again for some 10 seconds.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        auth: tuple[str, str] | str | None = None,
+        security: Mapping[str, object] | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        """Check the arguments; the first request makes the first connection.
+
+        Args:
+            url: of the registry; several of one registry are asked in turn.
+            auth: user name and password, or a bearer token.
+            security: TLS by Kafka's names, such as {"ssl.ca.location": "ca.pem"}.
+            timeout: seconds for a request.
+
+        Raises:
+            RegistryError: a URL has another scheme than http or https.
+            SettingError: a setting of TLS is wrong.
+
+        """
+        self.urls = [each.rstrip("/") for each in ([url] if isinstance(url, str) else url)]
+        if not self.urls or any(not each.startswith(("http://", "https://")) for each in self.urls):
+            raise RegistryError(f"{url!r} is no URL of a registry; for example http://registry:8081")
+        self._headers = {"Accept": _CONTENT, "Content-Type": _CONTENT}
+        if auth is not None:
+            given = auth if isinstance(auth, str) else base64.b64encode(":".join(auth).encode()).decode()
+            self._headers["Authorization"] = f"{'Bearer' if isinstance(auth, str) else 'Basic'} {given}"
+        self._timeout = timeout
+        context = None
+        if any(each.startswith("https") for each in self.urls):
+            context = tls_context(parse_security({"security.protocol": "SSL", **(security or {})}))
+        self._open = build_opener(_NoRedirect, HTTPSHandler(context=context)).open
+        self._lock = threading.Lock()
+        self._known: dict[int | str, Registered] = {}
+        self._latest: dict[str, tuple[float, Registered]] = {}
+
+    def __repr__(self) -> str:
+        """Return the URLs; no login."""
+        return f"Registry({', '.join(self.urls)})"
+
+    def __reduce__(self) -> Any:
+        """Refuse: a registry has logins, and tasks never ask it."""
+        raise TypeError("a Registry stays on the driver")
+
+    def schema(self, key: int | str) -> Registered | None:
+        """Return a schema by its id, or by its GUID; None if the registry does not have it. Raises RegistryError."""
+        with self._lock:
+            if key not in self._known:
+                path = f"/schemas/ids/{key}" if isinstance(key, int) else f"/schemas/guids/{key}"
+                try:
+                    found = self._ask("GET", path)
+                except RegistryError as error:
+                    if error.status == http.client.NOT_FOUND:
+                        return None
+                    raise
+                self._known[key] = self._registered(found, key if isinstance(key, int) else int(found.get("id", -1)))
+            return self._known[key]
+
+    def latest(self, subject: str) -> Registered:
+        """Return the latest version of a subject. Raises RegistryError, also if there is none."""
+        with self._lock:
+            until, registered = self._latest.get(subject, (0.0, None))
+            if registered is None or time.monotonic() > until:
+                found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
+                registered = self._registered(found, int(found["id"]))
+                self._known[registered.id] = registered
+                self._latest[subject] = time.monotonic() + _LATEST_SECONDS, registered
+            return registered
+
+    def register(self, subject: str, text: str, kind: str = "AVRO") -> int:
+        """Register a schema under a subject, if it is not yet, and return its id.
+
+        Raises RegistryError: with status 409 it is not compatible with the versions before, and the text says why.
+        """
+        body = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
+        return int(self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", body)["id"])
+
+    def serialized(self, key: int) -> bytes:
+        """Return a Protobuf schema as the bytes of its FileDescriptorProto. Raises RegistryError."""
+        return base64.b64decode(self._ask("GET", f"/schemas/ids/{key}?format=serialized")["schema"])
+
+    def _registered(self, found: Mapping[str, Any], key: int) -> Registered:
+        return Registered(key, found.get("schemaType", "AVRO"), found["schema"], dict(self._references(found)))
+
+    def _references(self, found: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, str]]:
+        for each in found.get("references") or ():
+            if depth > 16:
+                raise RegistryError(f"references of {each['name']} go deeper than 16 levels")
+            path = f"/subjects/{quote(each['subject'], safe='')}/versions/{each['version']}"
+            referred = self._ask("GET", path)
+            yield from self._references(referred, depth + 1)
+            yield each["name"], referred["schema"]
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask one URL after the other, and all again after a pause. Raises RegistryError."""
+        problem = RegistryError(f"{self!r} was not asked")
+        for pause in (0.0, *_PAUSES):
+            time.sleep(pause)
+            for url in self.urls:
+                try:
+                    return self._once(method, url + path, body)
+                except RegistryError as error:
+                    problem = error
+                    if 0 < error.status < 500 and error.status != http.client.TOO_MANY_REQUESTS:
+                        raise
+        raise problem
+
+    def _once(self, method: str, url: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(url, data, self._headers, method=method)  # noqa: S310 - of http or https
+        try:
+            with self._open(request, timeout=self._timeout) as response:
+                return json.loads(response.read())
+        except HTTPError as error:
+            said = _said(error)
+            raise RegistryError(f"{method} {url}: {error.code} {said}", error.code) from None
+        except (URLError, OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise RegistryError(f"{method} {url}: {reason}") from None
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none: it would carry the login elsewhere."""
+
+
+def _said(error: HTTPError) -> str:
+    """Return the registry's own words, which may be no JSON."""
+    text = error.read(100_000).decode(errors="replace")
+    try:
+        said = json.loads(text)
+        return f"{said['message']} (error code {said['error_code']})"
+    except (ValueError, KeyError, TypeError):
+        return text.strip()[:200] or str(error.reason)

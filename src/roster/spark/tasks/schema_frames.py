@@ -1,0 +1,150 @@
+"""Where the values of a column begin, and by which schema each was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.spark.errors import MissingSchemasError
+from roster.wire.avro.schema import SchemaError, Type, parse
+
+CONFLUENT, SINGLE_OBJECT, BARE = "confluent", "single-object", "none"
+FRAMINGS = (CONFLUENT, SINGLE_OBJECT, BARE)
+Key: TypeAlias = int | str
+"""A schema's id, its GUID as text, or its fingerprint."""
+ONLY: Key = 0
+"""Of the only schema of values without a frame."""
+_HEADERS = {"value": "__value_schema_id", "key": "__key_schema_id"}
+_SIZES = {CONFLUENT: 5, SINGLE_OBJECT: 10, BARE: 0}
+_MARKS = {CONFLUENT: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
+
+
+class Writer(NamedTuple):
+    """A schema that values were written by."""
+
+    kind: str
+    text: str
+    references: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The schemas that tasks know, None for one that the registry does not have; the driver adds to them.
+
+    name: by which the driver finds where to ask for others; "" if there is nowhere. column: of the values.
+    """
+
+    name: str
+    framing: str
+    column: str
+    writers: dict[Key, Writer | None] = field(default_factory=dict)
+
+    def avro(self, key: Key) -> Type:
+        """Return an Avro schema. Raises SchemaError."""
+        writer = self.writers[key]
+        if writer is None:
+            raise SchemaError("the registry does not have it")
+        if writer.kind != "AVRO":
+            raise SchemaError(f"it is of type {writer.kind}")
+        return parse(writer.text, writer.references)
+
+    def named(self, key: Key) -> str:
+        """Return what an error calls a schema."""
+        return "the schema" if self.framing == BARE else f"schema {key}"
+
+
+class Frames(NamedTuple):
+    """Values without their frames: `keys` of each by number in `known`, -1 for null and bad ones."""
+
+    data: Any
+    starts: Any
+    ends: Any
+    numbers: Any
+    keys: list[Key]
+    bad: Mapping[int, str]
+
+    def by_key(self) -> Iterator[tuple[Key, Any]]:
+        """Yield each schema's key, and the numbers of its rows."""
+        for number, key in enumerate(self.keys):
+            rows = np.flatnonzero(self.numbers == number)
+            if len(rows):
+                yield key, rows
+
+    @classmethod
+    def of(cls, values: pa.Array, known: Known, batch: pa.RecordBatch) -> Frames:
+        """Read the frames of binary values, and ids in headers. Raises MissingSchemasError for unknown ids."""
+        count, (_, ends_buffer, data_buffer) = len(values), values.buffers()
+        ends = np.frombuffer(ends_buffer, np.int32)[values.offset : values.offset + count + 1].astype(np.int64)
+        data = (
+            np.frombuffer(data_buffer, np.uint8) if data_buffer is not None and data_buffer.size else np.zeros(1, "u1")
+        )
+        starts, ends = ends[:-1], ends[1:]
+        size, is_null = _SIZES[known.framing], np.asarray(values.is_null())
+        has_frame = ~is_null & (ends - starts >= size)
+        at = np.where(has_frame, starts, 0)
+        for place, mark in enumerate(_MARKS[known.framing]):
+            has_frame &= data[np.minimum(at + place, len(data) - 1)] == mark
+        rows = np.flatnonzero(has_frame)
+        ids, numbers = _distinct(_ids(data, starts[rows], known.framing))
+        keys: list[Key] = [int(each) for each in ids]
+        number_of = np.full(count, -1)
+        number_of[rows] = numbers
+        begins = starts + size
+        for key, found in _in_headers(batch, known.column) if known.framing == CONFLUENT else ():
+            number_of[found], begins[found] = len(keys), starts[found]
+            keys.append(key)
+        number_of[is_null] = -1
+        used = set(np.unique(number_of).tolist())
+        missing = [key for number, key in enumerate(keys) if number in used and key not in known.writers]
+        if missing and known.name:
+            raise MissingSchemasError(known.name, missing)
+        unframed = np.flatnonzero((number_of < 0) & ~is_null).tolist()
+        bad = dict.fromkeys(unframed, f"the value does not begin with a frame ({known.framing})")
+        for number in (n for n, key in enumerate(keys) if key in missing):
+            bad |= dict.fromkeys(np.flatnonzero(number_of == number).tolist(), f"schema {keys[number]} is not known")
+            number_of[number_of == number] = -1
+        return cls(data, begins, ends, number_of, keys, bad)
+
+
+def _distinct(ids: Any) -> tuple[Any, Any]:
+    """Return the ids, each once, and for each value the number of its own."""
+    if len(ids) and (ids == ids[0]).all():
+        return ids[:1], np.zeros(len(ids), np.int64)
+    return np.unique(ids, return_inverse=True)
+
+
+def _ids(data: Any, starts: Any, framing: str) -> Any:
+    """Return the ids in frames: big-endian in 4 bytes, or as a little-endian fingerprint of 8."""
+    ids = np.zeros(len(starts), np.int64)
+    if framing == CONFLUENT:
+        for place in range(1, 5):
+            ids = ids << 8 | data[starts + place]
+    elif framing == SINGLE_OBJECT:
+        for place in range(9, 1, -1):
+            ids = ids << 8 | data[starts + place]
+    return ids
+
+
+def _in_headers(batch: pa.RecordBatch, column: str) -> Iterator[tuple[Key, Any]]:
+    """Yield the keys in headers, where Confluent's newer serializers put them, and the numbers of their rows."""
+    if "headers" not in batch.schema.names or column not in _HEADERS:
+        return
+    headers = batch.column("headers")
+    parents, flat = pc.list_parent_indices(headers), headers.flatten()
+    is_id = pc.equal(flat.field("key"), _HEADERS[column])
+    rows = np.asarray(parents.filter(is_id))
+    ids = flat.field("value").filter(is_id).dictionary_encode()
+    for number, text in enumerate(ids.dictionary.to_pylist()):
+        key: Key | None = None
+        if len(text) == 17 and text[0] == 1:
+            plain = text[1:].hex()
+            key = "-".join((plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:]))
+        elif len(text) == 5 and text[0] == 0:
+            key = int.from_bytes(text[1:])
+        if key is not None:
+            yield key, rows[np.flatnonzero(np.asarray(ids.indices) == number)]

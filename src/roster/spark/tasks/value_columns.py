@@ -1,0 +1,63 @@
+"""Values of records as columns: what all formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from roster.spark.tasks.missing_values import Seen, Sought, looked_at, together
+
+PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
+
+
+class BadValuesError(ValueError):
+    """Values cannot be read; raised in mode FAILFAST. `rows` has the problem of each such row of `batch`, by number."""
+
+    def __init__(self, text: str, batch: Any = None, rows: Mapping[int, str] | None = None) -> None:
+        super().__init__(text)
+        self.batch, self.rows = batch, rows or {}
+
+
+class Read(NamedTuple):
+    """The rows of values, the error for bad ones, and their problems by row number in ascending order."""
+
+    rows: pa.RecordBatch
+    error: type[BadValuesError]
+    bad: Mapping[int, str]
+
+
+def rows_at_fault(error: Exception, batch: pa.RecordBatch) -> dict[int, Exception]:
+    """Return the errors of single rows of a batch, by row number; none if the error does not name its rows."""
+    if not isinstance(error, BadValuesError) or error.batch is not batch:
+        return {}
+    return {row: type(error)(text) for row, text in error.rows.items()}
+
+
+class ValueColumns:
+    """Maps record batches to the columns of the values in one of theirs, and kept columns; can be pickled."""
+
+    def __init__(self, fields: pa.Schema, column: str, mode: str, keep: Sequence[str]) -> None:
+        self._names, self._column, self._keep = fields.names, column, list(keep)
+        self._is_strict = mode == FAILFAST
+        self._sought = [Sought(name) for name in (*fields.names, *keep)]
+        self._seen: Seen = {}
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns. Raises BadValuesError for a value that cannot be read, if the mode is FAILFAST."""
+        read = self._read(batch, batch.column(self._column).cast(pa.binary()))
+        if read.bad and self._is_strict:
+            raise read.error(next(iter(read.bad.values())), batch, read.bad)
+        columns = [*read.rows.columns, *(batch.column(name) for name in self._keep)]
+        made = pa.RecordBatch.from_arrays(columns, [*self._names, *self._keep])
+        self._seen = together(self._seen, looked_at(made, self._sought))
+        return made
+
+    def _read(self, batch: pa.RecordBatch, values: pa.Array) -> Read:
+        """Return a row for each value; a null one, and one that cannot be read, makes a row of nulls."""
+        raise NotImplementedError
+
+    def values_seen(self) -> Seen:
+        """Return which columns had a value so far."""
+        return self._seen
