@@ -18,6 +18,7 @@ from pathlib import Path
 SECTIONS = {
     "wire": "the codec against kafka-python and kio",
     "offset_records": "committed offsets in records of `__consumer_offsets`",
+    "history_day": "a synthetic day of groups: recorded, made into tables, replayed",
     "fetch": "records into Arrow against librdkafka and aiokafka",
     "broker": "roster broker under load",
     "group_load": "large groups from outside against Apache Kafka",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from roster.cli.history import record
@@ -15,6 +17,7 @@ from roster.history.folder import HistoryFolder
 from roster.history.recorders import Poller, record_ends
 from roster.model import TopicPartition
 from roster.testing import running_broker
+from tests.history.made_up import Group, write_history
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -86,10 +89,11 @@ def test_ends_of_a_minute_are_written_once(bootstrap: str, tmp_path: Path) -> No
     )
     assert place.put("ends", 60_000, rows)
     assert not place.put("ends", 60_000, rows)
-    assert len(place.ends(["t"])[TopicPartition("t", 0)].times) == 1
     with Admin(bootstrap) as admin:
         record_ends(admin, place)
-    assert place.ends([TOPIC]).keys() == {TopicPartition(TOPIC, number) for number in range(3)}
+    ends = ds.dataset(tmp_path / "ends", partitioning="hive").to_table()
+    assert ends.filter(ds.field("topic") == "t").num_rows == 1
+    assert sorted(ends.filter(ds.field("topic") == TOPIC)["partition"].to_pylist()) == [0, 1, 2]
     assert list(tmp_path.rglob(".*")) == [], "no scratch file is left"
 
 
@@ -116,6 +120,44 @@ def test_a_group_without_history_is_said(bootstrap: str, tmp_path: Path, capsys:
         Poller(admin, HistoryFolder(tmp_path)).poll()
     assert run(["history", "show", "other", "--from", str(tmp_path)]) == 1
     assert "no rebalances of group other" in capsys.readouterr().err
+
+
+def test_a_plan_weighs_partitions_by_what_the_history_says(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = Group(random.Random(1), topics={TOPIC: 3})
+    recorded.join()
+    recorded.rebalance(set())
+    begin = recorded.now
+    tps = {TopicPartition(TOPIC, number) for number in range(3)}
+    ends = {tp: [(begin + i * 30_000, 300 * i * tp.partition) for i in range(5)] for tp in tps}
+    write_history(tmp_path / "history", {"weighed": recorded}, {tp: [(begin, 0)] for tp in tps}, ends)
+    with GroupMember(bootstrap, "weighed", [TOPIC]) as member:
+        until(lambda: member.ownership().partitions == tps)
+        command = ["plan", "--group", "weighed", "--history", str(tmp_path / "history"), "-b", bootstrap]
+        assert run([*command, "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert "in a minute, by the history" in err
+        found = json.loads(out)
+        assert list(found["now"]["lag"].values()) == [600 * (0 + 1 + 2)]
+        assert "lag" in found["plans"]
+    assert run(["plan", "--history", "h"]) == 2
+    assert "--history goes with --group" in capsys.readouterr().err
+
+
+def test_a_generation_that_was_not_recorded_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = Group(random.Random(1), assignor="roundrobin")
+    recorded.join()
+    recorded.rebalance(set())
+    tp = TopicPartition("t0", 0)
+    write_history(tmp_path / "history", {"g": recorded}, {tp: [(recorded.now, 0)]}, {tp: [(recorded.now, 9)]})
+    command = ["history", "export-case", "g", "--from", str(tmp_path / "history"), "--generation"]
+    assert run([*command, "2"]) == 2
+    assert "--generation: generation 2 is not in the history" in capsys.readouterr().err
+    assert run([*command, "1"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["partitions"] == {"t0": 6, "t1": 4}
+    assert "the assignment of m1 differs" in err, "it was encoded in another version"
 
 
 def test_records_that_may_be_read_are_not_refused(bootstrap: str) -> None:

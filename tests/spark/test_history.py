@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from roster.cli.root import run
+from roster.history.case import replay_case
 from roster.spark import record_history
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.groups import commit_all, consumed_up_to, partitions, shared_out
@@ -34,11 +35,13 @@ def write_and_run_the_page(
 ) -> None:
     """Record by the page's program, and call its commands; the folder of both is `history` in `folder`."""
     page = PAGE.read_text()
-    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    program, tables = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     changed = program.replace('"127.0.0.1:9092", "history"', f'{bootstrap!r}, "history", group={recorder!r}')
     assert changed != program
     (folder / "program.py").write_text(changed)
     run_in_session(spark, folder, "program.py")
+    (folder / "tables.py").write_text(tables)
+    run_in_session(spark, folder, "tables.py")
     shows = re.findall(r"^roster (history show .*)$", page, re.MULTILINE)
     assert len(shows) == 2
     for line in shows:
@@ -83,9 +86,10 @@ def test_what_was_done_to_a_group_is_what_its_history_says(
     at = [kinds(each) for each in found["rebalances"]].index({"left_or_expired"})
     begin, joined, *follow_ups, left = found["rebalances"][: at + 1]
     assert kinds(joined) == {"joined"}
-    assert len(joined["unowned"]) == 3
+    unowned = sorted(move["partition"] for move in joined["moves"] if move["target"] is None)
+    assert (joined["unowned"], len(unowned)) == (3, 3)
     assert [kinds(each) for each in follow_ups] == [{"follow_up"}]
-    assert sorted(move["partition"] for move in follow_ups[0]["moves"]) == sorted(p for _, p in joined["unowned"])
+    assert sorted(move["partition"] for move in follow_ups[0]["moves"]) == unowned
     assert joined["unowned_partition_ms"] > 0
     assert (left["members"], kinds(left)) == (1, {"left_or_expired"})
     (gone,), (came,) = left["causes"], joined["causes"]
@@ -102,6 +106,13 @@ def test_what_was_done_to_a_group_is_what_its_history_says(
     assert kinds(replaced) == {"static_member_replaced"}
     assert (replaced["causes"][0]["instance_id"], replaced["moves"]) == ("shelf", [])
 
+    for number in {each["generation"] for each in found["rebalances"] if each["members"]}:
+        assert run(["history", "export-case", group, "--from", folder, "--generation", str(number)]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        (tmp_path / "case.json").write_text(out)
+        replay_case(tmp_path / "case.json")
+
     owners = shown(capsys, group, "--from", folder, "--partition", f"{topic}:5")
     assert (owners[0]["member_id"], owners[0]["from"]) == (begin["leader"], begin["ended_at"])
     (then,) = shown(capsys, group, "--from", folder, "--partition", f"{topic}:5", "--at", left["ended_at"])
@@ -113,4 +124,5 @@ def test_what_was_done_to_a_group_is_what_its_history_says(
     stored = {(row["topic"], row["partition"]): row["offset"] for row in commits.to_pylist()}
     assert stored == {tuple(tp): 5 for tp in everything}
     ends = ds.dataset(f"{folder}/ends", partitioning="hive").to_table(filter=ds.field("topic") == topic)
-    assert {(row["partition"], row["begin"], row["end"]) for row in ends.to_pylist()} == {(n, 0, 5) for n in range(6)}
+    first = [row for row in ends.to_pylist() if row["at"] == min(ends["at"].to_pylist())]
+    assert {(row["partition"], row["begin"], row["end"]) for row in first} == {(n, 0, 5) for n in range(6)}

@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def spark_session(target: Target, name: str) -> Iterator[SparkSession]:
-    """Run with a Spark session; errors of its user become one line. `name` is that of the command."""
+def spark_session(target: Target | None, name: str) -> Iterator[SparkSession]:
+    """Run with a Spark session; errors of its user become one line. `name` is that of the command.
+
+    target: the cluster that it works with, None if none.
+    """
     with explained_imports(name):
         from py4j.protocol import Py4JError  # noqa: PLC0415 - as below
 
         from roster.spark import PipelineError, session  # noqa: PLC0415 - most commands need no Spark
 
-    with admin(target):  # for its errors
+    with contextlib.nullcontext() if target is None else admin(target):  # for its errors
         try:
             spark = session(f"roster {name}")
             try:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from roster._errors import RosterError
-from roster.history.positions import Series
+from roster.history.derived import ENDS, EVENTS
 from roster.history.tables import COMMITS, GROUPS, SKIPPED
-from roster.model import TopicPartition
 
-RECORDS, POLLED, ENDS = "records", "polled", "ends"
+RECORDS, POLLED = "records", "polled"
 ENDS_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -66,21 +62,29 @@ class HistoryFolder:
         """Return True if there are no records of `__consumer_offsets`, only what polling saw."""
         return not (self._place / RECORDS).is_dir() and (self._place / POLLED).is_dir()
 
-    def group_records(self, group: str) -> list[tuple[int, bytes | None]]:
-        """Return the group's records in the order of the log: append time in wall-clock ms, and value."""
-        rows = self._events(GROUPS, group, ["at", "value", "log_offset"]).sort_by("log_offset")
-        return list(zip(_ms(rows["at"]).tolist(), rows["value"].to_pylist(), strict=True))
+    def source(self) -> str:
+        """Return the folder of commits and records of groups. Raises HistoryError if there is none."""
+        for name in (RECORDS, POLLED):
+            if (self._place / name).is_dir():
+                return str(self._place / name)
+        raise HistoryError(f"{self._place} has no history; `roster history record --to {self._place}` records one")
 
-    def commits(self, group: str) -> dict[TopicPartition, Series]:
-        """Return the group's committed offsets by the time at which the coordinator wrote them; removals left out."""
-        rows = self._events(COMMITS, group, ["topic", "partition", "offset", "at", "log_offset"]).sort_by("log_offset")
-        return _series(rows.filter(pc.is_valid(rows["offset"])), "offset")
-
-    def ends(self, topics: Iterable[str]) -> dict[TopicPartition, Series]:
-        """Return the ends of the partitions of topics."""
-        wanted = pc.field("topic").isin(pa.array(list(topics), pa.string()))
-        rows = self._read(ENDS, wanted, ["topic", "partition", "end", "at"])
-        return {} if rows is None else _series(rows.sort_by("at"), "end")
+    def events(self, group: str) -> pa.Table:
+        """Return all rows about a group, with the columns of EVENTS. Raises HistoryError if there is no history."""
+        columns = EVENTS.names
+        wanted = pc.field("table").isin([COMMITS, GROUPS]) & (pc.field("group") == group)
+        found = self._read(Path(self.source()).name, wanted, columns)
+        if found is None:
+            found = EVENTS.empty_table()
+        topics = pc.unique(pc.drop_null(found["topic"]))
+        ends = self._read(ENDS, pc.field("topic").isin(topics), ["topic", "partition", "end", "at"])
+        if ends is None:
+            return found.cast(EVENTS)
+        count = len(ends)
+        same = {"table": pa.repeat(ENDS, count), "group": pa.repeat(group, count), "offset": ends["end"]}
+        every = {name: ends[name] for name in ("topic", "partition", "at")} | same
+        rows = [every[each.name] if each.name in every else pa.nulls(count, each.type) for each in EVENTS]
+        return pa.concat_tables([found.cast(EVENTS), pa.table(rows, schema=EVENTS)])
 
     def skipped(self) -> Mapping[str, int]:
         """Return how many records were not read, by reason; empty for what was polled."""
@@ -89,14 +93,6 @@ class HistoryFolder:
         for row in [] if rows is None else rows.to_pylist():
             found[row["reason"]] = found.get(row["reason"], 0) + row["records"]
         return found
-
-    def _events(self, table: str, group: str, columns: list[str]) -> pa.Table:
-        """Return the rows of a group. Raises HistoryError if there is no history."""
-        wanted = (pc.field("table") == table) & (pc.field("group") == group)
-        rows = self._read(POLLED if self.is_polled() else RECORDS, wanted, columns)
-        if rows is None:
-            raise HistoryError(f"{self._place} has no history; `roster history record --to {self._place}` records one")
-        return rows
 
     def _read(self, name: str, wanted: pc.Expression, columns: list[str]) -> pa.Table | None:
         place = self._place / name
@@ -107,24 +103,3 @@ class HistoryFolder:
             return found.to_table(columns=columns, filter=wanted) if found.files else None
         except (pa.ArrowException, OSError) as error:
             raise HistoryError(f"{place} cannot be read: {error}") from error
-
-
-def _ms(times: pa.ChunkedArray) -> Any:
-    return times.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy() // 1000
-
-
-def _series(rows: pa.Table, column: str) -> dict[TopicPartition, Series]:
-    """Return the values of a column by partition, in the order of the rows, at times that do not fall."""
-    topics = rows["topic"].combine_chunks().dictionary_encode()
-    names = topics.dictionary.to_pylist()
-    order = np.lexsort((rows["partition"].to_numpy(), topics.indices.to_numpy()))
-    numbers = np.stack([topics.indices.to_numpy()[order], rows["partition"].to_numpy()[order]])
-    times, values = _ms(rows["at"])[order], rows[column].to_numpy()[order]
-    starts = [0, *(np.flatnonzero((np.diff(numbers) != 0).any(axis=0)) + 1).tolist(), len(order)]
-    return {
-        TopicPartition(names[numbers[0, start]], int(numbers[1, start])): Series(
-            np.maximum.accumulate(times[start:stop]), values[start:stop]
-        )
-        for start, stop in pairwise(starts)
-        if stop > start
-    }

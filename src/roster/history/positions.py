@@ -17,90 +17,118 @@ class Series(NamedTuple):
     offsets: Any
 
 
-class Lag(NamedTuple):
-    """A group's lag at one time, over the partitions of which it is known; None: of none.
+class Lags(NamedTuple):
+    """Lag of some partitions at some moments: arrays [partitions, moments], nan where it is not known.
 
-    `ms` is how long ago the end of the log passed the committed offset, the most of any partition.
+    `ms` is how long ago the end of the log passed the committed offset.
     """
 
-    records: int | None
-    ms: int | None
+    records: Any
+    ms: Any
+
+    def of_group(self) -> tuple[Any, Any]:
+        """Return [moments] the records of all partitions, and the longest ms; nan: of none it is known."""
+        known, told = ~np.isnan(self.records), ~np.isnan(self.ms)
+        records = np.where(known.any(axis=0), np.where(known, self.records, 0).sum(axis=0), np.nan)
+        return records, np.where(told.any(axis=0), np.where(told, self.ms, 0).max(axis=0, initial=0), np.nan)
 
 
-class Standstill(NamedTuple):
-    """What did not move around a rebalance although records were waiting, in seconds; None: not known."""
+class Standstills(NamedTuple):
+    """What did not move around each of some rebalances although records were waiting, in seconds; nan: not known."""
 
-    partition_seconds: float | None
-    longest_seconds: float | None
+    partition_seconds: Any
+    longest_seconds: Any
 
 
 class Positions:
     """The committed offsets of one group, and the ends of the logs."""
 
     def __init__(self, commits: Mapping[TopicPartition, Series], ends: Mapping[TopicPartition, Series]) -> None:
-        self._commits = commits
-        self._ends = {tp: _since_made(each) for tp, each in ends.items()}
+        self.commits = commits
+        self.ends = {tp: _since_made(each) for tp, each in ends.items()}
 
-    def lag(self, at_ms: int) -> Lag:
-        """Return the lag at a time, from the last commits before it and ends interpolated between two recordings."""
-        records, times = [], []
-        for tp, commits in self._commits.items():
-            index = int(np.searchsorted(commits.times, at_ms, "right")) - 1
-            ends = self._ends.get(tp)
-            if index < 0 or ends is None or not ends.times[0] <= at_ms <= ends.times[-1]:
+    def lags(self, partitions: Sequence[TopicPartition], moments: Any) -> Lags:
+        """Return the lag at each moment (ms), from the last commits before it and ends interpolated between two."""
+        found = Lags(*(np.full((len(partitions), len(moments)), np.nan) for _ in Lags._fields))
+        for row, tp in enumerate(partitions):
+            commits, ends = self.commits.get(tp), self.ends.get(tp)
+            if commits is None or ends is None:
                 continue
-            committed = int(commits.offsets[index])
-            records.append(max(0, round(float(np.interp(at_ms, ends.times, ends.offsets))) - committed))
-            passed = self._passed(tp, committed)
-            if passed is not None:
-                times.append(max(0.0, at_ms - passed))
-        return Lag(sum(records) if records else None, round(max(times)) if times else None)
+            last = np.searchsorted(commits.times, moments, "right") - 1
+            known = np.flatnonzero((last >= 0) & (ends.times[0] <= moments) & (moments <= ends.times[-1]))
+            committed, at = commits.offsets[last[known]], moments[known]
+            found.records[row, known] = np.maximum(np.rint(np.interp(at, ends.times, ends.offsets)) - committed, 0)
+            found.ms[row, known] = np.maximum(at - _passed(ends, committed), 0)
+        return found
 
-    def standstills(self, moments: Sequence[int]) -> list[Standstill]:
-        """Return the standstill around each of some moments, ascending, at which rebalances ended.
+    def standstills(self, moments: Any) -> Standstills:
+        """Return the standstill around each of some moments (ms), ascending, at which rebalances ended.
 
         Of a partition it is the time between the last commit before and the first one after that moves the offset, as
         far as records were waiting, less the usual time between two commits. A pause that spans several moments counts
         at the first.
         """
-        found: list[list[float]] = [[] for _ in moments]
-        for tp, commits in self._commits.items():
-            counted = -1
-            usual = _usual(commits)
-            for number, moment in enumerate(moments):
-                pause = self._pause(tp, commits, moment)
-                if pause is None:
-                    continue
-                begin, end, index = pause
-                found[number].append(0.0 if index == counted else max(0.0, (end - begin - usual) / 1000))
-                counted = index
-        return [Standstill(sum(each), max(each)) if each else Standstill(None, None) for each in found]
+        total, longest = np.zeros(len(moments)), np.full(len(moments), np.nan)
+        for tp, commits in self.commits.items():
+            ends = self.ends.get(tp)
+            last = np.searchsorted(commits.times, moments, "right") - 1
+            if ends is None:
+                continue
+            later = _next_higher(commits.offsets)[last]
+            known = np.flatnonzero((last >= 0) & (later < len(commits.times)))
+            last, later = last[known], later[known]
+            begin = np.fmax(commits.times[last], _passed(ends, commits.offsets[last]))
+            end = commits.times[later]
+            begun = np.flatnonzero(begin < moments[known])
+            first = begun[np.append(True, np.diff(last[begun]) != 0)[: len(begun)]]
+            pause = np.zeros(len(known))
+            pause[first] = np.maximum(end - begin - _usual(commits), 0)[first] / 1000
+            total[known] += pause
+            longest[known] = np.fmax(longest[known], pause)
+        return Standstills(np.where(np.isnan(longest), np.nan, total), longest)
 
-    def _pause(self, tp: TopicPartition, commits: Series, moment: int) -> tuple[float, float, int] | None:
-        """Return begin and end of the pause around a moment, and the commit before it; None: not known."""
-        last = int(np.searchsorted(commits.times, moment, "right")) - 1
-        if last < 0 or tp not in self._ends:
+    def arriving(self, tp: TopicPartition) -> float | None:
+        """Return the records that usually arrive in a second: the median over the recordings of the ends."""
+        ends = self.ends.get(tp)
+        if ends is None or len(ends.times) < 2:
             return None
-        offset = int(commits.offsets[last])
-        later = np.flatnonzero(commits.offsets[last + 1 :] > offset)
-        if not len(later):
-            return None
-        passed, begin = self._passed(tp, offset), float(commits.times[last])
-        begin = begin if passed is None else max(begin, passed)
-        end = float(commits.times[last + 1 + int(later[0])])
-        return (begin, end, last) if begin < moment else (end, end, last)
+        return float(np.median(np.diff(ends.offsets) * 1000 / np.maximum(np.diff(ends.times), 1)))
 
-    def _passed(self, tp: TopicPartition, committed: int) -> float | None:
-        """Return when the end of the log passed an offset; None: before the recording began. Not yet is infinite."""
-        ends = self._ends[tp]
-        index = int(np.searchsorted(ends.offsets, committed, "right"))
-        if index == 0:
+    def seconds_per_record(self, tp: TopicPartition) -> float | None:
+        """Return the seconds that the group usually took for a record that was waiting; None: none ever waited.
+
+        It is the median over pairs of commits between which only records were read that were there at the first.
+        """
+        commits, ends = self.commits.get(tp), self.ends.get(tp)
+        if commits is None or ends is None:
             return None
-        if index == len(ends.offsets):
-            return float("inf")
-        low, high = float(ends.offsets[index - 1]), float(ends.offsets[index])
-        begin, end = float(ends.times[index - 1]), float(ends.times[index])
-        return begin + (end - begin) * (committed - low) / (high - low)
+        read, took = np.diff(commits.offsets), np.diff(commits.times)
+        there = np.interp(commits.times[:-1], ends.times, ends.offsets, left=-1, right=-1)
+        busy = (read > 0) & (commits.offsets[1:] <= there)
+        return float(np.median(took[busy] / 1000 / read[busy])) if busy.any() else None
+
+
+def _passed(ends: Series, committed: Any) -> Any:
+    """Return when the end of the log passed each offset, in ms; nan: before the recording began, inf: not yet."""
+    index = np.searchsorted(ends.offsets, committed, "right")
+    low = np.maximum(index - 1, 0)
+    high = np.minimum(index, len(ends.offsets) - 1)
+    step = np.maximum(ends.offsets[high] - ends.offsets[low], 1)
+    share = (ends.times[high] - ends.times[low]) * (committed - ends.offsets[low]) / step
+    return np.select([index == 0, index == len(ends.offsets)], [np.nan, np.inf], ends.times[low] + share)
+
+
+def _next_higher(offsets: Any) -> Any:
+    """Return the index of the first later offset that is higher than each, the length where there is none."""
+    if (np.diff(offsets) >= 0).all():
+        return np.searchsorted(offsets, offsets, "right")
+    found = np.full(len(offsets), len(offsets))
+    waiting: list[int] = []
+    for index, offset in enumerate(offsets.tolist()):
+        while waiting and offsets[waiting[-1]] < offset:
+            found[waiting.pop()] = index
+        waiting.append(index)
+    return found
 
 
 def _since_made(ends: Series) -> Series:

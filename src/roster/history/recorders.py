@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from roster._clock import wall_ms
 from roster.client import Admin, ClientError
-from roster.history.folder import ENDS, ENDS_SCHEMA, POLLED, HistoryFolder
+from roster.history.derived import ENDS
+from roster.history.folder import ENDS_SCHEMA, POLLED, HistoryFolder
 from roster.history.tables import COMMITS, GROUPS, SCHEMA
 from roster.model import TopicPartition
 from roster.wire.consumer import CLASSIC, CONSUMER, PROTOCOL_TYPE

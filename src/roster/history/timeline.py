@@ -8,13 +8,15 @@ changes came first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from roster.history.generations import Generation, MemberSeen, read_generation
-from roster.model import TopicPartition
-from roster.wire import WireError
+import numpy as np
+
+from roster.history.generations import Generation, Generations, Member, read_generations
+from roster.model import NO_OWNER
+from roster.model.arrays import Bool, Int32, Int64
 
 
 class CauseKind(StrEnum):
@@ -34,208 +36,226 @@ class Cause(NamedTuple):
     """A change, with the member it was of where there is one."""
 
     kind: CauseKind
-    member: MemberSeen | None = None
+    member: Member | None = None
     detail: str = ""
 
 
-class Move(NamedTuple):
-    """A partition that changed hands; None: it had or has no owner."""
-
-    partition: TopicPartition
-    source: str | None
-    target: str | None
+WITHHELD = "given up for the next round"
+WHYS = ("it had no owner", "its owner was gone", "its owner no longer read the topic", WITHHELD, "")
+"""Why a partition moved, as far as records say; "" is the assignor's choice."""
 
 
 @dataclass
 class Rebalance:
     """A rebalance that ended, or a static member's replacement without one; times in wall-clock ms.
 
-    `ended_at_ms` is when the coordinator stored the assignment. `missing` is how many generations before this one were
-    never stored with an assignment: rebalances that did not end. `sync_ms` is the time from the end of the join phase
-    to the assignment, known on Roster's broker only.
+    `now` is what the coordinator stored. `missing` is how many generations before this one were never stored with an
+    assignment: rebalances that did not end. `sync_ms` is the time from the end of the join phase to the assignment,
+    known on Roster's broker only. moved: [moved] numbers of partitions with another owner than before, or none; source,
+    target: [moved] names (`Timeline.names`), NO_OWNER if none; why: [moved] index into WHYS. `unowned_ms` is how long
+    the partitions that lost their owner here had none, summed; None: some have none yet.
     """
 
-    ended_at_ms: int
-    generation: int | None
-    assignor: str
-    leader: str
-    members: int
-    partitions: int
+    now: Generation
     causes: list[Cause]
-    moves: list[Move]
-    missing: int = 0
-    sync_ms: int | None = None
-    unowned: list[TopicPartition] = field(default_factory=list)
-    unowned_partition_ms: int | None = 0
-    """How long partitions that lost their owner here had none, summed; None: some have none yet."""
+    missing: int
+    sync_ms: int | None
+    moved: Int64
+    source: Int32
+    target: Int32
+    why: Int64
+    unowned_ms: int | None = 0
+
+    @property
+    def is_follow_up(self) -> bool:
+        """It only finished the round before."""
+        return [cause.kind for cause in self.causes] == [CauseKind.FOLLOW_UP]
 
 
-class Owned(NamedTuple):
-    """A partition's owner from the storing of one assignment to that of another (None: until now); wall-clock ms."""
+class Ownership(NamedTuple):
+    """Intervals: a partition, the member that owned it, from the storing of one assignment to that of another (ms).
 
-    partition: TopicPartition
-    member: MemberSeen
-    from_ms: int
-    until_ms: int | None = None
+    `until` is `OPEN` where the interval has not ended.
+    """
 
-    def is_at(self, at_ms: int) -> bool:
-        """Return True if this owner was the one by the last assignment stored before a time."""
-        return self.from_ms <= at_ms and (self.until_ms is None or at_ms < self.until_ms)
+    partition: Int64
+    member: Int32
+    since: Int64
+    until: Int64
+
+
+OPEN = np.iinfo(np.int64).max
 
 
 @dataclass
 class Timeline:
-    """The rebalances of a group, who owned what, and how many of its records were damaged."""
+    """The rebalances of a group, and who owned what; `names` are of members, the same after a static one restarts."""
 
-    rebalances: list[Rebalance] = field(default_factory=list)
-    ownership: list[Owned] = field(default_factory=list)
-    damaged: int = 0
+    group: Generations
+    names: list[str]
+    name_of: Int32
+    rebalances: list[Rebalance]
+    ownership: Ownership
 
 
 def timeline(records: Iterable[tuple[int, bytes | None]]) -> Timeline:
     """Read the records of one group in the order of its log: append time in wall-clock ms, and value."""
-    found = Timeline()
-    builder = _Builder(found)
-    for at_ms, value in records:
-        try:
-            builder.see(read_generation(at_ms, value))
-        except WireError:
-            found.damaged += 1
-    builder.end()
-    return found
+    builder = _Builder(read_generations(records))
+    for generation in builder.group.each:
+        builder.see(generation)
+    return builder.end()
 
 
 class _Builder:
-    def __init__(self, found: Timeline) -> None:
-        self._found = found
+    def __init__(self, group: Generations) -> None:
+        self.group = group
+        count = len(group.topic)
+        numbers: dict[str, int] = {}
+        codes = [numbers.setdefault(member.name, len(numbers)) for member in group.members]
+        self._names, self._name_of = list(numbers), np.array([*codes, NO_OWNER], np.int32)
+        self._reads = np.zeros((len(group.subscriptions), len(group.topics)), np.bool_)
+        for row, topics in zip(self._reads, group.subscriptions, strict=True):
+            row[topics] = True
+        self._rebalances: list[Rebalance] = []
         self._before: Generation | None = None
         self._begun: Generation | None = None
-        self._known: set[TopicPartition] = set()
-        self._waiting: set[TopicPartition] = set()
+        self._had: Int32 = np.full(count, NO_OWNER, np.int32)
+        self._known: Bool = np.zeros(count, np.bool_)
+        self._most = np.full(len(group.topics), -1, np.int64)
+        self._waiting: Bool = np.zeros(count, np.bool_)
         """Partitions that the rebalance before took from a member that still reads their topic."""
-        self._owned: dict[TopicPartition, Owned] = {}
-        self._unowned: dict[TopicPartition, tuple[Rebalance, int]] = {}
+        self._since = np.zeros(count, np.int64)
+        self._unowned_by: Int32 = np.full(count, -1, np.int32)
+        self._intervals: list[Ownership] = []
 
     def see(self, now: Generation) -> None:
         if not now.is_assigned:
             self._begun = now
             return
-        before = self._before
-        is_same = before is not None and before.number == now.number and _content(before) == _content(now)
-        is_empty = not now.members and (before is None or not before.members)
-        if not is_same and not is_empty:
-            self._found.rebalances.append(self._rebalance(before, now))
-        self._before, self._begun = now, None
-        self._known |= _partitions(now)
+        before, owner = self._before, np.full(len(self._had), NO_OWNER, np.int32)
+        owner[now.owned] = now.owner
+        is_empty = not len(now.member) and (before is None or not len(before.member))
+        if not is_empty and not (before is not None and self._is_same(before, now, owner)):
+            self._rebalances.append(self._rebalance(before, now, owner))
+        self._before, self._begun, self._had = now, None, owner
+        for partitions in (now.owned, now.claimed):
+            fresh = partitions[~self._known[partitions]]
+            if len(fresh):
+                self._known[fresh] = True
+                np.maximum.at(self._most, self.group.topic[fresh], self.group.number[fresh])
 
-    def end(self) -> None:
-        self._found.ownership += self._owned.values()
-        self._found.ownership.sort(key=lambda each: (each.from_ms, each.partition))
-        for rebalance, _ in self._unowned.values():
-            rebalance.unowned_partition_ms = None
+    def end(self) -> Timeline:
+        self._close(np.flatnonzero(self._had != NO_OWNER), OPEN)
+        for number in set(self._unowned_by[self._unowned_by >= 0].tolist()):
+            self._rebalances[number].unowned_ms = None
+        columns: list[Any] = [np.concatenate(column) for column in zip(*self._intervals, strict=True)]
+        partition, _, since, _ = columns
+        order = np.lexsort((partition, since))
+        ownership = Ownership(*(column[order] for column in columns))
+        return Timeline(self.group, self._names, self._name_of, self._rebalances, ownership)
 
-    def _rebalance(self, before: Generation | None, now: Generation) -> Rebalance:
-        owners = now.owners
-        # A number that falls is of a group that was removed and made anew.
-        is_numbered = before is not None and before.number is not None and now.number is not None
-        if is_numbered and now.number < before.number:  # type: ignore[operator, union-attr]
-            before = None
-        had = {} if before is None else before.owners
-        moves = [Move(tp, had.get(tp, _NOBODY).name, owners.get(tp, _NOBODY).name) for tp in sorted({*had, *owners})]
-        begun = self._begun
-        made = Rebalance(
-            ended_at_ms=now.at_ms,
-            generation=now.number,
-            assignor=now.assignor,
-            leader=now.leader,
-            members=len(now.members),
-            partitions=len(owners),
-            causes=self._causes(before, now),
-            moves=[move for move in moves if move.source != move.target],
-            missing=max(0, now.number - before.number - 1) if is_numbered and before else 0,  # type: ignore[operator]
-            sync_ms=now.at_ms - begun.at_ms if begun is not None and begun.number == now.number else None,
-            unowned=sorted(had.keys() - owners.keys()),
+    def _is_same(self, before: Generation, now: Generation, owner: Int32) -> bool:
+        return (
+            (before.number, before.assignor) == (now.number, now.assignor)
+            and np.array_equal(before.member, now.member)
+            and np.array_equal(before.subscription, now.subscription)
+            and np.array_equal(self._had, owner)
         )
-        self._hand_over(owners, made)
-        still = now.members
-        self._waiting = {tp for tp in made.unowned if tp.topic in still.get(had[tp].member_id, _NOBODY).topics}
+
+    def _rebalance(self, before: Generation | None, now: Generation, owner: Int32) -> Rebalance:
+        missing, had = 0, self._had
+        if before is not None and before.number is not None and now.number is not None:
+            missing = max(0, now.number - before.number - 1)
+            if now.number < before.number:  # the group was removed and made anew
+                before, had = None, np.full_like(had, NO_OWNER)
+        begun = self._begun
+        source, target = self._name_of[had], self._name_of[owner]
+        moved = np.flatnonzero(source != target)
+        unowned = np.flatnonzero((had != NO_OWNER) & (owner == NO_OWNER))
+        source, target = source[moved], target[moved]
+        why = self._why(now, moved, source, target)
+        made = Rebalance(
+            now,
+            self._causes(before, now),
+            missing,
+            now.at_ms - begun.at_ms if begun is not None and begun.number == now.number else None,
+            moved,
+            source,
+            target,
+            why,
+        )
+        self._hand_over(owner, unowned, now.at_ms)
+        self._waiting = np.zeros_like(self._waiting)
+        self._waiting[moved[why == WHYS.index(WITHHELD)]] = True
         return made
+
+    def _why(self, now: Generation, moved: Int64, source: Int32, target: Int32) -> Int64:
+        subscription = np.full(len(self._names) + 1, -1, np.int64)
+        subscription[self._name_of[now.member]] = now.subscription
+        its = subscription[source]
+        rules = [source == NO_OWNER, its < 0, ~self._reads[its, self.group.topic[moved]], target == NO_OWNER]
+        return np.select(rules, range(len(rules)), len(rules))
 
     def _causes(self, before: Generation | None, now: Generation) -> list[Cause]:
         if before is None:
             return [Cause(CauseKind.UNKNOWN, detail="the history begins here")]
-        causes = [*_membership(before, now), *_subscriptions(before, now)]
+        causes = [*self._membership(before, now), *self._subscriptions(before, now)]
         if added := self._added(before, now):
-            names = ", ".join(map(str, added))
-            causes.append(Cause(CauseKind.PARTITIONS, detail=names))
-        if given := self._waiting & now.owners.keys():
-            causes.append(Cause(CauseKind.FOLLOW_UP, detail=f"{len(given)} revoked partitions were given"))
+            causes.append(Cause(CauseKind.PARTITIONS, detail=", ".join(added)))
+        if given := int(self._waiting[now.owned].sum()):
+            causes.append(Cause(CauseKind.FOLLOW_UP, detail=f"{given} revoked partitions were given"))
         if not causes and before.assignor != now.assignor:
             causes.append(Cause(CauseKind.ASSIGNOR, detail=f"{before.assignor or '-'} to {now.assignor or '-'}"))
         return causes or [Cause(CauseKind.UNKNOWN, detail="the generations do not differ")]
 
-    def _added(self, before: Generation, now: Generation) -> list[TopicPartition]:
+    def _membership(self, before: Generation, now: Generation) -> Iterator[Cause]:
+        """Yield members that came and went; a static one that is back under another id is replaced."""
+        if np.array_equal(before.member, now.member):
+            return
+        was, there = before.member.tolist(), now.member.tolist()
+        gone = {number: self.group.members[number] for number in was if number not in set(there)}
+        instances = {member.instance_id: number for number, member in gone.items() if member.instance_id is not None}
+        for member in [self.group.members[number] for number in there if number not in set(was)]:
+            old = instances.pop(member.instance_id, None) if member.instance_id is not None else None
+            if old is None:
+                yield Cause(CauseKind.JOINED, member)
+            else:
+                yield Cause(CauseKind.REPLACED, member, f"it was {gone.pop(old).member_id}")
+        for member in gone.values():
+            yield Cause(CauseKind.GONE, member)
+
+    def _subscriptions(self, before: Generation, now: Generation) -> Iterator[Cause]:
+        _, old, new = np.intersect1d(before.member, now.member, assume_unique=True, return_indices=True)
+        changed = np.flatnonzero(before.subscription[old] != now.subscription[new])
+        for place in changed.tolist():
+            was, reads = (
+                {self.group.topics[t] for t in self.group.subscriptions[number].tolist()}
+                for number in (int(before.subscription[old[place]]), int(now.subscription[new[place]]))
+            )
+            detail = ", ".join([*(f"+{t}" for t in sorted(reads - was)), *(f"-{t}" for t in sorted(was - reads))])
+            yield Cause(CauseKind.SUBSCRIPTION, self.group.members[int(now.member[new[place]])], detail)
+
+    def _added(self, before: Generation, now: Generation) -> list[str]:
         """Return partitions that are new to a topic which the group read before."""
-        read = {topic for member in before.members.values() for topic in member.topics}
-        most: dict[str, int] = {}
-        for topic, number in self._known:
-            most[topic] = max(number, most.get(topic, -1))
-        new = _partitions(now) - self._known
-        return sorted(tp for tp in new if tp.topic in read and tp.topic in most and tp.partition > most[tp.topic])
+        told = np.concatenate((now.owned, now.claimed))
+        fresh = np.unique(told[~self._known[told]])
+        if not len(fresh):
+            return []
+        topics, numbers = self.group.topic[fresh], self.group.number[fresh]
+        read = np.concatenate([self.group.subscriptions[s] for s in set(before.subscription.tolist())] or [topics[:0]])
+        new = np.isin(topics, read) & (self._most[topics] >= 0) & (numbers > self._most[topics])
+        return [f"{self.group.topics[t]}-{n}" for t, n in zip(topics[new].tolist(), numbers[new].tolist(), strict=True)]
 
-    def _hand_over(self, owners: dict[TopicPartition, MemberSeen], made: Rebalance) -> None:
-        for tp, owned in list(self._owned.items()):
-            if owners.get(tp, _NOBODY).member_id != owned.member.member_id:
-                self._found.ownership.append(self._owned.pop(tp)._replace(until_ms=made.ended_at_ms))
-        for tp, member in owners.items():
-            self._owned.setdefault(tp, Owned(tp, member, made.ended_at_ms))
-            if tp in self._unowned:
-                taken_by, since = self._unowned.pop(tp)
-                assert taken_by.unowned_partition_ms is not None  # noqa: S101 - set at the end only
-                taken_by.unowned_partition_ms += made.ended_at_ms - since
-        self._unowned |= dict.fromkeys(made.unowned, (made, made.ended_at_ms))
+    def _hand_over(self, owner: Int32, unowned: Int64, at_ms: int) -> None:
+        changed = self._had != owner
+        self._close(np.flatnonzero(changed & (self._had != NO_OWNER)), at_ms)
+        found = np.flatnonzero((owner != NO_OWNER) & (self._unowned_by >= 0))
+        for number, since in zip(self._unowned_by[found].tolist(), self._since[found].tolist(), strict=True):
+            self._rebalances[number].unowned_ms += at_ms - since
+        self._unowned_by[found] = -1
+        self._since[changed] = at_ms
+        self._unowned_by[unowned] = len(self._rebalances)
 
-
-class _Nobody:
-    """In place of a member where there is none."""
-
-    member_id = name = None
-    topics: frozenset[str] = frozenset()
-
-
-_NOBODY = _Nobody()
-
-
-def _partitions(generation: Generation) -> set[TopicPartition]:
-    return {tp for member in generation.members.values() for tp in member.assigned | member.claimed}
-
-
-def _content(generation: Generation) -> object:
-    """Return what a generation says, without what a member repeats of earlier ones."""
-    members = {name: member._replace(claimed=frozenset()) for name, member in generation.members.items()}
-    return generation.assignor, members
-
-
-def _membership(before: Generation, now: Generation) -> Iterator[Cause]:
-    """Yield members that came and went; a static one that is back under another id is replaced."""
-    gone = [member for name, member in before.members.items() if name not in now.members]
-    joined = [member for name, member in now.members.items() if name not in before.members]
-    instances = {member.instance_id: member for member in gone if member.instance_id is not None}
-    for member in joined:
-        old = instances.pop(member.instance_id, None) if member.instance_id is not None else None
-        if old is None:
-            yield Cause(CauseKind.JOINED, member)
-        else:
-            gone.remove(old)
-            yield Cause(CauseKind.REPLACED, member, f"it was {old.member_id}")
-    for member in gone:
-        yield Cause(CauseKind.GONE, member)
-
-
-def _subscriptions(before: Generation, now: Generation) -> Iterator[Cause]:
-    for name, member in now.members.items():
-        old = before.members.get(name)
-        if old is not None and old.topics != member.topics:
-            added, dropped = sorted(member.topics - old.topics), sorted(old.topics - member.topics)
-            detail = ", ".join([*(f"+{topic}" for topic in added), *(f"-{topic}" for topic in dropped)])
-            yield Cause(CauseKind.SUBSCRIPTION, member, detail)
+    def _close(self, partitions: Int64, until: int) -> None:
+        since = self._since[partitions]
+        self._intervals.append(Ownership(partitions, self._had[partitions], since, np.full_like(since, until)))

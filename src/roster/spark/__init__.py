@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from roster.spark.batch import Batch, Owner, Progress, Range, Restoring, StoreProgress
     from roster.spark.consumer_settings import ConsumerSettings
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
-    from roster.spark.history import record_history
+    from roster.spark.history import history_tables, record_history, replay_history
     from roster.spark.pipeline import Pipeline
     from roster.spark.sinks.base import Sink
     from roster.spark.sinks.console import ConsoleSink
@@ -61,7 +61,9 @@ __all__ = [
     "Window",
     "WriteError",
     "commit_progress",
+    "history_tables",
     "record_history",
+    "replay_history",
     "session",
     "starting_offsets",
 ]
@@ -76,7 +78,7 @@ _HOMES = {
     "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring", "StoreProgress"),
     "roster.spark.consumer_settings": ("ConsumerSettings",),
     "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
-    "roster.spark.history": ("record_history",),
+    "roster.spark.history": ("history_tables", "record_history", "replay_history"),
     "roster.spark.pipeline": ("Pipeline",),
     "roster.spark.tasks.reader": ("ReadError",),
     "roster.spark.sinks.base": ("Sink",),

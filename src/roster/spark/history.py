@@ -1,17 +1,24 @@
-"""Records the history of all consumer groups: a pipeline over `__consumer_offsets`."""
+"""The history of all consumer groups: recorded by a pipeline over `__consumer_offsets`, read and replayed by jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from roster.assignors import Assignor, find_assignor
 from roster.client import Admin
+from roster.history.derived import ENDS, EVENTS, EVERY, TABLES, GroupHistory, derive
 from roster.history.folder import RECORDS, HistoryFolder
 from roster.history.recorders import MINUTE_MS, record_ends, regularly
-from roster.history.tables import SCHEMA, HistoryRows
+from roster.history.replay import REPLAYS, replay
+from roster.history.report import GROUPS_SHOWN, PLOT_POINTS, report
+from roster.history.tables import COMMITS, GROUPS, SCHEMA, HistoryRows
 from roster.records.native import OFFSETS, compiled
 from roster.security import Security
 from roster.spark.pipeline import Pipeline
@@ -65,3 +72,93 @@ def record_history(
         else:
             with regularly(ends, MINUTE_MS / 1000, "roster-history-ends"):
                 pipeline.run()
+
+
+def history_tables(spark: SparkSession, place: str, to: str | None = None) -> dict[str, DataFrame]:
+    """Return what a recorded history says of all groups: rebalances, moves, ownership, lag and weights.
+
+    Args:
+        spark: the session.
+        place: the folder of the history, as for `record_history`.
+        to: a folder where one job writes all of them as Parquet, in place of what it has; the DataFrames read it.
+            Without it each DataFrame is computed when it is used.
+
+    Raises:
+        HistoryError: there is no history in the folder.
+
+    """
+    every = _by_group(spark, place, derive, EVERY)
+    if to is not None:
+        every.write.mode("overwrite").partitionBy("table").parquet(to)
+        every = spark.read.schema(every.schema).parquet(to)
+    return {name: every.where(F.col("table") == name).select(*schema.names) for name, schema in TABLES.items()}
+
+
+def replay_history(spark: SparkSession, place: str, assignors: Sequence[str | Assignor]) -> DataFrame:
+    """Return what each assignor would have done at every recorded rebalance of all groups, a row for both.
+
+    An assignor goes on from its own last plan of a group. What only finished a round of the recorded assignor is left
+    out, racks are not known, and lag is interpolated between the recordings of the ends.
+
+    Args:
+        spark: the session.
+        place: the folder of the history, as for `record_history`.
+        assignors: names, or assignors that executors can import.
+
+    Raises:
+        HistoryError: there is no history in the folder.
+        ValueError: an unknown assignor.
+
+    """
+    chosen = [find_assignor(each) for each in assignors]
+
+    def replayed(rows: pa.Table) -> pa.Table:
+        return replay(GroupHistory(rows), chosen)
+
+    return _by_group(spark, place, replayed, REPLAYS)
+
+
+def _by_group(
+    spark: SparkSession, place: str, function: Callable[[pa.Table], pa.Table], schema: pa.Schema
+) -> DataFrame:
+    """Apply a function to the events of each group; groups differ in size, so tasks have several."""
+    columns = EVENTS.names
+    events = (
+        spark.read.parquet(HistoryFolder(place).source()).where(F.col("table").isin(COMMITS, GROUPS)).select(*columns)
+    )
+    if (Path(place) / ENDS).is_dir():
+        ends = spark.read.parquet(f"{place}/{ENDS}").withColumnRenamed("end", "offset")
+        read = events.where(F.col("topic").isNotNull()).select("group", "topic").distinct()
+        ends = ends.join(read, "topic").withColumn("table", F.lit(ENDS))
+        events = events.unionByName(ends.drop("begin", "day"), allowMissingColumns=True)
+    tasks = 4 * spark.sparkContext.defaultParallelism
+    return (
+        events.select(*columns)
+        .repartition(tasks, "group")
+        .groupBy("group")
+        .applyInArrow(function, from_arrow_schema(schema))
+    )
+
+
+def replay_report(replays: DataFrame) -> str:
+    """Return a page, HTML without requests, that compares the policies of `replay_history` in a table and plots."""
+    if not (span := replays.agg(F.min("ended_at"), F.max("ended_at")).first()) or span[0] is None:
+        return report([], [], [])
+    begin, end = (int(moment.timestamp()) for moment in span)
+    step = max((end - begin) // PLOT_POINTS, 60)
+    at = F.floor(F.col("ended_at").cast("long") / step) * step
+    sums = [F.sum(name).alias(name) for name in ("moved", "stopped")]
+    totals = replays.groupBy("policy").agg(
+        F.count("*").alias("rebalances"),
+        *sums,
+        F.sum("rounds").alias("rounds"),
+        F.avg((F.col("most") - F.col("least") > 1).cast("int")).alias("uneven"),
+        F.avg("lag_spread").alias("lag_spread"),
+        F.percentile_approx("drain_seconds", 0.5).alias("drain_median"),
+        F.percentile_approx("drain_seconds", 0.95).alias("drain_p95"),
+    )
+    over_time = replays.groupBy("policy", at.alias("at")).agg(*sums).orderBy("at")
+    groups = replays.groupBy("group").pivot("policy").sum("stopped")
+    most = groups.withColumn("sum", sum((F.col(f"`{name}`") for name in groups.columns[1:]), F.lit(0)))
+    top = most.orderBy(F.desc("sum"), "group").drop("sum").limit(GROUPS_SHOWN)
+    return report(*([row.asDict() for row in each.collect()] for each in (totals.orderBy("policy"), over_time, top)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from roster.cli.history.export_case import export_case
 from roster.cli.history.record import record
+from roster.cli.history.replay import replay
 from roster.cli.history.show import show
 
 
@@ -13,5 +15,5 @@ def history() -> None:
     """Record what happens to the consumer groups of any Apache Kafka, and show what happened to one."""
 
 
-history.add_command(record)
-history.add_command(show)
+for command in (record, show, replay, export_case):
+    history.add_command(command)

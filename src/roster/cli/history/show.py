@@ -11,14 +11,15 @@ from roster.cli.errors import Failure, UserError, explained_imports, one_line
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, json_option
 from roster.cli.output import EPOCH, print_json, print_table, utc
-from roster.model import TopicPartition
 
 if TYPE_CHECKING:
-    from roster.history.generations import MemberSeen
-    from roster.history.positions import Lag, Positions, Standstill
-    from roster.history.timeline import Cause, Owned, Rebalance, Timeline
+    from collections.abc import Mapping
 
-_AROUND_MS = 60_000
+    import pyarrow as pa
+
+    from roster.history.derived import GroupHistory
+    from roster.history.folder import HistoryFolder
+
 _TOLD = {
     "joined": "joined",
     "left_or_expired": "left or expired",
@@ -29,11 +30,14 @@ _TOLD = {
     "assignor_changed": "assignor changed",
     "unknown": "unknown",
 }
+from_option = click.option(
+    "--from", "folder", required=True, metavar="FOLDER", help="What `roster history record` wrote."
+)
 
 
 @click.command(short_help="Show the rebalances of a group.")
 @click.argument("group", type=NAME)
-@click.option("--from", "folder", required=True, metavar="FOLDER", help="What `roster history record` wrote.")
+@from_option
 @click.option("--since", metavar="TIME", help="Leave out earlier rebalances; ISO 8601, UTC by default.")
 @click.option("--until", metavar="TIME", help="Leave out later rebalances.")
 @click.option("--partition", "-p", metavar="TOPIC:NUMBER", help="Show who owned this partition.")
@@ -48,151 +52,127 @@ def show(
     the generation before. What stood still is summed over partitions: from the last commit before the rebalance to the
     first one after it that moved the offset, while records waited, less the usual time between commits.
     """
-    with explained_imports("history"):
-        from roster.history.folder import HistoryError, HistoryFolder  # noqa: PLC0415 - needs an extra
-        from roster.history.positions import Positions  # noqa: PLC0415
-        from roster.history.timeline import timeline  # noqa: PLC0415
-
     wanted = None if partition is None else _partition(partition)
     if at is not None and wanted is None:
         raise UserError("--at: needs --partition")
-    moment = _moment(at, "--at")
-    begin, end = _moment(since, "--since"), _moment(until, "--until")
-    place = HistoryFolder(folder)
-    try:
-        found = timeline(place.group_records(group))
-        if not found.rebalances:
-            raise Failure(f"{folder} has no rebalances of group {group}, or it is not a classic group")
-        if wanted is not None:
-            _show_owners(found, wanted, moment, as_json=as_json)
-            return
-        commits = place.commits(group)
-        positions = Positions(commits, place.ends({tp.topic for tp in commits}))
-        stills = positions.standstills([each.ended_at_ms for each in found.rebalances])
-        skipped = dict(place.skipped())
-    except HistoryError as error:
-        raise UserError(f"--from: {one_line(error)}") from None
+    moment, begin, end = _moment(at, "--at"), _moment(since, "--since"), _moment(until, "--until")
+    place, found = group_history(folder, group)
+    tables = dict(found.tables())
+    if wanted is not None:
+        _show_owners(tables["ownership"], wanted, moment, as_json=as_json)
+        return
+    skipped = dict(place.skipped())
     rows = [
-        (each, still)
-        for each, still in zip(found.rebalances, stills, strict=True)
-        if (begin is None or begin <= each.ended_at_ms) and (end is None or each.ended_at_ms <= end)
+        row
+        for row in _documents(tables["rebalances"])
+        if (begin is None or begin <= row["ended_at"]) and (end is None or row["ended_at"] <= end)
     ]
+    damaged = found.timeline.group.damaged
     if as_json:
+        moves: dict[int, list[dict[str, Any]]] = {}
+        for move in _documents(tables["moves"]):
+            moves.setdefault(move["ended_at"], []).append(_without(move, "group", "generation", "ended_at"))
+        for row in rows:
+            row["moves"] = moves.get(row["ended_at"], [])
         print_json(
             {
                 "group": group,
                 "source": "polling" if place.is_polled() else "__consumer_offsets",
-                "damaged": found.damaged,
+                "damaged": damaged,
                 "skipped": skipped,
-                "rebalances": [_document(each, still, positions) for each, still in rows],
+                "rebalances": [_without(row, "group") | {"ended_at": utc(row["ended_at"])} for row in rows],
             }
         )
         return
-    _print(rows, positions)
+    columns = ("ended", "generation", "members", "moved", "unowned", "stood still", "longest", "lag", "why")
+    print_table(columns, map(_line, rows), "no rebalances in this time")
     if place.is_polled():
         click.echo("by polling: rebalances within 10 seconds are seen as one", err=True)
-    for reason, count in ({"damaged record of this group": found.damaged} | skipped).items():
+    for reason, count in ({"damaged record of this group": damaged} | skipped).items():
         if count:
             click.echo(f"not read: {count} of all records ({reason})", err=True)
+
+
+def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]:
+    """Read what is recorded of a group; a UserError if there is no history, a Failure if it has no rebalances."""
+    with explained_imports("history"):
+        from roster.history.derived import GroupHistory  # noqa: PLC0415 - needs an extra
+        from roster.history.folder import HistoryError, HistoryFolder  # noqa: PLC0415
+    place = HistoryFolder(folder)
+    try:
+        found = GroupHistory(place.events(group), group)
+    except HistoryError as error:
+        raise UserError(f"--from: {one_line(error)}") from None
+    if not found.timeline.rebalances:
+        raise Failure(f"{folder} has no rebalances of group {group}, or it is not a classic group")
+    return place, found
 
 
 def _moment(text: str | None, option: str) -> int | None:
     return None if text is None else (parse_time(text, option) - EPOCH) // timedelta(milliseconds=1)
 
 
-def _partition(text: str) -> TopicPartition:
+def _partition(text: str) -> tuple[str, int]:
     topic, _, number = text.rpartition(":")
     if not topic or not (number.isascii() and number.isdigit()):
         raise UserError(f"--partition: {text!r} is not TOPIC:NUMBER, such as orders:7")
-    return TopicPartition(topic, int(number))
+    return topic, int(number)
 
 
-def _show_owners(found: Timeline, wanted: TopicPartition, moment: int | None, *, as_json: bool) -> None:
-    of_partition = [each for each in found.ownership if each.partition == wanted]
-    owners = [each for each in of_partition if moment is None or each.is_at(moment)]
-    if as_json:
-        print_json([_owner_document(each) for each in owners])
-        return
-    rows = [
-        (utc(each.from_ms), None if each.until_ms is None else utc(each.until_ms), *_member_row(each.member))
-        for each in owners
+def _documents(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows as objects, with times in ms."""
+    from roster.history.derived import TIME, ms_of  # noqa: PLC0415 - needs an extra
+
+    times = [name for name, kind in zip(table.schema.names, table.schema.types, strict=True) if kind == TIME]
+    rows: list[dict[str, Any]] = table.drop_columns(times).to_pylist()
+    for name in times:
+        for row, at, is_known in zip(rows, ms_of(table[name].fill_null(0)), table[name].is_valid(), strict=True):
+            row[name] = int(at) if is_known.as_py() else None
+    return rows
+
+
+def _without(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}
+
+
+def _show_owners(ownership: pa.Table, wanted: tuple[str, int], moment: int | None, *, as_json: bool) -> None:
+    owners = [
+        row
+        for row in _documents(ownership)
+        if (row["topic"], row["partition"]) == wanted
+        and (moment is None or (row["from"] <= moment and (row["until"] is None or moment < row["until"])))
     ]
+    for row in owners:
+        row |= {end: None if row[end] is None else utc(row[end]) for end in ("from", "until")}
+    if as_json:
+        print_json([_without(row, "group") for row in owners])
+        return
+    rows = [(row["from"], row["until"], *_member(row)) for row in owners]
     when = "" if moment is None else f" at {utc(moment)}"
-    print_table(("from", "until", "member", "client", "host"), rows, f"nobody owned {wanted}{when}")
+    print_table(("from", "until", "member", "client", "host"), rows, f"nobody owned {wanted[0]}-{wanted[1]}{when}")
 
 
-def _member_row(member: MemberSeen) -> tuple[str, str, str]:
-    return member.name, member.client_id, member.host.lstrip("/")
+def _member(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["instance_id"] or row["member_id"], row["client_id"], row["host"].lstrip("/")
 
 
-def _owner_document(owned: Owned) -> dict[str, Any]:
-    until = None if owned.until_ms is None else utc(owned.until_ms)
-    return {**owned.partition._asdict(), "from": utc(owned.from_ms), "until": until, **_member_document(owned.member)}
-
-
-def _member_document(member: MemberSeen) -> dict[str, Any]:
-    return {name: getattr(member, name) for name in ("member_id", "instance_id", "client_id", "host")}
-
-
-def _document(rebalance: Rebalance, still: Standstill, positions: Positions) -> dict[str, Any]:
-    at = rebalance.ended_at_ms
-    around = {"before": at - _AROUND_MS, "at": at, "after": at + _AROUND_MS}
-    return {
-        "ended_at": utc(at),
-        "generation": rebalance.generation,
-        "missing_generations": rebalance.missing,
-        "assignor": rebalance.assignor,
-        "leader": rebalance.leader,
-        "members": rebalance.members,
-        "partitions": rebalance.partitions,
-        "causes": [
-            {"kind": cause.kind, "detail": cause.detail, **(_member_document(cause.member) if cause.member else {})}
-            for cause in rebalance.causes
-        ],
-        "moves": [{**m.partition._asdict(), "source": m.source, "target": m.target} for m in rebalance.moves],
-        "sync_ms": rebalance.sync_ms,
-        "unowned": [list(tp) for tp in rebalance.unowned],
-        "unowned_partition_ms": rebalance.unowned_partition_ms,
-        "standstill": still._asdict(),
-        "lag": {name: positions.lag(moment)._asdict() for name, moment in around.items()},
-    }
-
-
-def _print(rows: list[tuple[Rebalance, Standstill]], positions: Positions) -> None:
-    columns = ("ended", "generation", "members", "moved", "unowned", "stood still", "longest", "lag", "why")
-    print_table(
-        columns,
-        [
-            (
-                utc(each.ended_at_ms),
-                each.generation,
-                each.members,
-                len(each.moves),
-                len(each.unowned),
-                None if still.partition_seconds is None else f"{still.partition_seconds:.1f} partition-s",
-                None if still.longest_seconds is None else f"{still.longest_seconds:.1f} s",
-                _lag_text(positions.lag(each.ended_at_ms)),
-                "; ".join([*map(_why, each.causes), *_lost(each)]),
-            )
-            for each, still in rows
-        ],
-        "no rebalances in this time",
+def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
+    total, longest = row["standstill_partition_seconds"], row["standstill_longest_seconds"]
+    lag = row["lag_records"]
+    missing = row["missing_generations"]
+    return (
+        utc(row["ended_at"]),
+        *(row[name] for name in ("generation", "members", "moved", "unowned")),
+        None if total is None else f"{total:.1f} partition-s",
+        None if longest is None else f"{longest:.1f} s",
+        lag if lag is None or row["lag_ms"] is None else f"{lag}, {row['lag_ms'] / 1000:.1f} s",
+        "; ".join([*map(_why, row["causes"]), *([f"{missing} before it did not end"] if missing else [])]),
     )
 
 
-def _lag_text(lag: Lag) -> str | None:
-    if lag.records is None:
-        return None
-    return str(lag.records) if lag.ms is None else f"{lag.records}, {lag.ms / 1000:.1f} s"
-
-
-def _why(cause: Cause) -> str:
-    text = _TOLD[cause.kind]
-    if cause.member is not None:
-        name, client, host = _member_row(cause.member)
+def _why(cause: Mapping[str, Any]) -> str:
+    text = _TOLD[cause["kind"]]
+    if cause["member_id"] is not None:
+        name, client, host = _member(cause)
         text = f"{name} {text} ({client}, {host})"
-    return f"{text}: {cause.detail}" if cause.detail else text
-
-
-def _lost(rebalance: Rebalance) -> list[str]:
-    return [f"{rebalance.missing} before it did not end"] if rebalance.missing else []
+    return f"{text}: {cause['detail']}" if cause["detail"] else text

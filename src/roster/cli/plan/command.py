@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, BinaryIO
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
+import numpy as np
 
 from roster.assignors import ASSIGNORS, COOPERATIVE_STICKY
 from roster.assignors import tasks as task_assignor
@@ -22,7 +24,7 @@ from roster.cli.strict_json import InputError
 from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_offset_reset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from roster.assignors import Assignor
     from roster.client import LiveGroup
@@ -86,6 +88,12 @@ def _reset(_context: click.Context, _option: click.Parameter, value: str) -> str
 @click.option("--group", "-g", type=NAME, help="Plan for this group as it is now; nothing is changed.")
 @click.option("--lag", "with_lag", is_flag=True, help="With --group: look at offsets, and try the lag assignors too.")
 @click.option(
+    "--history",
+    "history_folder",
+    metavar="FOLDER",
+    help="With --group: in place of lag, the records that arrive in a minute, as `roster history record` found them.",
+)
+@click.option(
     "--auto-offset-reset",
     "reset",
     metavar="POLICY",
@@ -104,6 +112,7 @@ def plan(
     explained: bool,
     group: str | None,
     with_lag: bool,
+    history_folder: str | None,
     reset: str,
     as_document: bool,
     target: Target,
@@ -119,21 +128,17 @@ def plan(
                 raise UserError("--assignor: tasks cannot be compared with assignors of partitions; name it alone")
             plan_tasks(group, target, of_tasks, explained=explained, as_document=as_document)
             return 0
-        chosen: Sequence[str | Assignor] = names or [
-            name for name, each in ASSIGNORS.items() if with_lag or not each.wants_lag
-        ]
-        known = assignors_with(options, chosen)
-        assignors = [known[each] if isinstance(each, str) else each for each in dict.fromkeys(chosen)]
-        live = _live(group, target, reset, with_lag=with_lag or any(each.wants_lag for each in assignors))
+        assignors = _chosen(names, options, with_lag=with_lag or history_folder is not None)
+        wants_lag = with_lag or any(each.wants_lag for each in assignors)
+        live = _weighed(_live(group, target, reset, with_lag=wants_lag), history_folder)
         compare(live, assignors, as_document=as_document, explained=explained)
         return 0
     names = names or (DEFAULT,)
     if len(names) != 1:
         raise UserError("--assignor: several only with --group")
-    if with_lag or as_document:
-        raise UserError(
-            f"{'--lag' if with_lag else '--json'} goes with --group; problems carry offsets, plans are JSON"
-        )
+    for option, given in (("--lag", with_lag), ("--history", history_folder), ("--json", as_document)):
+        if given:
+            raise UserError(f"{option} goes with --group; problems carry offsets, plans are JSON")
     lines = sys.stdin.buffer if source is None else source
     if source is None and sys.stdin.isatty():
         click.echo("roster: reads problems from the terminal, one JSON object a line; Ctrl-D ends", err=True)
@@ -141,6 +146,12 @@ def plan(
     known = assignors_with(options, names)
     assignor = known.get(chosen_one) if isinstance(chosen_one, str) else chosen_one
     return _plan_lines(lines, assignor, explained=explained)
+
+
+def _chosen(names: Sequence[str | Assignor], options: Mapping[str, Any], *, with_lag: bool) -> list[Assignor]:
+    chosen = names or [name for name, each in ASSIGNORS.items() if with_lag or not each.wants_lag]
+    known = assignors_with(options, chosen)
+    return [known[each] if isinstance(each, str) else each for each in dict.fromkeys(chosen)]
 
 
 def _plan_lines(lines: Iterable[bytes], assignor: Assignor | None, *, explained: bool) -> int:
@@ -185,3 +196,17 @@ def _live(group: str, target: Target, reset: str, *, with_lag: bool) -> LiveGrou
             return live_group(cluster, group, with_lag=with_lag, auto_offset_reset=reset)
         except (GroupEmptyError, GroupTypeError) as error:
             raise UserError(f"--group: {error}") from error
+
+
+def _weighed(live: LiveGroup, folder: str | None) -> LiveGroup:
+    """Return the group with the records that arrive in a minute in place of lag, if there is a history."""
+    if folder is None:
+        return live
+    from roster.cli.history.show import group_history  # noqa: PLC0415 - needs an extra
+
+    _, found = group_history(folder, live.description.group_id)
+    problem = live.problem
+    partitions = map(problem.topic_partition, range(problem.partition_count))
+    minute = [60 * (found.positions.arriving(tp) or 0) for tp in partitions]
+    click.echo("lag is the records that usually arrive in a minute, by the history", err=True)
+    return replace(live, problem=replace(problem, lag=np.rint(minute).astype(np.int64)))

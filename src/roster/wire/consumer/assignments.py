@@ -1,4 +1,4 @@
-"""Assignments of a whole group, encoded from a plan's columns with no Python loop per partition.
+"""Assignments of a whole group, encoded from a plan's columns and decoded with no Python loop per partition.
 
     Assignment   int16 version · [topic string, [int32]] · user data bytes?
 
@@ -8,15 +8,35 @@ Non-flexible, big-endian (Kafka's ConsumerProtocolAssignment).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from struct import Struct
 
 import numpy as np
 
-from roster.model.arrays import Int32, Int64
-from roster.wire.consumer.topic_index import WORD, as_words
+from roster.model.arrays import Bool, Int32, Int64
+from roster.wire.consumer.entries import ListedPartitions, listed_partitions, read_lists
+from roster.wire.consumer.topic_index import WORD, TopicIndex, WordBuffer, as_words
 
 _int32 = Struct(">i")
 _NULL = _int32.pack(-1)
+
+
+def decode_assignments(assignments: Sequence[bytes], names: TopicIndex) -> tuple[ListedPartitions, Bool]:
+    """Return the partitions of each assignment, and [assignments] whether it can be read; unknown topics are left out.
+
+    User data is not looked at.
+    """
+    buffer = WordBuffer(assignments)
+    size = np.fromiter(map(len, assignments), dtype=np.int64, count=len(assignments))
+    end = np.cumsum(size)
+    start = end - size
+    long_enough = np.flatnonzero(size >= 2)
+    versioned = long_enough[buffer.int16[start[long_enough]] >= 0]
+    entries, after = read_lists(buffer, start[versioned] + 2, end[versioned], with_numbers=True)
+    readable = np.zeros(len(size), dtype=np.bool_)
+    readable[versioned] = after >= 0
+    entries = replace(entries, row=versioned[entries.row].astype(np.int32))
+    return listed_partitions(buffer, entries, names), readable
 
 
 def encode_assignments(

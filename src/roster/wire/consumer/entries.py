@@ -6,6 +6,7 @@ left, the rest is read one by one. Every count and length is first compared with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -95,6 +96,19 @@ def read_lists(buffer: WordBuffer, start: Int64, end: Int64, *, with_numbers: bo
     if not intact_rows.all():
         entries = entries.where(intact_rows[entries.row])
     return entries, after
+
+
+def listed_topics(messages: Sequence[bytes], *, with_numbers: bool) -> set[str]:
+    """Return the names in the lists after the versions of subscriptions, or of assignments (`with_numbers`).
+
+    Lists that cannot be read are passed over.
+    """
+    buffer = WordBuffer(messages)
+    end = np.cumsum(np.fromiter(map(len, messages), dtype=np.int64, count=len(messages)))
+    start = np.append(0, end)[:-1] + 2
+    entries, _ = read_lists(buffer, start, end, with_numbers=with_numbers)
+    spans = zip(entries.name.tolist(), (entries.name + entries.name_length).tolist(), strict=True)
+    return {name.decode("utf-8", "replace") for name in {buffer.data[begin:stop] for begin, stop in spans}}
 
 
 def _read_one_by_one(

@@ -1,0 +1,99 @@
+"""A recorded rebalance as a test: what its leader was given, and what it answered, as JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roster.assignors import find_assignor
+from roster.member.assign_group import assign_group
+from roster.member.group_snapshot import GroupSnapshot
+from roster.wire.offsets_topic import GroupMetadataValue
+
+if TYPE_CHECKING:
+    from roster.history.derived import GroupHistory
+    from roster.model import PartitionOffsets
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rebalance: the assignor by name, its input, and the recorded assignments ({member id: bytes})."""
+
+    assignor: str
+    group: GroupSnapshot
+    assignments: Mapping[str, bytes]
+
+    def differing(self) -> list[str]:
+        """Compute the assignment, and return the members whose bytes are not those recorded."""
+        made = assign_group(self.assignor, self.group).assignments
+        return sorted(member for member, data in self.assignments.items() if made[member] != data)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a document; bytes are in base 64."""
+        group = self.group
+        return {
+            "assignor": self.assignor,
+            "generation": group.generation,
+            "partitions": group.partitions,
+            "instance_ids": group.instance_ids,
+            "offsets": group.offsets,
+            "subscriptions": {member: base64.b64encode(data).decode() for member, data in group.subscriptions.items()},
+            "assignments": {member: base64.b64encode(data).decode() for member, data in self.assignments.items()},
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Case:
+        """Read a document that `as_json` made."""
+        offsets = document["offsets"]
+        group = GroupSnapshot(
+            subscriptions=_bytes(document["subscriptions"]),
+            partitions=document["partitions"],
+            instance_ids=document["instance_ids"],
+            generation=document["generation"],
+            offsets=offsets and {t: {int(n): tuple(at) for n, at in each.items()} for t, each in offsets.items()},
+        )
+        return cls(document["assignor"], group, _bytes(document["assignments"]))
+
+
+def replay_case(path: str | Path) -> None:
+    """Compute the assignment of a file that `roster history export-case` wrote, and compare it byte by byte.
+
+    Raises AssertionError that names the members whose assignment is another.
+    """
+    case = Case.from_json(json.loads(Path(path).read_bytes()))
+    if differing := case.differing():
+        raise AssertionError(f"{case.assignor} assigns otherwise than recorded to {', '.join(differing)}")
+
+
+def case_of(history: GroupHistory, generation: int) -> Case:
+    """Return a generation of a group as a case. Raises ValueError that names what is missing."""
+    places = [i for i, each in enumerate(history.timeline.rebalances) if each.now.number == generation]
+    if not places:
+        raise ValueError(f"generation {generation} is not in the history")
+    now = history.timeline.rebalances[places[0]].now
+    record = next(each for each in history.records() if each.generation == generation and _is_assigned(each))
+    assignor = find_assignor(now.assignor)
+    counts = {
+        t: n for t, n in zip(history.timeline.group.topics, history.counts()[places[0]].tolist(), strict=True) if n
+    }
+    offsets: PartitionOffsets | None = history.offsets(counts, now.at_ms) if assignor.wants_lag else None
+    group = GroupSnapshot(
+        subscriptions={each.member_id: each.subscription for each in record.members},
+        partitions=counts,
+        instance_ids={each.member_id: each.group_instance_id for each in record.members},
+        generation=generation,
+        offsets=offsets,
+    )
+    return Case(now.assignor, group, {each.member_id: each.assignment for each in record.members})
+
+
+def _is_assigned(record: GroupMetadataValue) -> bool:
+    return any(each.assignment for each in record.members)
+
+
+def _bytes(document: Mapping[str, str]) -> dict[str, bytes]:
+    return {member: base64.b64decode(data) for member, data in document.items()}

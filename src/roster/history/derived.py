@@ -1,0 +1,281 @@
+"""The tables that are made of a recorded history, group by group: rebalances, moves, ownership, lag, weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.history.positions import Lags, Positions, Series
+from roster.history.tables import COMMITS, GROUPS
+from roster.history.timeline import OPEN, WHYS, Cause, Rebalance, Timeline, timeline
+from roster.model import TopicPartition
+from roster.model.arrays import Int64
+from roster.wire import WireError
+from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, decode_value
+
+ENDS = "ends"
+TIME = pa.timestamp("us", "UTC")
+EVENTS = pa.schema(
+    [
+        ("table", pa.string()),
+        ("group", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("value", pa.binary()),
+        ("at", TIME),
+        ("log_offset", pa.int64()),
+    ]
+)
+"""What is known of one group, in any order: its commits and records, and the ends of the partitions it commits."""
+
+_PARTITION = [("topic", pa.string()), ("partition", pa.int32())]
+REBALANCE = [("group", pa.string()), ("generation", pa.int32()), ("ended_at", TIME)]
+_MEMBER = [(name, pa.string()) for name in ("member_id", "instance_id", "client_id", "host")]
+AROUND = {"before": -60_000, "": 0, "after": 60_000}
+"""When lag is looked at beside the end of a rebalance, in ms."""
+TABLES: Mapping[str, pa.Schema] = {
+    "rebalances": pa.schema(
+        [
+            *REBALANCE,
+            ("assignor", pa.string()),
+            ("leader", pa.string()),
+            ("members", pa.int32()),
+            ("partitions", pa.int32()),
+            ("causes", pa.list_(pa.struct([("kind", pa.string()), *_MEMBER, ("detail", pa.string())]))),
+            ("moved", pa.int32()),
+            ("unowned", pa.int32()),
+            ("unowned_partition_ms", pa.int64()),
+            ("missing_generations", pa.int32()),
+            ("sync_ms", pa.int64()),
+            ("standstill_partition_seconds", pa.float64()),
+            ("standstill_longest_seconds", pa.float64()),
+            *((f"lag_{unit}{when and '_'}{when}", pa.int64()) for when in AROUND for unit in ("records", "ms")),
+        ]
+    ),
+    "moves": pa.schema(
+        [
+            *REBALANCE,
+            *_PARTITION,
+            *((name, pa.string()) for name in ("source", "target", "why")),
+            ("lag_records", pa.int64()),
+        ]
+    ),
+    "ownership": pa.schema([("group", pa.string()), *_PARTITION, *_MEMBER, ("from", TIME), ("until", TIME)]),
+    "lag": pa.schema([("group", pa.string()), *_PARTITION, ("at", TIME), ("records", pa.int64()), ("ms", pa.int64())]),
+    "weights": pa.schema(
+        [
+            ("group", pa.string()),
+            *_PARTITION,
+            ("records_per_second", pa.float64()),
+            ("seconds_per_record", pa.float64()),
+        ]
+    ),
+}
+"""The derived tables. None stands for what is not known; `ownership.until` for an interval that has not ended."""
+
+
+EVERY = pa.schema(
+    [("table", pa.string()), *{field.name: field for schema in TABLES.values() for field in schema}.values()]
+)
+"""Rows of all derived tables; columns that a table does not have are null in it."""
+
+
+class GroupHistory:
+    """The history of one group, of its rows with the columns of EVENTS."""
+
+    def __init__(self, rows: pa.Table, group: str | None = None) -> None:
+        self.group = rows["group"][0].as_py() if group is None else group
+        of = {table: rows.filter(pc.equal(rows["table"], table)) for table in (COMMITS, GROUPS, ENDS)}
+        records = of[GROUPS].sort_by("log_offset")
+        self._records = list(zip(ms_of(records["at"]).tolist(), records["value"].to_pylist(), strict=True))
+        self.timeline = timeline(self._records)
+        made = of[COMMITS].filter(pc.is_valid(of[COMMITS]["offset"])).sort_by("log_offset")
+        self.positions = Positions(_series(made), _series(of[ENDS].sort_by("at")))
+        self.moments = np.array([each.now.at_ms for each in self.timeline.rebalances], np.int64)
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the derived tables of the group, each with its name."""
+        makers = (self._rebalances, self._moves, self._ownership, self._lag, self.weights)
+        for (name, schema), make in zip(TABLES.items(), makers, strict=True):
+            columns = make()
+            count = len(next(iter(columns.values())))
+            every = {"group": pa.repeat(self.group, count), **columns}
+            yield name, pa.table([column(every[field.name], field.type) for field in schema], schema=schema)
+
+    def records(self) -> Iterator[GroupMetadataValue]:
+        """Yield the records of the group that can be read, without removals."""
+        for _, value in self._records:
+            if value is not None:
+                with contextlib.suppress(WireError):
+                    found = decode_value(GroupMetadataKey(group=self.group), value)
+                    assert isinstance(found, GroupMetadataValue)  # noqa: S101 - by the key
+                    yield found
+
+    def counts(self) -> Int64:
+        """Return [rebalances, topics] how many partitions were known by then, by assignments, claims and ends."""
+        group, found = self.timeline.group, self.timeline.rebalances
+        counts = np.zeros((len(found), len(group.topics)), np.int64)
+        for row, each in zip(counts, found, strict=True):
+            told = np.concatenate((each.now.owned, each.now.claimed))
+            np.maximum.at(row, group.topic[told], group.number[told].astype(np.int64) + 1)
+        at = {topic: number for number, topic in enumerate(group.topics)}
+        for (topic, number), ends in self.positions.ends.items():
+            if topic in at:
+                begin = np.searchsorted(self.moments, ends.times[0])
+                counts[begin:, at[topic]] = np.maximum(counts[begin:, at[topic]], number + 1)
+        return np.maximum.accumulate(counts, axis=0)
+
+    def offsets(self, counts: Mapping[str, int], at_ms: int) -> dict[str, dict[int, tuple[int, int, int | None]]]:
+        """Return (0, end, committed) of the partitions of topics at a time, by partitions whose lag is known."""
+        found: dict[str, dict[int, tuple[int, int, int | None]]] = {}
+        tps = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+        for tp, lag in zip(tps, self.positions.lags(tps, np.array([at_ms])).records[:, 0].tolist(), strict=True):
+            if not np.isnan(lag):
+                commits = self.positions.commits[tp]
+                committed = int(commits.offsets[np.searchsorted(commits.times, at_ms, "right") - 1])
+                found.setdefault(tp.topic, {})[tp.partition] = (0, committed + round(lag), committed)
+        return found
+
+    def _rebalances(self) -> dict[str, Any]:
+        found = self.timeline.rebalances
+        stills = self.positions.standstills(self.moments)
+        lags: dict[str, Any] = {}
+        for when, offset in AROUND.items():
+            of_group = self.positions.lags(list(self.positions.commits), self.moments + offset).of_group()
+            lags |= dict(zip((f"lag_{unit}{when and '_'}{when}" for unit in ("records", "ms")), of_group, strict=True))
+        return {
+            "generation": [each.now.number for each in found],
+            "ended_at": self.moments,
+            "assignor": [each.now.assignor for each in found],
+            "leader": [each.now.leader for each in found],
+            "members": [len(each.now.member) for each in found],
+            "partitions": [len(each.now.owned) for each in found],
+            "causes": [[_cause(cause) for cause in each.causes] for each in found],
+            "moved": [len(each.moved) for each in found],
+            "unowned": [int(((each.target < 0) & (each.source >= 0)).sum()) for each in found],
+            "unowned_partition_ms": [each.unowned_ms for each in found],
+            "missing_generations": [each.missing for each in found],
+            "sync_ms": [each.sync_ms for each in found],
+            **{f"standstill_{name}": values for name, values in stills._asdict().items()},
+            **lags,
+        }
+
+    def _moves(self) -> dict[str, Any]:
+        found: list[Rebalance] = self.timeline.rebalances
+        moved = np.concatenate([each.moved for each in found] or [np.zeros(0, np.int64)])
+        of = np.repeat(np.arange(len(found)), [len(each.moved) for each in found])
+        names = pa.array([*self.timeline.names, None], pa.string())
+        places, number = np.unique(moved, return_inverse=True)
+        lags = self.positions.lags(_named(self.timeline, places), self.moments).records
+        return {
+            "generation": pa.array([each.now.number for each in found], pa.int32()).take(of),
+            "ended_at": self.moments[of],
+            **_columns(self.timeline, moved),
+            **{
+                end: names.take(np.concatenate([getattr(each, end) for each in found] or [of]) % len(names))
+                for end in ("source", "target")
+            },
+            "why": pa.array(WHYS).take(np.concatenate([each.why for each in found] or [of])),
+            "lag_records": lags[number, of],
+        }
+
+    def _ownership(self) -> dict[str, Any]:
+        owned, members = self.timeline.ownership, self.timeline.group.members
+        return {
+            **_columns(self.timeline, owned.partition),
+            **{
+                name: pa.array([getattr(each, name) for each in members], pa.string()).take(owned.member)
+                for name, _ in _MEMBER
+            },
+            "from": owned.since,
+            "until": pa.array(owned.until, mask=owned.until == OPEN),
+        }
+
+    def _lag(self) -> dict[str, Any]:
+        """Return the lag at each recording of the ends."""
+        moments = np.unique(np.concatenate([each.times for each in self.positions.ends.values()] or [self.moments]))
+        partitions = sorted(self.positions.commits)
+        lags = self.positions.lags(partitions, moments)
+        row, at = np.nonzero(~np.isnan(lags.records))
+        columns = Lags(*(each[row, at] for each in lags))
+        return {**_listed(partitions, row), "at": moments[at], **columns._asdict()}
+
+    def weights(self) -> dict[str, Any]:
+        """Return columns: what usually arrives in a partition, and how long a record of it usually takes."""
+        partitions = sorted(self.positions.commits)
+        return {
+            **_listed(partitions, np.arange(len(partitions))),
+            "records_per_second": [self.positions.arriving(tp) for tp in partitions],
+            "seconds_per_record": [self.positions.seconds_per_record(tp) for tp in partitions],
+        }
+
+
+def derive(rows: pa.Table) -> pa.Table:
+    """Return the rows of EVERY for the rows of EVENTS of one group: the function for Spark's `applyInArrow`."""
+    made = []
+    for name, table in GroupHistory(rows).tables():
+        every = {"table": pa.repeat(name, len(table)), **{column: table[column] for column in table.schema.names}}
+        made.append([every[f.name] if f.name in every else pa.nulls(len(table), f.type) for f in EVERY])
+    return pa.concat_tables([pa.table(columns, schema=EVERY) for columns in made])
+
+
+def ms_of(times: pa.ChunkedArray) -> Any:
+    """Return a column of times in wall-clock ms."""
+    return times.cast(TIME).cast(pa.int64()).to_numpy() // 1000
+
+
+def column(values: Any, kind: pa.DataType) -> pa.Array:
+    """Return numbers or objects as a column; nan is null, and times are in ms."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        is_known = np.isfinite(values)
+        rounded = np.rint(np.where(is_known, values, 0)) if pa.types.is_integer(kind) else values
+        values = pa.array(rounded, mask=~is_known)
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(kind)
+    return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {"kind": cause.kind.value, "detail": cause.detail, **(cause.member._asdict() if cause.member else {})}
+
+
+def _named(found: Timeline, places: Any) -> list[TopicPartition]:
+    group = found.group
+    pairs = zip(group.topic[places].tolist(), group.number[places].tolist(), strict=True)
+    return [TopicPartition(group.topics[topic], number) for topic, number in pairs]
+
+
+def _columns(found: Timeline, partitions: Any) -> dict[str, Any]:
+    topics = pa.array(found.group.topics, pa.string())
+    return {"topic": topics.take(found.group.topic[partitions]), "partition": found.group.number[partitions]}
+
+
+def _listed(partitions: list[TopicPartition], rows: Any) -> dict[str, Any]:
+    return {
+        "topic": pa.array([tp.topic for tp in partitions], pa.string()).take(rows),
+        "partition": pa.array([tp.partition for tp in partitions], pa.int32()).take(rows),
+    }
+
+
+def _series(rows: pa.Table) -> dict[TopicPartition, Series]:
+    """Return the offsets by partition, in the order of the rows, at times that do not fall."""
+    topics = rows["topic"].combine_chunks().dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    order = np.lexsort((rows["partition"].to_numpy(), topics.indices.to_numpy()))
+    numbers = np.stack([topics.indices.to_numpy()[order], rows["partition"].to_numpy()[order]])
+    times, values = ms_of(rows["at"])[order], rows["offset"].to_numpy()[order]
+    starts = [0, *(np.flatnonzero((np.diff(numbers) != 0).any(axis=0)) + 1).tolist(), len(order)]
+    return {
+        TopicPartition(names[numbers[0, start]], int(numbers[1, start])): Series(
+            np.maximum.accumulate(times[start:stop]), values[start:stop]
+        )
+        for start, stop in pairwise(starts)
+        if stop > start
+    }

@@ -1,0 +1,185 @@
+"""A recorded history replayed: the same members and topics, with the claims that each assignor's own plans leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from roster.assignors import Assignor, RebalanceProtocol, make_plan
+from roster.history.derived import REBALANCE, GroupHistory, column
+from roster.history.generations import Generations
+from roster.model import NO_OWNER, Plan, Problem, TopicPartition
+from roster.model.arrays import Float64, Int32, Int64
+from roster.model.problem import MAX_PARTITIONS, Claims, member_order
+
+REPLAYS = pa.schema(
+    [
+        *REBALANCE,
+        ("policy", pa.string()),
+        ("members", pa.int32()),
+        ("partitions", pa.int32()),
+        ("moved", pa.int32()),
+        ("rounds", pa.int32()),
+        ("stopped", pa.int32()),
+        ("least", pa.int32()),
+        ("most", pa.int32()),
+        ("lag_spread", pa.int64()),
+        ("drain_seconds", pa.float64()),
+    ]
+)
+"""A row for each recorded rebalance and policy.
+
+moved: partitions that another member had before. rounds: generations until the plan was whole. stopped: partitions that
+a member which stays had to stop reading. least, most: partitions of the member with fewest and with most. lag_spread:
+records between the members with least and most to read. drain_seconds: until all records that waited are read, by the
+member that needs longest, at the usual seconds for a record. The last two are null where lag is not known.
+"""
+
+_MOST_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A rebalance, for every policy: `place` has the number of each partition over all steps, `name` of each member."""
+
+    at: int
+    problem: Problem
+    place: Int64
+    name: Int32
+    seconds: Float64 | None
+    """[partitions] how long the records that wait take."""
+
+
+def replay(history: GroupHistory, assignors: Sequence[Assignor]) -> pa.Table:
+    """Return the rows of REPLAYS for one group; racks are not replayed, as records do not have those of replicas.
+
+    What only finished a round of the recorded assignor is left out: each policy has rounds of its own.
+    """
+    steps = list(_steps(history))
+    rows = {assignor.name: list(_replay(assignor, steps)) for assignor in assignors}
+    done = [history.timeline.rebalances[step.at] for step in steps] * len(rows)
+    columns = dict(
+        zip(REPLAYS.names[4:], zip(*(row for each in rows.values() for row in each), strict=True), strict=False)
+    )
+    every = {
+        "group": pa.repeat(history.group, len(done)),
+        "generation": [each.now.number for each in done],
+        "ended_at": np.array([each.now.at_ms for each in done], np.int64),
+        "policy": np.repeat(np.array(list(rows), object), len(steps)),
+        **{name: columns.get(name, ()) for name in REPLAYS.names[4:]},
+    }
+    return pa.table([column(every[field.name], field.type) for field in REPLAYS], schema=REPLAYS)
+
+
+def _steps(history: GroupHistory) -> Iterator[_Step]:
+    """Yield the rebalances that had members; topics have the partitions that were known by then."""
+    found, group = history.timeline, history.timeline.group
+    chosen = [number for number, each in enumerate(found.rebalances) if len(each.now.member) and not each.is_follow_up]
+    if not chosen:
+        return
+    counts = history.counts()[chosen]
+    first = np.concatenate(([0], np.cumsum(counts.max(axis=0, initial=0))))
+    if int(first[-1]) > MAX_PARTITIONS:
+        return
+    tps = [
+        TopicPartition(t, n) for t, size in zip(group.topics, np.diff(first).tolist(), strict=True) for n in range(size)
+    ]
+    lags = history.positions.lags(tps, history.moments[chosen]).records
+    is_known = ~np.isnan(lags).all(axis=0)
+    lags = np.nan_to_num(lags).astype(np.int64)
+    took = np.array([history.positions.seconds_per_record(tp) for tp in tps], float)
+    usual = np.nanmedian(took) if np.isfinite(took).any() else None
+    rank = np.argsort(member_order(*zip(*((m.member_id, m.instance_id) for m in group.members), strict=True)))
+    layouts: dict[tuple[object, ...], tuple[Problem, Int64]] = {}
+    for row, number in enumerate(chosen):
+        now = found.rebalances[number].now
+        order = np.argsort(rank[now.member])
+        member, subscription = now.member[order], now.subscription[order]
+        distinct, at, of = np.unique(subscription, return_index=True, return_inverse=True)
+        if len(distinct) > 1:  # in order of first use, as an assignor gets them
+            by_use = np.argsort(at)
+            distinct, of = distinct[by_use], np.argsort(by_use)[of]
+        key = (distinct.tobytes(), counts[row].tobytes())
+        if key not in layouts:
+            layout = _layout(group, distinct, counts[row])
+            starts: Int64 = first[[group.topics.index(topic) for topic in layout.topics]]
+            layouts[key] = layout, np.repeat(starts, layout.counts) + layout.number_of()
+        layout, place = layouts[key]
+        lag, seconds = None, None
+        if is_known[row]:
+            lag = lags[place, row]
+            seconds = None if usual is None else lag * np.where(np.isnan(took), usual, took)[place]
+        problem = replace(
+            layout,
+            members=tuple(group.members[m].member_id for m in member.tolist()),
+            instances=tuple(group.members[m].instance_id for m in member.tolist()),
+            subscription_of=layout.subscription_of[of],
+            generation=np.zeros(len(member), np.int32),
+            lag=lag,
+            capacity=now.capacity[order] if (now.capacity > 1).any() else None,
+            user_data=(None,) * len(member),
+            member_racks=(None,) * len(member),
+        )
+        yield _Step(number, problem, place, found.name_of[member], seconds)
+
+
+def _layout(group: Generations, subscriptions: Int32, counts: Int64) -> Problem:
+    """Return a problem with a member for each of the subscriptions."""
+    size, none = len(subscriptions), np.zeros(0, np.int32)
+    return Problem.from_columns(
+        members=[f"{number:09}" for number in range(size)],
+        instances=[None] * size,
+        member_racks=[None] * size,
+        topics=group.topics,
+        counts=counts,
+        subscriptions=[group.subscriptions[number] for number in subscriptions.tolist()],
+        subscription_of=np.arange(size, dtype=np.int32),
+        generation=np.zeros(size, np.int32),
+        claim_member=none,
+        claim_topic=none,
+        claim_number=none,
+        group_generation=1,
+    )
+
+
+def _replay(assignor: Assignor, steps: Sequence[_Step]) -> Iterator[tuple[float | None, ...]]:
+    """Yield the numbers of each step, from `members` on."""
+    is_eager = RebalanceProtocol.COOPERATIVE not in assignor.supported_protocols
+    size = max((int(step.place.max(initial=-1)) + 1 for step in steps), default=0)
+    owner = np.full(size, NO_OWNER, np.int32)
+    number_of = np.full(max((int(step.name.max()) + 1 for step in steps), default=0) + 1, NO_OWNER, np.int32)
+    for step in steps:
+        problem, before = step.problem, owner[step.place]
+        number_of[step.name] = np.arange(len(step.name))
+        claimed = number_of[before]
+        stopped = int((claimed >= 0).sum()) if is_eager else 0
+        rounds = 0
+        while True:
+            rounds += 1
+            partition = np.flatnonzero(claimed >= 0)
+            claims = Claims(claimed[partition], partition)
+            plan = make_plan(assignor, replace(problem, claims=claims, settling=rounds > 1))
+            waits = int(plan.withheld.sum())
+            if not waits or rounds == _MOST_ROUNDS:
+                break
+            stopped += waits
+            claimed = plan.given
+        number_of[step.name] = NO_OWNER
+        owner.fill(NO_OWNER)
+        owner[step.place] = np.append(step.name, NO_OWNER)[plan.owner]
+        moved = int(((before >= 0) & (plan.owner >= 0) & (owner[step.place] != before)).sum())
+        loads = plan.loads()
+        counted = (len(step.name), len(before), moved, rounds, stopped, int(loads.min()), int(loads.max()))
+        yield (*counted, *_lag(plan, step))
+
+
+def _lag(plan: Plan, step: _Step) -> tuple[float | None, float | None]:
+    if plan.problem.lag is None:
+        return None, None
+    owned, size = plan.owner >= 0, len(step.name)
+    of_member = np.bincount(plan.owner[owned], plan.problem.lag[owned], size)
+    drain = None if step.seconds is None else float(np.bincount(plan.owner[owned], step.seconds[owned], size).max())
+    return float(of_member.max() - of_member.min()), drain
