@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from roster.cli.errors import UserError
-from roster.cli.history.show import from_option, group_history
 from roster.cli.options import NAME
 from roster.cli.output import print_json
+from roster.cli.recorded import from_option, group_history
 
 
 @click.command("export-case", short_help="Write a recorded rebalance as a test.")

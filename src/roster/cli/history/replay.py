@@ -9,9 +9,9 @@ import click
 
 from roster.assignors import ASSIGNORS, Assignor
 from roster.cli.errors import UserError, one_line
-from roster.cli.history.show import from_option
 from roster.cli.output import print_table
 from roster.cli.plan.assignor_name import AssignorName
+from roster.cli.recorded import from_option
 from roster.cli.session import spark_session
 
 _NAME = AssignorName(list(ASSIGNORS))

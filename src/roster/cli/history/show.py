@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from roster.cli.errors import Failure, UserError, explained_imports, one_line
+from roster.cli.errors import UserError
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, json_option
 from roster.cli.output import EPOCH, print_json, print_table, utc
+from roster.cli.recorded import from_option, group_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
-
-    from roster.history.derived import GroupHistory
-    from roster.history.folder import HistoryFolder
 
 _TOLD = {
     "joined": "joined",
@@ -30,9 +28,6 @@ _TOLD = {
     "assignor_changed": "assignor changed",
     "unknown": "unknown",
 }
-from_option = click.option(
-    "--from", "folder", required=True, metavar="FOLDER", help="What `roster history record` wrote."
-)
 
 
 @click.command(short_help="Show the rebalances of a group.")
@@ -91,21 +86,6 @@ def show(
     for reason, count in ({"damaged record of this group": damaged} | skipped).items():
         if count:
             click.echo(f"not read: {count} of all records ({reason})", err=True)
-
-
-def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]:
-    """Read what is recorded of a group; a UserError if there is no history, a Failure if it has no rebalances."""
-    with explained_imports("history"):
-        from roster.history.derived import GroupHistory  # noqa: PLC0415 - needs an extra
-        from roster.history.folder import HistoryError, HistoryFolder  # noqa: PLC0415
-    place = HistoryFolder(folder)
-    try:
-        found = GroupHistory(place.events(group), group)
-    except HistoryError as error:
-        raise UserError(f"--from: {one_line(error)}") from None
-    if not found.timeline.rebalances:
-        raise Failure(f"{folder} has no rebalances of group {group}, or it is not a classic group")
-    return place, found
 
 
 def _moment(text: str | None, option: str) -> int | None:

@@ -20,6 +20,7 @@ from roster.cli.plan.live_tasks import plan_tasks
 from roster.cli.plan.options import assignor_options, assignors_with, task_options
 from roster.cli.plan.output import as_json, compare, explain, explain_tasks, tasks_as_json
 from roster.cli.plan.problem_json import read_problem, read_tasks
+from roster.cli.recorded import group_history
 from roster.cli.strict_json import InputError
 from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_offset_reset
 
@@ -202,8 +203,6 @@ def _weighed(live: LiveGroup, folder: str | None) -> LiveGroup:
     """Return the group with the records that arrive in a minute in place of lag, if there is a history."""
     if folder is None:
         return live
-    from roster.cli.history.show import group_history  # noqa: PLC0415 - needs an extra
-
     _, found = group_history(folder, live.description.group_id)
     problem = live.problem
     partitions = map(problem.topic_partition, range(problem.partition_count))

@@ -1,0 +1,32 @@
+"""What is recorded of a group, for commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from roster.cli.errors import Failure, UserError, explained_imports, one_line
+
+if TYPE_CHECKING:
+    from roster.history.derived import GroupHistory
+    from roster.history.folder import HistoryFolder
+
+from_option = click.option(
+    "--from", "folder", required=True, metavar="FOLDER", help="What `roster history record` wrote."
+)
+
+
+def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]:
+    """Read what is recorded of a group; a UserError if there is no history, a Failure if it has no rebalances."""
+    with explained_imports("history"):
+        from roster.history.derived import GroupHistory  # noqa: PLC0415 - needs an extra
+        from roster.history.folder import HistoryError, HistoryFolder  # noqa: PLC0415
+    place = HistoryFolder(folder)
+    try:
+        found = GroupHistory(place.events(group), group)
+    except HistoryError as error:
+        raise UserError(f"--from: {one_line(error)}") from None
+    if not found.timeline.rebalances:
+        raise Failure(f"{folder} has no rebalances of group {group}, or it is not a classic group")
+    return place, found
