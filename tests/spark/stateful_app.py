@@ -24,6 +24,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,10 +39,12 @@ from roster.spark.driver.switching import Switching
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options, Tuning
 from roster.spark.sinks.batch_sink import Source
+from roster.spark.state import grown_input
 from roster.spark.state.copies.restore_schedule import deal
 from roster.spark.state.joined_batches import TableJoins
 from roster.spark.state.stateful_batches import BetweenStatefulBatches, summed, tokens_of
 from roster.spark.state.stores import Stores
+from roster.spark.state.tasks.moving import PlacedTask
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.stores import Restored, process_id, stores_found
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from roster.model.tasks import TaskId
     from roster.spark.batch import Batch, Split
     from roster.spark.sinks.batch_sink import BatchSink
+    from roster.spark.state.tasks.moving import Unread
     from roster.spark.state.tasks.stores import RestoreJob
 
 KEYS, GROUPS = 30, 7
@@ -220,6 +224,11 @@ SUMS = Aggregation(
 )
 
 
+def looked(_: object, config: ReaderConfig, unread: Sequence[Unread], partitioners: Sequence[str]) -> list[Any]:
+    """A look at unread records, without Spark."""
+    return list(PlacedTask(config, unread, partitioners, mock.Mock())(range(len(unread))))
+
+
 def main(
     operator: Any = TOTALS,
     columns: pa.Schema = COLUMNS,
@@ -278,11 +287,14 @@ def main(
     stores = Stores(options, plans, out)
     stores.purge.interval = 0.5
     sink.open(None, group)  # type: ignore[arg-type]
-    stores.open(group, sink)
+    config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
+    grown_input.placed = looked  # type: ignore[assignment]
+    stores.open(group, sink, grown_input.GrownInput(None, config))  # type: ignore[arg-type]
+    if stores.refusal is not None:
+        options = replace(options, max_offsets_per_batch=20)
     switching = None if paused is None else Switching(group, stores.admin, paused=paused)
     source = Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000)
     bound = sink.bind(source if switching is None else replace(source, noted=switching.noted))
-    config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     definitions = {name: each for plan in plans for name, each in plan.definitions.items()}
     kinds, found = {}, {}
     for each, changelog in zip((node for plan in plans for node in plan.nodes), stores.changelogs, strict=True):
@@ -306,7 +318,9 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     member.start(60)
     try:
-        loop.run(available_now=False)
+        loop.run(available_now=stores.refusal is not None)
+        if stores.refusal is not None:
+            raise stores.refusal
     finally:
         stores.close()
         sink.close()

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from roster.client import AuthorizationError
 from roster.model import TopicPartition
@@ -61,6 +62,17 @@ def test_rows_arrive_as_they_left(given_rows: list[dict[str, Any]]) -> None:
     keys = [None if row["carrier"] is None else row["carrier"].encode() for row in given_rows]
     assert records["key"].to_pylist() == keys
     assert records["partition"].to_pylist() == [0 if key is None else None for key in keys]
+
+
+@given(st.lists(rows, max_size=20), st.integers(1, 12))
+def test_keys_are_placed_among_the_partitions_that_the_topic_has(
+    given_rows: list[dict[str, Any]], partitions: int
+) -> None:
+    records = repartition(partitions=partitions).to_records(pa.Table.from_pylist(given_rows, COLUMNS))
+    keys = [None if row["carrier"] is None else row["carrier"].encode() for row in given_rows]
+    assert records["partition"].to_pylist() == [
+        0 if key is None else (kafka_python_murmur2(key) & 0x7FFFFFFF) % partitions for key in keys
+    ]
 
 
 def test_several_columns_make_one_key_and_rows_without_a_time_have_that_of_writing() -> None:

@@ -12,16 +12,30 @@ from roster.cli.session import show_progress, spark_session
 @click.command(short_help="Place a group's state anew after its input topics got more partitions.")
 @click.argument("group", type=NAME)
 @click.option("--to", required=True, metavar="FOLDER", help="Where the state is exported to first; an empty folder.")
+@click.option(
+    "--partitions",
+    "asked",
+    type=(NAME, click.IntRange(min=1)),
+    metavar="TOPIC COUNT",
+    multiple=True,
+    help="Partitions that one of the group's repartition topics gets; repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Export, check, and show what would change.")
 @click.option("--keyed-by", metavar="COLUMN", multiple=True, help="As of `roster state import`; repeatable.")
 @click.option("--partitioner", type=click.Choice(["murmur2", "crc32"]), help="As of `roster state import`.")
 @cluster_options
 def repartition(
-    group: str, to: str, dry_run: bool, keyed_by: tuple[str, ...], partitioner: str | None, target: Target
+    group: str,
+    to: str,
+    asked: tuple[tuple[str, int], ...],
+    dry_run: bool,
+    keyed_by: tuple[str, ...],
+    partitioner: str | None,
+    target: Target,
 ) -> None:
     """Give the changelogs of GROUP as many partitions as its input topics have, and place its keys anew.
 
-    All applications of the group must be stopped, and must have read what was written before the topics grew. If the
+    Applications that start after the topics grew read what was written before, and end. All must be stopped. If the
     command is cut off, run it again with the same FOLDER; until then applications of the group are refused.
     """
     with spark_session(target, "state repartition") as spark:
@@ -32,6 +46,7 @@ def repartition(
             target.bootstrap,
             group,
             to,
+            partitions=dict(asked),
             dry_run=dry_run,
             keyed_by=keyed_by,
             partitioner=partitioner,

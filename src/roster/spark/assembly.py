@@ -33,6 +33,7 @@ from roster.spark.sinks.parquet import ParquetSink, runs_in_one_process
 from roster.spark.sinks.positions import PositionedSink
 from roster.spark.state.copies.preferred_locations import Cluster
 from roster.spark.state.copies.store_cleaner import cleaning
+from roster.spark.state.grown_input import GrownInput
 from roster.spark.state.joined_batches import BetweenJoinedBatches, JoinedBatches, OwnedTasks, TableJoins
 from roster.spark.state.operators import check_operator, check_options
 from roster.spark.state.queries.pages import Served
@@ -65,7 +66,7 @@ class Assembly:
     """The parts of one run; its sink is open.
 
     options: include the topics that operators read. membership: makes the group member. served: the stores open to
-    queries. opened: what the end of the run closes.
+    queries. opened: what the end of the run closes. refusal: what a run that only reads what is left ends with.
     """
 
     options: Options
@@ -76,6 +77,7 @@ class Assembly:
     served: Sequence[Served] = ()
     between_batches: BetweenBatches = field(default_factory=BetweenBatches)
     switching: Switching | None = None
+    refusal: PipelineError | None = None
 
     def close(self) -> None:
         """Close what was opened, in the opposite order."""
@@ -136,7 +138,9 @@ def _stateful(
         opened.callback(stores.close)
         sink.open(jobs.spark, options.group, options.start_timeout_ms)
         opened.callback(sink.close)
-        stores.open(options.group, kafka)
+        stores.open(options.group, kafka, GrownInput(jobs.spark, config))
+        if stores.refusal is not None:
+            options = replace(options, starting_offsets="earliest")  # of partitions that are new
         joins: list[TableJoins] = []
         for plan in plans:
             if plan.tables:
@@ -158,6 +162,7 @@ def _stateful(
             served_stores(jobs, cluster, stores),
             BetweenStatefulBatches(batches, stores, clean),
             switching,
+            stores.refusal,
         )
 
 

@@ -307,4 +307,6 @@ class Pipeline(Operations):
                 self._run_now = run
                 if self._stopping:
                     return
-            run.work(available_now=available_now)
+            run.work(available_now=available_now or assembly.refusal is not None)
+            if assembly.refusal is not None and not self._stopping:
+                raise assembly.refusal

@@ -253,6 +253,7 @@ class DriverLoop:
 
         A range is empty if its task must run without records, for timers.
         """
+        ends = self._between_batches.readable(ends)
         if available_now:
             for partition, end in ends.items():
                 if not self._is_repartition(partition):

@@ -50,6 +50,10 @@ class BetweenBatches:
         """Return the partitions whose state must be restored before they are read."""
         return frozenset()
 
+    def readable(self, ends: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Return up to where partitions with these log ends may be read."""
+        return ends
+
     def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
         """Return partitions whose tasks must run now, even without records.
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
+from roster.client import Admin, ClaimedBy, ClientError, TopicDescription, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
 from roster.model.repartition_note import repartition_folder
 from roster.model.tasks import TaskId
@@ -34,12 +34,16 @@ class Logs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """The changelog topic of a store, with a partition for each task of its sub-topology."""
+    """The changelog topic of a store, with a partition for each task of its sub-topology.
+
+    refusal: why no task may go on, if its sources have more partitions; None if they have not.
+    """
 
     topic: str
     topic_id: str
     partitions: int
     of: Subtopology
+    refusal: PipelineError | None = None
 
     def __getitem__(self, task: TaskId) -> TopicPartition:
         return TopicPartition(self.topic, task.partition)
@@ -92,6 +96,13 @@ class Changelogs:
         readers = map(self.reader_of, self.sources_in(partitions))
         return list(dict.fromkeys(task for task in readers if task is not None))
 
+    def check_same(self, admin: Admin) -> None:
+        """Raise PipelineError if a topic has been made anew."""
+        for each in self._all:
+            if _id_of(admin.describe_topic(each.topic)) != each.topic_id:
+                problem = f"the changelog {each.topic!r} has been made anew since this application started"
+                raise PipelineError(problem, field="group", fix="Start it again")
+
     def check_grown(self, sources: Iterable[TopicPartition]) -> None:
         """Raise PipelineError for a partition that tasks with state read and the changelog lacks."""
         for source in sources:
@@ -122,15 +133,21 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
     _check_topics(admin, group, of)
     found = admin.describe_topic(name)
     _check_offsets(admin, group, name, sources, len(found.partitions))
-    if len(found.partitions) != count:
-        raise PipelineError(
-            f"topic {sources[0]!r} has {count} partitions and the changelog {name!r} has {len(found.partitions)}: keys"
-            " may have moved to partitions that do not have their state",
-            field="aggregate",
-            fix=_GROWN,
+    refusal = None
+    if (before := len(found.partitions)) != count:
+        problem = (
+            f"topic {sources[0]!r} has {count} partitions and the changelog {name!r} has {before}: keys may have moved"
+            " to partitions that do not have their state"
         )
+        refusal = PipelineError(problem, field="aggregate", fix=_GROWN)
+        if before > count:
+            raise refusal
     _check_settings(admin, name)
-    return Changelog(name, (found.topic_id or b"\0").hex(), count, of)
+    return Changelog(name, _id_of(found), before, of, refusal)
+
+
+def _id_of(topic: TopicDescription) -> str:
+    return (topic.topic_id or b"\0").hex()
 
 
 def check_whole(admin: Admin, group: str) -> None:
@@ -140,7 +157,7 @@ def check_whole(admin: Admin, group: str) -> None:
         raise PipelineError(
             f"the state of {group!r} is being given other partitions",
             field="group",
-            fix=f"Run `roster state repartition {group} --to {folder}` again, to its end",
+            fix=f"Run `roster state repartition {group} --to {folder}` again, with the same options",
         )
 
 

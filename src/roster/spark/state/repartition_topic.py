@@ -46,7 +46,8 @@ def open_repartition_topic(
         raise PipelineError(
             f"{name!r} has {count} partitions, not {repartition.partitions}: keys would move away from their state",
             field="partitions",
-            fix=f"Use {count}, or another group, which starts without state",
+            fix=f"Use {count}, or stop the group and run `roster state repartition {group} --to FOLDER"
+            f" --partitions {name} {repartition.partitions}`",
         )
     _check_settings(admin, name)
     partitions = [TopicPartition(name, number) for number in range(count)]

@@ -230,6 +230,10 @@ class BetweenStatefulBatches(BetweenBatches):
         return self._stores.copies.held(partitions)
 
     @override
+    def readable(self, ends: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        return {partition: min(end, self._stores.ends.get(partition, end)) for partition, end in ends.items()}
+
+    @override
     def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
         return self._stores.wakeups.due(partitions, once=once)
 

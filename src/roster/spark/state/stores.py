@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 from roster.client import Admin, TaskMember, UnknownTopicError
 from roster.client.live_group import members_of
@@ -15,6 +16,7 @@ from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.changelogs import Changelog, Changelogs, check_whole, open_changelog
 from roster.spark.state.copies.restore_schedule import Copies
 from roster.spark.state.definition_check import DefinitionCheck
+from roster.spark.state.grown_input import GrownInput
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
 from roster.spark.state.store_targets import StoreTargets
@@ -43,6 +45,10 @@ class Stores:
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self.admin = self._new_admin()  # connects with the first batch
         self._check: DefinitionCheck | None = None
+        self.ends: Mapping[TopicPartition, int] = {}
+        """Offsets up to which input topics that have grown are read."""
+        self.refusal: PipelineError | None = None
+        """What a run that reads only so far ends with."""
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
 
@@ -52,10 +58,11 @@ class Stores:
             options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security
         )
 
-    def open(self, group: str, sink: KafkaSink) -> None:
+    def open(self, group: str, sink: KafkaSink, grown_input: GrownInput | None = None) -> None:
         """Make or check the topics of the stores, and have their records written by `sink`, which is open.
 
-        Raises PipelineError and ClientError.
+        grown_input: says how far topics that have grown are read, None: not at all. Raises PipelineError and
+        ClientError.
         """
         passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
         with self._new_admin() as admin:
@@ -69,6 +76,13 @@ class Stores:
                 for node in plan.nodes:
                     changelogs.append(open_changelog(admin, group, plan.subtopology, node.store))
                     late += [] if node.late is None else self._late_partitions(admin, node.late.topic)
+            self.refusal = next((each.refusal for each in changelogs if each.refusal is not None), None)
+            if self.refusal is not None:
+                if grown_input is None:
+                    raise self.refusal
+                self.ends = grown_input.ends(admin, changelogs)
+        counts = Counter(at.topic for at in passed)
+        self.plans = tuple(each.into(counts) for each in self.plans)
         self.changelogs = Changelogs(changelogs)
         self.topology = TopologyPlan(self.plans, self._kinds(), self._output)
         self.targets = StoreTargets(self.admin, self.changelogs, _OF_OTHERS)
@@ -136,7 +150,13 @@ class Stores:
         return self.admin.end_offsets(partitions)
 
     def took(self, partitions: Collection[TopicPartition]) -> None:
-        """Record newly assigned partitions, after transactions of their earlier owners have ended."""
+        """Record newly assigned partitions, after transactions of their earlier owners have ended.
+
+        Raises PipelineError if the state has been given other partitions since `open`, while the group had no member,
+        and ClientError.
+        """
+        check_whole(self.admin, self.options.group)
+        self.changelogs.check_same(self.admin)
         self.targets.forget(partitions)
         self.copies.took(partitions)
         self.wakeups.took(partitions)

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -126,7 +127,12 @@ class Plan:
 
 
 class Importer:
-    """Imports an export; see `import_state` and the module's text."""
+    """Imports an export; see `import_state` and the module's text.
+
+    asked: partitions of repartition topics that get another number.
+    """
+
+    asked: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,
@@ -141,6 +147,7 @@ class Importer:
         self._spark, self._config, self._on_progress = spark, config, on_progress
         self._folder, self.manifest, self._group = export.folder, export.manifest, config.group
         self._names = _names(export.manifest, config.group)
+        self._seen: Mapping[TopicPartition, int] = {}
 
     def run(self) -> int:
         """Write everything in one transaction."""
@@ -148,10 +155,8 @@ class Importer:
         with Admin(self._config.bootstrap, **common) as admin, self._producer() as producer:  # type: ignore[arg-type]
             self._check_new(admin)
             counts = admin.list_topics()
-            self.counts = new_counts(self.manifest, counts)
-            inputs = first_offsets(admin, self.manifest, counts, self._given)
-            plan = self.planned(inputs)
-            self._check_unread(admin, plan, inputs, counts)
+            self.counts = new_counts(self.manifest, counts, self.asked)
+            plan, inputs = self._checked(admin, first_offsets(admin, self.manifest, counts, self._given), counts)
             own = self._partitions(self.manifest.on_their_way)
             offsets = inputs | dict.fromkeys(own, 0)
             partitions = self._make_topics(admin)
@@ -160,6 +165,7 @@ class Importer:
                 producer.add_partitions(partitions)
                 records = self._write(identity, plan)
                 self._check_new(admin)
+                self._check_unread(admin, plan, inputs, counts)
                 metadata = ClaimedBy(producer.transactional_id, _MEMBER).to_metadata()
                 positions = {at: OffsetAndMetadata(offset, metadata=metadata) for at, offset in offsets.items()}
                 producer.commit(positions, -1, "")
@@ -222,10 +228,21 @@ class Importer:
         """Return all partitions of the group's own topics, by their names in the export."""
         return [TopicPartition(self._names[topic], n) for topic in topics for n in range(self.counts[topic])]
 
+    def _checked(
+        self, admin: Admin, inputs: dict[TopicPartition, int], counts: Mapping[str, int]
+    ) -> tuple[Plan, dict[TopicPartition, int]]:
+        """Return what is to be written, and where the group goes on in its input. Raises PipelineError."""
+        plan = self.planned(inputs)
+        self._check_unread(admin, plan, inputs, counts)
+        return plan, inputs
+
     def _check_unread(
         self, admin: Admin, plan: Plan, inputs: Mapping[TopicPartition, int], counts: Mapping[str, int]
     ) -> None:
-        """Raise PipelineError if records from the export's offsets on were written before the topics grew."""
+        """Raise MisplacedError if records from the export's offsets on were written before the topics grew.
+
+        A second call looks at those that have come since the first one.
+        """
         partitioners = {
             topic: placement.partitioner
             for name, placement in plan.placed.items()
@@ -235,8 +252,9 @@ class Importer:
         }
         if self._given is None and partitioners:
             ends = admin.stable_offsets([at for at in inputs if at.topic in partitioners])
-            unread = [Split(*at, inputs[at], end) for at, end in ends.items()]
+            unread = [Split(*at, self._seen.get(at, inputs[at]), end) for at, end in ends.items()]
             check_unread(self._spark, self._config, unread, counts, partitioners)
+            self._seen = ends
 
     def _make_topics(self, admin: Admin) -> list[TopicPartition]:
         """Create the group's topics anew; return their partitions. Raises PipelineError if one has records."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -15,7 +15,7 @@ from roster.spark.options import parse_starting_offsets
 from roster.spark.pipeline_options import StartingOffsets
 from roster.spark.state.saved.export import Export
 from roster.spark.state.saved.job import run_job
-from roster.spark.state.tasks.moving import Proven, ProveTask, Source, UnreadTask, placing_keys
+from roster.spark.state.tasks.moving import Placed, PlacedTask, Proven, ProveTask, Source, Unread, placing_keys
 from roster.spark.state.tasks.placement import Placement, PlacementError, Proof, placements
 from roster.spark.tasks.reader import ReaderConfig, ReadError
 from roster.state.definition import STATE_KEY, OtherDefinitionError
@@ -27,6 +27,10 @@ _EARLIEST, _LATEST = -2, -1
 _OFFSETS = "Say where the group goes on (offsets): 'earliest', 'latest', a moment, or offsets by partition"
 
 
+class MisplacedError(PipelineError):
+    """An unread record is not in the partition that its state goes to."""
+
+
 @dataclass(frozen=True)
 class KeyedBy:
     """What the user says of the input topics' record keys; see `import_state`."""
@@ -35,17 +39,22 @@ class KeyedBy:
     partitioner: str | None = None
 
 
-def new_counts(manifest: Manifest, counts: Mapping[str, int]) -> dict[str, int]:
+def new_counts(manifest: Manifest, counts: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
     """Return how many partitions each changelog and repartition topic gets, by its name in the export.
 
-    counts: of the cluster's topics. A store has as many as the input topics that its task reads; a repartition topic
-    keeps its number unless it is read beside such a topic. Raises PipelineError if these topics have different numbers.
+    counts: of the cluster's topics. asked: of repartition topics. A store has as many as the input topics that its task
+    reads; a repartition topic that is not asked for keeps its number unless it is read beside such a topic. Raises
+    PipelineError if these topics have different numbers.
     """
-    found = {topic: count for topic, (count, _) in manifest.on_their_way.items()}
+    if strange := sorted(asked.keys() - manifest.on_their_way.keys()):
+        fix = f"It has {', '.join(sorted(manifest.on_their_way)) or 'none'}"
+        raise PipelineError(f"the group has no repartition topic {strange[0]!r}", field="partitions", fix=fix)
+    found = {topic: asked.get(topic, count) for topic, (count, _) in manifest.on_their_way.items()}
     for name, store in manifest.stores.items():
         inputs = _inputs(manifest, name)
         own = inputs & manifest.on_their_way.keys()
         outer = {topic: counts[topic] for topic in sorted(inputs - own) if topic in counts}
+        outer |= {topic: asked[topic] for topic in sorted(own) if topic in asked}
         if len(set(outer.values())) > 1:
             shown = ", ".join(f"{topic!r} has {count}" for topic, count in outer.items())
             raise PipelineError(
@@ -228,24 +237,29 @@ def _chosen(source: Source, proofs: Sequence[Proof], keyed_by: KeyedBy) -> Place
 def check_unread(
     spark: SparkSession,
     config: ReaderConfig,
-    unread: Iterable[Split],
+    unread: Sequence[Split],
     counts: Mapping[str, int],
     partitioners: Mapping[str, str],
 ) -> None:
-    """Raise PipelineError if a record that the group has not read is not in the partition that its state goes to."""
-    splits = [each for each in unread if not each.is_empty]
-    config = replace(config, isolation_level="read_committed", include_headers=False)
+    """Raise MisplacedError if a record that the group has not read is not in the partition that its state goes to."""
+    looks = [Unread(each, counts[each.topic], counts[each.topic]) for each in unread if not each.is_empty]
+    for (split, *_), found in zip(looks, placed(spark, config, looks, [*{*partitioners.values()}]), strict=True):
+        if until := found[partitioners[split.topic]].until:
+            raise MisplacedError(
+                f"the record at offset {until - 1} of {split.topic}-{split.partition} has a key of another one of"
+                f" {counts[split.topic]} partitions: it was written before the topic grew, and the group has not read"
+                " it",
+                field="offsets",
+                fix="Start an application of the group, which reads what was written before, and then export again",
+            )
+
+
+def placed(
+    spark: SparkSession, config: ReaderConfig, unread: Sequence[Unread], partitioners: Sequence[str]
+) -> list[dict[str, Placed]]:
+    """Return where partitioners place the keys of unread records. Raises PipelineError."""
+    config, what = replace(config, include_headers=False, dead_letters=None), "the look at unread records"
     try:
-        problems: list[str] = run_job(
-            spark,
-            "the look at unread records",
-            len(splits),
-            lambda done: UnreadTask(config, splits, counts, partitioners, done),
-            None,
-        )
+        return run_job(spark, what, len(unread), lambda done: PlacedTask(config, unread, partitioners, done), None)
     except ReadError as error:
         raise PipelineError(str(error), field="offsets") from None
-    if problem := next(filter(None, problems), ""):
-        raise PipelineError(
-            problem, field="offsets", fix="Let the group read all that was written before, then export again"
-        )

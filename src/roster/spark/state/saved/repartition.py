@@ -7,6 +7,8 @@ either the group as it was, or a group whose pipelines are refused until the com
 2. the group's offsets are committed as they are, with a note of the folder: pipelines are refused from here on;
 3. the group's own topics are made anew;
 4. one transaction writes state and offsets, which ends the note.
+
+If a record has come meanwhile where only the earlier number of partitions places it, 3 and 4 put the state back.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from roster.spark.options import as_columns
 from roster.spark.state.saved.export import Export, export
 from roster.spark.state.saved.importing import Importer, Plan
 from roster.spark.state.saved.job import StateProgress, reader_config
-from roster.spark.state.saved.moving import KeyedBy
+from roster.spark.state.saved.moving import KeyedBy, MisplacedError
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import MANIFEST
 
 _OTHER = "Name another, empty folder"
-_WAY_OUT = "`roster state reset`, then `roster state import` with --offsets; see Grow in the documentation"
+_READ = "Start an application of the group, which reads such records and ends, then run this with an empty folder"
 
 
 def repartition_state(
@@ -42,21 +44,23 @@ def repartition_state(
     group: str,
     folder: str,
     *,
+    partitions: Mapping[str, int] | None = None,
     dry_run: bool = False,
     keyed_by: str | Sequence[str] = (),
     partitioner: str | None = None,
     security: Security | Mapping[str, object] | None = None,
     on_progress: Callable[[StateProgress], None] | None = None,
 ) -> dict[str, tuple[int, int]]:
-    """Place the state of a stopped group anew after its input topics got more partitions.
+    """Place the state of a stopped group anew after its input topics got more partitions, or among others of its own.
 
     If it is cut off, pipelines of the group are refused until it is run again with the same folder.
 
     Args:
         spark: the session; a changelog partition is one task, which keeps the partition's entries in memory.
         bootstrap: brokers to ask first.
-        group: a group without members, whose input topics have other numbers of partitions than its changelogs.
+        group: a group without members.
         folder: where the state is exported to first; an empty folder, or that of an earlier attempt.
+        partitions: of its repartition topics, by their names; others keep their number.
         dry_run: export and check only.
         keyed_by: as for `import_state`.
         partitioner: as for `import_state`.
@@ -84,13 +88,18 @@ def repartition_state(
         if found.manifest.group != group:
             raise PipelineError(f"{folder} has an export of {found.manifest.group!r}", field="folder", fix=_OTHER)
         repartition = _Repartition(spark, config, found, None, KeyedBy(as_columns(keyed_by), partitioner), on_progress)
-        repartition.dry_run = dry_run
+        repartition.dry_run, repartition.asked = dry_run, partitions or {}
         with Admin(config.bootstrap, client_id=config.client_id, security=config.security) as admin:
             repartition.check_export(admin)
         with contextlib.suppress(_DryRunEndedError):
-            repartition.run()
+            try:
+                repartition.run()
+            except MisplacedError:  # the work has begun, and is undone
+                repartition.run()
     except FolderError as error:
         raise PipelineError(str(error), field="folder") from None
+    if repartition.misplaced is not None:
+        raise PipelineError(f"{repartition.misplaced.problem}. The state is as it was", field="offsets", fix=_READ)
     return repartition.numbers()
 
 
@@ -99,9 +108,13 @@ class _DryRunEndedError(Exception):
 
 
 class _Repartition(Importer):
-    """An import into the group that the export is of; what it replaces is in the folder."""
+    """An import into the group that the export is of; what it replaces is in the folder.
+
+    misplaced: why the state was put back.
+    """
 
     dry_run = False
+    misplaced: MisplacedError | None = None
 
     def numbers(self) -> dict[str, tuple[int, int]]:
         """Return how many partitions each topic of the group had, and has to have."""
@@ -133,15 +146,19 @@ class _Repartition(Importer):
     def _check_new(self, admin: Admin) -> None:
         _check_stopped(admin, self._group)
 
-    def _check_unread(
-        self, admin: Admin, plan: Plan, inputs: Mapping[TopicPartition, int], counts: Mapping[str, int]
-    ) -> None:
-        """Raise PipelineError as an import does, with a way out where the group cannot read the record any more."""
+    def _checked(
+        self, admin: Admin, inputs: dict[TopicPartition, int], counts: Mapping[str, int]
+    ) -> tuple[Plan, dict[TopicPartition, int]]:
+        """Return what is to be written: where work that has begun cannot go on, the state as it was."""
         try:
-            super()._check_unread(admin, plan, inputs, counts)
-        except PipelineError as error:
-            fix = f"Send its partition's unread records again, and go on behind them: {_WAY_OUT}"
-            raise PipelineError(error.problem, field=error.field, fix=fix) from None
+            return super()._checked(admin, inputs, counts)
+        except MisplacedError as error:
+            if _begun_with(admin.group_offsets(self._group)) is None:
+                raise PipelineError(error.problem, field=error.field, fix=_READ) from None
+            self.misplaced = error
+        self.counts = {topic: before for topic, (before, _) in self.numbers().items()}
+        inputs = {at: offset for at, offset in inputs.items() if at in self.manifest.offsets}
+        return self.planned(inputs), inputs
 
     def _make_topics(self, admin: Admin) -> list[TopicPartition]:
         """Note in the group's offsets what begins, then make its topics anew."""
@@ -163,7 +180,7 @@ class _Repartition(Importer):
         there = admin.list_topics(internal=True)
         if all(there.get(topic) == after for topic, (_, after) in self.numbers().items()):
             raise PipelineError(
-                f"the state of {self._group!r} has as many partitions as its input", field="group", fix="Leave it"
+                f"the state of {self._group!r} has as many partitions already", field="group", fix="Leave it"
             )
 
     def _check_empty(self, admin: Admin, partitions: Sequence[TopicPartition]) -> None:

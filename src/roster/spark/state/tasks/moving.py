@@ -156,40 +156,53 @@ def unpacked(chunks: Iterable[tuple[int, bytes]]) -> pa.Table | None:
     return pa.concat_tables(tables) if tables else None
 
 
-class UnreadTask:
-    """Looks for unread records that are where the earlier number of partitions has placed them.
+class Unread(NamedTuple):
+    """Unread records of an input topic, which had `before` partitions and has `after`."""
 
-    splits: of input topics. count: of partitions now. partitioner: by topic.
+    split: Split
+    before: int
+    after: int
+
+
+class Placed(NamedTuple):
+    """Where a partitioner places the keys of unread records.
+
+    until: the offset behind the last one that is not where the present number of partitions places it, 0 without.
+    since: the first one that is not where the earlier number does. is_other: True if one is in neither place.
     """
+
+    until: int = 0
+    since: int = 1 << 63
+    is_other: bool = False
+
+
+class PlacedTask:
+    """Looks where each of these partitioners places the keys of unread records, by their number."""
 
     def __init__(
         self,
         config: ReaderConfig,
-        splits: Iterable[Split],
-        counts: Mapping[str, int],
-        partitioners: Mapping[str, str],
+        unread: Sequence[Unread],
+        partitioners: Sequence[str],
         done: Accumulator[dict[object, int]],
     ) -> None:
-        self._config, self._splits, self._done = config, list(splits), done
-        self._counts, self._partitioners = counts, partitioners
+        self._config, self._unread, self._partitioners, self._done = config, unread, partitioners, done
 
-    def __call__(self, numbers: Iterable[int]) -> Iterator[str]:
-        """Yield a problem for each split, "" for none."""
+    def __call__(self, numbers: Iterable[int]) -> Iterator[dict[str, Placed]]:
+        """Yield {partitioner: what was found} for each."""
         for number in numbers:
-            yield self._look(number, self._splits[number])
-
-    def _look(self, number: int, split: Split) -> str:
-        rows, count = 0, self._counts[split.topic]
-        for batch in read_splits(self._config, [split]):
-            rows += batch.num_rows
-            places = partitions_of(batch["key"], self._partitioners[split.topic], count)
-            wrong = np.flatnonzero((places != split.partition) & (places != NO_KEY))
-            if len(wrong):
-                at = batch["offset"][int(wrong[0])].as_py()
-                return (
-                    f"the record at offset {at} of {split.topic}-{split.partition} has a key of partition"
-                    f" {places[wrong[0]]} of {count}: it was written before the topic grew, and the group has not read"
-                    " it"
-                )
-        self._done.add({number: rows})
-        return ""
+            (split, *counts), rows = self._unread[number], 0
+            found = dict.fromkeys(self._partitioners, Placed())
+            for batch in read_splits(self._config, [split]):
+                rows += batch.num_rows
+                offsets = batch["offset"].to_numpy()
+                for each, (until, since, is_other) in found.items():
+                    places = [partitions_of(batch["key"], each, count) for count in counts]
+                    before, after = ((of != split.partition) & (of != NO_KEY) for of in places)
+                    found[each] = Placed(
+                        max([until, *(offsets[after][-1:] + 1).tolist()]),
+                        min([since, *offsets[before][:1].tolist()]),
+                        is_other or bool((before & after).any()),
+                    )
+            self._done.add({number: rows})
+            yield found

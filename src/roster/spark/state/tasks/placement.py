@@ -67,7 +67,7 @@ def _crc32(keys: Any) -> Places:
     return np.fromiter((zlib.crc32(key) for key in keys.to_pylist()), np.int64, len(keys))
 
 
-_PARTITIONERS: Mapping[str, Callable[[Any], Places]] = {"murmur2": murmur2, "crc32": _crc32}
+PARTITIONERS: Mapping[str, Callable[[Any], Places]] = {"murmur2": murmur2, "crc32": _crc32}
 """Kafka's Java clients, Spark, kafka-python and aiokafka; confluent-kafka and others on librdkafka, by default."""
 
 
@@ -116,7 +116,7 @@ def partitions_of(record_keys: Any, partitioner: str, count: int) -> Places:
 def _hashes(record_keys: Any, partitioner: str) -> tuple[Places, Any]:
     """Return the hash of each record key, and a mask of those that are there."""
     has = record_keys.is_valid().to_numpy(zero_copy_only=False)
-    return _PARTITIONERS[partitioner](record_keys.fill_null(b"")), has
+    return PARTITIONERS[partitioner](record_keys.fill_null(b"")), has
 
 
 def _among(hashes: Places, has: Any, count: int) -> Places:
@@ -143,12 +143,12 @@ def placements(keys: pa.Schema, named: Sequence[str] = (), partitioner: str | No
     forms = [(columns, each) for columns in chosen for each in _forms(keys, columns) if form in ("", each)]
     if not forms:
         raise PlacementError(f"{named[0]!r}: the form is one of {', '.join(_forms(keys, names))}")
-    if partitioner not in (None, *_PARTITIONERS):
-        raise PlacementError(f"the partitioner is one of {', '.join(_PARTITIONERS)}, not {partitioner!r}")
+    if partitioner not in (None, *PARTITIONERS):
+        raise PlacementError(f"the partitioner is one of {', '.join(PARTITIONERS)}, not {partitioner!r}")
     return [
         Placement(columns, form, each)
         for columns, form in forms
-        for each in _PARTITIONERS
+        for each in PARTITIONERS
         if partitioner in (None, each)
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from roster.model.topology import Subtopology
 from roster.spark.errors import PipelineError
+from roster.spark.state.tasks.placement import NO_KEY, partitions_of
 from roster.spark.state.tasks.result_records import key_of_records
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.steps import applied
@@ -62,11 +64,18 @@ class RepartitionTopic:
         return RowLayout.of(self.columns)
 
     def to_records(self, rows: pa.Table) -> pa.Table:
-        """Return the records of rows: columns key, value, partition (null: by the key) and timestamp (null: now)."""
+        """Return the records of rows: columns key, value, partition (null: by the key) and timestamp (null: now).
+
+        Producers know a topic's number of partitions for minutes, so its keys are placed here once it is known.
+        """
         keys = key_of_records(rows, self.keys).cast(pa.binary())
         count = len(rows)
         values = self.layout.appended([b""] * count, rows, np.zeros(count, np.int64), np.arange(count))
-        partitions = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
+        partitions: Any = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
+        if self.partitions is not None and count:
+            whole = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+            places = partitions_of(whole, "murmur2", self.partitions)
+            partitions = pa.array(np.where(places == NO_KEY, 0, places), pa.int32())
         return pa.table([keys, values, partitions, self._times(rows)], ["key", "value", "partition", "timestamp"])
 
     def _times(self, rows: pa.Table) -> pa.ChunkedArray | pa.Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -61,6 +61,11 @@ class SubtopologyPlan:
     repartition_source: RepartitionTopic | None = None
     repartition_sink: RepartitionTopic | None = None
     tables: tuple[Rows, ...] = ()
+
+    def into(self, counts: Mapping[str, int]) -> SubtopologyPlan:
+        """Return the plan for a repartition topic that has so many partitions."""
+        to = self.repartition_sink
+        return self if to is None else replace(self, repartition_sink=replace(to, partitions=counts[to.topic]))
 
     @property
     def definitions(self) -> dict[str, Definition]:

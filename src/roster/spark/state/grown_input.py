@@ -1,0 +1,80 @@
+"""Input topics that have got more partitions than the state: how far the earlier number has placed their records.
+
+A pipeline reads these records by the earlier number of partitions, and then ends, so that the state can be moved.
+Nothing is noted of it: where they end follows from the keys of the unread records, at each start anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from roster.client import Admin
+from roster.model import TopicPartition
+from roster.spark.batch import Split
+from roster.spark.errors import PipelineError
+from roster.spark.state.changelogs import Changelog
+from roster.spark.state.saved.moving import placed
+from roster.spark.state.tasks.moving import Placed, Unread
+from roster.spark.state.tasks.placement import PARTITIONERS
+from roster.spark.tasks.reader import ReaderConfig
+
+log = logging.getLogger("roster.pipeline")
+
+_SOME = 1_000
+"""Records of a new partition that are looked at: they tell the partitioner, too."""
+
+
+class GrownInput:
+    """Says how far the topics of a group are read by the earlier number of partitions."""
+
+    def __init__(self, spark: SparkSession, config: ReaderConfig) -> None:
+        self._spark, self._config = spark, replace(config, isolation_level="read_committed")
+
+    def ends(self, admin: Admin, changelogs: Iterable[Changelog]) -> dict[TopicPartition, int]:
+        """Return these offsets for all partitions of the topics that have grown, 0 for those with no such record.
+
+        Raises the refusal of a changelog if nothing is left to read, or it is not known how keys are placed, and
+        PipelineError if one number of partitions does not place all of these records.
+        """
+        ends: dict[TopicPartition, int] = {}
+        refusals = {topic: each for each in changelogs if each.refusal is not None for topic in each.of.sources}
+        for topic, changelog in refusals.items():
+            after = len(admin.describe_topic(topic).partitions)
+            found = self._placed(admin, topic, changelog.partitions, after)
+            likely = [each for each in PARTITIONERS if not any(of[each].is_other for of in found.values())]
+            untils = {tuple(of[each].until for of in found.values()) for each in likely}
+            if len(untils) > 1:
+                problem = f"{topic!r} has grown, and its unread records are too few to tell how their keys are placed"
+                raise PipelineError(problem, field="topics", fix="Start again when it has more records")
+            for at, of in found.items():
+                is_there = likely and at.partition < changelog.partitions
+                ends[at] = _end(at, of[likely[0]], changelog.partitions, after) if is_there else 0
+        if not any(ends.values()):
+            raise next(each.refusal for each in refusals.values() if each.refusal is not None)
+        log.info("%s: topics have grown: the run ends when it has read what was written before", self._config.group)
+        return ends
+
+    def _placed(self, admin: Admin, topic: str, before: int, after: int) -> dict[TopicPartition, dict[str, Placed]]:
+        """Return where each partitioner places the unread keys of all partitions, some of those of new ones."""
+        partitions = [TopicPartition(topic, number) for number in range(after)]
+        committed, begins = admin.group_offsets(self._config.group, partitions), admin.beginning_offsets(partitions)
+        starts = {at: max(committed[at].offset if at in committed else 0, begins[at]) for at in partitions}
+        ends = admin.stable_offsets(partitions)
+        ends |= {at: min(ends[at], starts[at] + _SOME) for at in partitions[before:]}
+        unread = [Unread(Split(*at, start, max(start, ends[at])), before, after) for at, start in starts.items()]
+        return dict(zip(partitions, placed(self._spark, self._config, unread, [*PARTITIONERS]), strict=True))
+
+
+def _end(at: TopicPartition, found: Placed, before: int, after: int) -> int:
+    if found.since < found.until:
+        raise PipelineError(
+            f"{at}: {after} partitions place the key of the record at offset {found.since}, and only {before} that of"
+            f" the one at {found.until - 1}",
+            field="topics",
+            fix="See Grow in the documentation: only a multiple of the earlier number allows that",
+        )
+    return found.until
