@@ -1,6 +1,6 @@
-"""An import that kills its own process, workers and JVM included, behind one step.
+"""An import, or a repartition of a group's state, that kills its own process, workers and JVM too, behind one step.
 
-importing_app.py BOOTSTRAP GROUP FOLDER STEP
+importing_app.py BOOTSTRAP GROUP FOLDER STEP [repartition]
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import signal
 import sys
 from typing import Any
 
-from roster.client import TransactionalProducer
+from roster.client import Admin, TransactionalProducer
 from roster.spark import session
-from roster.spark.state import import_state
+from roster.spark.state import import_state, repartition_state
 from roster.spark.state.saved.importing import Importer
 
 STEPS: dict[str, tuple[type, str]] = {
@@ -21,11 +21,13 @@ STEPS: dict[str, tuple[type, str]] = {
     "records": (Importer, "_write"),
     "commit": (TransactionalProducer, "commit"),
 }
+NOTED: dict[str, tuple[type, str]] = {"note": (Admin, "commit_group_offsets")}
+"""The step of a repartition that an import has not."""
 
 
 def main() -> None:
-    bootstrap, group, folder, step = sys.argv[1:]
-    owner, name = STEPS[step]
+    bootstrap, group, folder, step, *more = sys.argv[1:]
+    owner, name = (STEPS | NOTED)[step]
     made = getattr(owner, name)
 
     def and_kill(*given: Any) -> None:
@@ -33,7 +35,8 @@ def main() -> None:
         os.killpg(os.getpid(), signal.SIGKILL)
 
     setattr(owner, name, and_kill)
-    import_state(session("import"), bootstrap, group, folder)
+    work = repartition_state if more else import_state
+    work(session("import"), bootstrap, group, folder)
 
 
 if __name__ == "__main__":

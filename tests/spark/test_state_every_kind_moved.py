@@ -1,30 +1,27 @@
 """All kinds of stores in a group that gets other numbers of partitions: each is a plain computation of what was read.
 
-ROSTER_MOVE_KILL_ROUNDS sets how often `roster state repartition` is killed, ROSTER_KILL_SEED the seed of the moments.
+ROSTER_MOVE_KILL_ROUNDS sets behind how many of its steps a repartition is killed.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from roster.model import TopicPartition
-from roster.spark.state import export, import_state
+from roster.spark.state import export, import_state, repartition_state
 from tests.librdkafka import idempotent_producer
 from tests.spark import every_operator_app as every
-from tests.spark.programs import environment
+from tests.spark import importing_app
+from tests.spark.programs import Application as Program
 from tests.spark.stateful_app import KEYS
 from tests.spark.test_state_export import rows
 from tests.spark.test_state_export_kills import check_kinds, passed, sums, waiting
-from tests.spark.test_transactional_kills import SEED, Application, caught_up, quick_broker
+from tests.spark.test_transactional_kills import Application, caught_up, quick_broker
 from tests.spark.test_transactional_kills import check as check_running
 from tests.waiting import until
 
@@ -34,8 +31,14 @@ if TYPE_CHECKING:
     from roster.spark.state import Export
     from tests.spark.spark_topics import Topics
 
-ROUNDS = int(os.environ.get("ROSTER_MOVE_KILL_ROUNDS", "0"))
-pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.gate, pytest.mark.timeout(400 + 90 * ROUNDS)]
+STEPS = ("topics", "commit", "records", "note", "partitions")
+KILLED_BEHIND = STEPS[: int(os.environ.get("ROSTER_MOVE_KILL_ROUNDS", "2"))]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.gate,
+    pytest.mark.timeout(400 + 90 * len(KILLED_BEHIND)),
+]
 
 
 class Moved:
@@ -52,9 +55,11 @@ class Moved:
         assert producer.flush(60) == 0
         self.sent += count
 
-    def start(self, group: str) -> Application:
+    def start(self, group: str, open_seconds: float = 0) -> Application:
         program, log = [str(Path(every.__file__)), str(self._place / "state")], self._place / f"log-{uuid.uuid4().hex}"
-        return Application(program, self._topics.bootstrap, group, self.topic, self._out, log, open_seconds=0)
+        return Application(
+            program, self._topics.bootstrap, group, self.topic, self._out, log, open_seconds=open_seconds
+        )
 
     def read(self, group: str) -> None:
         """Let an application of the group read all."""
@@ -63,6 +68,18 @@ class Moved:
             until(lambda: check_running([application]) and caught_up(self._topics, group, ends))  # type: ignore[arg-type]
         finally:
             application.end()
+
+    def read_what_was_before(self, group: str) -> None:
+        """Let applications of the group read what the earlier number of partitions has placed, and kill one."""
+        before, killed = self._topics.committed(group), self.start(group, open_seconds=1)
+
+        def worked() -> bool:
+            now = self._topics.committed(group)
+            return any(now[at] > offset for at, offset in before.items() if at.topic == self.topic)
+
+        until(lambda: check_running([killed]) and worked())
+        killed.end(signal.SIGKILL)
+        assert "run `roster state repartition`" in self.refused(group)
 
     def refused(self, group: str) -> str:
         """Return what an application of the group that does not start says."""
@@ -85,34 +102,26 @@ class Moved:
         return found
 
 
-def command(topics: Topics, group: str, place: Path, log: Path) -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-m", "roster", "state", "repartition", group, "-b", topics.bootstrap, "--to", str(place)]
-    with log.open("a") as to:
-        return subprocess.Popen(line, stdout=to, stderr=to, env=environment(), start_new_session=True)
-
-
 def test_all_kinds_of_stores_are_moved(spark: SparkSession, tmp_path: Path) -> None:
     with quick_broker(tmp_path / "data") as (topics, _):
         moved, (old, new, small) = Moved(topics, tmp_path, 4), (f"moved-{uuid.uuid4().hex[:8]}" for _ in range(3))
-        moved.send(700)
+        moved.send(600)
         moved.read(old)
+        moved.send(100)
         topics.admin.create_partitions(moved.topic, 6)
-        assert "roster state repartition" in moved.refused(old)
-        place, log = tmp_path / "grown", tmp_path / "log"
-        chance = random.Random(SEED)
-        for _ in range(ROUNDS):
-            killed = command(topics, old, place, log)
-            try:
-                killed.wait(chance.uniform(3, 25))
-            except subprocess.TimeoutExpired:
-                os.killpg(killed.pid, signal.SIGKILL)
-            if killed.wait(30) == 0 or TopicPartition(moved.topic, 5) in topics.admin.group_offsets(old, stable=False):
-                break  # its transaction has ended
-            assert "roster state repartition" in moved.refused(old)
-            if place.exists() and not (place / "manifest.json").exists():
-                place = tmp_path / uuid.uuid4().hex
-        else:
-            assert command(topics, old, place, log).wait(200) == 0, log.read_text()[-3000:]
+        moved.send(100)
+        moved.read_what_was_before(old)
+        place = str(tmp_path / "grown")
+        for step in sorted(KILLED_BEHIND, key=["note", *importing_app.STEPS].index):
+            program = Path(importing_app.__file__)
+            arguments = (topics.bootstrap, old, place, step, "repartition")
+            with Program(program, *arguments, log=tmp_path / f"log-{step}") as killed:
+                assert killed.process.wait(200) == -signal.SIGKILL, (tmp_path / f"log-{step}").read_text()[-3000:]
+            if step != "commit":
+                assert f"roster state repartition {old} --to {place}" in moved.refused(old)
+        if "commit" not in KILLED_BEHIND:
+            repartition_state(spark, topics.bootstrap, old, place)
+        moved.read(old)
         moved.check(spark, old, 6)
         moved.send(300)
         moved.read(old)
