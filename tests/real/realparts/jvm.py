@@ -29,6 +29,7 @@ HERE = Path(__file__).resolve().parent.parent
 CACHE = HERE.parent.parent / ".cache" / "kafka"
 POM = HERE / "pom.xml"
 STREAMS_POM = HERE / "streams-pom.xml"
+TOOLS_POM = HERE / "tools-pom.xml"
 MAVEN_TIMEOUT = 240
 
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
@@ -88,6 +89,28 @@ def jars() -> Path:
 def streams_jars() -> Path:
     """The same for Kafka Streams, without the store it keeps state in."""
     return _jars(STREAMS_POM, CACHE / f"streams-{kafka_version()}")
+
+
+def consumer_groups(bootstrap: str, group: str) -> list[dict[str, str]]:
+    """What Kafka's own kafka-consumer-groups tells of a group: a row for each partition, by the columns' names."""
+    path = f"{_jars(TOOLS_POM, CACHE / f'tools-{kafka_version()}')}/*"
+    archive = Archive("ConsumerGroupCommand", path)
+    command = [
+        tool("java"),
+        *QUICK_START,
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        archive.option,
+        "-cp",
+        path,
+    ]
+    command += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
+    command += ["--bootstrap-server", bootstrap, "--describe", "--group", group]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    archive.keep()
+    names, *rows = (
+        line.split() for line in done.stdout.splitlines() if line.strip() and "no active members" not in line
+    )
+    return [dict(zip(names, row, strict=False)) for row in rows]
 
 
 def _jars(pom: Path, ready: Path) -> Path:
