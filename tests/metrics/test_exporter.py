@@ -249,9 +249,9 @@ def test_scrapes_have_no_gap_while_the_group_commits(roster_broker: Cluster) -> 
         looking.start()
         with contextlib.closing(HttpServer(Address("127.0.0.1", 0), [metrics_page(registry)])) as server:
             try:
-                for number in range(150):
-                    if number % 3 == 0:
-                        commit(admin, group, topic, {0: number // 3, 1: number // 3})
+                for number in range(500):
+                    if number % 10 == 0:
+                        commit(admin, group, topic, {0: number // 10, 1: number // 10})
                     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60) as response:
                         found = series(response.read().decode(), LAG)
                     assert set(found) == {(group, "0", topic), (group, "1", topic)}

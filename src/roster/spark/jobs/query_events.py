@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 _QUERIES = uuid.UUID("5d0f4b5e-6f0c-5f0e-9d52-2f1f6c1d7a10")
 """Namespace of the ids of queries: like Spark's they outlast a run, here because a group has always the same."""
-_METRICS_INTERVAL = 1.0  # seconds between two updates of the totals
+_PAUSE = 1.0
+"""Seconds in which batches gather after some were told: telling of them together takes half the CPU."""
 _END_SECONDS = 10.0  # for what is still to be told when a run ends
 _LEFT_OUT = (Py4JError, AttributeError, TypeError, OSError)
 """What py4j raises where Spark has no such class or method, or its JVM is gone."""
@@ -42,6 +43,7 @@ class QueryEvents:
         self._spark, self._group, self._sink = spark, group, sink
         self._ids = {"id": str(uuid.uuid5(_QUERIES, group)), "runId": str(uuid.uuid4())}
         self._heard: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        self._ending = threading.Event()
         self._error: str | None = None
         self._is_told = True
         self._thread = threading.Thread(target=self._work, name=f"roster-events-{group}", daemon=True)
@@ -55,6 +57,7 @@ class QueryEvents:
     def close(self, error: str | None) -> None:
         """Tell of the end, with the error that ended the run; wait a while until all is told."""
         self._error = error
+        self._ending.set()
         self._heard.put(None)
         self._thread.join(_END_SECONDS)
 
@@ -70,21 +73,21 @@ class QueryEvents:
         self._streams, self._jvm = session.streams(), self._spark._jvm
         listener = "org.apache.spark.sql.streaming.StreamingQueryListener$"
         ids = [self._java("java.util.UUID").fromString(each) for each in self._ids.values()]
-        self._progress_event = self._java(f"{listener}QueryProgressEvent")
-        self._parse = getattr(self._java("org.apache.spark.sql.streaming.StreamingQueryProgress$"), "MODULE$").fromJson
+        parse = getattr(self._java("org.apache.spark.util.JsonProtocol$"), "MODULE$").sparkEventFromJson
         started = self._java(f"{listener}QueryStartedEvent")
         self._streams.postListenerEvent(started(*ids, self._group, utc(time.time() * 1000)))
         keeps = self._is_kept()
-        totals, count, told = self._registered(), dict.fromkeys(_METRICS, 0), 0.0
+        totals, count = self._registered(), dict.fromkeys(_METRICS, 0)
         while (progress := self._heard.get()) is not None:
             if keeps or len(self._streams.listListeners()):
                 sink = {"description": self._sink, "numOutputRows": -1, "metrics": {}}
-                document = json.dumps({**self._ids, **spark_names(progress), "sink": sink})
-                self._streams.postListenerEvent(self._progress_event(self._parse(document)))
+                told = {**self._ids, **spark_names(progress), "sink": sink}
+                event = parse(json.dumps({"Event": f"{listener}QueryProgressEvent", "progress": told}))
+                self._streams.postListenerEvent(event)
             _add(count, progress)
-            if time.monotonic() - told >= _METRICS_INTERVAL:
-                told = time.monotonic()
+            if self._heard.empty():
                 _write(totals, count)
+                self._ending.wait(_PAUSE)
         _write(totals, count)
         error = self._java("scala.Option").apply(self._error)
         self._streams.postListenerEvent(self._java(f"{listener}QueryTerminatedEvent")(*ids, error))
