@@ -52,6 +52,8 @@ AS_SPARK = {
     "last": lambda: F.last("x"),
     "first known": lambda: F.first("n", ignorenulls=True),
     "last known": lambda: F.expr("last(x) ignore nulls"),
+    "different": lambda: F.count_distinct("n"),
+    "different parts": lambda: F.expr("count(distinct n % 3) filter (where n > 1)"),
     "at most": lambda: F.max_by("x", "n"),
     "at least": lambda: F.min_by("n", F.coalesce("x", F.lit(0.0))),
 }
@@ -183,7 +185,7 @@ def test_random_expressions_have_sparks_types_and_values(spark: SparkSession, se
 @pytest.mark.parametrize(
     ("column", "text", "way"),
     [
-        (lambda: F.count_distinct("n"), "count(n)", "deduplicate"),
+        (lambda: F.count_distinct("n", "x"), "count(n, x)", "deduplicate"),
         (lambda: F.sum_distinct("n"), "sum(n)", "deduplicate"),
         (lambda: F.collect_list("n"), "collect_list(n)", "transform_with_state"),
         (lambda: F.sum("n") / 2, "/(sum(n), 2)", "transform_with_state"),
@@ -191,7 +193,6 @@ def test_random_expressions_have_sparks_types_and_values(spark: SparkSession, se
         (lambda: F.sum(F.expm1("n")), "sum(expm1(n))", "map_arrow in front of it"),
         (lambda: F.expr("sum(n) over ()"), "sum(n) over ()", "map_arrow behind it"),
         (lambda: "sum(*)", "sum(*)", "name a column"),
-        (lambda: "count(distinct n)", "count(distinct n)", "deduplicate"),
         (lambda: "avg", "avg", "map_arrow behind it"),
         (lambda: "sum(n", "sum(n", "is no SQL expression"),
     ],

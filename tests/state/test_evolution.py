@@ -32,7 +32,8 @@ def with_types(**kinds: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field(each.name, kinds.get(each.name, each.type)) for each in COLUMNS])
 
 
-BEST = {f"max_by(n, {by})": Aggregate(Kind.MAX_BY, "n", by=Aggregate(Kind.MAX, by)) for by in ("at", "x")}
+BEST: dict[str, Aggregate] = {"count_distinct(n)": Aggregate(Kind.COUNT_DISTINCT, "n")}
+BEST |= {f"max_by(n, {by})": Aggregate(Kind.MAX_BY, "n", by=Aggregate(Kind.MAX, by)) for by in ("at", "x")}
 
 
 def totals(_columns: pa.Schema = COLUMNS, _migrate: Any = None, /, **texts: str) -> Definition:
@@ -53,6 +54,10 @@ CASES: dict[str, tuple[Definition, Definition, dict[str, Verdict]]] = {
     "wider sum": (totals(s="sum(n)"), totals(with_types(n=pa.float64()), s="sum(n)"), {"s": ALLOWED}),
     "wider variance": (totals(v="var_pop(n)"), totals(with_types(n=pa.float32()), v="var_pop(n)"), {}),
     "another variance": (totals(v="var_pop(n)"), totals(v="stddev(n)"), {"v": NEEDS}),
+    "distinct": (totals(d="count_distinct(n)"), totals(with_types(n=pa.int16()), d="count_distinct(n)"), {}),
+    "distinct of another type": (
+        totals(d="count_distinct(n)"), totals(with_types(n=pa.float64()), d="count_distinct(n)"), {"d": NEEDS},
+    ),
     "chosen by another column": (totals(b="max_by(n, x)"), totals(b="max_by(n, at)"), {"b": NEEDS}),
     "chosen by another column, it is said": (
         totals(b="max_by(n, x)"), totals(COLUMNS, {"b": "b"}, b="max_by(n, at)"), {"b": NEEDS},

@@ -117,11 +117,14 @@ def test_results_of_every_type_come_back(tmp_path: Any) -> None:
     values |= {
         f"{kind} {name}": Aggregate.parse(f"{kind}({name})") for kind in kinds for name in ("flag", "at", "text")
     }
+    values |= {"different": Aggregate(Kind.COUNT_DISTINCT, "x")}
     values = {"by x": Aggregate(Kind.MAX_BY, "x", by=Aggregate(Kind.MIN, "text"))} | values
     rows = saved(records_of(tmp_path / "s", Aggregation(keys, values), [table]))["entries"]
     rows = [{name: value for name, value in row.items() if " of " not in name} for row in rows]
     expected = [
-        {name: row[name] for name in keys} | {name: row[name.partition(" ")[2]] for name in values}
+        {name: row[name] for name in keys}
+        | {name: row[name.partition(" ")[2]] for name in values if name != "different"}
+        | {"different": int(row["x"] is not None)}
         for row in table.to_pylist()
     ]
     assert unordered(rows) == unordered(expected)

@@ -18,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.model.topology import repeated
+from roster.state import distinct
 from roster.state.aggregate_functions import (
     CHOSEN,
+    FIXED,
     MOMENTS,
     NUMBERS_ONLY,
     Aggregate,
@@ -84,20 +86,19 @@ class Layout:
     """Types of results that are not numbers, by aggregate."""
     stored: Mapping[str, Aggregate] = field(default_factory=dict)
     """Stored state of the aggregates, by columns of the row."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """Types of the columns that results of `FIXED` kinds are made of."""
 
     def described(self) -> dict[str, dict[str, str]]:
         """Describe the stored state of each result, for people and JSON: kind, column, stored type."""
         return {
             name: {
                 "kind": each.kind.value,
-                "column": each.text if each.by is None else f"{each.text} {self._type_of(order_of(name))}",
-                "type": self._type_of(name),
+                "column": f"{each.text} {self.fixed[name]}" if name in self.fixed else each.text,
+                "type": str(self.kinds[name]) if name in self.kinds else _NUMBERS[self.row[name].str],
             }
             for name, each in self.aggregates.items()
         }
-
-    def _type_of(self, part: str) -> str:
-        return str(self.kinds[part]) if part in self.kinds else {"<i8": "int64", "<f8": "double"}[self.row[part].str]
 
     @property
     def texts(self) -> list[str]:
@@ -121,12 +122,20 @@ class Layout:
         fields: list[tuple[str, str]] = []
         kinds = {}
         stored = [part for name, each in aggregates.items() for part in each.stored(name)]
+        nothing = columns.empty_table()
         for name, each in stored:
-            kind = _values(name, each, columns.empty_table()).type
+            kind = _values(name, each, nothing).type
             fields += [(has_of(name), "?"), (name, _number(name, each, kind))]
-            if each.kind is not Kind.COUNT and not _is_number(kind):
+            if each.kind is Kind.SET:
+                kinds[name] = pa.binary()
+            elif each.kind is not Kind.COUNT and not _is_number(kind):
                 kinds[name] = kind
-        return cls(aggregates, row_of(fields), kinds=kinds, stored=dict(stored))
+        fixed = {
+            name: str(_stored_type(_values(name, each.by or each, nothing).type))
+            for name, each in aggregates.items()
+            if each.kind in FIXED
+        }
+        return cls(aggregates, row_of(fields), kinds=kinds, stored=dict(stored), fixed=fixed)
 
     def decode(self, values: Sequence[bytes | None]) -> npt.NDArray[Any]:
         """Return the rows of the state, zeros for missing ones."""
@@ -158,8 +167,8 @@ class Layout:
                 column = pa.array(found, mask=~has)
             else:
                 column = pa.array(rows[name], pa.binary() if name in self.texts else None, mask=~rows[has_of(name)])
-            if name in self.kinds and not as_numbers:
-                column = result_of(column, self.kinds[name])
+                if name in self.kinds and not as_numbers:
+                    column = result_of(column, self.kinds[name])
             table = table.append_column(name, column)
         return table
 
@@ -186,6 +195,16 @@ class Layout:
         # A void type keeps the zero bytes at the end, which a bytes type would strip.
         encoded: list[bytes] = rows.view(f"V{self.row.itemsize}").tolist()
         return [b"".join(parts) for parts in zip(encoded, *texts, strict=True)] if texts else encoded
+
+
+_NUMBERS = {"<i8": "int64", "<f8": "double"}
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that numbers of a type are stored as."""
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    return pa.float64() if pa.types.is_floating(kind) else kind
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -229,6 +248,8 @@ def _number(name: str, each: Aggregate, kind: Any) -> str:
     """Return the type of a part in the row."""
     if each.kind is Kind.COUNT:
         return "<i8"
+    if each.kind is Kind.SET and (is_text(kind) or _number(name, replace(each, kind=Kind.MIN), kind)):
+        return "<u4"
     if each.kind in (Kind.MEAN, Kind.M2) and _is_number(kind):
         return "<f8"
     if pa.types.is_floating(kind):
@@ -259,6 +280,8 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     by_name = {}
     for place, part in zip(places, parts, strict=True):
         values = found[f"{place}_{part.function}"]
+        if part.function == "distinct":
+            values = distinct.joined(values)
         by_name[part.name] = values if part.values is None else part.values.take(values)
     for name, each in layout.stored.items():
         if each.kind is Kind.M2:
@@ -285,6 +308,9 @@ def _grouping(name: str, layout: Layout, table: pa.Table) -> Iterator[_Grouping]
     column = _values(name, each, table)
     if each.kind is Kind.COUNT:
         yield _Grouping(name, column, "count")
+    elif each.kind is Kind.SET:
+        values = distinct.marks(column)
+        yield _Grouping(name, values, "distinct", pc.CountOptions(mode="only_valid"))
     elif each.kind in CHOSEN:
         order = layout.stored.get(order_of(name))
         places, rows = _choices(each.kind, column, None if order is None else order.values(table))
@@ -351,6 +377,8 @@ def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDA
             kept = _is_kept(kind, name, old, batch)
             new[name] = np.where(kept, old[name], batch[name])
             new[has_of(name)] = np.where(kept, had, has)
+        elif kind is Kind.SET:
+            new[name] = [distinct.union(known, more) for known, more in zip(old[name], batch[name], strict=True)]
         elif kind in (Kind.COUNT, Kind.SUM):
             if kind is Kind.SUM and new.dtype[name].kind == "i":
                 _check_sum(name, old[name].astype(np.float64) + batch[name].astype(np.float64))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from roster.state import distinct
 from roster.state.expressions import Expression, evaluate, names_of
 from roster.state.store import StateError
 
@@ -35,6 +36,9 @@ class Kind(Enum):
     LAST_VALID = "last ignoring nulls"
     MIN_BY = "min_by"
     MAX_BY = "max_by"
+    COUNT_DISTINCT = "count_distinct"
+    SET = "distinct"
+    """The distinct values."""
     MEAN = "mean"
     M2 = "m2"
     """The sum of squared distances from the mean."""
@@ -45,6 +49,7 @@ ALL_ROWS = "*"
 
 FUNCTIONS = {
     "count": Kind.COUNT,
+    "count_distinct": Kind.COUNT_DISTINCT,
     "sum": Kind.SUM,
     "max": Kind.MAX,
     "min": Kind.MIN,
@@ -72,6 +77,8 @@ MOMENTS = frozenset({Kind.VAR_POP, Kind.VAR_SAMP, Kind.STDDEV_POP, Kind.STDDEV_S
 """Functions of the rows' mean and distances from it."""
 CHOSEN = frozenset({Kind.FIRST, Kind.LAST, Kind.FIRST_VALID, Kind.LAST_VALID, Kind.MIN_BY, Kind.MAX_BY})
 """Functions whose value is that of one row."""
+FIXED = frozenset({Kind.MIN_BY, Kind.MAX_BY, Kind.COUNT_DISTINCT})
+"""Functions whose state says nothing about other columns, or columns of another type."""
 NUMBERS_ONLY = frozenset({Kind.SUM, Kind.MEAN, Kind.M2})
 """Parts that only numbers have."""
 
@@ -111,6 +118,8 @@ class Aggregate:
         """Return the parts of the named result, by columns of the state's row; the first has the result's name."""
         if self.kind is Kind.AVG:
             return [(name, self._part(Kind.SUM)), (count_of(name), self._part(Kind.COUNT))]
+        if self.kind is Kind.COUNT_DISTINCT:
+            return [(name, self._part(Kind.SET))]
         if self.kind in MOMENTS:
             parts = (name, Kind.M2), (mean_of(name), Kind.MEAN), (count_of(name), Kind.COUNT)
             return [(part, self._part(kind)) for part, kind in parts]
@@ -139,11 +148,20 @@ class Aggregate:
     @property
     def is_derived(self) -> bool:
         """True if the result is computed from its parts."""
-        return self.kind is Kind.AVG or self.kind in MOMENTS
+        return self.kind in (Kind.AVG, Kind.COUNT_DISTINCT) or self.kind in MOMENTS
+
+    @property
+    def derived_type(self) -> pa.DataType:
+        """The type of a derived result."""
+        return pa.int64() if self.kind is Kind.COUNT_DISTINCT else pa.float64()
 
     def derived(self, name: str, rows: Any) -> tuple[Any, Any]:
-        """Return the results of rows of a state, float64, and which of them are there."""
-        count, whole = rows[count_of(name)], rows[name]
+        """Return the results of rows of a state, and which of them are there."""
+        whole = rows[name]
+        if self.kind is Kind.COUNT_DISTINCT:
+            sizes = np.fromiter(map(len, whole), np.int64, len(whole)) if whole.dtype == object else whole
+            return sizes.astype(np.int64) // distinct.WIDTH, np.ones(len(whole), np.bool_)
+        count = rows[count_of(name)]
         if self.kind in (Kind.AVG, Kind.VAR_POP, Kind.STDDEV_POP):
             found, has = whole / np.maximum(count, 1), count > 0
         else:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from roster.state.aggregate import Layout
-from roster.state.aggregate_functions import BY_ANOTHER, Kind, has_of
+from roster.state.aggregate_functions import FIXED, Kind, has_of
 from roster.state.definition import (
     DAMAGED,
     Definition,
@@ -41,8 +41,7 @@ Results = Mapping[str, Mapping[str, str]]
 
 _FOLLOWING = frozenset({"row", "kinds", "variables", "stores"})
 """Fields that follow from others, and `stores`, which are compared by their order."""
-_BY_ANOTHER = frozenset(kind.value for kind in BY_ANOTHER.values())
-"""Results of a row that another column chooses: its values cannot go on as those of a third one."""
+_FIXED = frozenset(kind.value for kind in FIXED)
 _UNITS = ("s", "ms", "us")
 """Units of timestamps that may become finer."""
 
@@ -212,7 +211,7 @@ def _of_result(
     elif (
         was[source]["kind"] != result["kind"]
         or not _widens(was[source]["type"], result["type"])
-        or (was[source]["column"] != result["column"] and result["kind"] in _BY_ANOTHER)
+        or (was[source]["column"] != result["column"] and result["kind"] in _FIXED)
     ):
         yield Change(name, shown(was[source]), after, Verdict.NEEDS_MIGRATE, anew)
     elif was[source]["column"] != result["column"] and not is_said:

@@ -57,7 +57,9 @@ def _aggregate(given: str | Column) -> Aggregate:
         raise _not_kept(given, "compute with results in map_arrow behind it")
     function, arguments = node.nameParts().mkString(".").lower(), members(node.arguments())
     if node.isDistinct():
-        raise _not_kept(given, "deduplicate by the keys and the column in front of it, and count the rows")
+        if function != "count" or len(arguments) != 1:
+            raise _not_kept(given, "deduplicate by the keys and the columns in front of it")
+        function = "count_distinct"
     try:
         return _of_function(given, function, arguments, _condition(node), ignores_nulls=_ignores_nulls(node, arguments))
     except StateError as error:

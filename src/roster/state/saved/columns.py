@@ -127,7 +127,8 @@ class AggregateRows:
     def fields(self) -> list[pa.Field]:
         """The columns."""
         kinds = {column: self._kind(name) for name, column in self.stored.items()}
-        return [pa.field(name, kinds.get(name, pa.float64())) for name in self.names]
+        kinds = {name: self._results[name].derived_type for name in self._derived} | kinds
+        return [pa.field(name, kinds[name]) for name in self.names]
 
     def _kind(self, name: str) -> Any:
         return self._kinds.get(name) or pa.from_numpy_dtype(self.row[name])
