@@ -54,6 +54,54 @@ def test_a_pipeline_begins_as_it_is_told_where_the_offsets_do_not_say_who_writes
         assert (made.noted(P0, "{}") == "{}") is not paused
 
 
+@pytest.mark.parametrize(
+    ("of_others", "then"),
+    [
+        ([Standing(Results.WRITES, "s", OLD, "s")] * 2, Results.WRITES),
+        ([Standing(Results.PAUSED, "s", OLD)] * 2, Results.PAUSED),
+        ([Standing(Results.HANDED_OVER, "s", OLD)] * 2, Results.HANDED_OVER),
+        ([Standing(Results.WRITES, "s", OLD, "s"), Standing(Results.WAITS, "s", OLD)], None),
+        ([Standing(), Standing(Results.PAUSED)], None),
+    ],
+)
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_partition_that_the_topic_gets_after_a_switch_stands_as_the_others(
+    cluster: Cluster, of_others: list[Standing], then: Results | None, *, paused: bool
+) -> None:
+    cluster.offsets[NEW] = {p: committed(each) for p, each in zip((P0, P1), of_others, strict=True)}
+    made = Switching(NEW, cluster, paused=paused, keeps_state=False)  # type: ignore[arg-type]
+    made.took({Q0: None})
+    standing = Standing.of(made.noted(Q0, "")) or Standing()
+    assert standing.results == (then or (Results.PAUSED if paused else Results.WRITES))
+    made.took({Q0: OffsetAndMetadata(3)})
+    assert (made.paused([Q0]) == [Q0]) is paused, "an offset without a standing is from before"
+
+
+def test_without_state_each_partition_stands_for_itself_and_a_paused_one_is_not_read(cluster: Cluster) -> None:
+    cluster.ask(NEW, ASKED)
+    cluster.offsets[OLD] = {P0: committed(Standing(Results.HANDED_OVER, "s", NEW), 9), Q0: committed(Standing(), 4)}
+    made = Switching(NEW, cluster, paused=True, keeps_state=False)  # type: ignore[arg-type]
+    made.took({p: committed(Standing(Results.WAITS, "s", OLD)) for p in (P0, Q0)})
+    steps = made.look({P0: 9, Q0: 5})
+    assert steps == {P0: Standing(Results.WRITES, "s", OLD, "s")}
+    made.stand(steps)
+    assert made.passed_over([P0, Q0]) == [Q0]
+    assert made.limits({P0: 9, Q0: 5}) == {Q0: 5}
+    assert switching(cluster, NEW, paused=True).passed_over([P0, Q0]) == ()
+
+
+def test_a_group_that_waits_for_one_that_is_gone_says_so_once(cluster: Cluster, caplog: Any) -> None:
+    made = switching(cluster, OLD)
+    made.took({p: committed(Standing(Results.HANDED_OVER, "s", NEW)) for p in (P0, P1)})
+    for _ in range(3):
+        assert made.look({P0: 5, P1: 5}) == {}
+    (line,) = (record.message for record in caplog.records)
+    assert line.startswith("old: has handed over to new, which has no offsets any more, so nobody writes")
+    assert "`roster groups reset old --forget-switch`" in line
+    cluster.ask(OLD, Request("t", NEW, OLD))
+    assert {each.results for each in made.look({P0: 5, P1: 5}).values()} == {Results.WRITES}
+
+
 def test_partitions_of_one_task_stand_as_one_of_them_says(cluster: Cluster) -> None:
     made = switching(cluster, NEW)
     made.took({P0: None, Q0: committed(Standing(Results.PAUSED, "s", OLD)), P1: None})

@@ -43,13 +43,22 @@ class Switching:
         for partition, at in committed.items():
             if at is not None and (found := Standing.of(at.metadata)) is not None:
                 of_tasks.setdefault(self._task(partition), found)
-        for partition in committed:
-            standing = self._standings[partition] = of_tasks.get(self._task(partition), self._initial)
+        is_new = any(at is None and self._task(partition) not in of_tasks for partition, at in committed.items())
+        of_new = self._of_all() if is_new else self._initial
+        for partition, at in committed.items():
+            otherwise = of_new if at is None else self._initial
+            standing = self._standings[partition] = of_tasks.get(self._task(partition), otherwise)
             self._silent.pop(partition, None)
             self._limits.pop(partition, None)
             if standing.results is not Results.WRITES and standing.peer:
                 self._limits[partition] = -1  # until the first look
         self._next_look = 0.0
+
+    def _of_all(self) -> Standing:
+        """Return how a partition stands of which the group has no offset: as all others after a switch."""
+        found = (Standing.of(at.metadata) for at in self._admin.group_offsets(self._group, stable=False).values())
+        switched = [standing for standing in found if standing is not None and standing.switch]
+        return switched[0] if len({standing.results for standing in switched}) == 1 else self._initial
 
     def _task(self, partition: TopicPartition) -> Any:
         return partition.partition if self._keeps_state else partition
