@@ -13,7 +13,7 @@ SEEDS ?= 1000
 UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
 	-m "not real and not spark and not process"
 
-.PHONY: help setup demo cluster unit test gate test-spark test-without-spark test-spark-oldest test-table-readers simulate coverage check bench docs recording dist clean
+.PHONY: help setup demo cluster unit test gate test-spark test-without-spark test-spark-oldest test-table-readers simulate coverage check bench docs recording pictures dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ docs: setup  ## the documentation, in site/; a warning is an error
 
 recording: setup  ## docs/groups-watch.svg, the recording of `roster groups watch`, from a real run: half a minute
 	$(BIN)/python docs/recording.py docs/groups-watch.svg
+
+pictures: setup  ## docs/page-*.webp, the page of `roster console` in Chromium, from a real run: two minutes
+	$(BIN)/python -m tests.page.pictures docs
 
 dist: setup  ## the wheel and the source archive, in dist/
 	rm -rf build dist

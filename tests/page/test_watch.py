@@ -18,6 +18,7 @@ from roster.page import watch as watch_module
 from roster.page.pages import page_answers
 from roster.page.watch import GroupsWatch
 from roster.testing import EmbeddedBroker
+from tests.client.task_application import Application, applications
 from tests.page.fake_groups import FakeGroups, numbered, page_of
 from tests.waiting import until
 
@@ -154,3 +155,27 @@ def test_the_files_are_there() -> None:
         for page in pages:
             if not page.needs_token:
                 assert page.answer(page.path).body
+
+
+def test_tasks_with_state_have_owners_and_standby_copies() -> None:
+    with EmbeddedBroker() as broker, Admin(broker.bootstrap) as admin, applications() as running:
+        admin.create_topic("orders", 4)
+        watch = GroupsWatch(broker.bootstrap, "totals", interval=0.1, share=1.0)
+        with contextlib.closing(watch):
+            for _ in range(2):
+                running.append(Application(broker.bootstrap, "totals", "orders"))
+            group = watch.open("totals")
+            assert group is not None
+
+            def tasks() -> list[dict[str, Any]]:
+                for application in running:
+                    application.restore()
+                found: list[dict[str, Any]] = group.document.get("tasks", [])
+                return found if found and all(each["owner"] and each["standbys"] for each in found) else []
+
+            found = until(tasks, 60)
+            assert [each["task"] for each in found] == ["0_0", "0_1", "0_2", "0_3"]
+            members = {each["id"] for each in group.document["members"]}
+            for each in found:
+                ((copy, _),) = each["standbys"]
+                assert {each["owner"], copy} == members

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from roster.spark.metrics import PipelineMetrics
 from roster.spark.options import Options
 from tests.metrics.test_exporter import LAG, lag_by_librdkafka, series
 from tests.real.realparts.cluster import Cluster, unique
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,13 +38,16 @@ def test_a_running_pipeline_shows_what_it_read_and_how_far_behind_it_is(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    texts, lags, ready = [], [], []
+    texts, lags, ready, members = [], [], [], []
 
     def scrape(progress: Progress) -> None:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as response:
             texts.append(response.read().decode())
         with urllib.request.urlopen(f"http://{address}/ready", timeout=60) as response:
             ready.append(response.status)
+        with urllib.request.urlopen(f"http://{address}/", timeout=60) as response:
+            assert b"<title>Roster" in response.read()
+        members.append(until(lambda: shown_on_the_page(address, group), 60))
         lags.append((lag_by_librdkafka(roster_broker, group), sum(progress.lag.values())))
 
     pipeline = Pipeline(
@@ -63,9 +68,17 @@ def test_a_running_pipeline_shows_what_it_read_and_how_far_behind_it_is(
     assert 0 < series(last, "roster_member_rebalance_seconds_total")[group,] < 60
     assert series(last, "roster_pipeline_status") == {(group, "running"): 1}
     assert set(ready) == {200}
+    assert set(members) == {2}
     for text, (found, left) in zip(texts[:1], lags[:1], strict=True):
         assert series(text, LAG) == found
         assert sum(found.values()) == left == 40
+
+
+def shown_on_the_page(address: str, group: str) -> int | None:
+    """The partitions of the group's one member, once the page has seen it."""
+    with urllib.request.urlopen(f"http://{address}/page/group?group={group}", timeout=60) as response:
+        found = json.load(response)["members"]
+    return found[0]["partitions"] if len(found) == 1 else None
 
 
 class Positions:

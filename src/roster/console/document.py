@@ -10,7 +10,6 @@ from roster.console.events import Event, EventKind
 from roster.console.history import GroupHistory, Member
 from roster.console.rebalances import RebalanceSeen, RebalanceTimeline
 from roster.console.rows import PartitionRow, rows_of
-from roster.console.series import KEPT
 from roster.model import TopicPartition
 
 _EVENTS, _REBALANCES = 100, 50
@@ -29,14 +28,14 @@ class GroupDocument:
         self._zero = zero
         self._fields: Document = {}
         self._rows: list[list[Any]] = []
-        self._points: deque[list[Any]] = deque(maxlen=KEPT)
+        self._points: list[list[Any]] = []
         self._events: deque[Document] = deque(maxlen=_EVENTS)
         self._told = float("-inf")
 
     @property
     def state(self) -> Document:
         """The whole document."""
-        return {**self._fields, "all_rows": self._rows, "points": list(self._points), "events": list(self._events)}
+        return {**self._fields, "all_rows": self._rows, "points": self._points, "events": list(self._events)}
 
     def update(
         self,
@@ -62,8 +61,8 @@ class GroupDocument:
         change = {name: value for name, value in fields.items() if self._fields.get(name) != value}
         change |= self._changed_rows([_row(each, place, topics, ages) for each in rows.partitions], "topics" in change)
         self._fields = fields
-        change["points"] = [self._point(history)]
-        self._points += change["points"]
+        self._points = self._totals(history)
+        change["points"] = self._points[-1:]
         change["events"] = [self._event(each) for each in history.events if each.at > self._told][-_EVENTS:]
         self._events += change["events"]
         self._told = history.now
@@ -87,9 +86,10 @@ class GroupDocument:
             "away": history.away_reason,
         }
 
-    def _point(self, history: GroupHistory) -> list[Any]:
-        lag = history.lag_total.values[-1:] or (None,)
-        return [self.wall(history.now), *lag, _round(history.rate), _round(history.produced_rate)]
+    def _totals(self, history: GroupHistory) -> list[list[Any]]:
+        lags, reads, written = history.lag_total, history.rate_total.values, history.produced_total.values
+        points = zip(lags.times, lags.values, reads, written, strict=True)
+        return [[self.wall(at), lag, _round(read), _round(write)] for at, lag, read, write in points]
 
     def _event(self, event: Event) -> Document:
         return {"at": self.wall(event.at), "kind": event.kind.value, "text": event.text}

@@ -84,7 +84,7 @@ class GroupHistory:
         """Keys of members, by partition; of the last settled assignment while a classic group rebalances."""
         self.positions: dict[TopicPartition, GroupPosition] = {}
         self.tracks: dict[TopicPartition, Track] = {}
-        self.lag_total, self.rate_total = Series(), Series()
+        self.lag_total, self.rate_total, self.produced_total = Series(), Series(), Series()
         self.rate: float | None = None
         """Records committed per second over all partitions, recently; None before two snapshots."""
         self.produced_rate: float | None = None
@@ -112,7 +112,12 @@ class GroupHistory:
         if self.away_since is None:
             self.away_since = look.at
             self._happened(EventKind.COORDINATOR_AWAY, "the coordinator does not answer")
-        for series in (self.lag_total, self.rate_total, *(track.lag for track in self.tracks.values())):
+        for series in (
+            self.lag_total,
+            self.rate_total,
+            self.produced_total,
+            *(track.lag for track in self.tracks.values()),
+        ):
             series.add(look.at, None)
 
     def _see_group(self, look: Snapshot) -> None:
@@ -232,6 +237,7 @@ class GroupHistory:
         known = sum(position.lag is not None for position in self.positions.values())
         self.lag_total.add(at, self.lag if known else None)
         self.rate_total.add(at, self.rate)
+        self.produced_total.add(at, self.produced_rate)
         if known != self._trend_over:
             self._trend, self._trend_over = Series(), known
         self._trend.add(at, self.lag)

@@ -18,7 +18,7 @@ export const count = (value) => (value === null || value === undefined ? "–" :
 export const rate = (value) => (value === null || value === undefined ? "–" : `${value < 10 && value > 0 ? value.toFixed(1) : count(value)}/s`);
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 100) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  if (seconds < 100) return `${seconds < 10 && seconds > 0 ? seconds.toFixed(1) : Math.round(seconds)} s`;
   if (seconds < 6000) return `${Math.round(seconds / 60)} min`;
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} days`;
 }
@@ -29,7 +29,7 @@ export const time = (ms) => clock.format(ms);
 export function trend({ lag, read, written }) {
   if (lag === null || lag === undefined || read === null || written === null || read === undefined) return ["", ""];
   const growth = written - read;
-  if (!lag || Math.abs(growth) < Math.max(0.05, 0.02 * written)) return [lag && !read ? "stands still" : lag ? "steady" : "", lag && !read ? "warn" : "soft"];
+  if (!lag || Math.abs(growth) < Math.max(0.05, 0.02 * written)) return [lag && !read ? "stuck" : lag ? "steady" : "", lag && !read ? "warn" : "soft"];
   return growth > 0 ? [`↗ ${rate(growth)}`, "bad"] : [`↘ gone in ${span(lag / -growth)}`, "good"];
 }
 
@@ -75,45 +75,47 @@ export function chart(title, series, bands, format) {
   return h("figure", {}, h("figcaption", {}, h("b", {}, title), read), drawn, h("div", { class: "axis" }, h("span", {}, time(from)), h("span", {}, `up to ${format(most)}`), h("span", {}, time(to))));
 }
 
-// A canvas of partitions: a cell each, as high as its lag on a logarithmic scale. cells: {label, lag, open()}.
-export function strip() {
+// A canvas of partitions: a cell each, as high as its lag on a logarithmic scale. cells: rows of a document; label and
+// open take one.
+export function strip(label, open) {
   const canvas = h("canvas", { tabindex: 0, role: "img" });
-  let cells = [], most = 1, colour = "", size = 0, columns = 1, at = 0, hollow = false;
+  let cells = [], most = 1, colour = "", size = 0, columns = 1, at = 0;
   const place = (event) => { const box = canvas.getBoundingClientRect(); return Math.floor((event.clientY - box.top) / size) * columns + Math.min(columns - 1, Math.floor((event.clientX - box.left) / size)); };
-  const draw = () => {
-    const style = getComputedStyle(canvas), scale = devicePixelRatio || 1, width = canvas.clientWidth || 300;
+  const draw = (width = canvas.clientWidth, style = getComputedStyle(document.documentElement)) => {
+    const scale = devicePixelRatio || 1;
     columns = Math.max(1, Math.floor(width / size));
     const height = Math.max(1, Math.ceil(cells.length / columns)) * size, gap = size > 12 ? 3 : 1, inner = size - gap;
     canvas.style.height = `${height}px`;
     canvas.width = width * scale; canvas.height = height * scale;
-    const pen = canvas.getContext("2d"), fill = style.getPropertyValue(colour), ink = style.getPropertyValue("--ink");
+    const pen = canvas.getContext("2d"), fill = style.getPropertyValue(colour), ink = style.getPropertyValue("--ink"), card = style.getPropertyValue("--card");
     pen.scale(scale, scale); pen.font = `${Math.round(size * 0.4)}px ${style.fontFamily}`; pen.textAlign = "center"; pen.textBaseline = "middle";
     cells.forEach((cell, index) => {
-      const left = (index % columns) * size, top = Math.floor(index / columns) * size, part = cell.lag ? Math.max(0.12, Math.log1p(cell.lag) / Math.log1p(most)) : 0;
+      const left = (index % columns) * size, top = Math.floor(index / columns) * size, part = cell[5] ? Math.max(0.12, Math.log1p(cell[5]) / Math.log1p(most)) : 0;
       pen.fillStyle = pen.strokeStyle = fill;
-      pen.globalAlpha = hollow ? 0.12 : 0.28; pen.fillRect(left, top, inner, inner);
+      pen.globalAlpha = 0.28; pen.fillRect(left, top, inner, inner);
       pen.globalAlpha = 1; pen.fillRect(left, top + inner * (1 - part), inner, inner * part);
-      if (size >= 26) { pen.fillStyle = ink; pen.fillText(cell.number, left + inner / 2, top + inner / 2); }
+      if (size >= 26) { pen.fillStyle = part > 0.5 ? card : ink; pen.fillText(cell[1], left + inner / 2, top + inner / 2); }
       if (index === at && document.activeElement === canvas) { pen.strokeStyle = ink; pen.lineWidth = 2; pen.strokeRect(left + 1, top + 1, inner - 2, inner - 2); }
     });
   };
-  const say = () => { canvas.title = cells[at]?.label ?? ""; document.getElementById("told").textContent = canvas.title; };
-  canvas.addEventListener("pointermove", (event) => { canvas.title = cells[place(event)]?.label ?? ""; });
-  canvas.addEventListener("click", (event) => { const found = place(event); if (cells[found]) { at = found; cells[found].open(); } });
-  for (const name of ["focus", "blur"]) canvas.addEventListener(name, draw);
+  const titled = (index) => (canvas.title = cells[index] ? label(cells[index]) : "");
+  canvas.addEventListener("pointermove", (event) => titled(place(event)));
+  canvas.addEventListener("click", (event) => { const found = place(event); if (cells[found]) { at = found; open(cells[found]); } });
+  for (const name of ["focus", "blur"]) canvas.addEventListener(name, () => draw());
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, Home: -at, End: cells.length - 1 - at }[event.key];
-    if (event.key === "Enter" && cells[at]) cells[at].open();
+    if (event.key === "Enter" && cells[at]) open(cells[at]);
     if (step === undefined) return;
     event.preventDefault();
     at = Math.min(cells.length - 1, Math.max(0, at + step));
-    draw(); say();
+    draw();
+    document.getElementById("told").textContent = titled(at);
   });
   new ResizeObserver(() => { if (Math.floor(canvas.clientWidth / size) !== columns) draw(); }).observe(canvas);
-  const show = (shown, total, most_, colour_, whose) => {
+  const show = (shown, total, most_, colour_, whose, width, style) => {
     cells = shown; most = most_; colour = colour_; size = total <= 96 ? 34 : total <= 800 ? 20 : 9; at = Math.min(at, Math.max(0, cells.length - 1));
     canvas.setAttribute("aria-label", `${count(cells.length)} partitions of ${whose}; arrow keys go through them, Enter opens one`);
-    draw();
+    draw(width, style);
   };
   return { canvas, show };
 }

@@ -24,7 +24,7 @@ function live(text, kind = "") {
   $("live").className = kind;
 }
 const stateOf = (state) => h("span", { class: `state ${MOVING.includes(state) ? "moving" : state === "Stable" ? "" : state && state !== "Dead" ? "idle" : "gone"}` }, state || "no such group");
-const fact = (name, value, kind = "") => h("div", {}, h("b", { class: kind }, value), h("span", {}, name));
+const fact = (name, value, kind = "") => h("div", {}, h("b", { class: `${kind} ${value.length > 9 ? "long" : ""}` }, value), h("span", {}, name));
 const ages = (seconds) => (seconds > 600 ? "bad" : seconds > 60 ? "warn" : "");
 
 function connect() {
@@ -74,11 +74,12 @@ function groupsView() {
   const table = h("table", { class: "groups" }, h("thead", {}, h("tr", {}, ...heads)), body);
 
   function rowOf(name) {
-    const cells = columns.map(([key, text]) => h("td", { class: key === "name" ? "name" : ["members", "lag", "seconds", "rebalances"].includes(key) ? "num" : text === "Over time" ? "spark" : "", "data-label": key === "name" || key === "state" || !key ? null : text }));
+    const cells = columns.map(([key, text]) => h("td", { class: key === "name" ? "name" : ["members", "lag", "seconds", "rebalances"].includes(key) ? "num" : text === "Over time" ? "spark" : text === "Trend" ? "trend" : "", "data-label": key === "name" || key === "state" || !key ? null : text }));
     cells[0].append(h("a", { href: `#group=${encodeURIComponent(name)}`, title: name }, name));
-    return { name, trend: [], cells, tr: h("tr", {}, ...cells) };
+    return { cells, tr: h("tr", {}, ...cells) };
   }
   function draw(row) {
+    if (!row.tr) Object.assign(row, rowOf(row.name));
     const { cells } = row, [text, kind] = trend(row);
     const values = [null, stateOf(row.state), count(row.members), count(row.lag), row.trend.length > 1 && row.trend.some(Boolean) ? spark(row.trend) : "", row.seconds === null ? "–" : span(row.seconds), h("span", { class: kind }, text), row.rebalances ? count(row.rebalances) : ""];
     values.forEach((value, index) => { if (index) cells[index].replaceChildren(value ?? ""); });
@@ -108,8 +109,8 @@ function groupsView() {
     if (whole) rows.clear();
     for (const name of told.gone ?? []) rows.delete(name);
     for (const [name, values] of Object.entries(told.groups)) {
-      if (!rows.has(name)) rows.set(name, rowOf(name));
-      Object.assign(rows.get(name), { lag: null, seconds: null, read: null, written: null, trouble: "" }, values);
+      if (!rows.has(name)) rows.set(name, { trend: [] });
+      Object.assign(rows.get(name), { name, lag: null, seconds: null, read: null, written: null, trouble: "" }, values);
     }
     for (const row of rows.values()) row.trend = whole ? (told.trends[row.name] ?? []) : [...row.trend, row.lag].slice(-TREND);
     const all = [...rows.values()], sum = (of) => all.reduce((total, row) => total + of(row), 0), oldest = Math.max(0, ...all.map((row) => row.seconds ?? 0));
@@ -163,8 +164,8 @@ function groupView(name) {
       const has = owned.get(index) ?? new Map(), lag = member?.lag ?? [...has.values()].flat().reduce((sum, row) => sum + (row[5] ?? 0), 0);
       const cells = [...has].map(([topic, rows]) => {
         const key = `${member?.id ?? ""} ${topic}`;
-        if (!strips.has(key)) strips.set(key, strip());
-        draws.push([strips.get(key), rows.map((row) => { const of = rowOf(row); return { number: row[1], lag: row[5], label: label(of), open: () => open(of.topic, of.number) }; }), member ? `--c${member.colour}` : "--soft", member?.name ?? "no member"]);
+        if (!strips.has(key)) strips.set(key, strip((row) => label(rowOf(row)), (row) => open(doc.topics[row[0]], row[1])));
+        draws.push([strips.get(key), rows, member ? `--c${member.colour}` : "--soft", member?.name ?? "no member"]);
         return [topic >= 0 ? h("small", { class: "soft" }, doc.topics[topic]) : null, strips.get(key).canvas];
       });
       const who = member ? h("div", {}, h("b", { title: member.id }, member.name), h("br"), h("small", { class: "soft" }, member.left ? "gone; its partitions wait" : `${count(member.partitions)} partitions · lag ${count(lag)} · ${rate(member.read)}`), h("br"), h("small", { class: "soft" }, member.host))
@@ -174,7 +175,9 @@ function groupView(name) {
     const focused = document.activeElement;
     parts.members.replaceChildren(...(made.length ? made : [h("p", { class: "empty" }, "Nobody is in the group, and it has committed nothing.")]));
     if (parts.members.contains(focused)) focused.focus({ preventScroll: true });
-    for (const [drawn, cells, colour, whose] of draws) drawn.show(cells, doc.all_rows.length, most, colour, whose);
+    // All are as wide as the first; to ask each would lay the page out as often.
+    const width = draws[0]?.[0].canvas.clientWidth, style = getComputedStyle(root);
+    for (const [drawn, cells, colour, whose] of draws) drawn.show(cells, doc.all_rows.length, most, colour, whose, width, style);
   }
   function tasks() {
     const found = doc.tasks ?? [], of = (id) => doc.members.find((member) => member.id === id);
@@ -194,10 +197,10 @@ function groupView(name) {
   const events = () => parts.events.replaceChildren(h("ol", { class: "events", tabindex: 0, "aria-label": "Events" }, ...doc.events.toReversed().map((each) => h("li", {}, h("span", { class: "time" }, time(each.at)), h("span", {}, each.text)))));
   function table() {
     const wanted = find.value.trim().toLowerCase(), focused = document.activeElement?.dataset?.key;
-    const found = doc.all_rows.map(rowOf).filter((row) => !wanted || String(row.number) === wanted || row.topic.toLowerCase().includes(wanted)).sort((a, b) => (b.lag ?? -1) - (a.lag ?? -1));
+    const found = doc.all_rows.filter((row) => !wanted || String(row[1]) === wanted || doc.topics[row[0]].toLowerCase().includes(wanted)).sort((a, b) => (b[5] ?? -1) - (a[5] ?? -1));
     const cell = (value, kind = "num") => h("td", { class: kind }, value);
     parts.table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, ...["Partition", "Owner"].map((text) => h("th", { scope: "col" }, text)), ...["Committed", "End", "Lag", "Behind by", "Read"].map((text) => h("th", { scope: "col", class: `num ${["Committed", "End", "Read"].includes(text) ? "wide" : ""}` }, text)))),
-      h("tbody", {}, ...found.slice(0, shown).map((row) => h("tr", {}, h("td", {}, h("button", { type: "button", "data-key": `${row.number} ${row.topic}`, onclick: () => open(row.topic, row.number) }, `${row.topic} ${row.number}`)), cell(h("span", {}, mark(row.owner, "small"), h("span", { class: "wide" }, row.owner?.name ?? "")), ""), cell(count(row.committed), "num wide"), cell(count(row.end), "num wide"), cell(count(row.lag)), cell(span(row.seconds)), cell(rate(row.read), "num wide"))))),
+      h("tbody", {}, ...found.slice(0, shown).map(rowOf).map((row) => h("tr", {}, h("td", {}, h("button", { type: "button", "data-key": `${row.number} ${row.topic}`, onclick: () => open(row.topic, row.number) }, `${row.topic} ${row.number}`)), cell(h("span", {}, mark(row.owner, "small"), h("span", { class: "wide" }, row.owner?.name ?? "")), ""), cell(count(row.committed), "num wide"), cell(count(row.end), "num wide"), cell(count(row.lag)), cell(span(row.seconds)), cell(rate(row.read), "num wide"))))),
       found.length > shown ? h("p", { class: "bar" }, h("button", { type: "button", onclick: () => { shown += 2 * MORE; table(); } }, `Show more of ${count(found.length)}`)) : "");
     if (focused) parts.table.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
@@ -205,7 +208,7 @@ function groupView(name) {
     opened = [topic, number];
     const life = await fetch(`/page/partition?${new URLSearchParams({ group: name, topic, partition: number })}`).then((answer) => (answer.ok ? answer.json() : null)).catch(() => null);
     if (!life || opened?.[0] !== topic || opened[1] !== number) return;
-    const found = doc.all_rows.map(rowOf).find((row) => row.topic === topic && row.number === number);
+    const row = doc.all_rows.find((each) => doc.topics[each[0]] === topic && each[1] === number), found = row && rowOf(row);
     const moves = life.events.toReversed().map((each) => h("li", {}, h("span", { class: "time" }, time(each.at)), h("span", {}, each.moved ? `${each.source || "no member"} → ${each.target || "no member"}` : each.text)));
     dialog.replaceChildren(h("h2", { id: "partition-title" }, `${topic}, partition ${number}`), h("p", {}, mark(found?.owner, "small"), found?.owner ? found.owner.id : "no owner"),
       h("div", { class: "tiles" }, fact("committed", count(found?.committed)), fact("end", count(found?.end)), fact("lag", count(found?.lag)), fact("read", rate(found?.read))), chart("Lag", [["records", life.lags]], [], count), h("h2", {}, "Owners as far as seen"),
