@@ -25,7 +25,7 @@ class FakeGroups:
 
     def __init__(self) -> None:
         self.seen = GroupsSeen({}, {}, {})
-        self.error = ""
+        self.error, self.broken = "", False
         self.looks: list[str | None] = []
         self._lock = threading.Lock()
 
@@ -59,6 +59,8 @@ class FakeGroups:
     def look(self, only: str | None = None) -> GroupsSeen:
         """In the place of GroupReader.look."""
         self.looks.append(only)
+        if self.broken:
+            raise ValueError("what nobody thought of")
         if self.error:
             raise UnreachableError(self.error)
         with self._lock:

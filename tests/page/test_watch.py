@@ -117,11 +117,10 @@ def test_groups_and_partitions_as_json_and_what_is_not_there(monkeypatch: pytest
     del groups.seen.described["shared"]
     with page_of(groups, monkeypatch, names=re.compile("[^x]+")) as (watch, server):
         until(lambda: len(watch.groups["groups"]) == 2, 60)
-        assert ask(server.port, "/page/groups")[1]["groups"]["shared"] == {
-            "kind": "share",
-            "state": "Stable",
-            "members": 0,
-        }
+        shared = ask(server.port, "/page/groups")[1]["groups"]["shared"]
+        assert (shared["kind"], shared["state"], shared["lag"]) == ("share", "Stable", None)
+        shown = ask(server.port, "/page/group", group="shared")[1]["head"]
+        assert (shown["state"], shown["trouble"]) == ("Stable", "members of share groups are not shown")
         status, document = ask(server.port, "/page/group", group=name)
         assert (status, document["members"][0]["client"], document["all_rows"][0][5]) == (200, "<i>", 5)
         status, life = ask(server.port, "/page/partition", group=name, topic="t", partition="0")
@@ -179,3 +178,16 @@ def test_tasks_with_state_have_owners_and_standby_copies() -> None:
             for each in found:
                 ((copy, _),) = each["standbys"]
                 assert {each["owner"], copy} == members
+
+
+def test_a_look_that_fails_unforeseen_is_logged_and_the_next_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = FakeGroups()
+    groups.broken = True
+    with page_of(groups, monkeypatch) as (watch, _):
+        until(lambda: len(groups.looks) >= 2, 60)
+        assert "what nobody thought of" in caplog.text
+        groups.put("a", {}, {})
+        groups.broken = False
+        until(lambda: watch.groups["groups"], 60)

@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from roster.client import Admin, ClientError, GroupDescription, live_tasks, runs_tasks
 from roster.console import Away, GroupHistory, Snapshot
@@ -61,8 +62,8 @@ class WatchedGroup:
 
     def take(self, state: GroupState | None, described: GroupDescription | None, at: GroupPositions | None) -> None:
         """Add what a look found; what could not be asked stays as it was. state: None if there is no such group."""
-        if state is not None and described is None:
-            self.row = {"kind": state.kind, "state": state.state, "members": state.members}
+        if state is not None and described is None and self.history.members:
+            self.row = {**self.row, "state": state.state, "trouble": "it cannot be described"}
             return
         tasks = live_tasks(described).tasks if described is not None and runs_tasks(described) else ()
         names = {} if described is None else {each.member_id: each for each in described.members}
@@ -76,6 +77,8 @@ class WatchedGroup:
         trouble = "its offsets cannot be read" if at is None and state is not None else ""
         known = self.history.positions if at is None and state is not None else {}
         look = snapshot_of(described, known if at is None else at.positions, trouble)
+        if state is not None and described is None:
+            look = replace(look, state=state.state, trouble=f"members of {state.kind} groups are not shown")
         self.see(look, "" if state is None else state.kind, at)
 
     def open(self) -> Feed:
@@ -179,7 +182,10 @@ class GroupsWatch:
             reader = GroupReader(admin, PositionReader(admin, times, _TIMED), self._wanted, owned=True)
             while not self._stopped.is_set():
                 began = time.monotonic()
-                look(reader)
+                try:
+                    look(reader)
+                except Exception:
+                    log.exception("a look failed")
                 spent = time.monotonic() - began
                 self._stopped.wait(max(interval - spent, spent / self._share - spent))
 
