@@ -33,6 +33,7 @@ SECTIONS = {
     "switch": "two groups that take turns in writing",
     "saved_state": "export, import and seed of state as files",
     "upserts": "tables with one row a key against appended ones and MERGE",
+    "databases": "rows into PostgreSQL beside Spark's JDBC writer",
     "pipeline": "Spark reading from a group",
     "small_batches": "small batches read by the driver or by a task",
     "handover": "partitions that move between applications",

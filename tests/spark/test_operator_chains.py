@@ -28,10 +28,10 @@ from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.stateful_batches import tokens_of, with_batch
 from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.processing import process_batch
-from roster.spark.state.tasks.result_records import as_records
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.task import StatefulTask, StoreKind, TopologyPlan
 from roster.spark.tasks.reader import ReaderConfig
+from roster.spark.tasks.result_records import as_records
 from roster.state.store import NoState
 from tests.examples_tried import examples
 from tests.librdkafka import idempotent_producer

@@ -16,7 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError, State, StateView
-from roster.spark.state.tasks.result_records import as_records
+from roster.spark.tasks.result_records import as_records
 from roster.state.definition import json_text
 from roster.state.lmdb_store import LmdbStore
 from roster.state.store import NoState

@@ -103,6 +103,12 @@ class Database:
             return False
         return True
 
+    @property
+    def pid(self) -> int:
+        """Of the server's first process, while it runs."""
+        assert self._server is not None
+        return self._server.pid
+
     def kill(self) -> None:
         """SIGKILL for the server and for what it has started."""
         if self._server is None:
@@ -139,10 +145,13 @@ class Postgres(Database):
         options = ["-U", "roster", "-A", "scram-sha-256", "--pwfile", str(password), "-E", "UTF8", "--locale=C", "-N"]
         self.run_once([initdb, "-D", str(self.directory / "data"), *options])
 
-    def _command(self) -> Sequence[str]:
+    @property
+    def settings(self) -> dict[str, str]:
         # The processes are killed, not the machine: what was written is there without waiting for the disk.
-        settings = {"listen_addresses": "", "unix_socket_directories": str(self.directory), "fsync": "off"}
-        options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
+        return {"listen_addresses": "", "unix_socket_directories": str(self.directory), "fsync": "off"}
+
+    def _command(self) -> Sequence[str]:
+        options = [option for name, value in self.settings.items() for option in ("-c", f"{name}={value}")]
         return [_program("postgres", *self._bin), "-D", str(self.directory / "data"), *options]
 
     def url(self, name: str) -> str:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.spark.state.tasks.result_records import key_of_records
+from roster.spark.tasks.result_records import key_of_records
 from roster.state.byte_slices import as_bytes
 from roster.state.store import StateError
 

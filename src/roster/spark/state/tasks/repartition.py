@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from roster.model.topology import Subtopology
 from roster.spark.errors import PipelineError
 from roster.spark.state.tasks.placement import NO_KEY, partitions_of
-from roster.spark.state.tasks.result_records import key_of_records
 from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.result_records import key_of_records
 from roster.spark.tasks.steps import applied
 from roster.state.keys import encode_keys
 from roster.state.rows import RowLayout

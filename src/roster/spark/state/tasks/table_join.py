@@ -22,12 +22,12 @@ from roster.model.tasks import TaskId
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
-from roster.spark.state.tasks.result_records import record_keys
 from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.tasks.json_values import parse_json, unsupported
 from roster.spark.tasks.missing_values import Look
 from roster.spark.tasks.reader import PartitionTask, ReaderConfig, read_splits
+from roster.spark.tasks.result_records import record_keys
 from roster.spark.tasks.steps import applied
 from roster.state.store import Value
 

@@ -20,13 +20,13 @@ from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.state.tasks.catch_up import StoreTarget
 from roster.spark.state.tasks.processing import Report, combined, new_token, process_batch
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
-from roster.spark.state.tasks.result_records import as_records
 from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.spark.state.tasks.stores import Restored, RestoreJob, process_id, restore_copy, stores_found
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import TableSide, through_tables
 from roster.spark.tasks.missing_values import Look
 from roster.spark.tasks.reader import PartitionTask, ReaderConfig, ReadError, ReadTask, read_splits
+from roster.spark.tasks.result_records import as_records
 from roster.spark.tasks.write.task import conformed
 from roster.spark.tasks.write.updates import retracted
 from roster.state.definition import Definition, OtherDefinitionError

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from roster._errors import one_line
 from roster.records.produce import WriteError
 from roster.spark.errors import SinkFencedError
-from roster.spark.tasks.write.sql_values import DELETED, ROW, prepared
+from roster.spark.tasks.write.sql_values import DELETED, ROW, final_error, prepared
 from roster.spark.tasks.write.task import conformed
 from roster.spark.tasks.write.updates import is_retracted, last_of_keys
 
@@ -187,9 +187,7 @@ class DatabaseOutput:
         text = f"{self._writer.shown}: {without_password(text, self._writer.address)}"
         if not is_final and is_passing(error, self._writer.dialect):
             raise SinkFencedError(f"{text}; the batch is read again") from None
-        failure = WriteError(text)
-        failure.is_final = True
-        return failure
+        return final_error(text)
 
 
 def without_password(text: str, address: str) -> str:
