@@ -365,7 +365,7 @@ def _ranked(column: Any) -> tuple[Any, Any]:
 
 def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
     """Set the new rows from those of the batch and the old ones."""
-    batch = np.zeros(len(old), layout.memory)
+    batch: dict[str, npt.NDArray[Any]] = {}
     for name in layout.stored:
         column = by_key[name]
         batch[has_of(name)] = column.is_valid().to_numpy()
@@ -391,7 +391,7 @@ def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDA
             _merge_moments(name, old, batch, new)
 
 
-def _is_kept(kind: Kind, name: str, old: npt.NDArray[Any], batch: npt.NDArray[Any]) -> Any:
+def _is_kept(kind: Kind, name: str, old: npt.NDArray[Any], batch: Mapping[str, npt.NDArray[Any]]) -> Any:
     """Return where the row that was chosen before the batch stays."""
     if kind is Kind.FIRST:
         return old[count_of(name)] > 0
@@ -404,7 +404,9 @@ def _is_kept(kind: Kind, name: str, old: npt.NDArray[Any], batch: npt.NDArray[An
     return old[has_of(order)] & ~(batch[has_of(order)] & is_better)
 
 
-def _merge_moments(name: str, old: npt.NDArray[Any], batch: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
+def _merge_moments(
+    name: str, old: npt.NDArray[Any], batch: Mapping[str, npt.NDArray[Any]], new: npt.NDArray[Any]
+) -> None:
     """Set mean and squared distances, by the formula of Chan, Golub and LeVeque."""
     mean, count = mean_of(name), count_of(name)
     total = np.maximum(old[count] + batch[count], 1)
