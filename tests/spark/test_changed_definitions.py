@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -25,7 +27,11 @@ from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError, entries_of
 from roster.state.entries import Span
 from roster.state.plain_entries import HexEntries
+from roster.state.processor.batch import Plan, take
+from roster.state.processor.states import ValueState
+from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.sessions import SessionAggregation
+from roster.state.store import NoState, StateError
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
 from tests.spark.test_store_processing import SOURCE, TASK, Log, batch_of
@@ -171,6 +177,75 @@ def test_a_function_changes_the_store_in_the_transaction_of_a_batch(tmp_path: Pa
     seen.clear()
     update, _ = application.batch(of, definition_of(of, COLUMNS, averaged), [("y", 4)], 10)
     assert (update.results.to_pylist(), seen) == ([{"k": "y", "a": 3.0}], []), "it is called once"
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sum of each key as a variable, a number or its text."""
+
+    schema: pa.Schema
+    has_variables = True
+    kept: Any = field(default_factory=lambda: {"operator": "transform_with_state"})
+
+    @property
+    def registry(self) -> bytes:
+        changes = self(COLUMNS.empty_table(), NoState()).changes
+        return bytes(dict(zip(changes["key"].to_pylist(), changes["value"].to_pylist(), strict=True))[REGISTRY_KEY])
+
+    def key_columns(self, columns: pa.Schema) -> pa.Schema:
+        return pa.schema([columns.field("k")])
+
+    def layout(self, _: pa.Schema) -> None:
+        return None
+
+    def __call__(self, table: pa.Table, store: Any) -> Any:
+        return take(table, store, Plan(("k",)), SumCode(self.schema), clock=lambda: 0)
+
+
+class SumCode:
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema, self.said = schema, list[tuple[str, str]]()
+
+    def open(self, state: Any, table: pa.Table) -> None:
+        self.table, self.value = table, state.value(ValueState, "sum", self.schema)
+
+    def rows(self, key: Any, begin: int, end: int, now: Any, *, is_new: bool) -> None:
+        (before,) = self.value.get() or (0,)
+        total = int(before) + sum(self.table["n"][begin:end].to_pylist())
+        self.value.update((str(total) if pa.types.is_string(self.schema.field(0).type) else total,))
+        self.said.append((key[0], str(total)))
+
+    def close(self) -> pa.Table:
+        return pa.table(list(zip(*self.said, strict=True)) or [[], []], ["k", "said"])
+
+
+def test_a_function_changes_a_variable_in_the_transaction_of_a_batch(tmp_path: Path) -> None:
+    log, seen = Log(), list[int]()
+    application = Application(log, tmp_path)
+    number, text = Sums(pa.schema([("n", pa.int64())])), Sums(pa.schema([("text", pa.string())]))
+
+    def as_text(rows: pa.Table) -> pa.Table:
+        seen.append(len(rows))
+        texts = pc.struct_field(rows["value"].combine_chunks(), "n").cast(pa.string())
+        return rows.set_column(1, "value", pc.make_struct(texts, field_names=["text"]))
+
+    old, new = definition_of(number, COLUMNS), definition_of(text, COLUMNS, {"sum": as_text})
+    update, _ = application.batch(number, old, [("x", 1), ("x", 4), ("y", 2)], 0)
+    log.write(update.changes, committed=True)
+    for committed in (False, True):  # the first one is dropped, and done again
+        update, _ = application.batch(text, new, [("x", 1), ("z", 7)], 5)
+        log.write(update.changes, committed=committed)
+        assert update.results.to_pylist() == [{"k": "x", "said": "6"}, {"k": "z", "said": "7"}]
+        assert update.changes["key"].to_pylist()[-2:] == [REGISTRY_KEY, STATE_KEY]
+        application.targets.forget([SOURCE])
+    assert max(seen) == 2
+    seen.clear()
+    with pytest.raises(StateError, match="'sum': a newer release has added its field 'text'"):
+        application.batch(number, old, [("y", 1)], 10)
+    application.with_disk()  # which has the changelog alone
+    application.targets.forget([SOURCE])
+    update, _ = application.batch(text, new, [("y", 4)], 10)
+    assert (update.results.to_pylist(), seen) == ([{"k": "y", "said": "6"}], []), "it is called once"
 
 
 def test_a_copy_that_has_a_part_of_the_change_says_nothing_of_its_entries(tmp_path: Path) -> None:

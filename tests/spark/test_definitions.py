@@ -9,6 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
@@ -228,8 +230,14 @@ class Counting(StatefulProcessor):
 def test_a_processor_goes_on_with_its_own_variables_only(spark: SparkSession, topics: Topics) -> None:
     shops = Shops(spark, topics)
 
-    def counted(processor: Counting, time_mode: str = "None") -> Pipeline:
-        return shops.pipeline().transform_with_state(processor, "shop", "shop string, n long", time_mode=time_mode)
+    def counted(processor: Counting, time_mode: str = "None", migrate: Any = None) -> Pipeline:
+        return shops.pipeline().transform_with_state(
+            processor, "shop", "shop string, n long", time_mode=time_mode, migrate=migrate
+        )
+
+    def narrower(rows: pa.Table) -> pa.Table:
+        n = pc.struct_field(rows["value"].combine_chunks(), "n").cast(pa.int32())
+        return rows.set_column(1, "value", pc.make_struct(n, field_names=["n"]))
 
     shops.send()
     shops.run(counted(Counting()))
@@ -249,5 +257,10 @@ def test_a_processor_goes_on_with_its_own_variables_only(spark: SparkSession, to
     shops.send()
     with pytest.raises(PipelineError, match="a newer release has added its field 'more'"):
         shops.run(counted(Counting()))
+    with pytest.raises(PipelineError, match=r"migrate: 'x' is none of count\. For example {'count': function}"):
+        counted(Counting(), migrate={"x": narrower})
+    shops.run(counted(Counting(schema="n int"), migrate={"count": narrower}))
+    assert shops.results() == Counter({10: 10, 20: 10, 30: 10}), "values are those that a function has made"
+    shops.send()
     shops.run(counted(Counting("total", gives_up="count")))
-    assert shops.results() == Counter({10: 20, 20: 10}), "what is given up begins anew"
+    assert shops.results() == Counter({10: 20, 20: 10, 30: 10}), "what is given up begins anew"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ import pytest
 
 from roster.spark import PipelineError
 from roster.spark.state.saved.moving import common_marks
-from roster.spark.state.tasks.moving import ProveTask, Source, SplitTask, placing_keys, unpacked
+from roster.spark.state.tasks.moving import RECORDS, ProveTask, Source, SplitTask, placing_keys, unpacked
 from roster.spark.state.tasks.placement import Placement, Proof, placements
+from roster.spark.state.tasks.seeding import SeedTask
 from roster.state.aggregate import Aggregation
 from roster.state.changelog import latest
 from roster.state.deduplicate import Deduplication
@@ -23,6 +25,8 @@ from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.saved.folder import Folder
 from roster.state.saved.manifest import SavedStore
 from roster.state.saved.parts import StoreEntries, merged_marks
+from roster.state.saved.seeds import seed_parts
+from roster.state.saved.variables import POSITION
 from roster.state.sessions import SessionAggregation
 from roster.state.windows import Window, WindowedAggregation
 from tests.spark.test_placement import java_hash
@@ -116,7 +120,7 @@ def source_of(folder: Folder, kind: str, at: int, before: int, after: int, entri
         part: folder.write_table(f"{kind}/{part}/{at}.parquet", [table], table.schema)
         for part, table in entries.tables()
     }
-    return Source(kind, at, before, range(after), entries.marks, files, placing_keys(noted.definition))
+    return Source(kind, at, before, range(after), files, placing_keys(noted.definition))
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -136,11 +140,40 @@ def test_the_entries_are_those_of_a_group_that_always_had_that_number(
     for place, chunk in SplitTask(sources, folder, {kind: way})(reversed(range(len(sources)))):
         moved[place].append(chunk)
     for at, wanted in states(tmp_path, kind, after).items():
-        entries = unpacked(moved.pop(at))
-        assert entries is not None
-        assert shown(kind, StoreEntries(wanted.marks, entries)) == shown(kind, wanted)
+        entries = StoreEntries.join(wanted.marks, unpacked(moved.pop(at)))
+        assert shown(kind, entries) == shown(kind, wanted)
         marks = {key for key in wanted.marks if key != STATE_KEY and not key.endswith(b"swept")}
         assert merged_marks([each.marks for each in old.values()]).keys() == marks
+    assert not moved
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_seed_of_tables_has_the_entries_of_a_group_that_read_the_records(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roster.spark.state.tasks.seeding._BATCHES", 2)
+    wanted = states(tmp_path, kind, 6)
+    noted = wanted[0].noted()
+    assert noted is not None
+    definition = replace(noted.definition, registry=wanted[0].marks.get(REGISTRY_KEY, b""))
+    tables = defaultdict[str, list[pa.Table]](list)
+    for entries in wanted.values():
+        for part, table in entries.tables():
+            tables[part].append(table)
+    moved = defaultdict[int, list[Any]](list)
+    parts = seed_parts(definition)
+    for part, of in tables.items():
+        table = pa.concat_tables(of, promote_options="permissive")
+        table = table.append_column(POSITION, pa.array(range(len(table)), pa.int64()))
+        table = table.select(parts[part].columns.names)
+        task = SeedTask(part, parts[part].columns, placing_keys(definition), WAY, 6)
+        # Rows of a join come in their order, others in any.
+        batches = table.to_batches(max_chunksize=3)
+        for row in pa.Table.from_batches(task(batches if kind == "join" else batches[::-1])).to_pylist():
+            moved[row["log"]].append((row["part"], row["number"], row["rows"]))
+    assert sum(map(len, moved.values())) > 12, "several pieces for each"
+    for at, own in wanted.items():
+        assert shown(kind, StoreEntries.join(own.marks, unpacked(moved.pop(at)))) == shown(kind, own)
     assert not moved
 
 
@@ -151,8 +184,8 @@ def test_records_on_their_way_keep_their_order_and_those_without_a_key_go_first(
     file = folder.write_table("r/0.parquet", [table], table.schema)
     source = Source("r", 0, 1, range(4), records=file)
     found = {place: unpacked([chunk]) for place, chunk in SplitTask([source], folder, {})([0])}
-    for place, rows in found.items():
-        assert rows is not None
+    for place, parts in found.items():
+        rows = parts[RECORDS]
         expected = [n for n, key in zip(NUMBERS, keys, strict=True) if (java_hash(key) % 4 if key else 0) == place]
         assert [int(value) for value in rows["value"].to_pylist()] == expected
 

@@ -67,7 +67,7 @@ def export(group: str, to: str, every: timedelta | None, keep: int | None, as_js
 @click.option(
     "--definition",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="FOLDER is a table in Parquet, for a store that this JSON of Pipeline.describe_state() describes.",
+    help="FOLDER has tables in Parquet, for a store that this JSON of Pipeline.describe_state() describes.",
 )
 @click.option("--store", help="With --definition: the store's name, if there are several.")
 @click.option("--topic", "topics", multiple=True, help="With --definition: a topic that the group reads; repeatable.")
@@ -105,7 +105,7 @@ def import_(
     Where the input topics have another number of partitions than at the export, keys are placed anew.
 
     With --definition FOLDER has a table that was no export, such as totals of a warehouse; the group adds to it from
-    --offsets on.
+    --offsets on. Of a join or a processor it has a folder for each table: left, right, variables, timers, initial.
 
     It is one transaction: whole, or nothing has happened. A pipeline of the group that starts meanwhile is refused.
     """
@@ -156,7 +156,7 @@ def _seed(
     placed: dict[str, Any],
     target: Target,
 ) -> None:
-    """Make a table the state of a group. placed: which store, and how its keys are placed."""
+    """Make tables the state of a group. placed: which store, and how its keys are placed."""
     described, begin = _described(definition), _offsets(offsets)
     with spark_session(target, "state import") as spark:
         from roster.spark.state import seed_state  # noqa: PLC0415 - needs Spark
@@ -166,7 +166,7 @@ def _seed(
             target.bootstrap,
             group,
             described,
-            spark.read.parquet(folder),
+            folder,
             topics=topics,
             offsets=begin or offsets,
             security=target.security,

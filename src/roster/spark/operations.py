@@ -288,6 +288,7 @@ class Operations:
         delay: Duration = timedelta(),
         initial_state: DataFrame | pa.Table | None = None,
         store: str = "processor",
+        migrate: Migrate = None,
     ) -> Self:
         """Call a `StatefulProcessor`, as written for PySpark's `transformWithState`, for each key of each batch.
 
@@ -305,6 +306,8 @@ class Operations:
             delay: how far the watermark is behind the largest time.
             initial_state: rows with the key's columns; `handleInitialState` gets a key's before its first input rows.
             store: the store's name, part of that of its changelog.
+            migrate: {variable: function}, which makes a variable's values of those of an earlier release with another
+                schema; see the page on changes.
 
         """
         from roster.spark.state.processor import declare  # noqa: PLC0415 - brings pandas
@@ -320,6 +323,7 @@ class Operations:
             delay=delay,
             initial_state=initial_state,
             store=store,
+            migrate=migrate,
         )
         self._declare("transform_with_state", stateful)
         return self
@@ -335,6 +339,7 @@ class Operations:
         event_time: str | None = None,
         delay: Duration = timedelta(),
         store: str = "groups",
+        migrate: Migrate = None,
     ) -> Self:
         """Call a function written for PySpark's `applyInPandasWithState` for each key of each batch.
 
@@ -350,6 +355,7 @@ class Operations:
             event_time: column of timestamps from which the watermark of each partition comes, as in `withWatermark`.
             delay: how far the watermark is behind the largest time.
             store: the store's name, part of that of its changelog.
+            migrate: {"state": function}, as for `transform_with_state`.
 
         """
         from roster.spark.state.processor import declare  # noqa: PLC0415 - brings pandas
@@ -364,6 +370,7 @@ class Operations:
             event_time=event_time,
             delay=delay,
             store=store,
+            migrate=migrate,
         )
         self._declare("apply_in_pandas_with_state", stateful)
         return self

@@ -214,7 +214,7 @@ class Pipeline(Operations):
         Raises PipelineError if options and operators contradict each other.
         """
         definitions = state_definitions(self._options, self._declared)
-        return {name: dict(each.document) for name, each in definitions.items()}
+        return {name: each.described() for name, each in definitions.items()}
 
     def stop(self, *, now: bool = False) -> None:
         """End after the running batch, or with `now` cancel it. Returns at once, from any thread; see `wait`.

@@ -65,11 +65,14 @@ class Definition:
     subtopology, stores   the number of its sub-topology, and all stores there in the order of a row's way
 
     migrate: of a pipeline's own definition: {result: the earlier result that it comes from, None: it begins anew}, or a
-    function of the table of all rows; of a join {side: function}; None if nothing is said.
+    function of the table of all rows; of a join {side: function}, of a processor {variable: function}; None if
+    nothing is said.
     """
 
     document: Mapping[str, Any]
     migrate: Migrate = field(default=None, compare=False)
+    registry: bytes = field(default=b"", compare=False)
+    """The list of a processor's variables, of a pipeline's own definition."""
 
     @classmethod
     def of(
@@ -93,6 +96,23 @@ class Definition:
             document["row"] = [list(each) for each in layout.row.descr]
             document["kinds"] = {name: str(kind) for name, kind in layout.kinds.items()}
         return cls(document, migrate)
+
+    @property
+    def functions(self) -> dict[str, Callable[[pa.Table], pa.Table]]:
+        """The functions of `migrate` by what they are for: a side, or a variable."""
+        return {} if callable(self.migrate) else {n: of for n, of in (self.migrate or {}).items() if callable(of)}
+
+    def described(self) -> dict[str, Any]:
+        """Return it for other programs, with the variables of a processor."""
+        return {**self.document, "variables": json.loads(self.registry)} if self.registry else dict(self.document)
+
+    @classmethod
+    def from_described(cls, document: Mapping[str, Any]) -> Definition:
+        """Read what `described` returns."""
+        variables = document.get("variables")
+        if not isinstance(variables, Mapping):
+            return cls(dict(document))
+        return cls({**document, "variables": True}, registry=json.dumps(variables).encode())
 
     def among(self, subtopology: int, stores: Iterable[str]) -> Definition:
         """Return the definition with the store's place in a pipeline."""

@@ -31,7 +31,9 @@ from roster.state.definition import (
 )
 from roster.state.join_entries import SIDES
 from roster.state.keys import is_text
+from roster.state.processor.variables import decode_registry, encode_registry, to_change
 from roster.state.saved.plain import ENTRIES
+from roster.state.saved.variables import part_of
 from roster.state.sessions import ENDS_KEY
 from roster.state.store import Position, Snapshot, StateError, Value
 from roster.state.table_evolution import Function, TableEvolution
@@ -84,7 +86,7 @@ def changes(written: Definition, own: Definition) -> list[Change]:
             found += _of_results(was[name], now[name], own.migrate)
         elif name == "sides" and name in was and name in now:
             for side in SIDES:
-                found += _of_side(side, was[name][side], now[name][side], _functions(own).get(side))
+                found += _of_side(side, was[name][side], now[name][side], own.functions.get(side))
         else:
             found.append(_refused(name, was.get(name), now.get(name)))
     order, names = was.get("stores", []), now.get("stores", [])
@@ -221,13 +223,13 @@ def _of_result(
         yield Change(name, f"{source} {shown(was[source])}", after, Verdict.ALLOWED, "goes on")
 
 
-def check(own: Definition, noted: Noted) -> list[Change]:
-    """Return the changes in place that a store with this definition record needs.
+def check(own: Definition, noted: Noted, registry: bytes | None = None) -> list[Change]:
+    """Return the changes in place that a store with this definition record, and list of variables, needs.
 
     Raises OtherDefinitionError if one may not be, or if the definition was left for the present one.
     """
     try:
-        found = changes(noted.definition, own)
+        found = [*changes(noted.definition, own), *_of_variables(own, registry)]
     except DAMAGED as error:
         raise damaged(error) from None
     _check_none(found, Verdict.REFUSED)
@@ -237,24 +239,36 @@ def check(own: Definition, noted: Noted) -> list[Change]:
             f"Stop this release, or take the change back with migrate={_unsaid(own, noted)}",
         )
     _check_none(found, Verdict.NEEDS_MIGRATE)
-    if (tables := _by_tables(own, noted, found)) is not None:
+    if (tables := _by_tables(own, noted, found, registry)) is not None:
         tables.check()
     return found
 
 
-def _by_tables(own: Definition, noted: Noted, found: Sequence[Change]) -> TableEvolution | None:
+def _of_variables(own: Definition, registry: bytes | None) -> Iterator[Change]:
+    """Yield the changes of a processor's variables that functions make; the operator itself makes others."""
+    for name, (before, after) in to_change(registry, own.registry, own.functions).items():
+        was, now = (shown({each.name: str(each.type) for each in of.written[-1].schema}) for of in (before, after))
+        yield Change(f"variable {name}", was, now, Verdict.ALLOWED, f"by {function_name(own.functions[name])}")
+
+
+def registry_after(own: Definition, registry: bytes) -> bytes:
+    """Return a store's list of variables when functions have changed those that they are for."""
+    changed = to_change(registry, own.registry, own.functions)
+    after = {name: entry for name, (_, entry) in changed.items()}
+    return encode_registry(decode_registry(registry) | after) if after else registry
+
+
+def _by_tables(own: Definition, noted: Noted, found: Sequence[Change], registry: bytes | None) -> TableEvolution | None:
     """Return what changes entries as tables, None if that is not the way."""
     if all(each.part == "keys" for each in found):
         return None
-    functions = _functions(own)
-    return TableEvolution(noted.definition, own, functions) if functions or "sides" in own.document else None
-
-
-def _functions(own: Definition) -> dict[str, Function]:
-    """Return the functions of `migrate`, by the part of a store that each is for."""
-    if callable(own.migrate):
-        return {ENTRIES: own.migrate}
-    return {part: each for part, each in (own.migrate or {}).items() if callable(each)}
+    before, functions = noted.definition, own.functions
+    if registry is not None:
+        functions = {part_of(name): functions[name] for name in to_change(registry, own.registry, functions)}
+        before, own = replace(before, registry=registry), replace(own, registry=registry_after(own, registry))
+    elif callable(own.migrate):
+        functions = {ENTRIES: own.migrate}
+    return TableEvolution(before, own, functions) if functions or "sides" in own.document else None
 
 
 def _check_none(found: Sequence[Change], verdict: Verdict) -> None:
@@ -269,7 +283,7 @@ def _check_none(found: Sequence[Change], verdict: Verdict) -> None:
 
 def _unsaid(own: Definition, noted: Noted) -> dict[str, str | None]:
     """Return a `migrate` without functions that no release has said."""
-    said = {} if callable(own.migrate) else {n: of for n, of in (own.migrate or {}).items() if not callable(of)}
+    said = {} if callable(own.migrate) else {n: of for n, of in (own.migrate or {}).items() if n not in own.functions}
     results = own.document.get("aggregates", {})
     for name in results or own.document.get("sides", {}):
         if replace(own, migrate=said).release not in noted.releases:
@@ -278,10 +292,10 @@ def _unsaid(own: Definition, noted: Noted) -> dict[str, str | None]:
     return said
 
 
-def evolution(own: Definition, noted: Noted) -> Evolution | TableEvolution | None:
+def evolution(own: Definition, noted: Noted, registry: bytes | None = None) -> Evolution | TableEvolution | None:
     """Return what makes entries of the recorded definition those of `own`, None if they are. Raises as `check`."""
-    found = check(own, noted)
-    if (tables := _by_tables(own, noted, found)) is not None:
+    found = check(own, noted, registry)
+    if (tables := _by_tables(own, noted, found, registry)) is not None:
         return tables
     was, now = noted.definition.document, own.document
     if "aggregates" not in now or not any(each.part != "keys" for each in found):

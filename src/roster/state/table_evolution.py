@@ -12,8 +12,11 @@ import pyarrow.compute as pc
 from roster.state.definition import Definition, OtherDefinitionError, function_name
 from roster.state.join_entries import SIDES
 from roster.state.pending import WithChanges
+from roster.state.processor.entries import variables_of
+from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.saved.columns import entry_table
 from roster.state.saved.parts import saved
+from roster.state.saved.variables import EXPIRY, KEY, MAP_KEY, SCHEMA, part_of
 from roster.state.store import Snapshot
 from roster.state.windows import END, START
 
@@ -27,7 +30,10 @@ _ENTRY = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 @dataclass(frozen=True)
 class TableEvolution:
-    """Makes entries of one definition those of another. functions: by part; other parts only get other columns."""
+    """Makes entries of one definition those of another. functions: by part; other sides only get other columns.
+
+    Of a processor both definitions have the list of variables; those without a function stay as they are.
+    """
 
     before: Definition
     after: Definition
@@ -36,20 +42,32 @@ class TableEvolution:
     def check(self) -> None:
         """Try the functions on tables without rows. Raises OtherDefinitionError."""
         for part, schema in saved(self.before).schemas().items():
-            self._changed(part, schema.empty_table())
+            if part in self.functions or not self.before.has_variables:
+                self._changed(part, schema.empty_table())
 
     def seen(self, snapshot: Snapshot) -> Changed:
         """Return a view of a store that has the new entries. Raises OtherDefinitionError."""
-        entries = snapshot.scan(stop=_OWN)
+        spans = [(b"", _OWN)]
+        if self.before.has_variables:
+            variables = variables_of(self.before.registry).items()
+            mine = [number for number, known in variables if part_of(known.variable.name) in self.functions]
+            spans = [(bytes([number]), bytes([number + 1])) for number in mine]
+        entries = [entry for span in spans for entry in snapshot.scan(*span)]
         keys = pa.array([key for key, _ in entries], pa.binary())
         old = entry_table(keys, pa.array([value for _, value in entries], pa.binary()))
         del entries
         tables = {part: self._changed(part, table) for part, table in saved(self.before).tables(old).items()}
-        return Changed(snapshot, keys, saved(self.after).entries(tables).cast(_ENTRY))
+        registry = {REGISTRY_KEY: self.after.registry} if self.after.registry else {}
+        return Changed(snapshot, keys, saved(self.after).entries(tables).cast(_ENTRY), registry)
 
     def _changed(self, part: str, table: pa.Table) -> pa.Table:
         """Return a part's rows under the new definition. Raises OtherDefinitionError."""
         schema, function = saved(self.after).schemas()[part], self.functions.get(part)
+        if self.before.has_variables:
+            wanted = pa.schema([each for each in schema if each.name != SCHEMA])
+            if EXPIRY in wanted.names and EXPIRY not in table.column_names:
+                table = table.append_column(EXPIRY, pa.nulls(len(table), pa.int64()))
+            return self._made(function, table.drop_columns(SCHEMA), wanted, [KEY, MAP_KEY])
         sides = self.before.sides, self.after.sides
         if sides[0] is None or sides[1] is None:
             return self._made(function, table, schema, [START, END, *self.before.keys.names])
@@ -80,6 +98,9 @@ class TableEvolution:
         needed = set(schema.names).difference(name for name, each in results.items() if each.is_derived)
         if missing := [name for name in schema.names if name in needed and name not in made.column_names]:
             raise _failed(function, f"its result has no column {missing[0]!r}")
+        for each in schema:
+            if each.name in needed and _fields(made[each.name].type) != _fields(each.type):
+                raise _failed(function, f"its column {each.name!r} has not the fields {', '.join(_fields(each.type))}")
         try:
             columns = [
                 made[each.name].cast(each.type) if each.name in needed else pa.nulls(len(made), each.type)
@@ -91,16 +112,21 @@ class TableEvolution:
 
 
 class Changed(WithChanges):
-    """A store whose entries have all changed. keys: the earlier ones. entries: the new ones."""
+    """A store with changed entries. keys: the earlier ones. entries: the new ones. own: of the store's own."""
 
-    def __init__(self, snapshot: Snapshot, keys: Any, entries: pa.Table) -> None:
+    def __init__(self, snapshot: Snapshot, keys: Any, entries: pa.Table, own: dict[bytes, bytes]) -> None:
         gone = keys.filter(pc.invert(pc.is_in(keys, value_set=entries["key"])))
         self._table = pa.concat_tables([entries, pa.table([gone, pa.nulls(len(gone), pa.binary())], schema=_ENTRY)])
-        super().__init__(snapshot, dict(zip(*(column.to_pylist() for column in self._table.columns), strict=True)))
+        changed = dict(zip(*(column.to_pylist() for column in self._table.columns), strict=True))
+        super().__init__(snapshot, changed | own)
 
     def rewritten(self, but: Collection[bytes]) -> pa.Table:
-        """Return the new entries of all keys but these, and the removal of old ones, as changes."""
+        """Return the new entries of all keys but these and the store's own, and the removal of old ones, as changes."""
         return self._table.filter(pc.invert(pc.is_in(self._table["key"], value_set=pa.array(list(but), pa.binary()))))
+
+
+def _fields(kind: pa.DataType) -> list[str]:
+    return [each.name for each in kind] if pa.types.is_struct(kind) else []
 
 
 def _failed(function: Function | None, problem: str) -> OtherDefinitionError:

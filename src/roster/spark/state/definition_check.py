@@ -17,7 +17,7 @@ from roster.spark.state.tasks.operator_steps import declared_by
 from roster.spark.state.tasks.task import refused
 from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.state.definition import STATE_KEY, UNSAID, Noted, OtherDefinitionError
-from roster.state.evolution import check
+from roster.state.evolution import check, registry_after
 from roster.state.processor.variables import REGISTRY_KEY
 
 if TYPE_CHECKING:
@@ -67,17 +67,17 @@ class DefinitionCheck:
             try:
                 if STATE_KEY not in said:
                     raise OtherDefinitionError(UNSAID)
-                changes = check(definition, Noted.decode(said[STATE_KEY]))
+                registry = said.get(REGISTRY_KEY)
+                changes = check(definition, Noted.decode(said[STATE_KEY]), registry)
                 if changes:
                     to_change.add(partition)
                 else:
                     own.add(partition.topic)
                 for change in changes:
                     self._tell(f"{node.store!r} of the group {self._config.group!r} changes in place: {change}")
-                registry = said.get(REGISTRY_KEY)
                 if registry is not None and (partition.topic, registry) not in tried:
                     tried.add((partition.topic, registry))
-                    declared_by(node.operator, registry)
+                    declared_by(node.operator, registry_after(definition, registry))
             except RosterError as error:
                 raise refused(node.store, self._config.group, partition.partition, error) from None
         self.to_change = to_change

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -42,12 +42,13 @@ class _Written:
 
 @dataclass(slots=True)
 class Entry:
-    """A variable in the list of a store."""
+    """A variable in the list of a store. first: the first schema that values have; functions have changed others."""
 
     kind: str
     number: int
     written: list[_Written] = field(default_factory=list)
     map_key: pa.Schema | None = None
+    first: int = 0
 
 
 class Variable:
@@ -160,7 +161,7 @@ class Variables:
 
     def _upgrade(self, name: str, entry: Entry, written: _Written) -> None:
         schema = written.schema
-        for known in (known for each in entry.written for known in each.schema):
+        for known in (known for each in entry.written[entry.first :] for known in each.schema):
             place = schema.get_field_index(known.name)
             if place >= 0 and not _holds(schema.field(place).type, known.type):
                 raise StateError(
@@ -168,10 +169,12 @@ class Variables:
                     f" {schema.field(place).type}; types may become wider only. Use another name, or another group"
                 )
         gone = [each for each in entry.written[-1].schema.names if each not in schema.names]
-        if gone and schema in [each.schema for each in entry.written]:
+        earlier = [each.schema for each in entry.written[: len(entry.written) if gone else entry.first]]
+        if schema in earlier:
+            what = f"added its field {gone[0]!r}" if gone else "changed it by a function"
             raise StateError(
-                f"state variable {name!r}: a newer release has added its field {gone[0]!r}. Stop this release; to take"
-                " the field out, use a schema that the variable has not had, such as another order or one more field"
+                f"state variable {name!r}: a newer release has {what}. Stop this release; to take"
+                " that back, use a schema that the variable has not had, such as another order or one more field"
             )
         if len(entry.written) > _MOST_SCHEMAS:
             raise StateError(f"state variable {name!r}: its schema has changed too often; use another name")
@@ -197,6 +200,7 @@ def encode_registry(entries: dict[str, Entry]) -> bytes:
                 "number": entry.number,
                 "written": [each.to_json() for each in entry.written],
                 "map key": None if entry.map_key is None else _Written(entry.map_key, False).to_json(),
+                **({"first": entry.first} if entry.first else {}),
             }
             for name, entry in entries.items()
         }
@@ -209,8 +213,22 @@ def decode_registry(data: bytes | None) -> dict[str, Entry]:
     for name, said in (json.loads(data) if data else {}).items():
         map_key = None if said["map key"] is None else _Written.from_json(said["map key"]).schema
         written = [_Written.from_json(each) for each in said["written"]]
-        entries[name] = Entry(said["kind"], said["number"], written, map_key)
+        entries[name] = Entry(said["kind"], said["number"], written, map_key, said.get("first", 0))
     return entries
+
+
+def to_change(registry: bytes | None, declared: bytes, names: Collection[str]) -> dict[str, tuple[Entry, Entry]]:
+    """Return which of these variables of a store are declared with a schema that they have not had: as they are now,
+    and as they are when all their values have it.
+    """
+    stored, own = decode_registry(registry), decode_registry(declared)
+    found = {}
+    for name in [each for each in names if each in stored and each in own]:
+        was, wanted = stored[name], own[name].written[-1]
+        is_same = (was.kind, was.map_key) == (own[name].kind, own[name].map_key)
+        if is_same and wanted.schema not in [each.schema for each in was.written] and len(was.written) <= _MOST_SCHEMAS:
+            found[name] = was, replace(was, written=[*was.written, wanted], first=len(was.written))
+    return found
 
 
 def _holds(kind: pa.DataType, other: pa.DataType) -> bool:

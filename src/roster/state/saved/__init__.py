@@ -7,6 +7,7 @@
 | `sessions` | open sessions |
 | `join_sides` | rows of both sides of a join |
 | `variables` | variables, timers and initial state of a processor |
+| `seeds` | what tables of a user need to be parts of a store |
 | `manifest` | the file that says what an export holds |
 
 What follows from other entries is left out of the tables, and made again of them: the ends of sessions, timers by time,

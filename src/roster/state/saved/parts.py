@@ -30,13 +30,13 @@ _ROWS = 1_000_000
 
 
 def saved(definition: Definition, registry: bytes | None = None) -> Saved:
-    """Return what makes tables of a store's entries. registry: the store's list of variables, if it has one.
+    """Return what makes tables of a store's entries. registry: the store's list of variables, None: the definition's.
 
     Raises ValueError, LookupError or TypeError for a definition that no release writes.
     """
     keys, document = definition.keys, definition.document
     if definition.has_variables:
-        return SavedVariables(keys, registry)
+        return SavedVariables(keys, registry or definition.registry)
     if (sides := definition.sides) is not None:
         return SavedSides(keys, sides, document)
     if "row" not in document:
@@ -126,11 +126,8 @@ def _longest(one: bytes, other: bytes) -> bytes:
     whole = decode_registry(long)
     for name, entry in decode_registry(short).items():
         known = whole.get(name)
-        is_same = known is not None and (known.kind, known.number, known.map_key) == (
-            entry.kind,
-            entry.number,
-            entry.map_key,
-        )
+        own = entry.kind, entry.number, entry.map_key, entry.first
+        is_same = known is not None and (known.kind, known.number, known.map_key, known.first) == own
         if known is None or not is_same or known.written[: len(entry.written)] != entry.written:
             raise OtherDefinitionError(f"its tasks have different lists of variables ({name!r})")
     return long

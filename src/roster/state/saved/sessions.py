@@ -1,6 +1,7 @@
 """Open sessions: a row for each, with `window_start`, `window_end`, the columns of the key and the results.
 
-The column `ends` is when one of the key's sessions may end, as the store has noted it: never too late.
+The column `ends` is when one of the key's sessions may end, as the store has noted it: never too late. Without
+it, that is the first end.
 """
 
 from __future__ import annotations
@@ -59,14 +60,18 @@ class SavedSessions:
         table = tables[ENTRIES].combine_chunks()
         encoded = encode_keys(table, self._keys.names).combine_chunks().dictionary_encode()
         places = encoded.indices.to_numpy()
-        order = np.argsort(places, kind="stable")
+        order = np.lexsort((table[START].cast(pa.int64()).to_numpy(), places))
         table = table.take(pa.array(order))
         rows = np.zeros(len(table), self._rows.row)
         self._rows.fill(rows, table)
-        start, end, ends = (table[name].cast(pa.int64()).to_numpy() for name in (START, END, self._ends))
-        rows[START], rows["last"], rows["ends"] = start, end - self._gap, ends
         counts = np.bincount(places, minlength=len(encoded.dictionary))
         bounds = np.concatenate([[0], np.cumsum(counts)])
+        start, end = (table[name].cast(pa.int64()).to_numpy() for name in (START, END))
+        if self._ends in table.column_names:
+            ends = table[self._ends].cast(pa.int64()).to_numpy()
+        else:
+            ends = np.repeat(np.minimum.reduceat(end, bounds[:-1]), counts)
+        rows[START], rows["last"], rows["ends"] = start, end - self._gap, ends
         values = cut(rows, bounds * self._rows.row.itemsize)
         noted = joined(ENDS_KEY, ordered_times(ends[bounds[:-1]]), encoded.dictionary)
         return pa.concat_tables([entry_table(encoded.dictionary, values), entry_table(noted, None)])

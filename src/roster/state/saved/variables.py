@@ -2,8 +2,8 @@
 
 A variable's part has the columns of a query: `key`, `value`, `list_element`, or `user_map_key` and `user_map_value`,
 and `expiration_timestamp` in ms since the epoch; the rows of a list are in its order. The column `schema` is the number
-of the schema that a value was written with. `timers` has `key` and `expiration_timestamp_ms`, `initial` the keys that
-have taken their initial state.
+of the schema that a value was written with, without it the present one. `timers` has `key` and
+`expiration_timestamp_ms`, `initial` the keys that have taken their initial state.
 """
 
 from __future__ import annotations
@@ -28,13 +28,9 @@ from roster.state.saved.columns import entry_table, joined, ordered_times, times
 from roster.state.store import ValueDamagedError
 
 TIMERS, INITIAL = "timers", "initial"
-_KEY, _AT, _SCHEMA, _EXPIRY, _MAP_KEY = (
-    "key",
-    "expiration_timestamp_ms",
-    "schema",
-    "expiration_timestamp",
-    "user_map_key",
-)
+KEY, MAP_KEY, EXPIRY, SCHEMA, POSITION = "key", "user_map_key", "expiration_timestamp", "schema", "position"
+"""Columns of a variable. The position orders the elements of lists, where rows have no order of their own."""
+_AT = "expiration_timestamp_ms"
 _LENGTH = Struct("<I")
 
 
@@ -47,7 +43,7 @@ class SavedVariables:
 
     def schemas(self) -> dict[str, pa.Schema]:
         """Return the columns of each part."""
-        key = pa.field(_KEY, pa.struct(list(self._keys)))
+        key = pa.field(KEY, pa.struct(list(self._keys)))
         found = {part_of(each.variable.name): pa.schema([key, *_own_fields(each)]) for each in self._variables.values()}
         return found | {TIMERS: pa.schema([key, pa.field(_AT, pa.int64())]), INITIAL: pa.schema([key])}
 
@@ -87,7 +83,8 @@ class SavedVariables:
         for known in self._variables.values():
             table = tables.get(part_of(known.variable.name))
             if table is not None and len(table):
-                found.append(_entries(known, self._encoded(table), table))
+                ordered = table.sort_by(POSITION) if POSITION in table.column_names else table
+                found.append(_entries(known, self._encoded(ordered), ordered))
         if TIMERS in tables and len(tables[TIMERS]):
             found += self._timers(tables[TIMERS])
         if INITIAL in tables and len(tables[INITIAL]):
@@ -96,7 +93,7 @@ class SavedVariables:
         return pa.concat_tables(found)
 
     def _encoded(self, table: pa.Table) -> Any:
-        column = table[_KEY].combine_chunks()
+        column = table[KEY].combine_chunks()
         column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
         return encode_keys(pa.table(column.flatten(), schema=self._keys), self._keys.names).combine_chunks()
 
@@ -123,10 +120,10 @@ def _own_fields(known: Known) -> list[pa.Field]:
     """Return the columns behind the key."""
     entry, fields = known.entry, []
     if entry.map_key is not None:
-        fields.append(pa.field(_MAP_KEY, pa.struct(list(entry.map_key))))
+        fields.append(pa.field(MAP_KEY, pa.struct(list(entry.map_key))))
     fields.append(pa.field(VALUE_OF[entry.kind], pa.struct(list(entry.written[-1].schema))))
-    fields += [pa.field(_EXPIRY, pa.int64())] if any(written.expires for written in entry.written) else []
-    return [*fields, pa.field(_SCHEMA, pa.int16())]
+    fields += [pa.field(EXPIRY, pa.int64())] if any(written.expires for written in entry.written) else []
+    return [*fields, pa.field(SCHEMA, pa.int16())]
 
 
 def _table(known: Known, keys: Any, rest: Sequence[bytes], values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
@@ -135,7 +132,7 @@ def _table(known: Known, keys: Any, rest: Sequence[bytes], values: Sequence[byte
     counts = np.zeros(len(values), np.int64)
     for place, (name, data) in enumerate(zip(rest, values, strict=True)):
         before = len(rows)
-        rows += ({**row, _SCHEMA: data[0]} for row in rows_of_entry(known, name, 0, data))
+        rows += ({**row, SCHEMA: data[0]} for row in rows_of_entry(known, name, 0, data))
         counts[place] = len(rows) - before
     own = pa.schema(list(schema)[1:])
     places = pa.array(np.repeat(np.arange(len(values)), counts))
@@ -146,19 +143,19 @@ def _entries(known: Known, keys: Any, table: pa.Table) -> pa.Table:
     """Return the entries of a variable's rows."""
     variable, entry = known.variable, known.entry
     codecs = [RowCodec(written.schema) for written in entry.written]
-    numbers = _numbers(entry)
+    numbers, last = _numbers(entry), len(entry.written) - 1
     values: dict[bytes, bytes] = {}
     for key, row in zip(keys.to_pylist(), table.to_pylist(), strict=True):
-        number = numbers[row[_SCHEMA]]
+        number = numbers[row.get(SCHEMA, last)]
         written = entry.written[number]
         value = row[VALUE_OF[entry.kind]]
         data = codecs[number].encode([_for_codec(value[field.name], field.type) for field in written.schema])
         if written.expires:
-            expiry = row[_EXPIRY]
+            expiry = row[EXPIRY]
             data = (NEVER if expiry is None else expiry).to_bytes(8, "big") + data
         name = variable.prefix + key
         if entry.map_key is not None and variable.map_key is not None:
-            map_key = [_for_codec(row[_MAP_KEY][field.name], field.type) for field in entry.map_key]
+            map_key = [_for_codec(row[MAP_KEY][field.name], field.type) for field in entry.map_key]
             name += variable.map_key.encode(map_key)
         if entry.kind == "list":
             before = values.setdefault(name, bytes([number]))

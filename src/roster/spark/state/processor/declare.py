@@ -11,15 +11,17 @@ from pyspark.sql.types import StructType
 
 from roster._errors import RosterError
 from roster.spark.errors import PipelineError
-from roster.spark.state.operators import Stateful, check_extra
+from roster.spark.state.operators import Stateful, check_extra, check_functions
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.group_state import MODES
 from roster.spark.state.processor.initial import InitialState
 from roster.spark.state.processor.operator import GroupStateOperator, ProcessorOperator
 from roster.spark.tasks.arrow_function import arrow_schema, as_struct, pickled
+from roster.state.definition import Migrate
 from roster.state.durations import Duration, as_timedelta
 from roster.state.processor.batch import Plan, TimeMode
 from roster.state.processor.codec import RowCodec
+from roster.state.processor.variables import decode_registry
 
 _METHODS = ("init", "handleInputRows", "handleExpiredTimer", "handleInitialState", "close")
 
@@ -36,6 +38,7 @@ def processing(
     delay: Duration,
     initial_state: DataFrame | pa.Table | None,
     store: str,
+    migrate: Migrate,
 ) -> Stateful:
     """Return the operator of `Pipeline.transform_with_state`. Raises PipelineError for wrong arguments."""
     field = "transform_with_state"
@@ -55,7 +58,7 @@ def processing(
     initial = None if initial_state is None else _initial(spark, initial_state, keys)
     given = _given(spark, processor, output_schema, mode, field, initial)
     operator = ProcessorOperator(plan, given, in_pandas=in_pandas).prepared()
-    return Stateful(operator, store, takes_updates=True, is_by_key=True)
+    return _stateful(operator, store, migrate)
 
 
 def group_state(
@@ -69,6 +72,7 @@ def group_state(
     event_time: str | None,
     delay: Duration,
     store: str,
+    migrate: Migrate,
 ) -> Stateful:
     """Return the operator of `Pipeline.apply_in_pandas_with_state`. Raises PipelineError for wrong arguments."""
     field = "apply_in_pandas_with_state"
@@ -84,8 +88,13 @@ def group_state(
     except RosterError as error:
         raise PipelineError(str(error), field="state_schema") from None
     given = _given(spark, function, output_schema, plan.mode, field)
-    operator = GroupStateOperator(plan, given, schema=struct, columns=columns, timeout=timeout)
-    return Stateful(operator, store, takes_updates=True, is_by_key=True)
+    operator = GroupStateOperator(plan, given, schema=struct, columns=columns, timeout=timeout).prepared()
+    return _stateful(operator, store, migrate)
+
+
+def _stateful(operator: ProcessorOperator | GroupStateOperator, store: str, migrate: Migrate) -> Stateful:
+    check_functions(migrate, list(decode_registry(operator.registry)))
+    return Stateful(operator, store, takes_updates=True, is_by_key=True, migrate=migrate)
 
 
 def _plan(field: str, keys: Sequence[str], mode: TimeMode, event_time: str | None, delay: Duration) -> Plan:

@@ -35,6 +35,8 @@ class _Operator:
     plan: Plan
     given: Given
     clock: Callable[[], int] = wall_ms
+    registry: bytes = b""
+    """The list of variables that the code declares in a store without any."""
 
     @property
     def result_keys(self) -> tuple[str, ...]:
@@ -84,12 +86,14 @@ class _Operator:
         """Declare the variables in a store with this list of them. Raises StateError or FunctionError."""
         self._declared(self.code(), WithChanges(NoState(), {REGISTRY_KEY: registry}))
 
-    def _declared(self, code: Code, store: Snapshot) -> None:
-        """Let the code declare its variables, as at the start of a batch, and close it."""
-        state = KeyedState(Overlay(store), self.plan, make_row, Current())
+    def _declared(self, code: Code, store: Snapshot) -> bytes:
+        """Let the code declare its variables, as at the start of a batch, and close it; return the list of them."""
+        overlay = Overlay(store)
+        state = KeyedState(overlay, self.plan, make_row, Current())
         code.open(state, pa.table({}))
         state.declared()
         code.close()
+        return overlay.get(REGISTRY_KEY) or b""
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,8 @@ class ProcessorOperator(_Operator):
     def prepared(self) -> ProcessorOperator:
         """Call `init` on the driver; return the operator with the schemas that `init` asked for."""
         reader = SchemaReader()
-        self._declared(self.code(reader), NoState())
-        return replace(self, given=replace(self.given, schemas=reader.seen))
+        registry = self._declared(self.code(reader), NoState())
+        return replace(self, given=replace(self.given, schemas=reader.seen), registry=registry)
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,10 @@ class GroupStateOperator(_Operator):
     schema: StructType = StructType()  # noqa: RUF009 - none is ever changed
     columns: pa.Schema = pa.schema([])  # noqa: RUF009 - as above
     timeout: str = "NoTimeout"
+
+    def prepared(self) -> GroupStateOperator:
+        """Return the operator with the list of its one variable."""
+        return replace(self, registry=self._declared(self.code(), NoState()))
 
     def code(self) -> Code:
         """Return the function for one batch."""

@@ -25,13 +25,14 @@ from roster.state.saved.folder import Folder, FolderError, Written
 from roster.state.saved.manifest import MANIFEST, Manifest, SavedStore
 from roster.state.saved.parts import saved
 from roster.state.saved.plain import ENTRIES
+from roster.state.saved.variables import POSITION
 from roster.state.store import StateError
 
 Migration = Callable[[DataFrame, str, str], DataFrame]
 """Makes the new rows of a store's part: rows, store, part."""
 
-PARTITION, POSITION = "partition", "position"
-"""Columns of the changelog partition that a row is in, and of the order of a list's elements."""
+PARTITION = "partition"
+"""Column of the changelog partition that a row is in."""
 _OWN = {PARTITION: "int", POSITION: "bigint"}
 _LIST = VALUE_OF["list"]
 
@@ -98,7 +99,7 @@ def _migrated(
         if name not in found.manifest.stores:
             fix = f"The stores of the export are {', '.join(found.manifest.stores)}; a store keeps its name"
             raise PipelineError(f"there is no store {name!r} to make it of", field="definition", fix=fix)
-        stores[name] = _store(spark, found, target, function, (name, Definition(document)))
+        stores[name] = _store(spark, found, target, function, (name, Definition.from_described(document)))
     return replace(found.manifest, stores=stores)
 
 

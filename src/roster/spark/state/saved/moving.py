@@ -176,7 +176,6 @@ def sources_of(name: str, store: SavedStore, logs: Sequence[int]) -> list[Source
             number,
             store.partitions,
             logs,
-            {**store.marks.get(number, {}), STATE_KEY: noted.encode()},
             files.get(number, {}),
             placing_keys(noted.definition),
         )

@@ -1,4 +1,4 @@
-"""State begun with a table that never was one, such as totals of a warehouse."""
+"""State begun with tables that never were one, such as totals of a warehouse."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -24,14 +23,17 @@ from roster.spark.state.saved.importing import Importer, Plan
 from roster.spark.state.saved.job import StateProgress, reader_config
 from roster.spark.state.saved.moving import KeyedBy
 from roster.spark.state.tasks.importing import LogFiles
-from roster.spark.state.tasks.moving import placing_keys
+from roster.spark.state.tasks.moving import STRUCT, Chunk, placing_keys
 from roster.spark.state.tasks.placement import Placement, PlacementError, placements
 from roster.spark.state.tasks.seeding import SeedTask
 from roster.state.definition import DAMAGED, STATE_KEY, Definition, Noted
-from roster.state.saved.folder import Folder
+from roster.state.processor.variables import REGISTRY_KEY
+from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import Manifest, SavedStore
-from roster.state.saved.parts import saved
-from roster.state.saved.plain import ENTRIES, SavedAggregates, SavedFirstRows
+from roster.state.saved.plain import ENTRIES
+from roster.state.saved.seeds import SeedPart, seed_parts
+from roster.state.saved.variables import part_of
+from roster.state.windows import END, START
 
 
 def seed_state(
@@ -39,7 +41,7 @@ def seed_state(
     bootstrap: str | Sequence[str],
     group: str,
     definition: Mapping[str, Any],
-    table: DataFrame,
+    table: DataFrame | Mapping[str, DataFrame] | str,
     *,
     topics: str | Sequence[str],
     offsets: StartingOffsets,
@@ -49,7 +51,7 @@ def seed_state(
     security: Security | Mapping[str, object] | None = None,
     on_progress: Callable[[StateProgress], None] | None = None,
 ) -> int:
-    """Make a table the state of an aggregate or a deduplication of a new group; return the number of records written.
+    """Make tables the state of an operator of a new group; return the number of records written.
 
     A pipeline of this group then goes on from the offsets. It is one transaction: it is whole, or has not happened.
 
@@ -58,7 +60,10 @@ def seed_state(
         bootstrap: brokers to ask first.
         group: a group without members, offsets and state.
         definition: what `Pipeline.describe_state` returns, for a pipeline without `repartition`.
-        table: a row for each key, with the columns of an export of such a store, in any order.
+        table: rows with the columns of an export of such a store, in any order, but without those that are the
+            store's own: `ends` of sessions, `schema` of variables; elements of lists also have `position`. Of a join or
+            a processor a table by the name of each part: `left`, `right`, variables, `timers`, `initial`; one that is
+            missing has no rows. Or a folder in Parquet, with a folder for each part.
         topics: the input topics of the pipeline.
         offsets: where the group goes on in them, as `starting_offsets` of `Pipeline`.
         store: the name of the store, if there are several; the others begin empty.
@@ -69,7 +74,7 @@ def seed_state(
         on_progress: called with news, at most once a second.
 
     Raises:
-        PipelineError: the table does not have these columns, a key is null or there twice, or the group is not new.
+        PipelineError: a table does not have these columns, a key is null or there twice, or the group is not new.
         ClientError: the cluster does not answer.
 
     """
@@ -78,39 +83,46 @@ def seed_state(
     if isinstance(inputs, re.Pattern):
         raise PipelineError("a pattern names no partitions", field="topics", fix="Name the topics")
     name = _named(stores, store)
-    noted, columns = _columns(name, stores[name], inputs)
-    _check_columns(name, columns, table)
-    placement = _placement(noted.definition, as_columns(keyed_by), partitioner)
-    rows = table.select(*(F.col(f"`{each}`") for each in columns.names))
-    _check_keys(rows, noted.definition.keys.names, placement)
+    own = stores[name]
+    parts = _parts(name, own, _tables(spark, table, own))
+    placement = _placement(own, as_columns(keyed_by), partitioner)
+    for part, rows in parts.values():
+        _check_rows(part, rows, placement)
     seeder = _Seeder(spark, config, _empty(group, stores, inputs), offsets, KeyedBy(), on_progress)
-    seeder.table = name, noted, rows, placement
+    seeder.seed = name, Noted(own, dict.fromkeys(inputs, 0)), parts, placement
     return seeder.run()
 
 
 class _Seeder(Importer):
-    """An import whose rows come from a table: of which store, its definition, the rows, and how they are placed."""
+    """An import whose rows come from tables."""
 
-    table: tuple[str, Noted, DataFrame, Placement]
+    seed: tuple[str, Noted, Mapping[str, tuple[SeedPart, DataFrame]], Placement]
+    """The store, its definition, the columns and rows of each part, and how they are placed."""
 
     def planned(self, offsets: Mapping[TopicPartition, int]) -> Plan:
-        """Return the partitions of the table's store, which get its rows."""
-        name, noted, rows, placement = self.table
-        store, marks = self.manifest.stores[name], {STATE_KEY: noted.encode()}
+        """Return the partitions of the store, which get the rows."""
+        name, noted, parts, placement = self.seed
+        store, registry = self.manifest.stores[name], noted.definition.registry
+        marks = {STATE_KEY: noted.encode()} | ({REGISTRY_KEY: registry} if registry else {})
         logs: list[LogFiles] = [self.log(store, n, offsets, marks, {}) for n in range(self.counts[store.changelog])]
-        task = SeedTask(noted.encode(), placement, len(logs))
-        return Plan(logs, split=rows.mapInArrow(task, "log int, part long, entries binary").rdd.map(as_chunk))
+        keys = placing_keys(noted.definition)
+        tasks = {name: SeedTask(name, part.columns, keys, placement, len(logs)) for name, (part, _) in parts.items()}
+        split = [rows.mapInArrow(tasks[name].__call__, _CHUNK).rdd.map(as_chunk) for name, (_, rows) in parts.items()]
+        return Plan(logs, split=self._spark.sparkContext.union(split))
 
 
-def as_chunk(row: Any) -> tuple[int, tuple[int, bytes]]:
+_CHUNK = "log int, part string, number long, rows binary"
+
+
+def as_chunk(row: Any) -> tuple[int, Chunk]:
     """Return a row of `SeedTask` as a task of an import takes it."""
-    return row[0], (row[1], bytes(row[2]))
+    return row[0], (row[1], row[2], bytes(row[3]))
 
 
 def _stores(definition: Mapping[str, Any]) -> dict[str, Definition]:
     """Return the definition of each store. Raises PipelineError for one that cannot be begun with a table."""
     try:
-        stores = {name: Definition(dict(document)) for name, document in definition.items()}
+        stores = {name: Definition.from_described(document) for name, document in definition.items()}
         behind = [name for name, each in stores.items() if each.document["subtopology"]]
     except DAMAGED:
         fix = "Use what describe_state of the pipeline returns"
@@ -135,28 +147,56 @@ def _named(stores: Mapping[str, Any], store: str | None) -> str:
     return store
 
 
-def _columns(name: str, definition: Definition, topics: Iterable[str]) -> tuple[Noted, pa.Schema]:
-    """Return a store's definition and the columns of its rows. Raises PipelineError for a store of another kind."""
+def _tables(
+    spark: SparkSession, given: DataFrame | Mapping[str, DataFrame] | str, definition: Definition
+) -> Mapping[str, DataFrame]:
+    """Return the table of each part that is given, by the name that the user gives it."""
+    has_parts = definition.sides is not None or definition.has_variables
+    if isinstance(given, str):
+        try:
+            folder = Folder(given)
+            names = [each for each in folder.folders() if not each.startswith(("_", "."))] if has_parts else []
+            found = {each: folder.below(each).uri for each in names} if has_parts else {ENTRIES: folder.uri}
+            given = {each: spark.read.parquet(uri) for each, uri in found.items()}
+        except (FolderError, PySparkException) as error:
+            reason = reason_of(error) if isinstance(error, PySparkException) else str(error)
+            raise PipelineError(reason, field="table", fix="Name a folder with Parquet files") from None
+    if isinstance(given, Mapping):
+        return given
+    if has_parts:
+        what = f"the state of {definition.document['operator']} has several parts"
+        raise PipelineError(what, field="table", fix="Give a dict of tables, by the name of the part")
+    return {ENTRIES: given}
+
+
+def _parts(
+    store: str, definition: Definition, tables: Mapping[str, DataFrame]
+) -> dict[str, tuple[SeedPart, DataFrame]]:
+    """Return columns and rows of each part. Raises PipelineError that lists all differences of a table's columns."""
     try:
-        noted = Noted(definition, dict.fromkeys(topics, 0))
-        reader = None if noted.definition.has_variables else saved(noted.definition)
+        wanted = seed_parts(definition)
     except DAMAGED as error:
-        raise PipelineError(f"{name!r} cannot be read ({error})", field="definition") from None
-    if not isinstance(reader, (SavedAggregates, SavedFirstRows)):
-        raise PipelineError(
-            f"{name!r} is of {noted.definition.document.get('operator')}",
-            field="store",
-            fix="A table can be the state of aggregate, without sessions, and of deduplicate",
-        )
-    return noted, reader.schemas()[ENTRIES]
+        raise PipelineError(f"{store!r} cannot be read ({error})", field="definition") from None
+    found = {}
+    for name, table in tables.items():
+        part = part_of(name) if part_of(name) in wanted else name
+        if part not in wanted:
+            fix = f"Name {', '.join(each.removeprefix('variables/') for each in wanted)}"
+            raise PipelineError(f"{store!r} has no part {name!r}", field="table", fix=fix)
+        columns = wanted[part].columns
+        if differ := column_differences(column_types(table.schema), column_types(from_arrow_schema(columns))):
+            of = repr(store) if part == ENTRIES else f"{store!r}, {name!r}"
+            raise PipelineError(
+                f"its columns are not those of {of}: {differ}", field="table", fix="Select and cast them"
+            )
+        found[part] = wanted[part], table.select(*map(_column, columns.names))
+    if not found:
+        raise PipelineError("there is no table", field="table", fix="Give one for a part of the store at least")
+    return found
 
 
-def _check_columns(name: str, columns: pa.Schema, table: DataFrame) -> None:
-    """Raise PipelineError that lists all differences between a table's columns and those of the store."""
-    if differ := column_differences(column_types(table.schema), column_types(from_arrow_schema(columns))):
-        raise PipelineError(
-            f"its columns are not those of {name!r}: {differ}", field="table", fix="Select and cast them"
-        )
+def _column(name: str) -> Column:
+    return F.col(f"`{name}`")
 
 
 def _placement(definition: Definition, named: Sequence[str], partitioner: str) -> Placement:
@@ -175,21 +215,44 @@ def _placement(definition: Definition, named: Sequence[str], partitioner: str) -
     return found[0]
 
 
-def _check_keys(rows: DataFrame, keys: Sequence[str], placement: Placement) -> None:
-    """Raise PipelineError for a key that is there twice, or for one without a record key."""
-    columns = [F.col(f"`{name}`") for name in keys]
-    count = "rows of the key"
-    wrong = F.col(f"`{count}`") > 1
+_WRONG, _COUNT = "what is wrong", "rows of the key"
+
+
+def _check_rows(part: SeedPart, rows: DataFrame, placement: Placement) -> None:
+    """Raise PipelineError for a row that cannot be placed or lacks a value, and for one whose key is there twice."""
+    needed = {name: _column(name) for name in part.present}
     if len(placement.columns) == 1:
-        wrong |= F.col(f"`{placement.columns[0]}`").isNull()
+        own = placement.columns[0]
+        needed[own] = _column(own) if own in part.columns.names else _column(STRUCT)[own]
+    missing = [F.when(column.isNull(), F.lit(f"has no value of {name}")) for name, column in needed.items()]
+    problem = F.coalesce(F.lit(None).cast("string"), *missing).alias(_WRONG)
+    if not part.unique:
+        _check_none(rows.select(problem).where(_column(_WRONG).isNotNull()), (), "a row")
+        return
+    keys = [_column(name) for name in part.unique]
+    counted = rows.groupBy(*keys).agg(F.count(F.lit(1)).alias(_COUNT), F.max(problem).alias(_WRONG))
+    twice = F.concat(F.lit("is there "), _column(_COUNT), F.lit(" times"))
+    wrong = F.coalesce(_column(_WRONG), F.when(_column(_COUNT) > 1, twice)).alias(_WRONG)
+    _check_none(counted.select(*keys, wrong).where(_column(_WRONG).isNotNull()), part.unique, "the key")
+    if part.gap is not None:
+        start, end = _column(START), _column(END)
+        following = F.lead(start).over(Window.partitionBy(*keys[1:]).orderBy(start))
+        overlaps = F.when(following < end, F.lit("has a session that begins before the one before it has ended"))
+        short = F.when(end - start < F.lit(part.gap), F.lit("has a session that is shorter than its gap"))
+        wrong = F.coalesce(short, overlaps).alias(_WRONG)
+        _check_none(rows.select(*keys, wrong).where(_column(_WRONG).isNotNull()), part.unique, "the key")
+
+
+def _check_none(wrong: DataFrame, keys: Sequence[str], of: str) -> None:
+    """Raise PipelineError for the first of rows that are wrong."""
     try:
-        found = rows.groupBy(*columns).agg(F.count(F.lit(1)).alias(count)).where(wrong).limit(1).collect()
+        found = wrong.limit(1).collect()
     except PySparkException as error:
         raise PipelineError(reason_of(error), field="table") from None
     if found:
         key = ", ".join(f"{name} {found[0][name]!r}" for name in keys)
-        problem = "has no value to be placed by" if found[0][count] == 1 else f"is there {found[0][count]} times"
-        raise PipelineError(f"the key {key} {problem}", field="table", fix="Give it one row for each key")
+        problem = " ".join(filter(None, (of, key, found[0][_WRONG])))
+        raise PipelineError(problem, field="table", fix="Mend the table")
 
 
 def _empty(group: str, stores: Iterable[str], inputs: Iterable[str]) -> Export:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from roster.records.produce import KafkaWriter, WriteError
-from roster.spark.state.tasks.moving import unpacked
+from roster.spark.state.tasks.moving import RECORDS, Chunk, unpacked
 from roster.state.saved.folder import Folder, Written
 from roster.state.saved.parts import StoreEntries
 from roster.state.store import StateError
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 _ROWS = 50_000
 _TIME = pa.timestamp("us", "UTC")
 _NO_RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp", _TIME)]).empty_table()
-
-Chunks: TypeAlias = Sequence[tuple[int, bytes]]
-"""Entries by the partition that they come from, as `SplitTask` yields them."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +61,7 @@ class ImportTask:
     ) -> None:
         self._writer, self._logs, self._folder, self._done = writer, list(logs), folder, done
 
-    def __call__(
-        self, numbers: Any, moved: Iterable[tuple[int, tuple[int, bytes]]] | None = None
-    ) -> Iterator[ImportedLog]:
+    def __call__(self, numbers: Any, moved: Iterable[tuple[int, Chunk]] | None = None) -> Iterator[ImportedLog]:
         """Yield what became of each partition. numbers: a single one with `moved`, the rows that a split gave it."""
         context = TaskContext.get()
         if context is not None and context.attemptNumber():
@@ -79,7 +74,7 @@ class ImportTask:
                 self._done.add({number: imported.records})
             yield imported
 
-    def _write(self, log: LogFiles, chunks: Chunks) -> ImportedLog:
+    def _write(self, log: LogFiles, chunks: Sequence[Chunk]) -> ImportedLog:
         output = replace(self._writer, topic=log.topic).open()
         try:
             count = 0
@@ -95,23 +90,20 @@ class ImportTask:
             raise
         return ImportedLog(written, "" if written == count else f"{log.topic}: {written} of {count} records written")
 
-    def _rows(self, log: LogFiles, chunks: Chunks) -> Iterator[pa.RecordBatch]:
+    def _rows(self, log: LogFiles, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
         for rows in self._records(log, chunks).combine_chunks().to_batches(max_chunksize=_ROWS):
             partition = pa.repeat(pa.scalar(log.partition, pa.int32()), rows.num_rows)
             records = [rows["key"].cast(pa.binary()), rows["value"].cast(pa.binary()), rows["timestamp"]]
             yield pa.RecordBatch.from_arrays([partition, *records], ["partition", "key", "value", "timestamp"])
 
-    def _records(self, log: LogFiles, chunks: Chunks) -> pa.Table:
+    def _records(self, log: LogFiles, chunks: Sequence[Chunk]) -> pa.Table:
         """Return key, value and timestamp of the partition's records."""
         if log.records is not None:
             return self._folder.read_table(log.records)
         moved = unpacked(chunks)
         if not log.marks:
             # Rows of several partitions in the order of their times, so that none is late for the order alone.
-            return _NO_RECORDS if moved is None else moved.sort_by("timestamp")
-        if moved is None:
-            tables = {part: self._folder.read_table(file) for part, file in log.files.items()}
-            table = StoreEntries.join(log.marks, tables).table()
-        else:
-            table = StoreEntries(log.marks, moved).table()
+            return moved.get(RECORDS, _NO_RECORDS).sort_by("timestamp")
+        tables = moved or {part: self._folder.read_table(file) for part, file in log.files.items()}
+        table = StoreEntries.join(log.marks, tables).table()
         return table.append_column("timestamp", pa.nulls(len(table), _TIME))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,16 @@ from roster.spark.state.tasks.placement import NO_KEY, Placement, Places, Proof,
 from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.state.definition import Definition
 from roster.state.saved.folder import Folder, Written
-from roster.state.saved.parts import StoreEntries
 from roster.state.windows import START
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
-_STRUCT = "key"
+Chunk: TypeAlias = tuple[str, int, bytes]
+"""Rows for one partition: the part of the store, the number of the source that they come from, and Arrow's stream."""
+RECORDS = "records"
+"""Part of the records of a repartition topic."""
+STRUCT = "key"
 """Column of a processor's parts with the columns of the key."""
 
 
@@ -32,8 +35,8 @@ def placing_keys(definition: Definition) -> pa.Schema:
 
 def key_rows(part: pa.Table, keys: pa.Schema) -> pa.Table:
     """Return the key columns of a part of a store."""
-    if part.column_names[0] == _STRUCT and pa.types.is_struct(part.schema.field(_STRUCT).type):
-        part = part.select([_STRUCT]).flatten().rename_columns([each.name for each in part.schema.field(_STRUCT).type])
+    if part.column_names[0] == STRUCT and pa.types.is_struct(part.schema.field(STRUCT).type):
+        part = part.select([STRUCT]).flatten().rename_columns([each.name for each in part.schema.field(STRUCT).type])
     return part.select(keys.names)
 
 
@@ -41,15 +44,14 @@ def key_rows(part: pa.Table, keys: pa.Schema) -> pa.Table:
 class Source:
     """The files of one partition whose rows get other partitions.
 
-    logs: the job's numbers of the partitions that they go to, in order. marks: to read the parts with. records: of a
-    repartition topic, None for a store.
+    logs: the job's numbers of the partitions that they go to, in order. records: of a repartition topic, None for a
+    store.
     """
 
     name: str
     number: int
     before: int
     logs: Sequence[int]
-    marks: Mapping[bytes, bytes] = field(default_factory=dict)
     files: Mapping[str, Written] = field(default_factory=dict)
     keys: pa.Schema | None = None
     records: Written | None = None
@@ -87,7 +89,7 @@ class ProveTask:
     def _prove(self, number: int, source: Source) -> Proven:
         keys = source.keys
         assert keys is not None  # noqa: S101 - a store's
-        columns = [_STRUCT, *keys.names]
+        columns = [STRUCT, *keys.names]
         parts = [key_rows(self._folder.read_table(file, columns), keys) for file in source.files.values()]
         rows = pa.concat_tables(parts).combine_chunks() if parts else keys.empty_table()
         self._done.add({number: len(rows)})
@@ -103,31 +105,29 @@ class SplitTask:
     def __init__(self, sources: Iterable[Source], folder: Folder, placed: Mapping[str, Placement]) -> None:
         self._sources, self._folder, self._placed = list(sources), folder, placed
 
-    def __call__(self, numbers: Iterable[int]) -> Iterator[tuple[int, tuple[int, bytes]]]:
-        """Yield (number of a log, (partition that they come from, its entries as Arrow's stream))."""
+    def __call__(self, numbers: Iterable[int]) -> Iterator[tuple[int, Chunk]]:
+        """Yield the number of a log, and rows for it."""
         for number in numbers:
             source = self._sources[number]
-            for place, entries in self._split(source):
-                yield source.logs[place], (source.number, packed(entries))
+            for part, place, rows in self._split(source):
+                yield source.logs[place], (part, source.number, packed(rows))
 
-    def _split(self, source: Source) -> Iterator[tuple[int, pa.Table]]:
+    def _split(self, source: Source) -> Iterator[tuple[str, int, pa.Table]]:
         count = len(source.logs)
         if source.records is not None:
             records = self._folder.read_table(source.records)
             places = partitions_of(records["key"].combine_chunks(), "murmur2", count)
-            yield from by_place(records, np.where(places == NO_KEY, 0, places))
+            for place, rows in by_place(records, np.where(places == NO_KEY, 0, places)):
+                yield RECORDS, place, rows
             return
         assert source.keys is not None  # noqa: S101 - a store's
-        parts: dict[int, dict[str, pa.Table]] = {}
         for part, file in source.files.items():
             table = self._folder.read_table(file)
             if not len(table):
                 continue
             places = self._placed[source.name].partitions(key_rows(table, source.keys), count)
             for place, rows in by_place(table, np.where(places == NO_KEY, source.number, places)):
-                parts.setdefault(place, {})[part] = rows
-        for place, tables in parts.items():
-            yield place, StoreEntries.join(source.marks, tables).plain
+                yield part, place, rows
 
 
 def by_place(table: pa.Table, places: Places) -> Iterator[tuple[int, pa.Table]]:
@@ -147,13 +147,16 @@ def packed(table: pa.Table) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def unpacked(chunks: Iterable[tuple[int, bytes]]) -> pa.Table | None:
-    """Return the entries of one log that tasks have yielded, in the order of their sources; None without any.
+def unpacked(chunks: Iterable[Chunk]) -> dict[str, pa.Table]:
+    """Return the rows of one log that tasks have yielded, by part and in the order of their sources.
 
     The order is the same in each attempt, as the numbers of the records must be.
     """
-    tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(chunks, key=lambda chunk: chunk[0])]
-    return pa.concat_tables(tables) if tables else None
+    tables: dict[str, list[pa.Table]] = {}
+    for part, _, data in sorted(chunks, key=lambda chunk: chunk[:2]):
+        tables.setdefault(part, []).append(pa.ipc.open_stream(data).read_all())
+    # Tasks may have written a variable with fields that others have not yet.
+    return {part: pa.concat_tables(of, promote_options="permissive") for part, of in tables.items()}
 
 
 class Unread(NamedTuple):

@@ -86,6 +86,10 @@ class _WithSteps:
         return getattr(self.operator, "has_variables", False)
 
     @property
+    def registry(self) -> bytes:
+        return getattr(self.operator, "registry", b"")
+
+    @property
     def has_timers(self) -> bool:
         return getattr(self.operator, "has_timers", False)
 

@@ -100,7 +100,10 @@ def process_batch(
     restore_ms = round((time.monotonic() - began) * 1000) if applied.records else 0
     with store.snapshot() as snapshot:
         noted = Noted.of(snapshot)
-        way = None if noted is None else evolution(definition, noted)
+        (registry,) = (
+            snapshot.multi_get([REGISTRY_KEY]) if definition.functions and definition.has_variables else [None]
+        )
+        way = None if noted is None else evolution(definition, noted, registry)
         before = {} if noted is None else noted.inputs
         if any(before.get(topic, start) != start for topic, start in target.inputs.items()):
             raise SinkFencedError(
@@ -113,7 +116,7 @@ def process_batch(
         if seen is not None:
             update = replace(update, changes=_rewritten(store, seen, update.changes))
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
-        said = _said(snapshot, update.changes, noted)
+        said = _said(snapshot if seen is None else seen, update.changes, noted)
         entries, size, at = snapshot.entries, snapshot.disk_bytes, stream_time_after(snapshot, update.changes)
     progress = StoreProgress(
         *(entries, size, len(update.changes), update.late, at, applied.records, applied.bytes, restore_ms)

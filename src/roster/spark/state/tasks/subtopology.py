@@ -105,4 +105,5 @@ def definition_of(operator: Operator, columns: pa.Schema, migrate: Migrate = Non
     has_variables = getattr(operator, "has_variables", False)
     keys, layout = operator.key_columns(columns), operator.layout(columns)
     sides = sides_of(operator, columns)
-    return Definition.of(operator.kept, keys, layout, has_variables=has_variables, sides=sides, migrate=migrate)
+    found = Definition.of(operator.kept, keys, layout, has_variables=has_variables, sides=sides, migrate=migrate)
+    return replace(found, registry=getattr(operator, "registry", b""))
