@@ -182,7 +182,7 @@ def test_records_on_their_way_keep_their_order_and_those_without_a_key_go_first(
     keys = [None if n % 10 == 0 else key_of(n).encode() for n in NUMBERS]
     table = pa.table({"key": pa.array(keys, pa.binary()), "value": [b"%d" % n for n in NUMBERS]})
     file = folder.write_table("r/0.parquet", [table], table.schema)
-    source = Source("r", 0, 1, range(4), records=file)
+    source = Source("r", 0, 1, range(4), {RECORDS: file})
     found = {place: unpacked([chunk]) for place, chunk in SplitTask([source], folder, {})([0])}
     for place, parts in found.items():
         rows = parts[RECORDS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -113,31 +113,30 @@ def aggregation(
 
 def _check_migrate(migrate: object, aggregates: Mapping[str, object]) -> None:
     """Raise PipelineError unless it is a function that tasks can have, or names results of the operator."""
-    example = "For example {'revenue': 'total', 'average': None}: each result, and the earlier one that it comes from"
-    if migrate is None:
-        return
     if callable(migrate):
         pickled(migrate, "migrate")
         return
-    if not isinstance(migrate, Mapping) or not all(isinstance(each, str | None) for each in migrate.values()):
-        raise PipelineError(f"{migrate!r} is no dict of results and no function", field="migrate", fix=example)
-    if unknown := [name for name in migrate if name not in aggregates]:
-        problem = f"{unknown[0]!r} is none of the results {', '.join(aggregates)}"
-        raise PipelineError(problem, field="migrate", fix=example)
+    example = "{'revenue': 'total', 'average': None}: each result, and the earlier one that it comes from"
+    _check_said(migrate, list(aggregates), lambda each: isinstance(each, str), example)
 
 
-def check_functions(migrate: object, parts: Sequence[str] = ()) -> None:
-    """Raise PipelineError unless tasks can have the functions of `migrate`. parts: all there are, if they are known."""
-    example = (
-        f"For example {{{(parts or ['total'])[0]!r}: function}}: it makes the rows of this release of the earlier ones"
-    )
-    if migrate is None:
-        return
-    if not isinstance(migrate, Mapping) or not all(each is None or callable(each) for each in migrate.values()):
-        raise PipelineError(f"{migrate!r} is no dict of functions", field="migrate", fix=example)
-    if unknown := [name for name in migrate if parts and name not in parts]:
-        raise PipelineError(f"{unknown[0]!r} is none of {', '.join(parts)}", field="migrate", fix=example)
+def check_functions(migrate: object, parts: Sequence[str]) -> None:
+    """Raise PipelineError unless it has functions that tasks can have, each for a part."""
+    example = f"{{{(*parts, 'total')[0]!r}: function}}: it makes this release's rows of the earlier ones"
+    _check_said(migrate, parts, callable, example)
     pickled(migrate, "migrate")
+
+
+def _check_said(migrate: object, names: Sequence[str], fits: Callable[[object], bool], example: str) -> None:
+    problem = ""
+    if not isinstance(migrate, Mapping | None):
+        problem = f"{migrate!r} is no dict"
+    elif wrong := [name for name, each in (migrate or {}).items() if not (each is None or fits(each))]:
+        problem = f"{wrong[0]!r}: {(migrate or {})[wrong[0]]!r} is not possible"
+    elif unknown := [name for name in migrate or () if name not in names]:
+        problem = f"{unknown[0]!r} is none of {', '.join(names)}"
+    if problem:
+        raise PipelineError(problem, field="migrate", fix=f"For example {example}")
 
 
 def deduplication(keys: str | Sequence[str], within: Duration, column: str, store: str) -> Stateful:

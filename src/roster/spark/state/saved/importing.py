@@ -56,7 +56,7 @@ from roster.spark.state.saved.moving import (
     sources_of,
 )
 from roster.spark.state.tasks.importing import ImportedLog, ImportTask, LogFiles
-from roster.spark.state.tasks.moving import Source, SplitTask
+from roster.spark.state.tasks.moving import RECORDS, Source, SplitTask
 from roster.spark.state.tasks.placement import Placement
 from roster.spark.tasks.reader import ReaderConfig, ReadError, read_splits
 from roster.state.definition import STATE_KEY, Noted
@@ -340,11 +340,15 @@ class Importer:
         for topic, (before, passing) in self.manifest.on_their_way.items():
             count = self.counts[topic]
             if count == before:
-                plan.logs.extend(LogFiles(self._names[topic], number_of(file), records=file) for file in passing)
+                plan.logs.extend(
+                    LogFiles(self._names[topic], number_of(file), files={RECORDS: file}) for file in passing
+                )
             else:
                 numbers = range(len(plan.logs), len(plan.logs) + count)
                 plan.logs.extend(LogFiles(self._names[topic], n) for n in range(count))
-                plan.sources.extend(Source(topic, number_of(file), before, numbers, records=file) for file in passing)
+                plan.sources.extend(
+                    Source(topic, number_of(file), before, numbers, {RECORDS: file}) for file in passing
+                )
         return plan
 
     def log(

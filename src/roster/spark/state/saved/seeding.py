@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -121,14 +122,14 @@ def as_chunk(row: Any) -> tuple[int, Chunk]:
 
 def _stores(definition: Mapping[str, Any]) -> dict[str, Definition]:
     """Return the definition of each store. Raises PipelineError for one that cannot be begun with a table."""
-    try:
-        stores = {name: Definition.from_described(document) for name, document in definition.items()}
-        behind = [name for name, each in stores.items() if each.document["subtopology"]]
-    except DAMAGED:
-        fix = "Use what describe_state of the pipeline returns"
-        raise PipelineError("it describes no state", field="definition", fix=fix) from None
+    stores, behind = dict[str, Definition](), list[str]()
+    with contextlib.suppress(*DAMAGED):
+        found = {name: Definition.from_described(document) for name, document in definition.items()}
+        behind = [name for name, each in found.items() if each.document["subtopology"]]
+        stores = found
     if not stores:
-        raise PipelineError("it describes no state", field="definition", fix="Give the pipeline an operator with state")
+        fix = "Use what describe_state of the pipeline returns, which has an operator with state"
+        raise PipelineError("it describes no state", field="definition", fix=fix)
     if behind:
         raise PipelineError(
             "a table cannot be the state of a pipeline with repartition",
@@ -155,18 +156,15 @@ def _tables(
     if isinstance(given, str):
         try:
             folder = Folder(given)
-            names = [each for each in folder.folders() if not each.startswith(("_", "."))] if has_parts else []
-            found = {each: folder.below(each).uri for each in names} if has_parts else {ENTRIES: folder.uri}
-            given = {each: spark.read.parquet(uri) for each, uri in found.items()}
+            names = [each for each in folder.folders() if not each.startswith(("_", "."))]
+            places = {each: folder.below(each) for each in names} if has_parts else {ENTRIES: folder}
+            return {each: spark.read.parquet(place.uri) for each, place in places.items()}
         except (FolderError, PySparkException) as error:
-            reason = reason_of(error) if isinstance(error, PySparkException) else str(error)
-            raise PipelineError(reason, field="table", fix="Name a folder with Parquet files") from None
-    if isinstance(given, Mapping):
-        return given
-    if has_parts:
+            raise PipelineError(reason_of(error), field="table", fix="Name a folder with Parquet files") from None
+    if has_parts and not isinstance(given, Mapping):
         what = f"the state of {definition.document['operator']} has several parts"
         raise PipelineError(what, field="table", fix="Give a dict of tables, by the name of the part")
-    return {ENTRIES: given}
+    return given if isinstance(given, Mapping) else {ENTRIES: given}
 
 
 def _parts(

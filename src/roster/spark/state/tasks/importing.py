@@ -27,15 +27,14 @@ _NO_RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timesta
 class LogFiles:
     """A partition to write. marks: the store's own entries, the definition among them. files: of its parts.
 
-    records: a file of records that are written as they are, None for a store. A partition that gets rows of several
-    ones has no files; one without marks is of a repartition topic.
+    A partition that gets rows of several ones has no files. One without marks is of a repartition topic, whose records
+    are written as they are.
     """
 
     topic: str
     partition: int
     marks: Mapping[bytes, bytes] = field(default_factory=dict)
     files: Mapping[str, Written] = field(default_factory=dict)
-    records: Written | None = None
 
 
 class ImportedLog(NamedTuple):
@@ -98,12 +97,10 @@ class ImportTask:
 
     def _records(self, log: LogFiles, chunks: Sequence[Chunk]) -> pa.Table:
         """Return key, value and timestamp of the partition's records."""
-        if log.records is not None:
-            return self._folder.read_table(log.records)
         moved = unpacked(chunks)
+        tables = moved or {part: self._folder.read_table(file) for part, file in log.files.items()}
         if not log.marks:
             # Rows of several partitions in the order of their times, so that none is late for the order alone.
-            return moved.get(RECORDS, _NO_RECORDS).sort_by("timestamp")
-        tables = moved or {part: self._folder.read_table(file) for part, file in log.files.items()}
+            return tables.get(RECORDS, _NO_RECORDS).sort_by("timestamp") if moved else tables.get(RECORDS, _NO_RECORDS)
         table = StoreEntries.join(log.marks, tables).table()
         return table.append_column("timestamp", pa.nulls(len(table), _TIME))

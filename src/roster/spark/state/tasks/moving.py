@@ -44,8 +44,7 @@ def key_rows(part: pa.Table, keys: pa.Schema) -> pa.Table:
 class Source:
     """The files of one partition whose rows get other partitions.
 
-    logs: the job's numbers of the partitions that they go to, in order. records: of a repartition topic, None for a
-    store.
+    logs: the job's numbers of the partitions that they go to, in order. keys: None for records of a repartition topic.
     """
 
     name: str
@@ -54,7 +53,6 @@ class Source:
     logs: Sequence[int]
     files: Mapping[str, Written] = field(default_factory=dict)
     keys: pa.Schema | None = None
-    records: Written | None = None
 
 
 class Proven(NamedTuple):
@@ -114,19 +112,15 @@ class SplitTask:
 
     def _split(self, source: Source) -> Iterator[tuple[str, int, pa.Table]]:
         count = len(source.logs)
-        if source.records is not None:
-            records = self._folder.read_table(source.records)
-            places = partitions_of(records["key"].combine_chunks(), "murmur2", count)
-            for place, rows in by_place(records, np.where(places == NO_KEY, 0, places)):
-                yield RECORDS, place, rows
-            return
-        assert source.keys is not None  # noqa: S101 - a store's
         for part, file in source.files.items():
             table = self._folder.read_table(file)
-            if not len(table):
+            if source.keys is None:
+                own, places = 0, partitions_of(table["key"].combine_chunks(), "murmur2", count)
+            elif len(table):
+                own, places = source.number, self._placed[source.name].partitions(key_rows(table, source.keys), count)
+            else:
                 continue
-            places = self._placed[source.name].partitions(key_rows(table, source.keys), count)
-            for place, rows in by_place(table, np.where(places == NO_KEY, source.number, places)):
+            for place, rows in by_place(table, np.where(places == NO_KEY, own, places)):
                 yield part, place, rows
 
 
