@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from roster.model.tasks import TaskId
     from roster.spark.batch import Batch, Split
     from roster.spark.sinks.batch_sink import BatchSink
-    from roster.spark.state.tasks.moving import Unread
     from roster.spark.state.tasks.stores import RestoreJob
 
 KEYS, GROUPS = 30, 7
@@ -224,7 +223,9 @@ SUMS = Aggregation(
 )
 
 
-def looked(_: object, config: ReaderConfig, unread: Sequence[Unread], partitioners: Sequence[str]) -> list[Any]:
+def looked(
+    _: object, config: ReaderConfig, unread: Sequence[tuple[Split, int, int]], partitioners: Sequence[str]
+) -> list[Any]:
     """A look at unread records, without Spark."""
     return list(PlacedTask(config, unread, partitioners, mock.Mock())(range(len(unread))))
 

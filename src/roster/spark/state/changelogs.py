@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from roster.client import Admin, ClaimedBy, ClientError, TopicDescription, TopicExistsError, UnknownTopicError
+from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
 from roster.model.repartition_note import repartition_folder
 from roster.model.tasks import TaskId
@@ -99,7 +99,7 @@ class Changelogs:
     def check_same(self, admin: Admin) -> None:
         """Raise PipelineError if a topic has been made anew."""
         for each in self._all:
-            if _id_of(admin.describe_topic(each.topic)) != each.topic_id:
+            if (admin.describe_topic(each.topic).topic_id or b"\0").hex() != each.topic_id:
                 problem = f"the changelog {each.topic!r} has been made anew since this application started"
                 raise PipelineError(problem, field="group", fix="Start it again")
 
@@ -143,11 +143,7 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
         if before > count:
             raise refusal
     _check_settings(admin, name)
-    return Changelog(name, _id_of(found), before, of, refusal)
-
-
-def _id_of(topic: TopicDescription) -> str:
-    return (topic.topic_id or b"\0").hex()
+    return Changelog(name, (found.topic_id or b"\0").hex(), before, of, refusal)
 
 
 def check_whole(admin: Admin, group: str) -> None:

@@ -18,7 +18,7 @@ from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import Changelog
 from roster.spark.state.saved.moving import placed
-from roster.spark.state.tasks.moving import Placed, Unread
+from roster.spark.state.tasks.moving import Placed
 from roster.spark.state.tasks.placement import PARTITIONERS
 from roster.spark.tasks.reader import ReaderConfig
 
@@ -65,7 +65,7 @@ class GrownInput:
         starts = {at: max(committed[at].offset if at in committed else 0, begins[at]) for at in partitions}
         ends = admin.stable_offsets(partitions)
         ends |= {at: min(ends[at], starts[at] + _SOME) for at in partitions[before:]}
-        unread = [Unread(Split(*at, start, max(start, ends[at])), before, after) for at, start in starts.items()]
+        unread = [(Split(*at, start, max(start, ends[at])), before, after) for at, start in starts.items()]
         return dict(zip(partitions, placed(self._spark, self._config, unread, [*PARTITIONERS]), strict=True))
 
 

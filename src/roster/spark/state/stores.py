@@ -58,11 +58,10 @@ class Stores:
             options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security
         )
 
-    def open(self, group: str, sink: KafkaSink, grown_input: GrownInput | None = None) -> None:
+    def open(self, group: str, sink: KafkaSink, grown_input: GrownInput) -> None:
         """Make or check the topics of the stores, and have their records written by `sink`, which is open.
 
-        grown_input: says how far topics that have grown are read, None: not at all. Raises PipelineError and
-        ClientError.
+        grown_input: says how far topics that have grown are read. Raises PipelineError and ClientError.
         """
         passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
         with self._new_admin() as admin:
@@ -78,8 +77,6 @@ class Stores:
                     late += [] if node.late is None else self._late_partitions(admin, node.late.topic)
             self.refusal = next((each.refusal for each in changelogs if each.refusal is not None), None)
             if self.refusal is not None:
-                if grown_input is None:
-                    raise self.refusal
                 self.ends = grown_input.ends(admin, changelogs)
         counts = Counter(at.topic for at in passed)
         self.plans = tuple(each.into(counts) for each in self.plans)

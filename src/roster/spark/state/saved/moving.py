@@ -15,7 +15,7 @@ from roster.spark.options import parse_starting_offsets
 from roster.spark.pipeline_options import StartingOffsets
 from roster.spark.state.saved.export import Export
 from roster.spark.state.saved.job import run_job
-from roster.spark.state.tasks.moving import Placed, PlacedTask, Proven, ProveTask, Source, Unread, placing_keys
+from roster.spark.state.tasks.moving import Placed, PlacedTask, Proven, ProveTask, Source, placing_keys
 from roster.spark.state.tasks.placement import Placement, PlacementError, Proof, placements
 from roster.spark.tasks.reader import ReaderConfig, ReadError
 from roster.state.definition import STATE_KEY, OtherDefinitionError
@@ -241,7 +241,7 @@ def check_unread(
     partitioners: Mapping[str, str],
 ) -> None:
     """Raise MisplacedError if a record that the group has not read is not in the partition that its state goes to."""
-    looks = [Unread(each, counts[each.topic], counts[each.topic]) for each in unread if not each.is_empty]
+    looks = [(each, counts[each.topic], counts[each.topic]) for each in unread if not each.is_empty]
     for (split, *_), found in zip(looks, placed(spark, config, looks, [*{*partitioners.values()}]), strict=True):
         if until := found[partitioners[split.topic]].until:
             raise MisplacedError(
@@ -254,7 +254,7 @@ def check_unread(
 
 
 def placed(
-    spark: SparkSession, config: ReaderConfig, unread: Sequence[Unread], partitioners: Sequence[str]
+    spark: SparkSession, config: ReaderConfig, unread: Sequence[tuple[Split, int, int]], partitioners: Sequence[str]
 ) -> list[dict[str, Placed]]:
     """Return where partitioners place the keys of unread records. Raises PipelineError."""
     config, what = replace(config, include_headers=False, dead_letters=None), "the look at unread records"

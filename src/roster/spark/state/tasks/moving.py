@@ -153,14 +153,6 @@ def unpacked(chunks: Iterable[Chunk]) -> dict[str, pa.Table]:
     return {part: pa.concat_tables(of, promote_options="permissive") for part, of in tables.items()}
 
 
-class Unread(NamedTuple):
-    """Unread records of an input topic, which had `before` partitions and has `after`."""
-
-    split: Split
-    before: int
-    after: int
-
-
 class Placed(NamedTuple):
     """Where a partitioner places the keys of unread records.
 
@@ -174,12 +166,15 @@ class Placed(NamedTuple):
 
 
 class PlacedTask:
-    """Looks where each of these partitioners places the keys of unread records, by their number."""
+    """Looks where each of these partitioners places the keys of unread records, by their number.
+
+    unread: records of an input topic, its earlier number of partitions, and the present one.
+    """
 
     def __init__(
         self,
         config: ReaderConfig,
-        unread: Sequence[Unread],
+        unread: Sequence[tuple[Split, int, int]],
         partitioners: Sequence[str],
         done: Accumulator[dict[object, int]],
     ) -> None:
