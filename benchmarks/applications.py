@@ -96,17 +96,17 @@ class Application:
 
     def cpu(self) -> float:
         """Seconds of CPU of the process, its JVM and its Python workers, those included that have ended since."""
-        self._seen.update({pid: _cpu_of(pid) for pid in _tree(self.process.pid)})
+        self._seen.update({pid: cpu_of(pid) for pid in tree(self.process.pid)})
         return sum(self._seen.values())
 
     def cpu_by_part(self) -> dict[str, float]:
         """Seconds of CPU of the driver's Python, its JVM, of that Java's compilers, and the Python workers."""
-        parts = {"driver": _cpu_of(self.process.pid), "JVM": 0.0, "compilers": 0.0}
-        for pid in _tree(self.process.pid)[1:]:
+        parts = {"driver": cpu_of(self.process.pid), "JVM": 0.0, "compilers": 0.0}
+        for pid in tree(self.process.pid)[1:]:
             with contextlib.suppress(OSError):
                 if "java" not in Path(f"/proc/{pid}/comm").read_text():
                     continue
-                parts["JVM"] += _cpu_of(pid)
+                parts["JVM"] += cpu_of(pid)
                 parts["compilers"] += sum(
                     _ticks(stat.read_text())
                     for stat in Path(f"/proc/{pid}/task").glob("*/stat")
@@ -135,13 +135,13 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
     """End a process at once, with everything it has started."""
     # All stand still first: a worker whose JVM is gone would complain of a broken pipe before its turn comes.
     for number in (signal.SIGSTOP, signal.SIGKILL) if process.poll() is None else ():
-        for pid in _tree(process.pid):
+        for pid in tree(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
     process.wait()
 
 
-def _tree(pid: int) -> list[int]:
+def tree(pid: int) -> list[int]:
     """The process and all its descendants."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -155,7 +155,8 @@ def _tree(pid: int) -> list[int]:
     return found
 
 
-def _cpu_of(pid: int) -> float:
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU of a process; 0.0 if it is gone."""
     try:
         return _ticks(Path(f"/proc/{pid}/stat").read_text())
     except OSError:

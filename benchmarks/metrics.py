@@ -1,24 +1,44 @@
-"""What metrics cost: a batch on the pipeline's thread, and a scrape of many partitions over HTTP."""
+"""What metrics cost: a batch, a scrape of many partitions, a broker's request, a batch that Spark is told of, and a
+pipeline of 20 batches a second that is scraped each second beside one that is not.
+
+    python -m benchmarks metrics
+    python -m benchmarks.metrics [--rounds 4] [--seconds 10]
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from roster.client import Ownership
+from benchmarks.applications import cpu_of, tree
+from roster.client import Admin, Ownership
+from roster.client.member_statistics import MemberStatistics
 from roster.http.server import HttpServer
 from roster.metrics.page import metrics_page
 from roster.metrics.positions import GroupPositions
 from roster.model import Address, GroupPosition, TopicPartition
+from roster.model.durations import Durations
+from roster.spark import Pipeline, session
 from roster.spark.batch import Progress, Range
+from roster.spark.jobs.query_events import telling_spark
 from roster.spark.metrics import PipelineMetrics
 from roster.spark.options import Options
+from roster.testing.broker import BrokerProcess
+from tests.librdkafka import idempotent_producer
+from tests.real.realparts.apache import free_ports
 
 PHASES = {"plan": 2, "work": 700, "transaction": 20}
+SCRAPER = "import sys, time, urllib.request\nwhile True: urllib.request.urlopen(sys.argv[1]).read(); time.sleep(1)"
 
 
 class Positions:
@@ -29,15 +49,15 @@ class Positions:
         return {each: GroupPositions(dict.fromkeys(only, GroupPosition(1, 5, 0)), {}) for each in groups}
 
 
-def run(*, quick: bool = False) -> None:
-    """Print CPU times of this process."""
+def run(*, quick: bool = False, rounds: int = 4, seconds: float = 10.0) -> None:
+    """Print CPU times."""
     for partitions in (10, 100, 1_000):
         reader: Any = Positions()
         options = Options(None, "h:1", "g", ("t",))  # type: ignore[arg-type]
-        metrics = PipelineMetrics(options, [], lambda: "running", reader)
+        metrics = PipelineMetrics(options, [], lambda: "running", reader, MemberStatistics())
         places = [TopicPartition("t", number) for number in range(partitions)]
         metrics.owns(Ownership(1, "m", frozenset(places)))
-        progress = Progress("g", "m", 1, 0, 0, 722, 10, {places[0]: Range(0, 10)}, {}, 1, PHASES)
+        progress = _progress(0)
         batch = _cpu_seconds(
             lambda metrics=metrics, progress=progress: metrics.progress(progress), 1_000 if quick else 10_000
         )
@@ -45,6 +65,17 @@ def run(*, quick: bool = False) -> None:
             url = f"http://127.0.0.1:{server.port}/metrics"
             scrape = _cpu_seconds(lambda url=url: urllib.request.urlopen(url).read(), 20 if quick else 200)
         print(f"{partitions:5} partitions: {batch * 1e6:6.1f} µs a batch, {scrape * 1e3:6.2f} ms a scrape")
+    durations = Durations()
+    counted = _cpu_seconds(lambda: durations.add(time.perf_counter() - 1.0), 100_000)
+    print(f"a request of roster broker: {counted * 1e6:.2f} µs more with --http")
+    _told(100 if quick else 300)
+    _paired(1 if quick else rounds, 3.0 if quick else seconds)
+
+
+def _progress(number: int) -> Progress:
+    places = [TopicPartition("t", each) for each in range(4)]
+    ranges, lag = dict.fromkeys(places, Range(0, 36)), dict.fromkeys(places, 5)
+    return Progress("g", "m", 1, number, int(time.time() * 1000), 45, 722, ranges, lag, 2, PHASES)
 
 
 def _cpu_seconds(function: Callable[[], object], rounds: int) -> float:
@@ -55,6 +86,101 @@ def _cpu_seconds(function: Callable[[], object], rounds: int) -> float:
     return (time.process_time() - begin) / rounds
 
 
+def _all_cpu() -> float:
+    """CPU seconds of this process, its JVM and its workers, without the scraper and the broker."""
+    found = 0.0
+    for pid in tree(os.getpid()):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+            found += 0.0 if SCRAPER in command or "broker" in command.split("\0") else cpu_of(pid)
+    return found
+
+
+def _told(events: int) -> None:
+    """Print what it costs to tell Spark of batches, 20 a second, with its UI on."""
+    spark = session("told", "local[1]", **{"spark.ui.enabled": True, "spark.ui.port": 0})
+    for number, pause in ((2_000, 0.0), (events, 0.05)):
+        begin = _all_cpu()
+        for _ in range(number):
+            time.sleep(pause)
+        idle, begin = _all_cpu() - begin, _all_cpu()
+        with telling_spark(spark, "g", "KafkaSink") as told:
+            for each in range(number):
+                told.progress(_progress(each))
+                time.sleep(pause)
+        spent = (_all_cpu() - begin - idle) / number
+    print(f"a batch that Spark is told of: {spent * 1e6:.0f} µs, {spent * 20:.2%} of a core at 20 a second")
+    spark.stop()
+
+
+def _paired(rounds: int, seconds: float) -> None:
+    """Print what a pipeline costs that serves metrics, beside one that does not, in turns."""
+    with contextlib.ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        broker = opened.enter_context(BrokerProcess(folder / "data"))
+        opened.enter_context(Admin(broker.bootstrap)).create_topic("t", 4)
+        producer = idempotent_producer(broker.bootstrap, {"linger.ms": 20})
+        for number in range(200_000):
+            producer.produce("t", b"%d" % number, partition=number % 4)
+            if number % 20_000 == 0:
+                producer.flush()
+        producer.flush()
+        spark = session("paired", "local[2]")
+        opened.callback(spark.stop)
+        found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
+        for number in range(-1, rounds):
+            for is_scraped in (False, True) if number % 2 else (True, False):
+                figures = _pipeline(spark, broker.bootstrap, f"g{number}{is_scraped}", seconds, is_scraped=is_scraped)
+                if number >= 0:
+                    found[is_scraped].append(figures)
+        for is_scraped, each in found.items():
+            cores, middle, p99 = (statistics.median(values) for values in zip(*each, strict=True))
+            name = "scraped each second" if is_scraped else "without metrics"
+            print(f"{name:20} {cores:6.1%} of a core, batches of {middle:.0f} ms, p99 {p99:.0f} ms (medians)")
+        differences = [with_[0] - without[0] for with_, without in zip(found[True], found[False], strict=True)]
+        print("pairs, of a core:", " ".join(f"{each:+.1%}" for each in differences))
+
+
+def _pipeline(
+    spark: Any, bootstrap: str, group: str, seconds: float, *, is_scraped: bool
+) -> tuple[float, float, float]:
+    """Return the part of a core, and the median and 99th percentile of the batches' milliseconds."""
+    address, taken = f"127.0.0.1:{free_ports(1)[0]}", list[int]()
+    pipeline = Pipeline(
+        *(spark, bootstrap, group, "t"),
+        max_offsets_per_batch=40,
+        trigger_interval_ms=50,
+        on_progress=lambda progress: taken.append(progress.duration_ms),
+        http=address if is_scraped else None,
+        log=False,
+    ).foreach_batch(lambda df, batch: df.count())
+    pipeline.start()
+    while len(taken) < 20:
+        time.sleep(0.05)
+    with _scraper(address) if is_scraped else contextlib.nullcontext():
+        time.sleep(1)
+        taken.clear()
+        begin, began = _all_cpu(), time.monotonic()
+        time.sleep(seconds)
+        spent, passed = _all_cpu() - begin, time.monotonic() - began
+        percentiles = statistics.quantiles(taken, n=100)
+    pipeline.stop()
+    pipeline.wait()
+    return spent / passed, statistics.median(taken), percentiles[98]
+
+
+@contextlib.contextmanager
+def _scraper(address: str) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", SCRAPER, f"http://{address}/metrics"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    run()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    run(**vars(parser.parse_args()))
