@@ -113,10 +113,10 @@ def test_each_record_has_one_result_where_there_is_no_state(
     folder = {"kafka": "delta"}.get(kind, kind)
     tables = {which: Results(folder, tmp_path / (which if kind == "parquet" else "out")) for which in names}
 
-    def send(count: int) -> None:
+    def send(count: int, partitions: int = 2) -> None:
         nonlocal sent
         for number in range(sent, sent + count):
-            producer.produce(topic, str(number), partition=number % 2)
+            producer.produce(topic, str(number), partition=number % partitions)
         sent += count
         assert producer.flush(60) == 0
 
@@ -125,7 +125,8 @@ def test_each_record_has_one_result_where_there_is_no_state(
         return texts(batch)
 
     def start(which: str) -> Pipeline:
-        made = Pipeline(spark, topics.bootstrap, names[which], topic, trigger_interval_ms=100, paused=which == "new")
+        options: dict[str, Any] = {"trigger_interval_ms": 100, "consumer": {"metadata.max.age.ms": 1_000}}
+        made = Pipeline(spark, topics.bootstrap, names[which], topic, paused=which == "new", **options)
         made.map_arrow(texts if which == "old" else fails_at_seven, "value string")
         return made.write(KafkaSink(topics.bootstrap, out) if kind == "kafka" else tables[which].sink()).start()
 
@@ -148,6 +149,10 @@ def test_each_record_has_one_result_where_there_is_no_state(
             runs["new"].wait()
             runs["new"] = start("new")
             until(lambda: topics.admin.describe_group(names["new"]).members, 60, "it is back")
+        topics.admin.create_partitions(topic, 3)
+        producer = idempotent_producer(topics.bootstrap)  # one that knows the new partition
+        send(20, 3)
+        until_all_read()
     finally:
         for each in runs.values():
             each.stop()
