@@ -22,12 +22,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.broker import cpu_seconds
+from roster.assignors import find_assignor
+from roster.history.derived import GroupHistory
 from roster.history.folder import ENDS_SCHEMA, RECORDS, HistoryFolder
+from roster.history.replay import replay
 from roster.history.tables import rows_of
 from roster.records import native
 from roster.spark import history_tables, replay_history, session
 from roster.wire.offsets_topic import GroupMetadataKey, OffsetCommitKey, encode_key
-from tests.history.made_up import Group, happening
+from tests.history.made_up import Group, events, happening
 
 DAY_MS = 86_400_000
 START = 1_790_000_000_000 // DAY_MS * DAY_MS
@@ -116,6 +119,19 @@ def record(folder: Path, groups: int, rebalances: int, commit_ms: int) -> tuple[
     return causes, count, took
 
 
+def alone(groups: int, rebalances: int) -> dict[str, float]:
+    """Rebalances a second of one core, without Spark and lag: reading the history, and replaying it by each policy."""
+    rows = [events(day_of(number, rebalances)) for number in range(groups)]
+    began = time.process_time()
+    histories = [GroupHistory(each) for each in rows]
+    rates = {"read": groups * rebalances / (time.process_time() - began)}
+    for policy in POLICIES:
+        began = time.process_time()
+        made = sum(replay(history, [find_assignor(policy)]).num_rows for history in histories)
+        rates[policy] = made / (time.process_time() - began)
+    return rates
+
+
 def compare(tables: dict[str, Any], causes: dict[str, Any]) -> Counter[str]:
     """How many rebalances are named as what was done, as unknown, and wrong."""
     told: dict[str, list[Any]] = {}
@@ -152,15 +168,12 @@ def main() -> None:
         size = _mb(Path(scratch) / "tables")
         print(f"tables    {rebalances / cpu:12,.0f} rebalances/s of a core, {cpu:.0f} CPU s, {size} MB")
         print(f"causes    {dict(compare(tables, causes))}")
-        for names in ([name] for name in POLICIES[:-1]):
-            _, cpu = _measured(
-                lambda names=names: replay_history(spark, str(folder), names).write.parquet(f"{scratch}/{names[0]}")
-            )
-            print(f"replay    {rebalances / cpu:12,.0f} rebalances/s of a core, {cpu:.0f} CPU s: {names[0]}")
         replays = f"{scratch}/all"
         _, cpu = _measured(lambda: replay_history(spark, str(folder), POLICIES).write.parquet(replays))
         print(f"replay    {5 * rebalances / cpu:12,.0f} rebalances and policies/s of a core, {cpu:.0f} CPU s: all five")
         spark.stop()
+    for name, rate in alone(min(options.groups, 100), options.rebalances).items():
+        print(f"alone     {rate:12,.0f} rebalances/s of a core: {name}")
     print(f"memory    {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB of this process at most")
 
 

@@ -115,6 +115,16 @@ def test_a_mistake_is_one_line(
     assert err.count("\n") == 1
 
 
+def test_a_replay_says_before_it_starts_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["history", "replay", "--from", str(tmp_path / "none"), "--to", str(tmp_path / "new")]
+    assert run(command) == 2
+    assert "has no history" in capsys.readouterr().err
+    assert run([*command, "--assignors", "range,best"]) == 2
+    assert "'best' is not one of" in capsys.readouterr().err
+    assert run([*command[:-1], str(tmp_path)]) == 2
+    assert "exists; name a new folder" in capsys.readouterr().err
+
+
 def test_a_group_without_history_is_said(bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Admin(bootstrap) as admin, GroupMember(bootstrap, "some", [TOPIC]):
         Poller(admin, HistoryFolder(tmp_path)).poll()

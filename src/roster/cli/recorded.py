@@ -17,12 +17,24 @@ from_option = click.option(
 )
 
 
+def recorded(folder: str) -> HistoryFolder:
+    """Return the folder; a UserError if it has no history."""
+    with explained_imports("history"):
+        from roster.history.folder import HistoryError, HistoryFolder  # noqa: PLC0415 - needs an extra
+    found = HistoryFolder(folder)
+    try:
+        found.source()
+    except HistoryError as error:
+        raise UserError(f"--from: {one_line(error)}") from None
+    return found
+
+
 def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]:
     """Read what is recorded of a group; a UserError if there is no history, a Failure if it has no rebalances."""
-    with explained_imports("history"):
-        from roster.history.derived import GroupHistory  # noqa: PLC0415 - needs an extra
-        from roster.history.folder import HistoryError, HistoryFolder  # noqa: PLC0415
-    place = HistoryFolder(folder)
+    place = recorded(folder)
+    from roster.history.derived import GroupHistory  # noqa: PLC0415 - needs an extra
+    from roster.history.folder import HistoryError  # noqa: PLC0415 - likewise
+
     try:
         found = GroupHistory(place.events(group), group)
     except HistoryError as error:

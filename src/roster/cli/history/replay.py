@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from roster.assignors import ASSIGNORS, Assignor
-from roster.cli.errors import UserError, one_line
+from roster.cli.errors import UserError
 from roster.cli.output import print_table
 from roster.cli.plan.assignor_name import AssignorName
-from roster.cli.recorded import from_option
+from roster.cli.recorded import from_option, recorded
 from roster.cli.session import spark_session
 
 _NAME = AssignorName(list(ASSIGNORS))
@@ -40,14 +40,11 @@ def replay(folder: str, to: str, assignors: list[Any]) -> None:
     place = Path(to)
     if place.exists():
         raise UserError(f"--to: {to} exists; name a new folder")
+    recorded(folder)
     with spark_session(None, "history replay") as spark:
-        from roster.history.folder import HistoryError  # noqa: PLC0415 - needs an extra
-        from roster.spark.history import replay_history, replay_report  # noqa: PLC0415
+        from roster.spark.history import replay_history, replay_report  # noqa: PLC0415 - only this command needs Spark
 
-        try:
-            replay_history(spark, folder, assignors).write.parquet(f"{to}/replays")
-        except HistoryError as error:
-            raise UserError(f"--from: {one_line(error)}") from None
+        replay_history(spark, folder, assignors).write.parquet(f"{to}/replays")
         rows = spark.read.parquet(f"{to}/replays")
         (place / "report.html").write_text(replay_report(rows), encoding="utf-8")
         totals = rows.groupBy("policy").agg({"*": "count", "moved": "sum", "rounds": "sum", "stopped": "sum"})

@@ -1,0 +1,98 @@
+"""Twelve rebalances of real clients: each is named in the group's history as what was done, or as unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster._clock import wall_ms
+from roster.client import Admin
+from roster.history.derived import EVENTS, GroupHistory
+from roster.history.tables import GROUPS, rows_of
+from roster.model import TopicPartition, parse_addresses
+from roster.records import native
+from roster.records.fetch import read_ranges
+from roster.records.fetch_decisions import Settings as FetchSettings
+from roster.wire.offsets_topic import partition_of
+from tests.real.realparts import clients
+from tests.real.realparts.clients import HostedMember, Settings
+from tests.real.realparts.cluster import unique
+from tests.real.realparts.groups import partitions, shared_out
+from tests.waiting import until
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def history_of(bootstrap: str, group: str) -> GroupHistory:
+    """What the records say of a group now."""
+    with Admin(bootstrap) as admin:
+        place = TopicPartition(OFFSETS_TOPIC, partition_of(group, len(admin.describe_topic(OFFSETS_TOPIC).partitions)))
+        begin, end = admin.beginning_offsets([place])[place], admin.end_offsets([place])[place]
+    found = []
+    for batch in read_ranges(parse_addresses(bootstrap), "test", [(*place, begin, end)], FetchSettings()):
+        found += [pa.table(rows) for rows in rows_of(native.kernel(None, native.OFFSETS), batch)]
+    rows = pa.concat_tables(found)
+    rows = rows.filter(pc.and_(pc.equal(rows["group"], group), pc.equal(rows["table"], GROUPS)))
+    return GroupHistory(rows.select(EVENTS.names).cast(EVENTS))
+
+
+def test_what_real_clients_did_is_named_or_unknown(cluster: Any, client: Any, tmp_path: Path) -> None:
+    stem, group = unique("topic"), unique("group")
+    topic = cluster.create_topic(stem, partitions=6)
+    done: list[tuple[int, int, set[str]]] = []
+
+    def step(kinds: set[str], act: Callable[[], object], members: list[Any], count: int = 6) -> None:
+        begin = wall_ms()
+        act()
+        shared_out(members, partitions(topic, count))
+        done.append((begin, wall_ms(), kinds))
+
+    opened: list[Any] = []
+
+    def opens(kind: str, **chosen: Any) -> None:
+        chosen = {"topics": [topic], **chosen}
+        opened.append(client(kind, cluster, group, assignors=["range"], **chosen))
+
+    step({"joined"}, lambda: opens("kafka-python"), opened)
+    step({"joined"}, lambda: opens("confluent"), opened)
+    step({"joined"}, lambda: opens("aiokafka"), opened)
+    step({"left_or_expired"}, lambda: opened.pop(0).close(), opened)
+    host = clients.python_host(tmp_path / "host.log")
+    doomed = HostedMember(host, "roster", cluster.bootstrap, group, Settings([topic], assignors=["range"]))
+    opened.append(doomed)
+    step({"joined"}, lambda: None, opened)
+    opened.remove(doomed)
+    step({"left_or_expired"}, host.kill, opened)
+    step({"joined"}, lambda: opens("roster", instance="shelf"), opened)
+    opened.pop().close()
+    step({"static_member_replaced"}, lambda: opens("roster", instance="shelf"), opened)
+    step({"partitions_added"}, lambda: cluster.add_partitions(topic, 8), opened, 8)
+    step({"joined"}, lambda: opens("confluent", topics=[], pattern=f"^{topic}(-.*)?$"), opened, 8)
+    pattern = opened[-1]
+
+    begin = wall_ms()
+    other = cluster.create_topic(topic, partitions=2)
+    until(lambda: {owned for owned in pattern.owned if owned[0] == other})
+    done.append((begin, wall_ms(), {"subscription_changed"}))
+    pattern.close()
+    opened.remove(pattern)
+    shared_out(opened, partitions(topic, 8))
+
+    def both() -> None:
+        leaving = opened.pop(0)
+        opens("kafka-python")
+        leaving.close()
+
+    step({"joined", "left_or_expired"}, both, opened, 8)
+
+    found = history_of(cluster.bootstrap, group).timeline.rebalances
+    seen: set[str] = set()
+    for begin, end, kinds in done:
+        told = {cause.kind.value for each in found if begin <= each.now.at_ms <= end for cause in each.causes}
+        assert told <= kinds | {"unknown"}, (kinds, told)
+        seen |= told & kinds
+    assert seen >= {"joined", "left_or_expired", "static_member_replaced", "partitions_added", "subscription_changed"}
