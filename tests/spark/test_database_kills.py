@@ -43,6 +43,7 @@ PROGRAM = Path(__file__).with_name("database_app.py")
 PARTITIONS, IDS = 4, 50
 SIZE = 37
 WAIT = 180
+SERVED = [("mariadb", "append"), ("mariadb", "upsert"), ("postgres", "upsert")]
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300 + 60 * BLOWS)]
 
@@ -172,10 +173,12 @@ def writer(url: str, mode: str, member: str, end: Any) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize(
-    "kind",
-    ["sqlite", pytest.param("mariadb", marks=pytest.mark.real), pytest.param("postgres", marks=pytest.mark.real)],
+    ("kind", "mode"),
+    [
+        ("sqlite", "upsert"),
+        *(pytest.param(*case, marks=[pytest.mark.real, pytest.mark.gate]) for case in SERVED),
+    ],
 )
 def test_two_writers_of_the_same_partitions_are_killed_with_their_database(
     tmp_path: Path, kind: str, mode: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +16,6 @@ from tests.librdkafka import idempotent_producer
 from tests.spark.table_places import PLACES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from tests.spark.spark_topics import Topics
@@ -126,6 +125,30 @@ def test_without_state_the_last_record_of_a_key_counts(
         run(transforms=transforms)
         assert {row["id"]: row["n"] for row in place.arrow().to_pylist()} == last
         assert len(place.arrow()) == len(last)
+
+
+@pytest.mark.real
+@pytest.mark.gate
+def test_the_pipeline_of_the_page_on_databases_runs(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic, place = topics.create(1), PLACES["postgres"](str(tmp_path))
+    producer = idempotent_producer(topics.bootstrap)
+    for number in range(10):
+        producer.produce(topic, json.dumps({"shop": f"s{number % 2}", "price": number}))
+    assert producer.flush(60) == 0
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "write-to-a-database.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    there = {
+        '"localhost:9092", "totals", "orders"': f"*{(topics.bootstrap, uuid.uuid4().hex, topic)}, state=state",
+        "postgresql://roster:word@db/shop": place.url,
+        '"totals", mode': '"results", mode',
+        ".run()": ".run(available_now=True)",
+    }
+    for said, ours in there.items():
+        assert said in code
+        code = code.replace(said, ours)
+    exec(code, {"spark": spark, "state": State(dir=str(tmp_path / "state"))})
+    rows = {row["shop"]: (row["orders"], row["total"]) for row in place.arrow().to_pylist()}
+    assert rows == {"s0": (5, 20.0), "s1": (5, 25.0)}
 
 
 @pytest.mark.parametrize(

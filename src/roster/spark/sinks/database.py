@@ -34,8 +34,6 @@ if TYPE_CHECKING or find_spec("sqlalchemy") is not None:
 
 log = logging.getLogger("roster.pipeline")
 
-_ATTEMPTS = 10
-"""Transactions of one commit: each finds that another writer has begun the same partitions at the same moment."""
 _ORPHAN_SECONDS = 3600
 """Age after which staging of any application is dropped."""
 _TIDYING_SECONDS = 300
@@ -50,10 +48,6 @@ class _Written(NamedTuple):
 
     into: tables.Layout
     staged: Sequence[Staged]
-
-
-class _OvertakenError(Exception):
-    """Another writer has stored the first position of a partition meanwhile."""
 
 
 class DatabaseSink(PositionedSink):
@@ -277,10 +271,7 @@ class DatabaseSink(PositionedSink):
     def commit(self, written: _Written, batch: Batch) -> None:
         token = uuid.uuid4().hex
         try:
-            for attempt in range(_ATTEMPTS):
-                with contextlib.suppress(*([_OvertakenError] if attempt < _ATTEMPTS - 1 else [])):
-                    self._transact(lambda connection: self._move(connection, token, written, batch))
-                    break
+            self._transact(lambda connection: self._move(connection, token, written, batch))
         except SinkFencedError:
             self.abort(written, batch)
             raise
@@ -320,7 +311,8 @@ class DatabaseSink(PositionedSink):
             try:
                 connection.execute(table.insert().values(**of_group, commit_id=token), first)
             except sa.exc.IntegrityError as error:
-                raise _OvertakenError from error
+                problem = f"another writer has just begun one of {', '.join(str(p) for p, _ in ends)}"
+                raise SinkFencedError(f"{problem}; the batch's results were dropped", field=self.name) from error
 
     def _check_staging(self, connection: sa.Connection, written: _Written) -> None:
         """Raise SinkFencedError if rows in staging are lost: a server that crashes empties tables without a log."""

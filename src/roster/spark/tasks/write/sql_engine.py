@@ -35,21 +35,22 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
     elif name == "sqlite":
         arguments = {"timeout": LOCK_SECONDS}
     arguments = {key: value for key, value in arguments.items() if key not in url.query}
-    options: dict[str, Any] = {} if name == "sqlite" else {"isolation_level": "READ COMMITTED"}
+    options: dict[str, Any] = {"isolation_level": "READ COMMITTED"} if name in _SETTINGS else {}
     engine = sa.create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=arguments, **options)
     if name == "sqlite":
         _begin_immediately(engine)
-    elif statements := _SETTINGS.get("mysql" if name in MYSQL else name):
-        _run_first(engine, statements)
+    elif name in _SETTINGS:
+        _run_first(engine, _SETTINGS[name])
     return engine
 
 
+_STRICT = (
+    # Without it a text that is too long is cut off, and a number out of range replaced by another.
+    "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
+    f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}",
+)
 _SETTINGS = {
-    "mysql": (
-        # Without it a text that is too long is cut off, and a number out of range replaced by another.
-        "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
-        f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}",
-    ),
+    **dict.fromkeys(MYSQL, _STRICT),
     "postgresql": (f"SET lock_timeout = '{LOCK_SECONDS}s'",),
 }
 
