@@ -18,7 +18,7 @@ def main() -> None:
         bootstrap,
         group,
         topic,
-        max_offsets_per_batch=400,
+        max_offsets_per_batch=2_000,
         trigger_interval_ms=0,
         consumer={"session.timeout.ms": 3_000, "heartbeat.interval.ms": 300, "request.timeout.ms": 15_000},
     )

@@ -59,7 +59,7 @@ class Feed:
 
     def _run(self) -> None:
         chance = random.Random(SEED)
-        while not self._over.wait(0.05):
+        while not self._over.wait(0.3):
             for _ in range(20):
                 row = (chance.randrange(IDS), len(self.sent))
                 value = json.dumps({"id": row[0], "n": row[1]})
