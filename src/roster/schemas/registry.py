@@ -33,12 +33,12 @@ class RegistryError(RosterError):
 
 @dataclass(frozen=True)
 class Registered:
-    """A schema: `kind` is AVRO, PROTOBUF or JSON; `references` are texts by name, in order of their use."""
+    """A schema: `kind` is AVRO, PROTOBUF or JSON; `references` are ids and texts by name, in order of their use."""
 
     id: int
     kind: str
     text: str
-    references: Mapping[str, str]
+    references: Mapping[str, tuple[int, str]]
 
 
 class Registry:
@@ -132,14 +132,14 @@ class Registry:
     def _registered(self, found: Mapping[str, Any], key: int) -> Registered:
         return Registered(key, found.get("schemaType", "AVRO"), found["schema"], dict(self._references(found)))
 
-    def _references(self, found: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, str]]:
+    def _references(self, found: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, tuple[int, str]]]:
         for each in found.get("references") or ():
             if depth > 16:
                 raise RegistryError(f"references of {each['name']} go deeper than 16 levels")
             path = f"/subjects/{quote(each['subject'], safe='')}/versions/{each['version']}"
             referred = self._ask("GET", path)
             yield from self._references(referred, depth + 1)
-            yield each["name"], referred["schema"]
+            yield each["name"], (int(referred["id"]), referred["schema"])
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask one URL after the other, and all again after a pause. Raises RegistryError."""

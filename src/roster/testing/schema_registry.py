@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from roster.wire.avro.columns import layout
 from roster.wire.avro.program import compiled
@@ -57,7 +57,8 @@ class SchemaRegistry:
     """A schema registry on a free port of 127.0.0.1, from `start` or `with` to `close`.
 
     It keeps subjects, versions, ids, references and compatibility levels in memory, and checks compatibility of Avro
-    schemas; those of Protobuf and JSON Schema are taken as compatible. `requests` has the method and path of each
+    schemas; those of Protobuf and JSON Schema are taken as compatible. A Protobuf schema is a FileDescriptorProto in
+    base64, as Confluent's client for Python registers it. `requests` has the method and path of each
     request; `fail` makes the next ones fail.
 
     >>> with SchemaRegistry() as registry:
@@ -73,8 +74,6 @@ class SchemaRegistry:
     auth: tuple[str, str] | str | None = None
     tls: ssl.SSLContext | None = None
     requests: list[str] = field(default_factory=list, init=False)
-    serialized: Callable[[str], bytes] | None = None
-    """Makes a FileDescriptorProto of a Protobuf schema's text, as a registry does for `format=serialized`."""
 
     def __post_init__(self) -> None:
         self._schemas: dict[int, _Schema] = {}
@@ -203,19 +202,17 @@ class SchemaRegistry:
             raise _RefusedError(_NO_VERSION, f"Version {version} not found.")
         return number, self._schemas[versions[number]]
 
-    def _answer(self, method: str, path: str, query: Mapping[str, list[str]], body: Any) -> Any:
+    def _answer(self, method: str, path: str, body: Any) -> Any:
         for pattern, by_method in _ROUTES:
             if (found := pattern.fullmatch(path)) is not None and method in by_method:
                 with self._lock:
-                    return by_method[method](self, *map(unquote, found.groups()), query=query, body=body)
+                    return by_method[method](self, *map(unquote, found.groups()), body=body)
         raise _RefusedError(HTTPStatus.NOT_FOUND, f"HTTP 404 Not Found: {method} {path}")
 
-    def _by_id(self, key: str, *, query: Mapping[str, list[str]], **_: Any) -> Any:
+    def _by_id(self, key: str, **_: Any) -> Any:
         found = self._schemas.get(int(key))
         if found is None:
             raise _RefusedError(_NO_SCHEMA, f"Schema {key} not found")
-        if query.get("format") == ["serialized"] and self.serialized is not None:
-            return {**found.shown, "schema": base64.b64encode(self.serialized(found.text)).decode()}
         return found.shown
 
     def _by_guid(self, guid: str, **_: Any) -> Any:
@@ -303,8 +300,8 @@ class _Handler(BaseHTTPRequestHandler):
         if registry.auth is not None and self.headers.get("Authorization") != _authorization(registry.auth):
             return self._send(401, {"error_code": 401, "message": "Unauthorized"})
         try:
-            query, given = parse_qs(url.query), json.loads(body) if body else None
-            return self._send(200, registry._answer(self.command, url.path, query, given))
+            given = json.loads(body) if body else None
+            return self._send(200, registry._answer(self.command, url.path, given))
         except _RefusedError as error:
             status = error.code // 100 if error.code > 999 else error.code
             return self._send(status, {"error_code": error.code, "message": str(error)})

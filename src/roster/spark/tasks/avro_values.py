@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from roster.records.native import AVRO, Compiled, kernel
 from roster.spark.tasks.schema_frames import Frames, Key, Known
-from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns
+from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns, in_order
 from roster.wire.avro.program import Program
 from roster.wire.avro.reader import AvroReader
 from roster.wire.avro.schema import SchemaError, Type
@@ -62,7 +62,7 @@ class AvroColumns(ValueColumns):
             for row in np.flatnonzero(found.problems).tolist():
                 told = PROBLEMS[int(found.problems[row])]
                 bad[int(rows[row])] = f"the value is no Avro of {self._known.named(key)}: {told}"
-        return Read(_in_order(parts, order, self._reader.schema), AvroError, dict(sorted(bad.items())))
+        return Read(in_order(parts, order, self._reader.schema), AvroError, dict(sorted(bad.items())))
 
     def _program(self, reader: AvroReader, key: Key) -> tuple[Program | None, str]:
         """Return how a writer's values are read, or why they cannot be."""
@@ -72,12 +72,3 @@ class AvroColumns(ValueColumns):
             except SchemaError as error:
                 self._programs[key] = None, str(error)
         return self._programs[key]
-
-
-def _in_order(parts: Sequence[pa.RecordBatch], order: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows of all parts by their numbers in `order`, a row of nulls for each -1."""
-    if len(parts) == 1 and parts[0].num_rows == len(order):
-        return parts[0]
-    table = pa.Table.from_batches(parts, schema)
-    taken = table.take(pa.array(order, mask=order < 0)).combine_chunks()
-    return pa.RecordBatch.from_arrays([column.combine_chunks() for column in taken.columns], schema=schema)

@@ -6,18 +6,21 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from roster._extras import EXTRAS, missing_error
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registered, Registry, RegistryError
 from roster.spark.errors import MissingSchemasError, PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema, as_struct
 from roster.spark.tasks.avro_values import AvroColumns
-from roster.spark.tasks.schema_frames import FRAMINGS, ONLY, SINGLE_OBJECT, Key, Known, Writer
+from roster.spark.tasks.protobuf_values import Message, ProtobufColumns, as_spark, files_of, renamed
+from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Key, Known, Writer
 from roster.spark.tasks.steps import BatchFunction, check_mode, with_kept
 from roster.wire.avro.columns import layout, of_arrow
 from roster.wire.avro.fingerprint import fingerprint
@@ -74,7 +77,7 @@ def unanswered(error: RegistryError) -> PipelineError:
 
 def writer_of(registered: Registered) -> Writer:
     """Return what tasks need of a schema."""
-    return Writer(registered.kind, registered.text, tuple(registered.references.values()))
+    return Writer(registered.kind, registered.text, tuple(text for _, text in registered.references.values()))
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,7 @@ class AvroParsed:
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
-        if self.framing not in FRAMINGS:
-            raise PipelineError(f"{self.framing!r} is none", field="framing", fix=f"Use one of {', '.join(FRAMINGS)}")
+        _check_framing(self.framing, FRAMINGS)
         if self.registry is None and not self.schemas:
             problem = "the writers' schemas are not known"
             raise PipelineError(problem, field="avro_columns", fix="Name registry=Registry(url), or schema=")
@@ -135,12 +137,74 @@ class AvroParsed:
             return of_arrow(pa.struct(list(arrow_schema(as_struct(self.columns, "avro_columns")))), "columns")
         if self.schemas:
             return parse(self.schemas[-1])
-        if self.subject is None or self.registry is None:
-            fix = "Name columns= or subject="
-            raise PipelineError("there is no one topic to name the subject by", field="avro_columns", fix=fix)
-        try:
-            latest = self.registry.latest(self.subject)
-        except RegistryError as error:
-            raise unanswered(error) from None
+        latest = _latest(self.registry, self.subject, "avro_columns")
         known.writers[latest.id] = writer_of(latest)
         return known.avro(latest.id)
+
+
+@dataclass(frozen=True)
+class ProtobufParsed:
+    """The step of `protobuf_columns`."""
+
+    registry: Registry | None
+    message: str
+    descriptors: bytes | None
+    subject: str | None
+    column: str
+    framing: str
+    mode: str
+    keep: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
+        _check_framing(self.framing, (CONFLUENT, BARE))
+        if (self.registry is None) == (self.descriptors is None):
+            fix = "Name registry=Registry(url), or descriptors= of `protoc --include_imports --descriptor_set_out`"
+            raise PipelineError("one source of descriptors is needed", field="protobuf_columns", fix=fix)
+        if self.descriptors is not None and not self.message:
+            raise PipelineError("descriptors may have many", field="message", fix="Name one, such as 'shop.Order'")
+
+    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
+        """Return the function, and the columns of its results."""
+        if missing := [module for module in EXTRAS["protobuf"] if find_spec(module) is None]:
+            raise PipelineError(str(missing_error("protobuf_columns", "protobuf", missing)))
+        try:
+            files = self._files()
+            if not files:
+                raise ValueError("the descriptors have no file")
+            message = Message(files, self.message)
+            empty = message.handler().array_to_record_batch(pa.array([], pa.binary()))
+        except RegistryError as error:
+            raise unanswered(error) from None
+        except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+            problem = f"no columns of message {self.message!r}: {error}".replace("\n", " ")
+            raise PipelineError(problem, field="protobuf_columns", fix="Check message= and the descriptors") from None
+        fields = pa.schema([field.with_type(as_spark(field.type)).with_nullable(True) for field in empty.schema])
+        columns = with_kept(from_arrow_schema(fields), given, self.column, self.keep, "protobuf_columns")
+        return ProtobufColumns(message, fields, self.framing, self.column, self.mode, self.keep), columns
+
+    def _files(self) -> list[bytes]:
+        """Return FileDescriptorProtos, each behind those that it imports."""
+        if self.registry is None:
+            return files_of(self.descriptors or b"")
+        latest = _latest(self.registry, self.subject, "protobuf_columns")
+        if latest.kind != "PROTOBUF":
+            raise PipelineError(f"{self.subject} is of type {latest.kind}", field="subject", fix="Name another")
+        named = [(name, key) for name, (key, _) in latest.references.items()]
+        made = [renamed(self.registry.serialized(key), name) for name, key in named]
+        return [*made, self.registry.serialized(latest.id)]
+
+
+def _check_framing(framing: str, framings: Sequence[str]) -> None:
+    if framing not in framings:
+        raise PipelineError(f"{framing!r} is none", field="framing", fix=f"Use one of {', '.join(framings)}")
+
+
+def _latest(registry: Registry | None, subject: str | None, method: str) -> Registered:
+    """Return the latest schema of a subject. Raises PipelineError."""
+    if subject is None or registry is None:
+        raise PipelineError("there is no one topic to name the subject by", field=method, fix="Name subject=")
+    try:
+        return registry.latest(subject)
+    except RegistryError as error:
+        raise unanswered(error) from None

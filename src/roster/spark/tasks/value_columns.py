@@ -35,6 +35,15 @@ def rows_at_fault(error: Exception, batch: pa.RecordBatch) -> dict[int, Exceptio
     return {row: type(error)(text) for row, text in error.rows.items()}
 
 
+def in_order(parts: Sequence[pa.RecordBatch], order: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of all parts by their numbers in `order`, a row of nulls for each -1."""
+    if len(parts) == 1 and parts[0].num_rows == len(order):
+        return parts[0]
+    table = pa.Table.from_batches(parts, schema)
+    taken = table.take(pa.array(order, mask=order < 0)).combine_chunks()
+    return pa.RecordBatch.from_arrays([column.combine_chunks() for column in taken.columns], schema=schema)
+
+
 class ValueColumns:
     """Maps record batches to the columns of the values in one of theirs, and kept columns; can be pickled."""
 
