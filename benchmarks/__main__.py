@@ -32,6 +32,7 @@ SECTIONS = {
     "changes": "a definition that changes in place",
     "switch": "two groups that take turns in writing",
     "saved_state": "export, import and seed of state as files",
+    "schemas": "Avro and Protobuf into Arrow against fastavro, polars, pyruhvro and protarrow",
     "upserts": "tables with one row a key against appended ones and MERGE",
     "databases": "rows into PostgreSQL beside Spark's JDBC writer",
     "pipeline": "Spark reading from a group",

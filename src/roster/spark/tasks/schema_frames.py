@@ -99,8 +99,8 @@ class Frames(NamedTuple):
             number_of[found], begins[found] = len(keys), starts[found]
             keys.append(key)
         number_of[is_null] = -1
-        used = set(np.unique(number_of).tolist())
-        missing = [key for number, key in enumerate(keys) if number in used and key not in known.writers]
+        unknown = [(number, key) for number, key in enumerate(keys) if key not in known.writers]
+        missing = [key for number, key in unknown if (number_of == number).any()]
         if missing and known.name:
             raise MissingSchemasError(known.name, missing)
         unframed = np.flatnonzero((number_of < 0) & ~is_null).tolist()
@@ -120,14 +120,11 @@ def _distinct(ids: Any) -> tuple[Any, Any]:
 
 def _ids(data: Any, starts: Any, framing: str) -> Any:
     """Return the ids in frames: big-endian in 4 bytes, or as a little-endian fingerprint of 8."""
-    ids = np.zeros(len(starts), np.int64)
-    if framing == CONFLUENT:
-        for place in range(1, 5):
-            ids = ids << 8 | data[starts + place]
-    elif framing == SINGLE_OBJECT:
-        for place in range(9, 1, -1):
-            ids = ids << 8 | data[starts + place]
-    return ids
+    if framing == BARE or not len(starts):
+        return np.zeros(len(starts), np.int64)
+    kind, place = (np.dtype(">i4"), 1) if framing == CONFLUENT else (np.dtype("<i8"), 2)
+    numbers: Any = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))  # one begins at each byte
+    return numbers[starts + place].astype(np.int64)
 
 
 def _in_headers(batch: pa.RecordBatch, column: str) -> Iterator[tuple[Key, Any]]:

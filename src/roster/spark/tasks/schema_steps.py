@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from roster._extras import EXTRAS, missing_error
+from roster._extras import missing_error
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registered, Registry, RegistryError
 from roster.spark.errors import MissingSchemasError, PipelineError
@@ -166,8 +166,8 @@ class ProtobufParsed:
 
     def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
         """Return the function, and the columns of its results."""
-        if missing := [module for module in EXTRAS["protobuf"] if find_spec(module) is None]:
-            raise PipelineError(str(missing_error("protobuf_columns", "protobuf", missing)))
+        if find_spec("ptars") is None:  # which brings protobuf
+            raise PipelineError(str(missing_error("protobuf_columns", "protobuf", ["ptars"])))
         try:
             files = self._files()
             if not files:
