@@ -8,6 +8,8 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from roster.http.access import parse_access
 from roster.http.feed import Feed
 from roster.http.login import LIFETIME, Login
@@ -108,12 +110,14 @@ def test_a_stream_may_refuse() -> None:
         assert ask(server, "/none?x=1") == (404, {"error": {"field": "path", "problem": "/none?x=1", "fix": ""}})
 
 
-def test_the_server_ends_while_somebody_listens() -> None:
+def test_the_server_ends_in_order_while_somebody_listens(caplog: pytest.LogCaptureFixture) -> None:
     counter = Counter()
     with serving(counter) as server, listening(server) as events:
         next(events)
         server.close()
         assert list(events) == []
+    assert caplog.records == []
+    assert counter.feed.listeners == 0
 
 
 def login(server: HttpServer, token: str) -> tuple[int, str | None]:

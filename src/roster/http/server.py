@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -76,12 +76,12 @@ class HttpServer:
         names: Collection[str] = (),
         streams: Sequence[Stream] = (),
     ) -> None:
-        self._socket = _listening(address)
+        self._socket, self._end = _listening(address), _End()
         self.port = int(self._socket.getsockname()[1])
         """The listening port."""
         own = frozenset(name.lower() for name in (address.host, socket.gethostname(), *names))
         config = uvicorn.Config(
-            _application(pages, streams, own, Login(access, self.port) if access.token else None),
+            _application(pages, streams, self._end, own, Login(access, self.port) if access.token else None),
             loop="asyncio",
             http=_Protocol,
             ws="none",
@@ -106,6 +106,7 @@ class HttpServer:
 
     def close(self) -> None:
         """Stop answering."""
+        self._end.come()
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
@@ -147,12 +148,12 @@ class _Protocol(H11Protocol):
 
 
 def _application(
-    pages: Sequence[Page], streams: Sequence[Stream], own: Collection[str], login: Login | None
+    pages: Sequence[Page], streams: Sequence[Stream], end: _End, own: Collection[str], login: Login | None
 ) -> Starlette:
     free = frozenset(page.path for page in pages if not page.needs_token) | {_LOGIN}
     guard = Middleware(_Guard, own=own, login=login, free=free)
     routes = [Route(page.path, _endpoint(page), methods=["GET"]) for page in pages]
-    routes += [Route(each.path, _stream_endpoint(each), methods=["GET"]) for each in streams]
+    routes += [Route(each.path, _stream_endpoint(each, end), methods=["GET"]) for each in streams]
     if login is not None:
         routes.append(Route(_LOGIN, _login_endpoint(login), methods=["POST"]))
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _no_page})
@@ -178,13 +179,14 @@ def _target(request: Request) -> str:
     return f"{path}?{query}" if query else path
 
 
-def _stream_endpoint(stream: Stream) -> Callable[[Request], Any]:
+def _stream_endpoint(stream: Stream, end: _End) -> Callable[[Request], Any]:
     limiter = CapacityLimiter(4)
 
     async def events(feed: Feed) -> AsyncIterator[bytes]:
         loop, changed, seen = asyncio.get_running_loop(), asyncio.Event(), -1
-        with feed.listening(lambda: loop.call_soon_threadsafe(changed.set)):
-            while True:
+        wake = partial(loop.call_soon_threadsafe, changed.set)
+        with feed.listening(wake), end.waking(wake):
+            while not end.has_come:
                 changed.clear()
                 seen, told = await to_thread.run_sync(feed.since, seen, limiter=limiter)
                 yield told or b": still here\n\n"
@@ -225,6 +227,28 @@ async def _no_page(request: Request, error: Exception) -> Response:
 def _response(answer: Answer, headers: Mapping[str, str] | None = None) -> Response:
     more = {"Retry-After": "1"} if answer.status == HTTPStatus.SERVICE_UNAVAILABLE else {}
     return Response(answer.body, answer.status, {**_HEADERS, **(headers or {}), **more}, answer.media_type)
+
+
+class _End:
+    """Has the streams of a server end, which would otherwise be cut off when it closes."""
+
+    def __init__(self) -> None:
+        self.has_come, self._wakes = False, set[Callable[[], object]]()
+
+    @contextlib.contextmanager
+    def waking(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Call `wake` at the end."""
+        self._wakes.add(wake)
+        try:
+            yield
+        finally:
+            self._wakes.remove(wake)
+
+    def come(self) -> None:
+        """End the streams."""
+        self.has_come = True
+        for wake in self._wakes.copy():
+            wake()
 
 
 class _Guard:

@@ -147,7 +147,7 @@ class GroupsWatch:
         """Look no more."""
         self._stopped.set()
         for thread in self._threads:
-            thread.join(2 * _REQUEST_TIMEOUT_MS / 1000)
+            thread.join(1.0)
 
     @property
     def groups(self) -> Document:
@@ -171,7 +171,7 @@ class GroupsWatch:
             found.open()
         return found
 
-    def _run(self, look: Callable[[GroupReader], None], interval: float) -> None:
+    def _run(self, look: Callable[[GroupReader], bool], interval: float) -> None:
         with Admin(
             self._bootstrap,
             client_id=self._client_id,
@@ -180,16 +180,20 @@ class GroupsWatch:
         ) as admin:
             times = RecordTimes(self._bootstrap, self._client_id, self._security)
             reader = GroupReader(admin, PositionReader(admin, times, _TIMED), self._wanted, owned=True)
+            is_first = True
             while not self._stopped.is_set():
-                began = time.monotonic()
+                began, has_worked = time.monotonic(), False
                 try:
-                    look(reader)
+                    has_worked = look(reader)
                 except Exception:
                     log.exception("a look failed")
                 spent = time.monotonic() - began
-                self._stopped.wait(max(interval - spent, spent / self._share - spent))
+                # What waits for connections, or for a broker that is down, is no work.
+                least = spent / self._share - spent if has_worked and not is_first else 0.0
+                self._stopped.wait(max(interval - spent, least))
+                is_first = False
 
-    def _look_at_all(self, reader: GroupReader) -> None:
+    def _look_at_all(self, reader: GroupReader) -> bool:
         try:
             found, error = reader.look(), ""
         except ClientError as failure:
@@ -207,6 +211,7 @@ class GroupsWatch:
             changed = {name: row for name, row in self._told.items() if told.get(name) != row}
             gone = list(told.keys() - self._told.keys())
             self.overview.publish({"head": self._head, "groups": changed, "gone": gone})
+        return found is not None
 
     def _take(self, found: GroupsSeen) -> None:
         for name, state in found.states.items():
@@ -223,7 +228,8 @@ class GroupsWatch:
         """Return True for a group that is looked at by itself, while its page is open."""
         return watched.feed is not None and not isinstance(self._wanted, str)
 
-    def _look_at_opened(self, reader: GroupReader) -> None:
+    def _look_at_opened(self, reader: GroupReader) -> bool:
+        found = None
         for name, watched in [(name, each) for name, each in self._groups.copy().items() if each.feed is not None]:
             try:
                 found, error = reader.look(only=name), ""
@@ -236,3 +242,4 @@ class GroupsWatch:
                     watched.take(found.states.get(name), found.described.get(name), found.positions.get(name))
                 if watched.feed and not watched.feed.listeners and time.monotonic() - watched.opened > _FORGOTTEN_AFTER:
                     watched.feed = None
+        return found is not None

@@ -1,8 +1,9 @@
-"""Debian's Chromium, driven by its own driver: no page of it may reach another host."""
+"""Chromium as Debian has it, or Chrome, with the driver that comes with it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +23,7 @@ ARGUMENTS = (
 @contextmanager
 def chromium() -> Iterator[Any]:
     """Open a browser; the test ends with `require_real` where there is none."""
-    program, driver = tool("chromium"), tool("chromedriver")
+    program, driver = shutil.which("google-chrome") or tool("chromium"), tool("chromedriver")
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()

@@ -236,7 +236,7 @@ function groupView(name) {
 }
 
 function route() {
-  const given = location.hash.startsWith("#group=") ? decodeURIComponent(location.hash.slice(7)) : null;
+  const given = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")).get("group");
   if (dialog.open) dialog.close();
   view = given === null ? groupsView() : groupView(given);
   $("crumbs").replaceChildren(given ?? "");
