@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.memory import peaks
 from benchmarks.pipeline import broker
 from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
@@ -101,7 +102,8 @@ def main(words: Sequence[str] | None = None) -> None:
             changed, *_ = release(results, migrate)
             entries = sum(admin.end_offsets(log).values()) - before
             took = changed.duration_ms / 1000
-            print(f"{name:16}{entries:12,} keys in {took:8.1f} s{entries / took:12,.0f} keys/s", flush=True)
+            rate = f"{entries / took:12,.0f} keys/s; at most {peaks()}"
+            print(f"{name:16}{entries:12,} keys in {took:8.1f} s{rate}", flush=True)
 
 
 def run(*, quick: bool) -> None:

@@ -3,7 +3,8 @@
     python -m benchmarks.saved_state [--keys 10000000] [--broker roster|apache|HOST:PORT]
 
 Keys have 16 bytes, values a count and a sum; 12 partitions. The last import is into a topic of 16 partitions, so that
-its keys are proven and placed anew. Rates are records a second of the whole call, with its Spark jobs.
+its keys are proven and placed anew. Rates are records a second of the whole call, with its Spark jobs. Memory is what
+the driver, its JVM and the largest Python worker have had at most up to then; a broker started here counts as JVM, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from roster.client import Admin
 from roster.spark import Pipeline, session
 from roster.spark.state import export, import_state, seed_state
 
+from .memory import peaks
 from .pipeline import broker
 
 PARTITIONS, GROWN = 12, 16
@@ -40,7 +42,7 @@ def measure(bootstrap: str, keys: int, folder: Path) -> None:
         begun = time.monotonic()
         work()
         seconds = time.monotonic() - begun
-        print(f"{what:<34}{seconds:8.1f} s{keys / seconds:12,.0f} keys/s", flush=True)
+        print(f"{what:<34}{seconds:8.1f} s{keys / seconds:12,.0f} keys/s; at most {peaks()}", flush=True)
 
     def seed() -> object:
         return seed_state(

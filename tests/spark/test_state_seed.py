@@ -79,7 +79,7 @@ def test_a_group_adds_to_the_totals_of_a_warehouse(
     wrong = table.selectExpr("name", "cast(n as int) as n", "1 as more")
     differences = r"total bigint is missing; n is int, not bigint; more int is too many\. Select and cast them"
     refused(differences, wrong)
-    refused(r"table: the key name 'k1' is there 2 times", table.union(table.where("name = 'k1'")))
+    refused(r"table: the key name 'k1' is there more than once", table.union(table.where("name = 'k1'")))
     refused(r"table: the key name None has no value", table.selectExpr("nullif(name, 'k1') as name", "n", "total"))
     refused(r"store: the pipeline has no store 'x'\. Name one of totals", store="x")
     refused(r"definition: it describes no state", definition={})
@@ -142,9 +142,12 @@ def test_tables_become_sessions_sides_of_a_join_and_variables(
     table = spark.createDataFrame(sessions, columns)
     for wrong, message in (
         (table.withColumn("window_end", table.window_start), "a session that is shorter than its gap"),
-        (table.union(spark.createDataFrame([(now, now + gap, name_of(1), 1, 1)], columns)), "before the one before it"),
+        (
+            table.union(spark.createDataFrame([(now, now + gap, name_of(1), 1, 1)], columns)),
+            "ends behind the next one's begin",
+        ),
         (table.withColumn("window_end", functions.lit(None).cast("timestamp")), "has no value of window_end"),
-        (table.union(table), "is there 2 times"),
+        (table.union(table), "is there more than once"),
     ):
         with pytest.raises(PipelineError, match=f"table: the key window_start .*name 'k[0-9]*' .*{message}"):
             seed(*of_sessions, wrong)
@@ -166,7 +169,7 @@ def test_tables_become_sessions_sides_of_a_join_and_variables(
         (sums, r"table: the state of transform_with_state has several parts\. Give a dict"),
         ({"x": sums}, r"table: 'k' has no part 'x'\. Name sum, all, timers, initial"),
         ({"all": lists.drop("position")}, "table: its columns are not those of 'k', 'all': position bigint is missing"),
-        ({"sum": sums.union(sums)}, r"table: the key key Row\(name='k.*'\) is there 2 times"),
+        ({"sum": sums.union(sums)}, r"table: the key key Row\(name='k.*'\) is there more than once"),
         ({"all": lists.withColumn("position", functions.lit(None).cast("long"))}, "a row has no value of position"),
         ({}, "table: there is no table"),
     ):

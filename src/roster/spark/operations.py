@@ -343,8 +343,7 @@ class Operations:
             delay: how far the watermark is behind the largest time.
             initial_state: rows with the key's columns; `handleInitialState` gets a key's before its first input rows.
             store: the store's name, part of that of its changelog.
-            migrate: {variable: function}, which makes a variable's values of those of an earlier release with another
-                schema; see the page on changes.
+            migrate: {variable: function} for values with an earlier schema; see the page on changes.
 
         """
         from roster.spark.state.processor import declare  # noqa: PLC0415 - brings pandas
@@ -472,8 +471,7 @@ class Operations:
                 `Progress.late` counts them. None: as far as `within`.
             late_topic: a topic for rows of both sides that are late, as for `aggregate`.
             store: the store's name, part of that of its changelog.
-            migrate: {"left" or "right": function}, which makes that side's kept rows of those of an earlier release;
-                see the page on changes.
+            migrate: {side: function} for rows that an earlier release kept; see the page on changes.
 
         Raises:
             PipelineError: an argument is wrong, or the operator before sends running updates. The run fails with it for

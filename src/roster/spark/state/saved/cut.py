@@ -25,22 +25,14 @@ from typing import NamedTuple, Protocol
 
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.spark.errors import PipelineError
+from roster.spark.state.changelogs import Logs
 
 _PAUSE = 0.02
 _MOST_PAUSE = 0.5
 
 
-class Logs(Protocol):
-    """Looks up offsets, as `roster.client.Admin` does."""
-
-    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets."""
-
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log end offsets."""
-
-    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offsets."""
+class GroupLogs(Logs, Protocol):
+    """Looks up offsets of logs and groups, as `roster.client.Admin` does."""
 
     def group_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None, *, stable: bool = True
@@ -56,7 +48,7 @@ class Cut(NamedTuple):
 
 
 def take_cut(
-    logs: Logs,
+    logs: GroupLogs,
     group: str,
     changelogs: Iterable[TopicPartition],
     repartitions: Iterable[TopicPartition] = (),
@@ -100,7 +92,7 @@ def take_cut(
     return cut
 
 
-def _try(logs: Logs, group: str, unit: Collection[TopicPartition], number: int | None) -> Cut | None:
+def _try(logs: GroupLogs, group: str, unit: Collection[TopicPartition], number: int | None) -> Cut | None:
     """Return the cut of some logs and the group's offsets of this partition number (None: all), None if they move."""
     stable = logs.stable_offsets(unit)
     known = [at for at in logs.group_offsets(group, stable=False) if number in (None, at.partition)]

@@ -16,7 +16,8 @@ from roster.model.topology import CHANGELOG, REPARTITION, own_topics
 from roster.security import Security
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
-from roster.spark.state.saved.cut import Cut, Logs, take_cut
+from roster.spark.state.changelogs import Logs
+from roster.spark.state.saved.cut import Cut, take_cut
 from roster.spark.state.saved.job import StateProgress, reader_config, run_job
 from roster.spark.state.tasks.export import ExportedLog, ExportTask, LogSpan
 from roster.spark.tasks.reader import ReaderConfig

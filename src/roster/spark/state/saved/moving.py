@@ -93,7 +93,10 @@ def first_offsets(
     """
     saved = {at: offset for at, offset in manifest.offsets.items() if at.topic not in manifest.on_their_way}
     topics = sorted({at.topic for at in saved})
-    wanted = parsed(given) if given is not None else saved
+    try:
+        wanted = saved if given is None else parse_starting_offsets(given)
+    except PipelineError as error:
+        raise PipelineError(error.problem, field="offsets", fix=error.fix) from None
     absent = sorted(topic for topic in topics if topic not in counts)
     explicit: Mapping[TopicPartition, int] = wanted if isinstance(wanted, Mapping) else {}
     missing = sorted(at for at in explicit if at.partition >= counts.get(at.topic, 0))
@@ -122,14 +125,6 @@ def first_offsets(
                 fix=f"Import where the input is, as long as it has these records. {_OFFSETS}",
             )
     return found
-
-
-def parsed(given: StartingOffsets) -> str | int | Mapping[TopicPartition, int]:
-    """Return checked offsets, as `parse_starting_offsets` does. Raises PipelineError for others."""
-    try:
-        return parse_starting_offsets(given)
-    except PipelineError as error:
-        raise PipelineError(error.problem, field="offsets", fix=error.fix) from None
 
 
 def _found(

@@ -24,7 +24,7 @@ from roster.spark.state.saved.importing import Importer, Plan
 from roster.spark.state.saved.job import StateProgress, reader_config
 from roster.spark.state.saved.moving import KeyedBy
 from roster.spark.state.tasks.importing import LogFiles
-from roster.spark.state.tasks.moving import STRUCT, Chunk, placing_keys
+from roster.spark.state.tasks.moving import STRUCT, placing_keys
 from roster.spark.state.tasks.placement import Placement, PlacementError, placements
 from roster.spark.state.tasks.seeding import SeedTask
 from roster.state.definition import DAMAGED, STATE_KEY, Definition, Noted
@@ -108,16 +108,13 @@ class _Seeder(Importer):
         logs: list[LogFiles] = [self.log(store, n, offsets, marks, {}) for n in range(self.counts[store.changelog])]
         keys = placing_keys(noted.definition)
         tasks = {name: SeedTask(name, part.columns, keys, placement, len(logs)) for name, (part, _) in parts.items()}
-        split = [rows.mapInArrow(tasks[name].__call__, _CHUNK).rdd.map(as_chunk) for name, (_, rows) in parts.items()]
-        return Plan(logs, split=self._spark.sparkContext.union(split))
+        chunks = [rows.mapInArrow(tasks[name].__call__, _CHUNK).rdd for name, (_, rows) in parts.items()]
+        # A function without a name: workers need not import this module, which loads the client.
+        as_chunk: Any = lambda row: (row[0], (row[1], row[2], bytes(row[3])))  # noqa: E731
+        return Plan(logs, split=self._spark.sparkContext.union(chunks).map(as_chunk))
 
 
 _CHUNK = "log int, part string, number long, rows binary"
-
-
-def as_chunk(row: Any) -> tuple[int, Chunk]:
-    """Return a row of `SeedTask` as a task of an import takes it."""
-    return row[0], (row[1], row[2], bytes(row[3]))
 
 
 def _stores(definition: Mapping[str, Any]) -> dict[str, Definition]:
@@ -222,34 +219,32 @@ def _check_rows(part: SeedPart, rows: DataFrame, placement: Placement) -> None:
     if len(placement.columns) == 1:
         own = placement.columns[0]
         needed[own] = _column(own) if own in part.columns.names else _column(STRUCT)[own]
-    missing = [F.when(column.isNull(), F.lit(f"has no value of {name}")) for name, column in needed.items()]
-    problem = F.coalesce(F.lit(None).cast("string"), *missing).alias(_WRONG)
-    if not part.unique:
-        _check_none(rows.select(problem).where(_column(_WRONG).isNotNull()), (), "a row")
-        return
+    problems = ["is there more than once", *(f"has no value of {name}" for name in needed)]
+    # Numbers: Spark would sort all rows for the greatest text.
+    missing = [F.when(column.isNull(), F.lit(number)) for number, column in enumerate(needed.values(), 1)]
     keys = [_column(name) for name in part.unique]
-    counted = rows.groupBy(*keys).agg(F.count(F.lit(1)).alias(_COUNT), F.max(problem).alias(_WRONG))
-    twice = F.concat(F.lit("is there "), _column(_COUNT), F.lit(" times"))
-    wrong = F.coalesce(_column(_WRONG), F.when(_column(_COUNT) > 1, twice)).alias(_WRONG)
-    _check_none(counted.select(*keys, wrong).where(_column(_WRONG).isNotNull()), part.unique, "the key")
+    counted = rows.groupBy(*keys).agg(
+        F.count(F.lit(1)).alias(_COUNT), F.max(F.coalesce(F.lit(None).cast("int"), *missing)).alias(_WRONG)
+    )
+    twice = [F.when(_column(_COUNT) > 1, F.lit(0))] if keys else []
+    _check_none(counted.select(*keys, F.coalesce(_column(_WRONG), *twice).alias(_WRONG)), part.unique, problems)
     if part.gap is not None:
         start, end = _column(START), _column(END)
         following = F.lead(start).over(Window.partitionBy(*keys[1:]).orderBy(start))
-        overlaps = F.when(following < end, F.lit("has a session that begins before the one before it has ended"))
-        short = F.when(end - start < F.lit(part.gap), F.lit("has a session that is shorter than its gap"))
-        wrong = F.coalesce(short, overlaps).alias(_WRONG)
-        _check_none(rows.select(*keys, wrong).where(_column(_WRONG).isNotNull()), part.unique, "the key")
+        wrong = F.coalesce(F.when(end - start < F.lit(part.gap), F.lit(0)), F.when(following < end, F.lit(1)))
+        sessions = ["has a session that is shorter than its gap", "has a session that ends behind the next one's begin"]
+        _check_none(rows.select(*keys, wrong.alias(_WRONG)), part.unique, sessions)
 
 
-def _check_none(wrong: DataFrame, keys: Sequence[str], of: str) -> None:
-    """Raise PipelineError for the first of rows that are wrong."""
+def _check_none(rows: DataFrame, keys: Sequence[str], problems: Sequence[str]) -> None:
+    """Raise PipelineError for the first of rows that has the number of a problem."""
     try:
-        found = wrong.limit(1).collect()
+        found = rows.where(_column(_WRONG).isNotNull()).limit(1).collect()
     except PySparkException as error:
         raise PipelineError(reason_of(error), field="table") from None
     if found:
         key = ", ".join(f"{name} {found[0][name]!r}" for name in keys)
-        problem = " ".join(filter(None, (of, key, found[0][_WRONG])))
+        problem = f"{f'the key {key}' if keys else 'a row'} {problems[found[0][_WRONG]]}"
         raise PipelineError(problem, field="table", fix="Mend the table")
 
 
