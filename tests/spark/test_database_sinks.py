@@ -168,6 +168,16 @@ def test_keys_alone_make_a_row(place: Place) -> None:
     assert sorted(place.run("select * from orders")) == [(1,), (2,), (3,)]
 
 
+def test_names_of_columns_are_taken_as_they_are(place: Place) -> None:
+    names = ["select", "Total %", 'say "x"', "a.b (c)", "ä:b"]
+    columns = T.StructType([T.StructField(name, T.LongType()) for name in names])
+    for mode, keys in (("append", ()), ("upsert", names[:2])):
+        sink = opened(place.sink(f"names_{mode}", mode=mode, keys=keys), T0)
+        for start in (0, 1):
+            write_rows(sink, columns, [dict(zip(names, range(5), strict=True))], start)
+        assert place.run(f"select * from names_{mode}") == [(0, 1, 2, 3, 4)] * (2 if mode == "append" else 1)
+
+
 def test_texts_that_differ_are_different_keys(place: Place) -> None:
     columns = T.StructType([T.StructField("name", T.StringType()), T.StructField("n", T.LongType())])
     names = ["a", "A", "a ", "ä", "", "日本", "a\tb", "'; drop"]

@@ -239,7 +239,8 @@ class DatabaseSink(PositionedSink):
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> DatabaseWriter:
         into = self._layout(schema, creates=batch is not None)
-        dialect = self._url.get_dialect()()
+        # ADBC takes a statement as it is; drivers to which SQLAlchemy gives it may want each % in names twice.
+        dialect = self._url.get_dialect()(**({"paramstyle": "named"} if self._dialect == "postgresql" else {}))
         create, drop = (
             str(statement(into.staging()).compile(dialect=dialect)).strip() for statement in (CreateTable, DropTable)
         )
