@@ -147,19 +147,26 @@ def compare(tables: dict[str, Any], causes: dict[str, Any]) -> Counter[str]:
 
 
 def main() -> None:
-    """Print rates, sizes and memory."""
+    """Print rates, sizes and memory of a day."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.history_day")
     parser.add_argument("--groups", type=int, default=1000, help="10000 for a whole day of a large cluster")
     parser.add_argument("--rebalances", type=int, default=20)
     parser.add_argument("--commit-seconds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    if options.quick:
-        options.groups, options.commit_seconds = 50, 60
+    measure(options.groups, options.rebalances, options.commit_seconds)
+
+
+def run(*, quick: bool) -> None:
+    """A small part of a day."""
+    measure(50 if quick else 200, 20, 60)
+
+
+def measure(groups: int, rebalances_each: int, commit_seconds: int) -> None:
+    """Print rates, sizes and memory."""
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "history"
-        causes, count, took = record(folder, options.groups, options.rebalances, 1000 * options.commit_seconds)
-        rebalances = options.groups * options.rebalances
+        causes, count, took = record(folder, groups, rebalances_each, 1000 * commit_seconds)
+        rebalances = groups * rebalances_each
         print(f"recorded  {count:12,} records, {count / took / 1e6:.2f} M/s of a core, {_mb(folder / RECORDS)} MB")
         print(f"          {_mb(folder / 'ends')} MB of ends")
         spark = session("history-day", master="local[2]")
@@ -172,7 +179,7 @@ def main() -> None:
         _, cpu = _measured(lambda: replay_history(spark, str(folder), POLICIES).write.parquet(replays))
         print(f"replay    {5 * rebalances / cpu:12,.0f} rebalances and policies/s of a core, {cpu:.0f} CPU s: all five")
         spark.stop()
-    for name, rate in alone(min(options.groups, 100), options.rebalances).items():
+    for name, rate in alone(min(groups, 100), rebalances_each).items():
         print(f"alone     {rate:12,.0f} rebalances/s of a core: {name}")
     print(f"memory    {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB of this process at most")
 

@@ -33,15 +33,16 @@ def records(count: int) -> tuple[list[bytes], list[bytes]]:
     return keys, values
 
 
-def main() -> None:
+def run(*, quick: bool) -> None:
     """Print the rates."""
-    keys, values = records(RECORDS)
+    count = RECORDS // 10 if quick else RECORDS
+    keys, values = records(count)
     columns = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
     kernel = native.kernel(None, native.OFFSETS)
     offset_records(kernel, *columns)
     best = min(_seconds(lambda: offset_records(kernel, *columns)) for _ in range(5))
-    print(f"by columns  {RECORDS / best / 1e6:6.2f} million records/s of a core")
-    few = RECORDS // 10
+    print(f"by columns  {count / best / 1e6:6.2f} million records/s of a core")
+    few = count // 10
     one_by_one = _seconds(lambda: [decode_value(decode_key(keys[i]), values[i]) for i in range(few)])  # type: ignore[arg-type]
     print(f"one by one  {few / one_by_one / 1e6:6.2f}")
 
@@ -53,4 +54,4 @@ def _seconds(function: object) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(quick=False)

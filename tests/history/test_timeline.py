@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from roster.history.generations import Member
 from roster.history.timeline import CauseKind, Rebalance, Timeline, timeline
 from roster.model import TopicPartition
-from roster.wire.offsets_topic import GroupMetadataValue, encode_value
+from roster.wire import WireError
+from roster.wire.consumer.messages import decode_assignment
+from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, decode_value, encode_value
 from tests.history.made_up import Expected, Group, happening
 
 
@@ -162,3 +164,23 @@ def test_a_group_that_is_not_of_consumers_has_members_and_no_partitions() -> Non
     )
     (only,) = timeline([(1, value)]).rebalances
     assert (len(only.now.member), len(only.now.owned)) == (1, 0)
+
+
+@given(st.integers(0, 2**32), st.binary(max_size=40), st.booleans())
+def test_a_member_whose_bytes_are_damaged_costs_its_generation_only(seed: int, data: bytes, is_cut: bool) -> None:
+    group = happening(seed, 3, "range")
+    at, value = group.records[1]
+    assert value is not None
+    record = decode_value(GroupMetadataKey(group="g"), value)
+    assert isinstance(record, GroupMetadataValue)
+    whole = record.members[0].assignment
+    record.members[0].assignment = whole[: len(data) % len(whole)] if is_cut else b"\0\1" + data
+    found = timeline([group.records[0], (at, encode_value(record)), group.records[2]])
+    try:
+        decode_assignment(record.members[0].assignment or whole)
+    except WireError:
+        # User data behind the partitions is not read.
+        assert found.group.damaged == 1 or is_cut or len(data) >= 4
+    else:
+        assert found.group.damaged == 0
+    assert found.group.damaged + len(found.group.each) == 3

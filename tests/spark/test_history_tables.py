@@ -46,6 +46,8 @@ def test_tables_and_replays_of_all_groups_are_those_of_each(
 
     written = history_tables(spark, str(folder), str(tmp_path / "tables"))
     assert (tmp_path / "tables" / "table=moves").is_dir()
+    with pytest.raises(HistoryError, match="has a history, which the tables would replace"):
+        history_tables(spark, str(folder), str(folder))
     lazy = history_tables(spark, str(folder))
     for name in TABLES:
         expected = sorted(repr(row) for each in alone for row in dict(each.tables())[name].to_pylist())

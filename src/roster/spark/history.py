@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from roster.assignors import Assignor, find_assignor
 from roster.client import Admin
 from roster.history.derived import ENDS, EVENTS, EVERY, TABLES, GroupHistory, derive
-from roster.history.folder import RECORDS, HistoryFolder
+from roster.history.folder import POLLED, RECORDS, HistoryError, HistoryFolder
 from roster.history.recorders import MINUTE_MS, record_ends, regularly
 from roster.history.replay import REPLAYS, replay
 from roster.history.report import GROUPS_SHOWN, PLOT_POINTS, report
@@ -84,11 +84,13 @@ def history_tables(spark: SparkSession, place: str, to: str | None = None) -> di
             Without it each DataFrame is computed when it is used.
 
     Raises:
-        HistoryError: there is no history in the folder.
+        HistoryError: there is no history in the folder, or there is one in `to`.
 
     """
     every = _by_group(spark, place, derive, EVERY)
     if to is not None:
+        if any((Path(to) / name).exists() for name in (RECORDS, POLLED, ENDS)):
+            raise HistoryError(f"to: {to} has a history, which the tables would replace; name another folder")
         every.write.mode("overwrite").partitionBy("table").parquet(to)
         every = spark.read.schema(every.schema).parquet(to)
     return {name: every.where(F.col("table") == name).select(*schema.names) for name, schema in TABLES.items()}
