@@ -39,6 +39,7 @@ from roster.client.group_lag import GroupLag, PartitionLag, TotalLag, group_lag,
 from roster.client.group_member import GroupMember
 from roster.client.live_group import LiveGroup, live_group
 from roster.client.live_tasks import LiveTask, LiveTasks, live_tasks, runs_tasks
+from roster.client.member_statistics import MemberStatistics
 from roster.client.task_member import TaskMember, task_gaps
 from roster.client.transactional_producer import ClaimedBy, TransactionalProducer
 from roster.client.types import (
@@ -93,6 +94,7 @@ __all__ = [
     "LiveTasks",
     "MemberDescription",
     "MemberEvent",
+    "MemberStatistics",
     "OffsetAndMetadata",
     "OpenTransaction",
     "OptionError",
