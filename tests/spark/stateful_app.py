@@ -292,7 +292,7 @@ def main(
     grown_input.placed = looked  # type: ignore[assignment]
     stores.open(group, sink, grown_input.GrownInput(None, config))  # type: ignore[arg-type]
     if stores.refusal is not None:
-        options = replace(options, max_offsets_per_batch=20)
+        options = replace(options, max_offsets_per_batch=80)
     switching = None if paused is None else Switching(group, stores.admin, paused=paused)
     source = Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000)
     bound = sink.bind(source if switching is None else replace(source, noted=switching.noted))
