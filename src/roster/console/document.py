@@ -129,7 +129,6 @@ class GroupDocument:
 def row_of_group(history: GroupHistory, ages: Mapping[TopicPartition, float]) -> Document:
     """Return a group's row in the list of groups."""
     known = any(position.lag is not None for position in history.positions.values())
-    at = history.positions.values()
     return {
         "state": history.state,
         "members": len(history.members),
@@ -140,7 +139,7 @@ def row_of_group(history: GroupHistory, ages: Mapping[TopicPartition, float]) ->
         "written": _round(history.produced_rate),
         "rebalances": history.rebalances,
         "trouble": history.away_reason or history.trouble,
-        "lost": sum(max(0, (each.begin or 0) - each.committed) for each in at if each.committed is not None),
+        "lost": sum(position.lost for position in history.positions.values()),
     }
 
 

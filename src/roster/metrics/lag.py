@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 from roster.metrics.families import MOST_PARTITIONS, gauge
 from roster.metrics.groups import GroupState
-from roster.metrics.positions import GroupPositions, is_beyond_the_log, lost_records
+from roster.metrics.positions import GroupPositions, is_beyond_the_log
 
 _BY_PARTITION = ("group", "topic", "partition")
 
@@ -45,7 +45,7 @@ def group_families(groups: Mapping[str, GroupPositions]) -> Iterator[Metric]:
         ),
         "kafka_consumergroup_group_lost_records": (
             "Offsets deleted from logs before the group had read them.",
-            lambda each: [lost_records(at) for at in each.positions.values()],
+            lambda each: [at.lost for at in each.positions.values()],
             sum,
         ),
         "kafka_consumergroup_group_clamped_partitions": (

@@ -114,13 +114,6 @@ class PositionReader:
         return {tp for tp in partitions if tp.partition < known.get(tp.topic, 0)}
 
 
-def lost_records(position: GroupPosition) -> int:
-    """Return how many offsets the log has deleted that the group had not read."""
-    if position.committed is None or position.begin is None:
-        return 0
-    return max(0, position.begin - position.committed)
-
-
 def is_beyond_the_log(position: GroupPosition) -> bool:
     """Return True for a committed offset behind the log's end, as after a topic was made anew; its lag counts as 0."""
     return position.committed is not None and position.end is not None and position.committed > position.end

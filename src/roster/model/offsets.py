@@ -45,6 +45,11 @@ class GroupPosition:
             return max(0, self.end - self.committed)
         return 0 if self.begin == self.end else None
 
+    @property
+    def lost(self) -> int:
+        """Number of offsets that the log has deleted before they were read; 0 if unknown."""
+        return 0 if self.committed is None or self.begin is None else max(0, self.begin - self.committed)
+
 
 class OffsetSpec(IntEnum):
     """Special timestamps of ListOffsets. A timestamp of 0 or more (ms) asks for the first record at or after it."""
