@@ -52,6 +52,7 @@ def test_it_follows_a_group_of_a_broker_through_a_rebalance_an_outage_and_its_en
                 broker.stop()
                 until(lambda: group.document["head"]["away"] and watch.groups["head"]["error"], 60)
                 assert group.document["head"]["lag"] == 6
+                assert group.document["head"]["seconds"] >= 0
                 broker.start()
                 until(lambda: not group.document["head"]["away"] and not watch.groups["head"]["error"], 60)
             until(lambda: group.document["head"]["state"] == "Empty", 60)

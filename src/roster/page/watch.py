@@ -55,7 +55,8 @@ class WatchedGroup:
     def see(self, look: Snapshot | Away, kind: str = "", positions: GroupPositions | None = None) -> None:
         """Add a look to the history, and tell it."""
         self.timeline.see(self.history, self.history.see(look))
-        self._ages = {} if positions is None else positions.seconds
+        if not isinstance(look, Away):
+            self._ages = {} if positions is None else positions.seconds
         self.row = {"kind": kind or self.row.get("kind", ""), **row_of_group(self.history, self._ages)}
         if self.feed is not None:
             self.feed.publish(self._updated())
