@@ -34,6 +34,7 @@ _OPS = {
     "bytes": at.BYTES,
     "string": at.TEXT,
 }
+_SIZES = {"boolean": 1, "float": 4, "double": 8}
 _CONVERTED = {
     ("int", "float"): at.LONG_TO_FLOAT,
     ("long", "float"): at.LONG_TO_FLOAT,
@@ -83,18 +84,16 @@ class _Compiler:
         self._default: int | None = None
         self._bounds: dict[int, int] = {}
 
-    def emit(self, op: int, column: Column | None = None, x: int = 0, y: int = 0, data: int = 0) -> int:
+    def emit(self, op: int, column: Column | None = None, x: int = 0, y: int = 0, data: int = 0, mode: int = 0) -> int:
         """Append an instruction, and return its number."""
         if len(self.code) >= _MOST:
             raise SchemaError(f"it takes more than {_MOST} instructions to read a value")
-        if column is None:
-            self.code.append([op, 0, 0, -1, -1, data, x, y])
-        else:
-            self.code.append(
-                [op, 0, column.dim, column.number if column.is_nullable else -1, column.number, data, x, y]
-            )
+        places = [0, -1, -1, 0]
+        if column is not None:
+            places = [column.dim, column.number if column.is_nullable else -1, column.number, column.width]
             if self._default is not None and column.width == 0:
                 column.extra = max(column.extra, self._default)
+        self.code.append([op, mode, *places, data, x, y])
         return len(self.code) - 1
 
     def value(self, writer: Type, reader: Type, column: Column) -> None:
@@ -154,10 +153,10 @@ class _Compiler:
             self.value(writer.branches[1 - number], reader, column)
         except SchemaError:
             return False
-        if len(self.code) != before + 1 or self.code[before][at.OP] in (at.NULL, at.NOTE):
+        if len(self.code) != before + 1 or self.code[before][at.OP] == at.NOTE:
             del self.code[before:]
             return False
-        self.code[before][at.MODE] = number + 1
+        self.code[before][at.MODE] = (at.NULL_FIRST, at.NULL_LAST)[number]
         return True
 
     def _into_union(self, writer: Type, reader: Type, column: Column) -> None:
@@ -188,7 +187,7 @@ class _Compiler:
     def null(self, column: Column) -> None:
         """Append nothing: null, or what is hidden under one."""
         if column.type.kind != "null" and (column.width >= 0 or column.is_nullable):
-            self.emit(at.NULL, column, x=column.width)
+            self.emit(at.NOTE, column, mode=at.NULL)
         if column.is_struct:
             for child in column.children:
                 self.null(child)
@@ -221,7 +220,7 @@ class _Compiler:
             scale = TIMES[writer.logical if writer.logical in TIMES else reader.logical][1]
             self.emit(at.SCALED if scale > 1 else at.LONG, column, x=scale)
         else:
-            self.emit(_CONVERTED.get(kinds, _OPS[reader.kind]), column)
+            self.emit(_CONVERTED.get(kinds, _OPS[reader.kind]), column, x=_SIZES.get(writer.kind, 0))
 
     def _bound(self, precision: int) -> int:
         if precision not in self._bounds:
@@ -329,7 +328,7 @@ class _Compiler:
         elif kind in ("int", "long", "enum"):
             self.emit(at.SKIP_VARINT)
         elif kind != "null":
-            self.emit(at.SKIP, x={"boolean": 1, "float": 4, "double": 8}.get(kind, writer.size))
+            self.emit(at.SKIP, x=_SIZES.get(kind, writer.size))
 
 
 def paired(writer: Type, reader: Type) -> list[int | None]:

@@ -84,11 +84,10 @@ class AvroReader:
         dims = len(places.most)
         code = places.placed(program.code, dims)
         counts, left = np.zeros(dims, np.int64), np.zeros(dims + program.skips + 1, np.int64)
-        scratch = np.zeros(1, np.int32)
         good = self._kernel.avro(
             *(len(starts), data, starts, ends, program.pool, code.reshape(-1), program.tables, counts, left),
             *views.values(),
-            *(scratch, scratch.view(np.float32), problems),
+            problems,
         )
         arrays = [_Arrays(views, places).array(child, good) for child in self._columns.children]
         if not arrays:

@@ -12,62 +12,13 @@ from __future__ import annotations
 from numba import njit
 from numpy import int64
 
-from roster.wire.columns.avro_layout import (
-    BEHIND,
-    BOOLEAN,
-    BRANCH,
-    BYTES,
-    CUT,
-    DATA,
-    DECIMAL,
-    DIGITS,
-    DIM,
-    DOUBLE,
-    END,
-    ENTER,
-    ENUM,
-    FIXED,
-    FIXED_DECIMAL,
-    FLAG,
-    FLOAT,
-    FLOAT_TO_DOUBLE,
-    INT,
-    ITEMS,
-    JUMP,
-    LEAVE,
-    LENGTH,
-    LIST,
-    LONG,
-    LONG_TO_DOUBLE,
-    LONG_TO_FLOAT,
-    MODE,
-    NEXT,
-    NOT_TEXT,
-    NOTE,
-    NULL,
-    OP,
-    REFUSE,
-    REFUSED,
-    SCALED,
-    SKIP,
-    SKIP_BYTES,
-    SKIP_VARINT,
-    SYMBOL,
-    TEXT,
-    UNION,
-    VALID,
-    VALUE,
-    VARINT,
-    WIDTH,
-    X,
-    Y,
-)
+from roster.wire.columns import avro_layout as at
 from roster.wire.columns.decode_kernel import OPTIONS, varint
 from roster.wire.columns.offsets_kernel import is_utf8
 
 __all__ = ["OPTIONS", "avro"]
 
-# ruff: noqa: C901, PLR0912, PLR0915, PLR1714, SIM109 - as in decode_kernel; a tuple of numbers is compared one by one too
+# ruff: noqa: C901, PLR0912, PLR0915, PLR1714 - as in decode_kernel; a tuple of numbers is compared one by one too
 
 _function = njit(**OPTIONS)
 _LEAST = -0x8000000000000000
@@ -84,8 +35,8 @@ def little(data, pos, size):  # type: ignore[no-untyped-def]
 
 
 @_function
-def decimal(data, pos, size, out, at, bounds, bound):  # type: ignore[no-untyped-def]
-    """Write the big-endian number of `size` bytes as two numbers to `out[at:]`; return 0 if it is beyond the bound."""
+def decimal(data, pos, size, out, place, bounds, bound):  # type: ignore[no-untyped-def]
+    """Write the big-endian number of `size` bytes as two numbers to `out[place:]`; return 0 if it exceeds the bound."""
     sign = int64(0)
     if size > 0 and data[pos] > 127:
         sign = int64(-1)
@@ -100,8 +51,8 @@ def decimal(data, pos, size, out, at, bounds, bound):  # type: ignore[no-untyped
             low = (low << 8) | int64(data[pos + index])
     if size > 16 and (high ^ sign) < 0:
         return 0
-    out[at] = low
-    out[at + 1] = high
+    out[place] = low
+    out[place + 1] = high
     if high < 0:
         low = -low
         high = ~high
@@ -116,23 +67,7 @@ def decimal(data, pos, size, out, at, bounds, bound):  # type: ignore[no-untyped
 
 @_function
 def avro(  # type: ignore[no-untyped-def]
-    rows,
-    data,
-    starts,
-    ends,
-    pool,
-    code,
-    tables,
-    counts,
-    left,
-    out8,
-    out32,
-    out64,
-    float32,
-    float64,
-    scratch,
-    scratch_float,
-    problems,
+    rows, data, starts, ends, pool, code, tables, counts, left, out8, out32, out64, float32, float64, problems
 ):
     """Append the values at [starts, ends) of `data` to the columns; return how many were accepted.
 
@@ -149,278 +84,176 @@ def avro(  # type: ignore[no-untyped-def]
         problem = 0
         pc = 0
         while problem == 0:
-            op = code[pc + OP]
-            mode = code[pc + MODE]
-            dim = code[pc + DIM]
-            valid = code[pc + VALID]
-            value = code[pc + VALUE]
+            op = code[pc + at.OP]
+            mode = code[pc + at.MODE]
+            here = counts[code[pc + at.DIM]]
+            valid = code[pc + at.VALID]
+            value = code[pc + at.VALUE]
             if mode != 0:
-                if pos >= end:
-                    problem = CUT
-                    break
-                branch = int64(src[pos])
-                pos += 1
-                if branch != 0 and branch != 2:
-                    branch, pos = varint(src, pos - 1, end, 64)
+                branch = int64(0)
+                if mode != at.NULL:
+                    branch, pos = varint(src, pos, end, 64)
                     if pos < 0 or branch < 0 or branch > 1:
-                        problem = BRANCH
+                        problem = at.BRANCH
                         break
-                if (branch == 0) == (mode == 1):
-                    here = counts[dim]
-                    out8[valid + here] = 0
-                    if op == LONG or op == DOUBLE or op == SCALED or op == LONG_TO_DOUBLE or op == FLOAT_TO_DOUBLE:
+                if (branch == 0) == (mode != at.NULL_LAST):
+                    width = code[pc + at.SIZE]
+                    if width == 8:
                         out64[value + here] = 0
-                    elif op == TEXT or op == BYTES or op == FIXED:
+                    elif width == 0:
                         out32[value + here + 1] = out32[value + here]
-                    elif op == DECIMAL or op == FIXED_DECIMAL:
+                    elif width == 4:
+                        out32[value + here] = 0
+                    elif width == 1:
+                        out8[value + here] = 0
+                    elif width == 16:
                         out64[value + 2 * here] = 0
                         out64[value + 2 * here + 1] = 0
-                    elif op == BOOLEAN:
-                        out8[value + here] = 0
-                    else:
-                        out32[value + here] = 0
-                    pc += WIDTH
+                    if valid >= 0:
+                        out8[valid + here] = 0
+                    pc += at.WIDTH
                     continue
-            if op == LONG:
-                number, pos = varint(src, pos, end, 64)
+            if op <= at.SKIP_VARINT:
+                number, pos = varint(src, pos, end, 32 if op <= at.ENUM else 64)
                 if pos < 0:
-                    problem = VARINT
+                    problem = at.VARINT
                     break
-                here = counts[dim]
-                out64[value + here] = number
-            elif op == TEXT or op == BYTES:
-                size, pos = varint(src, pos, end, 64)
-                if pos < 0:
-                    problem = VARINT
-                    break
-                if size < 0 or size > end - pos:
-                    problem = LENGTH
-                    break
-                here = counts[dim]
-                begin = int64(out32[value + here])
-                at = code[pc + DATA] + begin
-                high = 0
-                for index in range(size):
-                    byte = src[pos + index]
-                    out8[at + index] = byte
-                    high |= byte
-                if op == TEXT and high > 127 and is_utf8(src, pos, pos + size) == 0:
-                    problem = NOT_TEXT
-                    break
-                out32[value + here + 1] = begin + size
-                pos += size
-            elif op == DOUBLE:
-                if end - pos < 8:
-                    problem = CUT
-                    break
-                here = counts[dim]
-                out64[value + here] = little(src, pos, 8)
-                pos += 8
-            elif op == INT:
-                number, pos = varint(src, pos, end, 32)
-                if pos < 0:
-                    problem = VARINT
-                    break
-                here = counts[dim]
-                out32[value + here] = number
-            elif op == BOOLEAN:
-                if pos >= end:
-                    problem = CUT
-                    break
-                if src[pos] > 1:
-                    problem = FLAG
-                    break
-                here = counts[dim]
-                out8[value + here] = src[pos]
-                pos += 1
-            elif op == FLOAT or op == FLOAT_TO_DOUBLE:
-                if end - pos < 4:
-                    problem = CUT
-                    break
-                here = counts[dim]
-                if op == FLOAT:
-                    out32[value + here] = little(src, pos, 4) << 32 >> 32
-                else:
-                    scratch[0] = little(src, pos, 4) << 32 >> 32
-                    float64[value + here] = scratch_float[0]
-                pos += 4
-            elif op == SCALED or op == LONG_TO_DOUBLE or op == LONG_TO_FLOAT:
-                number, pos = varint(src, pos, end, 64)
-                if pos < 0:
-                    problem = VARINT
-                    break
-                here = counts[dim]
-                if op == LONG_TO_DOUBLE:
+                if op == at.LONG:
+                    out64[value + here] = number
+                elif op == at.INT:
+                    out32[value + here] = number
+                elif op == at.LONG_TO_DOUBLE:
                     float64[value + here] = number
-                elif op == LONG_TO_FLOAT:
+                elif op == at.LONG_TO_FLOAT:
                     float32[value + here] = number
-                else:
-                    most = _MOST // code[pc + X]
+                elif op == at.SCALED:
+                    most = _MOST // code[pc + at.X]
                     if number > most or number < -most:
-                        problem = DIGITS
+                        problem = at.DIGITS
                         break
-                    out64[value + here] = number * code[pc + X]
-            elif op == FIXED:
-                size = code[pc + X]
-                if size > end - pos:
-                    problem = CUT
-                    break
-                here = counts[dim]
-                begin = int64(out32[value + here])
-                at = code[pc + DATA] + begin
-                for index in range(size):
-                    out8[at + index] = src[pos + index]
-                out32[value + here + 1] = begin + size
-                pos += size
-            elif op == DECIMAL or op == FIXED_DECIMAL:
-                size = code[pc + X]
-                if op == DECIMAL:
+                    out64[value + here] = number * code[pc + at.X]
+                elif op == at.ENUM:
+                    if number < 0 or number >= code[pc + at.X] or tables[code[pc + at.Y] + number] < 0:
+                        problem = at.SYMBOL
+                        break
+                    out32[value + here] = tables[code[pc + at.Y] + number]
+                elif op == at.UNION:
+                    if number < 0 or number >= code[pc + at.X]:
+                        problem = at.BRANCH
+                        break
+                    pc = tables[code[pc + at.Y] + number]
+                    continue
+            elif op <= at.SKIP:
+                size = code[pc + at.X]
+                if op <= at.SKIP_BYTES:
                     size, pos = varint(src, pos, end, 64)
                     if pos < 0:
-                        problem = VARINT
+                        problem = at.VARINT
                         break
                 if size < 0 or size > end - pos:
-                    problem = LENGTH
+                    problem = at.LENGTH if op <= at.SKIP_BYTES else at.CUT
                     break
-                here = counts[dim]
-                if decimal(src, pos, size, out64, value + 2 * here, tables, code[pc + Y]) == 0:
-                    problem = DIGITS
-                    break
+                if op == at.TEXT or op == at.BYTES or op == at.FIXED:
+                    begin = int64(out32[value + here])
+                    place = code[pc + at.DATA] + begin
+                    high = 0
+                    for index in range(size):
+                        byte = src[pos + index]
+                        out8[place + index] = byte
+                        high |= byte
+                    if op == at.TEXT and high > 127 and is_utf8(src, pos, pos + size) == 0:
+                        problem = at.NOT_TEXT
+                        break
+                    out32[value + here + 1] = begin + size
+                elif op == at.DOUBLE:
+                    out64[value + here] = little(src, pos, 8)
+                elif op == at.BOOLEAN:
+                    if src[pos] > 1:
+                        problem = at.FLAG
+                        break
+                    out8[value + here] = src[pos]
+                elif op == at.FLOAT:
+                    out32[value + here] = little(src, pos, 4) << 32 >> 32
+                elif op == at.FLOAT_TO_DOUBLE:
+                    out32[2 * (value + here)] = little(src, pos, 4) << 32 >> 32
+                    float64[value + here] = float32[2 * (value + here)]
+                elif op == at.DECIMAL or op == at.FIXED_DECIMAL:
+                    fits = decimal(src, pos, size, out64, value + 2 * here, tables, code[pc + at.Y])
+                    if fits == 0:
+                        problem = at.DIGITS
+                        break
                 pos += size
-            elif op == ENUM:
-                number, pos = varint(src, pos, end, 32)
-                if pos < 0:
-                    problem = VARINT
-                    break
-                if number < 0 or number >= code[pc + X] or tables[code[pc + Y] + number] < 0:
-                    problem = SYMBOL
-                    break
-                here = counts[dim]
-                out32[value + here] = tables[code[pc + Y] + number]
-            elif op == LIST or op == NEXT:
-                if op == NEXT:
+            elif op == at.LIST or op == at.NEXT:
+                if op == at.NEXT:
                     if value >= 0:
-                        counts[code[pc + X]] += 1
-                    left[code[pc + X]] -= 1
-                    other = code[pc + Y]  # of the first item
-                    behind = pc + WIDTH
+                        counts[code[pc + at.X]] += 1
+                    left[code[pc + at.X]] -= 1
+                    other = code[pc + at.Y]  # of the first item
+                    behind = pc + at.WIDTH
                 else:
                     if value >= 0:
-                        counts[code[pc + X]] = out32[value + counts[dim]]
-                    left[code[pc + X]] = 0
-                    other = pc + WIDTH
-                    behind = code[pc + Y]
-                if left[code[pc + X]] == 0:
+                        counts[code[pc + at.X]] = out32[value + here]
+                    left[code[pc + at.X]] = 0
+                    other = pc + at.WIDTH
+                    behind = code[pc + at.Y]
+                if left[code[pc + at.X]] == 0:
                     count, pos = varint(src, pos, end, 64)
                     if pos < 0:
-                        problem = VARINT
+                        problem = at.VARINT
                         break
-                    least = code[pc + DATA]
+                    least = code[pc + at.DATA]
                     if count < 0:
                         size, pos = varint(src, pos, end, 64)
                         if pos < 0:
-                            problem = VARINT
+                            problem = at.VARINT
                             break
                         if size < 0 or size > end - pos or count == _LEAST:
-                            problem = LENGTH
+                            problem = at.LENGTH
                             break
                         count = -count
                         if value < 0:
                             pos += size
-                            pc = pc if op == NEXT else behind - WIDTH
-                            left[code[pc + X]] = 1
+                            pc = pc if op == at.NEXT else behind - at.WIDTH
+                            left[code[pc + at.X]] = 1
                             continue
                     if count == 0:
                         if value < 0:
                             pc = behind
                             continue
-                        here = counts[dim]
-                        out32[value + here + 1] = counts[code[pc + X]]
+                        out32[value + here + 1] = counts[code[pc + at.X]]
                         if valid >= 0:
                             out8[valid + here] = 1
                         pc = behind
                         continue
                     if least > 0 and count > (end - pos) // least:
-                        problem = ITEMS
+                        problem = at.ITEMS
                         break
-                    left[code[pc + X]] = count if least > 0 else 1
+                    left[code[pc + at.X]] = count if least > 0 else 1
                 pc = other
                 continue
-            elif op == NOTE:
-                here = counts[dim]
-            elif op == NULL:
-                here = counts[dim]
-                width = code[pc + X]
-                if width == 8:
-                    out64[value + here] = 0
-                elif width == 0:
-                    out32[value + here + 1] = out32[value + here]
-                elif width == 4:
-                    out32[value + here] = 0
-                elif width == 16:
-                    out64[value + 2 * here] = 0
-                    out64[value + 2 * here + 1] = 0
-                elif width == 1:
-                    out8[value + here] = 0
-                if valid >= 0:
-                    out8[valid + here] = 0
-                pc += WIDTH
+            elif op == at.JUMP:
+                pc = code[pc + at.X]
                 continue
-            else:
-                if op == END:
-                    if pos != end:
-                        problem = BEHIND
-                    break
-                if op == UNION:
-                    number, pos = varint(src, pos, end, 64)
-                    if pos < 0:
-                        problem = VARINT
-                        break
-                    if number < 0 or number >= code[pc + X]:
-                        problem = BRANCH
-                        break
-                    pc = tables[code[pc + Y] + number]
-                    continue
-                if op == JUMP:
-                    pc = code[pc + X]
-                    continue
-                if op == ENTER:
-                    kept_pos = pos
-                    kept_end = end
-                    src = pool
-                    pos = code[pc + X]
-                    end = code[pc + Y]
-                elif op == LEAVE:
-                    src = data
-                    pos = kept_pos
-                    end = kept_end
-                elif op == SKIP_VARINT:
-                    number, pos = varint(src, pos, end, 64)
-                    if pos < 0:
-                        problem = VARINT
-                        break
-                elif op == SKIP_BYTES:
-                    size, pos = varint(src, pos, end, 64)
-                    if pos < 0:
-                        problem = VARINT
-                        break
-                    if size < 0 or size > end - pos:
-                        problem = LENGTH
-                        break
-                    pos += size
-                elif op == SKIP:
-                    if code[pc + X] > end - pos:
-                        problem = CUT
-                        break
-                    pos += code[pc + X]
-                elif op == REFUSE:
-                    problem = REFUSED
-                    break
-                pc += WIDTH
-                continue
+            elif op == at.ENTER:
+                kept_pos = pos
+                kept_end = end
+                src = pool
+                pos = code[pc + at.X]
+                end = code[pc + at.Y]
+            elif op == at.LEAVE:
+                src = data
+                pos = kept_pos
+                end = kept_end
+            elif op == at.REFUSE:
+                problem = at.REFUSED
+                break
+            elif op == at.END:
+                if pos != end:
+                    problem = at.BEHIND
+                break
             if valid >= 0:
                 out8[valid + here] = 1
-            pc += WIDTH
+            pc += at.WIDTH
         problems[row] = problem
         if problem == 0:
             good += 1

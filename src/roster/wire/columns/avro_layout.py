@@ -1,52 +1,29 @@
 """Instructions and signature that the loop over Avro values shares with its callers.
 
-An instruction has eight numbers. Those of a column name its dimension (which list its values are counted by, 0 for
+An instruction has nine numbers. Those of a column name its dimension (which list its values are counted by, 0 for
 rows), and the places of its arrays in the output.
 """
 
 from __future__ import annotations
 
-WIDTH = 8
-OP, MODE, DIM, VALID, VALUE, DATA, X, Y = range(WIDTH)
-"""MODE: 0, or 1 and 2 for a union of two branches whose first or second is null. VALID: place of the bytes that say
-which values are not null, -1 without. VALUE: place of the values or offsets, counted in their own size. DATA: place of
-a text's bytes. X and Y: more, by instruction."""
+WIDTH = 9
+OP, MODE, DIM, VALID, VALUE, SIZE, DATA, X, Y = range(WIDTH)
+"""VALID: place of the bytes that say which values are not null, -1 without. VALUE: place of the values or offsets,
+counted in their own size. SIZE: bytes of a value, 0 for offsets, -1 for a struct. DATA: place of a text's bytes. X and
+Y: more, by instruction."""
+NULL_FIRST, NULL_LAST, NULL = 1, 2, 3
+"""MODE: of a union of null and another type, or always null; else 0."""
 
-(
-    END,
-    LONG,
-    TEXT,
-    BYTES,
-    DOUBLE,
-    INT,
-    BOOLEAN,
-    FLOAT,
-    SCALED,
-    LONG_TO_DOUBLE,
-    LONG_TO_FLOAT,
-    FLOAT_TO_DOUBLE,
-    FIXED,
-    DECIMAL,
-    FIXED_DECIMAL,
-    ENUM,
-    NULL,
-    NOTE,
-    UNION,
-    JUMP,
-    LIST,
-    NEXT,
-    REFUSE,
-    ENTER,
-    LEAVE,
-    SKIP_VARINT,
-    SKIP_BYTES,
-    SKIP,
-) = range(28)
-"""SCALED: a long times X. FIXED: X bytes. DECIMAL and FIXED_DECIMAL: X bytes, the largest number is in `tables` at Y.
-ENUM: X symbols, `tables` has their numbers from Y on, -1 for none. NULL: X is a width in bytes, 0 for offsets. NOTE:
-the value is not null. UNION: X branches, whose instructions `tables` has from Y on. LIST and NEXT: X is the dimension
-of the items, Y the instruction behind or of the first; VALUE -1 skips them, DATA is an item's least size. ENTER and
-LEAVE: read the default at [X, Y) of the pool."""
+# A number of 32 bits, a number of 64, a length and as many bytes, X bytes: the loop compares with the ends of groups.
+INT, ENUM, *_LONGS = range(19)
+LONG, SCALED, LONG_TO_DOUBLE, LONG_TO_FLOAT, UNION, SKIP_VARINT, *_LENGTHS = _LONGS
+TEXT, BYTES, DECIMAL, SKIP_BYTES, *_SIZED = _LENGTHS
+BOOLEAN, FLOAT, FLOAT_TO_DOUBLE, DOUBLE, FIXED, FIXED_DECIMAL, SKIP = _SIZED
+LIST, NEXT, NOTE, JUMP, ENTER, LEAVE, REFUSE, END = range(19, 27)
+"""SCALED: a long times X. DECIMAL and FIXED_DECIMAL: the largest number is in `tables` at Y. ENUM: X symbols, `tables`
+has their numbers from Y on, -1 for none. NOTE: the value is not null. UNION: X branches, whose instructions `tables`
+has from Y on. LIST and NEXT: X is the dimension of the items, Y the instruction behind or of the first; VALUE -1 skips
+them, DATA is an item's least size. JUMP: to X. ENTER and LEAVE: read the default at [X, Y) of the pool."""
 
 CUT, VARINT, LENGTH, BRANCH, SYMBOL, DIGITS, NOT_TEXT, ITEMS, FLAG, REFUSED, BEHIND = range(1, 12)
 PROBLEMS = {
@@ -80,10 +57,8 @@ SIGNATURES: dict[str, dict[str, str | None]] = {
         "out64": "int64",
         "float32": "float32",
         "float64": "float64",
-        "scratch": "int32",
-        "scratch_float": "float32",
         "problems": "uint8",
     }
 }
 """Parameters of the compiled function: arrays by the type of their elements, and numbers (None). `out8` to `float64`
-are one memory; so are `scratch` and `scratch_float`."""
+are one memory."""
