@@ -114,8 +114,8 @@ def avro(  # type: ignore[no-untyped-def]
                     pc += at.WIDTH
                     continue
             if op <= at.SKIP_VARINT:
-                number, pos = varint(src, pos, end, 32 if op <= at.ENUM else 64)
-                if pos < 0:
+                number, pos = varint(src, pos, end, 64)
+                if pos < 0 or (op <= at.ENUM and number != number << 32 >> 32):
                     problem = at.VARINT
                     break
                 if op == at.LONG:
