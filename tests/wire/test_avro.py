@@ -286,3 +286,12 @@ def test_unions_promotions_and_defaults_follow_the_rules_of_resolution(
 def test_writers_that_the_reader_cannot_read_are_refused_by_name(writer: Any, reader: Any, problem: str) -> None:
     with pytest.raises(SchemaError, match=problem):
         decoded(writer, reader, [])
+
+
+@pytest.mark.parametrize(
+    "kind", ["string", "bytes", {"type": "map", "values": "int"}, {"type": "array", "items": "int"}]
+)
+def test_a_default_of_another_type_is_refused_by_name(kind: Any) -> None:
+    reader = {"type": "record", "name": "R", "fields": [{"name": "v", "type": kind, "default": 7}]}
+    with pytest.raises(SchemaError, match="the default 7 is no "):
+        decoded(record("R"), reader, [])
