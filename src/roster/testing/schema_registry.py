@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import ssl
 import threading
 import uuid
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from roster.wire.avro.columns import layout
@@ -29,27 +27,15 @@ class _RefusedError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class _Schema:
-    id: int
+class _Schema(NamedTuple):
     kind: str
     text: str
     references: tuple[tuple[str, str, int], ...]
     """Name, subject and version of each."""
 
     @property
-    def shown(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"id": self.id, "guid": str(_guid(self)), "schema": self.text}
-        if self.kind != "AVRO":
-            shown["schemaType"] = self.kind
-        if self.references:
-            names = ("name", "subject", "version")
-            shown["references"] = [dict(zip(names, each, strict=True)) for each in self.references]
-        return shown
-
-
-def _guid(schema: _Schema) -> uuid.UUID:
-    return uuid.uuid5(uuid.NAMESPACE_OID, f"{schema.kind} {schema.text} {schema.references}")
+    def guid(self) -> str:
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, str(self)))
 
 
 @dataclass
@@ -76,8 +62,8 @@ class SchemaRegistry:
     requests: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._schemas: dict[int, _Schema] = {}
-        self._subjects: dict[str, dict[int, int]] = {}
+        self._schemas: list[_Schema] = []
+        self._subjects: dict[str, dict[int, _Schema]] = {}
         self._levels: dict[str, str] = {"": "BACKWARD"}
         self._lock = threading.RLock()
         self._failing: tuple[int, int] = (0, 0)
@@ -124,27 +110,22 @@ class SchemaRegistry:
         references: name, subject and version of each. Raises ValueError if it is invalid or not compatible.
         """
         try:
-            return self._register(subject, kind, text, references).id
+            return int(self._register(subject, _Schema(kind, text, references))["id"])
         except _RefusedError as error:
             raise ValueError(str(error)) from None
 
-    def _register(self, subject: str, kind: str, text: str, references: tuple[tuple[str, str, int], ...]) -> _Schema:
+    def _register(self, subject: str, made: _Schema) -> Any:
         with self._lock:
-            made = self._same(kind, text, references) or _Schema(len(self._schemas) + 1, kind, text, references)
             self._check(made)
             versions = self._subjects.get(subject, {})
-            if made.id in versions.values():
-                return made
-            if problems := self._incompatible(subject, made, None):
-                said = f"Schema being registered is incompatible with an earlier schema for subject {subject!r}"
-                raise _RefusedError(HTTPStatus.CONFLICT, f"{said}: {'; '.join(problems)}")
-            self._schemas[made.id] = made
-            self._subjects[subject] = {**versions, max(versions, default=0) + 1: made.id}
-            return made
-
-    def _same(self, kind: str, text: str, references: tuple[tuple[str, str, int], ...]) -> _Schema | None:
-        wanted = (kind, text, references)
-        return next((s for s in self._schemas.values() if (s.kind, s.text, s.references) == wanted), None)
+            if made not in versions.values():
+                if problems := self._incompatible(subject, made):
+                    said = f"Schema being registered is incompatible with an earlier schema for subject {subject!r}"
+                    raise _RefusedError(HTTPStatus.CONFLICT, f"{said}: {'; '.join(problems)}")
+                if made not in self._schemas:
+                    self._schemas.append(made)
+                self._subjects[subject] = {**versions, max(versions, default=0) + 1: made}
+            return self._lookup(subject, made)
 
     def _check(self, schema: _Schema) -> None:
         """Raise _RefusedError if it is no schema."""
@@ -159,27 +140,23 @@ class SchemaRegistry:
     def _referred(self, schema: _Schema) -> list[str]:
         found: list[str] = []
         for _, subject, version in schema.references:
-            referred = self._version(subject, str(version))[1]
+            referred = self._subjects[subject][self._version(subject, str(version))]
             found += [*self._referred(referred), referred.text]
         return found
 
-    def _incompatible(self, subject: str, made: _Schema, version: int | None) -> list[str]:
+    def _incompatible(self, subject: str, made: _Schema, version: int | None = None) -> list[str]:
         """Return why a schema cannot follow the versions of a subject, or one of them."""
         level = self._levels.get(subject, self._levels[""])
-        versions = sorted(self._subjects.get(subject, {}).items())
-        if level == "NONE" or not versions:
-            return []
-        if version is not None:
-            versions = [each for each in versions if each[0] == version]
-        elif not level.endswith("_TRANSITIVE"):
-            versions = versions[-1:]
+        versions = self._subjects.get(subject, {})
+        before = [each for number, each in sorted(versions.items()) if version in (None, number)]
+        if not level.endswith("_TRANSITIVE"):
+            before = before[-1:]
         problems = []
-        for _, key in versions:
-            before = self._schemas[key]
+        for each in before:
             if level.startswith(("BACKWARD", "FULL")):
-                problems += self._unread(before, made)
+                problems += self._unread(each, made)
             if level.startswith(("FORWARD", "FULL")):
-                problems += self._unread(made, before)
+                problems += self._unread(made, each)
         return problems
 
     def _unread(self, writer: _Schema, reader: _Schema) -> list[str]:
@@ -193,96 +170,74 @@ class SchemaRegistry:
         except SchemaError as error:
             return [str(error)]
 
-    def _version(self, subject: str, version: str) -> tuple[int, _Schema]:
+    def _version(self, subject: str, version: str = "latest") -> int:
         versions = self._subjects.get(subject)
         if not versions:
             raise _RefusedError(_NO_SUBJECT, f"Subject '{subject}' not found.")
         number = max(versions) if version in ("latest", "-1") else int(version)
         if number not in versions:
             raise _RefusedError(_NO_VERSION, f"Version {version} not found.")
-        return number, self._schemas[versions[number]]
+        return number
 
-    def _answer(self, method: str, path: str, body: Any) -> Any:
-        for pattern, by_method in _ROUTES:
-            if (found := pattern.fullmatch(path)) is not None and method in by_method:
-                with self._lock:
-                    return by_method[method](self, *map(unquote, found.groups()), body=body)
-        raise _RefusedError(HTTPStatus.NOT_FOUND, f"HTTP 404 Not Found: {method} {path}")
-
-    def _by_id(self, key: str, **_: Any) -> Any:
-        found = self._schemas.get(int(key))
-        if found is None:
+    def _shown(self, schema: _Schema | None, key: str = "") -> dict[str, Any]:
+        if schema is None:
             raise _RefusedError(_NO_SCHEMA, f"Schema {key} not found")
-        return found.shown
+        shown: dict[str, Any] = {"id": self._schemas.index(schema) + 1, "guid": schema.guid, "schema": schema.text}
+        if schema.kind != "AVRO":
+            shown["schemaType"] = schema.kind
+        if schema.references:
+            names = ("name", "subject", "version")
+            shown["references"] = [dict(zip(names, each, strict=True)) for each in schema.references]
+        return shown
 
-    def _by_guid(self, guid: str, **_: Any) -> Any:
-        found = next((each for each in self._schemas.values() if str(_guid(each)) == guid), None)
-        if found is None:
-            raise _RefusedError(_NO_SCHEMA, f"Schema {guid} not found")
-        return found.shown
-
-    def _post_version(self, subject: str, *, body: Any, **_: Any) -> Any:
-        made = self._register(subject, *_given(body))
-        version = next(v for v, key in self._subjects[subject].items() if key == made.id)
-        return {"subject": subject, "version": version, **made.shown}
-
-    def _lookup(self, subject: str, *, body: Any, **_: Any) -> Any:
-        self._version(subject, "latest")
-        found = self._same(*_given(body))
-        for version, key in self._subjects[subject].items():
-            if found is not None and key == found.id:
-                return {"subject": subject, "version": version, **found.shown}
+    def _lookup(self, subject: str, wanted: _Schema | int) -> Any:
+        """Return a schema as a version of a subject."""
+        for version, schema in self._subjects[subject].items():
+            if wanted in (version, schema):
+                return {"subject": subject, "version": version, **self._shown(schema)}
         raise _RefusedError(_NO_SCHEMA, "Schema not found")
 
-    def _get_version(self, subject: str, version: str, **_: Any) -> Any:
-        number, found = self._version(subject, version)
-        return {"subject": subject, "version": number, **found.shown}
+    def _answer(self, request: list[str], body: Any) -> Any:  # noqa: C901, PLR0912 - a branch for each request
+        """Return the answer to a method and the parts of a path."""
+        match request:
+            case "GET", "subjects":
+                return sorted(self._subjects)
+            case "POST", "subjects", subject:
+                self._version(subject)
+                return self._lookup(subject, _given(body))
+            case "DELETE", "subjects", subject:
+                self._version(subject)
+                return sorted(self._subjects.pop(subject))
+            case "GET", "subjects", subject, "versions":
+                self._version(subject)
+                return sorted(self._subjects[subject])
+            case "POST", "subjects", subject, "versions":
+                return self._register(subject, _given(body))
+            case "GET", "subjects", subject, "versions", version:
+                return self._lookup(subject, self._version(subject, version))
+            case "GET", "schemas", "types":
+                return ["AVRO", "JSON", "PROTOBUF"]
+            case "GET", "schemas", "ids", key:
+                return self._shown(dict(enumerate(self._schemas, 1)).get(int(key)), key)
+            case "GET", "schemas", "guids", key:
+                return self._shown({each.guid: each for each in self._schemas}.get(key), key)
+            case "POST", "compatibility", "subjects", subject, "versions", *version:
+                number = self._version(subject, version[0]) if version else None
+                problems = self._incompatible(subject, _given(body), number)
+                return {"is_compatible": not problems, "messages": problems}
+            case "GET", "config", *subjects:
+                return {"compatibilityLevel": self._levels.get("".join(subjects), self._levels[""])}
+            case "PUT", "config", *subjects:
+                if body.get("compatibility") not in LEVELS:
+                    raise _RefusedError(_NO_LEVEL, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}")
+                self._levels["".join(subjects)] = body["compatibility"]
+                return body
+        raise _RefusedError(HTTPStatus.NOT_FOUND, f"HTTP 404 Not Found: {' '.join(request)}")
 
-    def _versions(self, subject: str, **_: Any) -> Any:
-        self._version(subject, "latest")
-        return sorted(self._subjects[subject])
 
-    def _delete(self, subject: str, **_: Any) -> Any:
-        self._version(subject, "latest")
-        return sorted(self._subjects.pop(subject))
-
-    def _compatibility(self, subject: str, version: str = "", *, body: Any, **_: Any) -> Any:
-        number = self._version(subject, version)[0] if version else None
-        problems = self._incompatible(subject, _Schema(0, *_given(body)), number)
-        return {"is_compatible": not problems, "messages": problems}
-
-    def _get_level(self, subject: str = "", **_: Any) -> Any:
-        return {"compatibilityLevel": self._levels.get(subject, self._levels[""])}
-
-    def _put_level(self, subject: str = "", *, body: Any, **_: Any) -> Any:
-        if body.get("compatibility") not in LEVELS:
-            raise _RefusedError(_NO_LEVEL, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}")
-        self._levels[subject] = body["compatibility"]
-        return body
-
-
-def _given(body: Any) -> tuple[str, str, tuple[tuple[str, str, int], ...]]:
+def _given(body: Any) -> _Schema:
     references = tuple((each["name"], each["subject"], each["version"]) for each in body.get("references") or ())
-    return body.get("schemaType") or "AVRO", body["schema"], references
-
-
-_R = SchemaRegistry
-_ROUTES: list[tuple[re.Pattern[str], Mapping[str, Callable[..., Any]]]] = [
-    (re.compile(pattern), methods)
-    for pattern, methods in (
-        ("/subjects", {"GET": lambda registry, **_: sorted(registry._subjects)}),
-        ("/subjects/([^/]+)", {"POST": _R._lookup, "DELETE": _R._delete}),
-        ("/subjects/([^/]+)/versions", {"GET": _R._versions, "POST": _R._post_version}),
-        ("/subjects/([^/]+)/versions/([^/]+)", {"GET": _R._get_version}),
-        (r"/schemas/ids/(\d+)", {"GET": _R._by_id}),
-        ("/schemas/guids/([^/]+)", {"GET": _R._by_guid}),
-        ("/schemas/types", {"GET": lambda *_, **__: ["AVRO", "JSON", "PROTOBUF"]}),
-        ("/compatibility/subjects/([^/]+)/versions", {"POST": _R._compatibility}),
-        ("/compatibility/subjects/([^/]+)/versions/([^/]+)", {"POST": _R._compatibility}),
-        ("/config", {"GET": _R._get_level, "PUT": _R._put_level}),
-        ("/config/([^/]+)", {"GET": _R._get_level, "PUT": _R._put_level}),
-    )
-]
+    return _Schema(body.get("schemaType") or "AVRO", body["schema"], references)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -300,8 +255,10 @@ class _Handler(BaseHTTPRequestHandler):
         if registry.auth is not None and self.headers.get("Authorization") != _authorization(registry.auth):
             return self._send(401, {"error_code": 401, "message": "Unauthorized"})
         try:
-            given = json.loads(body) if body else None
-            return self._send(200, registry._answer(self.command, url.path, given))
+            parts = [unquote(part) for part in url.path.strip("/").split("/")]
+            with registry._lock:
+                answer = registry._answer([self.command, *parts], json.loads(body) if body else None)
+            return self._send(200, answer)
         except _RefusedError as error:
             status = error.code // 100 if error.code > 999 else error.code
             return self._send(status, {"error_code": error.code, "message": str(error)})
