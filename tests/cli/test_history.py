@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from pyspark.errors import PythonException
 
 from roster.cli.history import record
 from roster.cli.root import run
@@ -123,6 +124,24 @@ def test_a_replay_says_before_it_starts_what_is_missing(tmp_path: Path, capsys: 
     assert "'best' is not one of" in capsys.readouterr().err
     assert run([*command[:-1], str(tmp_path)]) == 2
     assert "exists; name a new folder" in capsys.readouterr().err
+
+
+def test_a_failure_of_spark_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no such thing\n\nJVM stacktrace:\n  at x'
+
+    class Failing:
+        def stop(self) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> object:
+            raise PythonException(text)
+
+    monkeypatch.setattr("roster.spark.session", lambda _: Failing(), raising=False)
+    (tmp_path / "history" / "records").mkdir(parents=True)
+    assert run(["history", "replay", "--from", str(tmp_path / "history"), "--to", str(tmp_path / "new")]) == 1
+    assert capsys.readouterr().err == "roster: error: Spark: ValueError: no such thing\n"
 
 
 def test_a_group_without_history_is_said(bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,9 +170,10 @@ def test_a_page_escapes_names_and_asks_for_nothing() -> None:
     assert "no rebalances" in report([], [], [])
 
 
-def test_numbers_above_what_a_group_can_have_are_not_replayed() -> None:
+def test_numbers_above_what_a_group_can_have_are_not_replayed_and_said(caplog: pytest.LogCaptureFixture) -> None:
     group = Group(random.Random(1))
     group.join()
     group.owned = {"m1": {"t0": [np.iinfo(np.int32).max]}}
     group.rebalance(set())
     assert replay(GroupHistory(events(group)), list(ASSIGNORS.values())).num_rows == 0
+    assert "group g is not replayed: it has more than 10000000 partitions" in caplog.text

@@ -26,9 +26,11 @@ def spark_session(target: Target | None, name: str) -> Iterator[SparkSession]:
     target: the cluster that it works with, None if none.
     """
     with explained_imports(name):
-        from py4j.protocol import Py4JError  # noqa: PLC0415 - as below
+        from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - as below
+        from pyspark.errors import PySparkException  # noqa: PLC0415
 
         from roster.spark import PipelineError, session  # noqa: PLC0415 - most commands need no Spark
+        from roster.spark.errors import reason_of  # noqa: PLC0415
 
     with contextlib.nullcontext() if target is None else admin(target):  # for its errors
         try:
@@ -39,6 +41,8 @@ def spark_session(target: Target | None, name: str) -> Iterator[SparkSession]:
                 spark.stop()
         except PipelineError as error:
             raise (UserError if error.field else Failure)(one_line(error)) from None
+        except (PySparkException, Py4JJavaError) as error:
+            raise Failure(f"Spark: {reason_of(error)}") from None
         except (Py4JError, ConnectionError):
             raise ConnectionError("Spark's JVM has ended; start the command again") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,8 @@ from roster.history.generations import Generations
 from roster.model import NO_OWNER, Plan, Problem, TopicPartition
 from roster.model.arrays import Float64, Int32, Int64
 from roster.model.problem import MAX_PARTITIONS, Claims, member_order
+
+log = logging.getLogger("roster.history")
 
 REPLAYS = pa.schema(
     [
@@ -83,6 +86,7 @@ def _steps(history: GroupHistory) -> Iterator[_Step]:
     counts = history.counts()[chosen]
     first = np.concatenate(([0], np.cumsum(counts.max(axis=0, initial=0))))
     if int(first[-1]) > MAX_PARTITIONS:
+        log.warning("group %s is not replayed: it has more than %d partitions", history.group, MAX_PARTITIONS)
         return
     tps = [
         TopicPartition(t, n) for t, size in zip(group.topics, np.diff(first).tolist(), strict=True) for n in range(size)

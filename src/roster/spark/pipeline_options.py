@@ -55,9 +55,9 @@ class PipelineOptions:
         ),
     ] = "earliest"
     max_offsets_per_batch: Annotated[
-        int | None,
+        int,
         Option(
-            help="most that a batch reads, shared over partitions by lag; None: all there are",
+            help="most that a batch reads, shared over partitions by lag",
             unit="offsets",
             least=1,
             most=INT64_MAX,
