@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from roster.spark.pipeline import Pipeline
     from roster.spark.sinks.base import Sink
     from roster.spark.sinks.console import ConsoleSink
-    from roster.spark.sinks.database import DatabaseSink, PostgresSink
+    from roster.spark.sinks.database import DatabaseSink
     from roster.spark.sinks.delta import DeltaSink
     from roster.spark.sinks.iceberg import IcebergSink
     from roster.spark.sinks.kafka import KafkaSink
     from roster.spark.sinks.parquet import ParquetSink
+    from roster.spark.sinks.postgres import PostgresSink
     from roster.spark.spark_session import session
     from roster.spark.state.queries.view import StateUnavailableError, StateView
     from roster.spark.state_options import State
@@ -83,11 +84,12 @@ _HOMES = {
     "roster.spark.tasks.reader": ("ReadError",),
     "roster.spark.sinks.base": ("Sink",),
     "roster.spark.sinks.console": ("ConsoleSink",),
-    "roster.spark.sinks.database": ("DatabaseSink", "PostgresSink"),
+    "roster.spark.sinks.database": ("DatabaseSink",),
     "roster.spark.sinks.delta": ("DeltaSink",),
     "roster.spark.sinks.iceberg": ("IcebergSink",),
     "roster.spark.sinks.kafka": ("KafkaSink",),
     "roster.spark.sinks.parquet": ("ParquetSink",),
+    "roster.spark.sinks.postgres": ("PostgresSink",),
     "roster.spark.spark_session": ("session",),
     "roster.spark.state.queries.view": ("StateUnavailableError", "StateView"),
     "roster.spark.state_options": ("State",),

@@ -8,13 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from roster._errors import one_line
 from roster._extras import missing_error
 from roster.model import TopicPartition
 from roster.model.topology import repeated
@@ -22,22 +21,21 @@ from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.parquet import runs_in_one_process
 from roster.spark.sinks.positions import PositionedSink
-from roster.spark.tasks.write.database import STAGING, DatabaseWriter, Staged, patiently, without_password
-from roster.spark.tasks.write.task import RESULT, Writer, WriteTask, results_of
+from roster.spark.tasks.write.database import STAGING, DatabaseWriter, Server, Staged
+from roster.spark.tasks.write.task import Writer
 
 if TYPE_CHECKING or find_spec("sqlalchemy") is not None:
     import sqlalchemy as sa
-    from sqlalchemy.schema import CreateTable, DropTable
+    from sqlalchemy.schema import DropTable
 
     from roster.spark.sinks import database_tables as tables
-    from roster.spark.tasks.write.sql_engine import PATIENCE, engine_of
+    from roster.spark.tasks.write.sql_engine import engine_of
 
 log = logging.getLogger("roster.pipeline")
 
 _ORPHAN_SECONDS = 3600
 """Age after which staging of any application is dropped."""
 _TIDYING_SECONDS = 300
-_LONGEST_ERROR = 300
 _DROPS_IN_TRANSACTION = ("postgresql", "sqlite")
 
 Result = TypeVar("Result")
@@ -105,11 +103,9 @@ class DatabaseSink(PositionedSink):
         except sa.exc.ArgumentError:
             raise PipelineError("it is no URL of a database", field="url", fix=f"For example {self._example}") from None
         except ModuleNotFoundError as error:
-            raise PipelineError(
-                f"{parsed.drivername} needs {error.name}, not installed here",
-                field="url",
-                fix=f"Install it, or name a driver that is, as in {self._example}",
-            ) from None
+            problem = f"{parsed.drivername} needs {error.name}, not installed here"
+            fix = f"Install it, or name a driver that is, as in {self._example}"
+            raise PipelineError(problem, field="url", fix=fix) from None
         return parsed
 
     def _check_backend(self, url: sa.URL) -> None:
@@ -125,9 +121,14 @@ class DatabaseSink(PositionedSink):
         is_mariadb = self._opened is not None and getattr(self._opened.dialect, "is_mariadb", False)
         return "mariadb" if is_mariadb else self._url.get_backend_name()
 
-    def _address(self) -> str:
+    def _of_tasks(self) -> sa.URL:
         """Return the URL that the tasks connect to."""
-        return self._url.render_as_string(hide_password=False)
+        return self._url
+
+    @property
+    def _server(self) -> Server:
+        address = self._of_tasks().render_as_string(hide_password=False)
+        return Server(address, self._shown, self._dialect, self._patience)
 
     @property
     def _engine(self) -> sa.Engine:
@@ -143,41 +144,34 @@ class DatabaseSink(PositionedSink):
                 return work(connection)
 
         try:
-            return patiently(attempt, self._dialect, self._shown, self._patience)
+            return self._server.patiently(attempt)
         except sa.exc.SQLAlchemyError as error:
-            text = one_line(getattr(error, "orig", None) or error, _LONGEST_ERROR)
-            raise PipelineError(
-                f"{self._shown}: {without_password(text, self._address())}",
-                field=self.name,
-                fix="Check the database, url, and what its user may do",
-            ) from None
+            problem = f"{self._shown}: {self._server.said(error)}"
+            fix = "Check the database, url, and what its user may do"
+            raise PipelineError(problem, field=self.name, fix=fix) from None
 
     @override
     def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
         if self._dialect == "sqlite" and spark is not None and not runs_in_one_process(spark):
-            raise PipelineError(
-                "SQLite is a file of one host, and tasks run on others", field="url", fix="Use another database"
-            )
+            problem = "SQLite is a file of one host, and tasks run on others"
+            raise PipelineError(problem, field="url", fix="Use another database")
         self._patience = timeout_ms / 1000
         try:
             self._transact(lambda _: None)  # from now on it is known what answers
-            self._create(self._positions)
+            self._create(self._positions(group).table)
             super().open(spark, group, timeout_ms)
         finally:
             self._patience = self._timeout
         self._tidy()
 
-    @property
-    def _positions(self) -> sa.Table:
-        return tables.positions_table(self._dialect, self._namespace)
+    def _positions(self, group: str) -> tables.PositionsTable:
+        return tables.PositionsTable(self._dialect, self._namespace, self._table, group)
 
     def _has(self, table: sa.Table) -> bool:
         return self._transact(lambda connection: sa.inspect(connection).has_table(table.name, table.schema))
 
     def _create(self, table: sa.Table) -> None:
         """Create a table if it is missing; another application may do so at the same moment."""
-        if self._has(table):
-            return
         try:
             self._transact(lambda connection: table.create(connection, checkfirst=True))
         except PipelineError:
@@ -186,35 +180,21 @@ class DatabaseSink(PositionedSink):
 
     @override
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        found = self._transact(lambda connection: self._read(connection, group, partitions))
+        found = self._transact(lambda connection: self._positions(group).read(connection, partitions))
         return {partition: at for partition, (at, _) in found.items()}
-
-    def _read(
-        self, connection: sa.Connection, group: str, partitions: Collection[TopicPartition], *, lock: bool = False
-    ) -> dict[TopicPartition, tuple[int, str]]:
-        """Return position and last commit of each partition that has one; with `lock` nobody else changes them."""
-        at = self._positions.c
-        topics = {p.topic: [q.partition for q in partitions if q.topic == p.topic] for p in partitions}
-        query = (
-            sa.select(at.topic, at.part, at.next_offset, at.commit_id)
-            .where(at.table_name == self._table, at.consumer_group == group)
-            .where(sa.or_(sa.false(), *(sa.and_(at.topic == t, at.part.in_(parts)) for t, parts in topics.items())))
-            .order_by(at.topic, at.part)
-        )
-        rows = connection.execute(query.with_for_update() if lock else query)
-        return {TopicPartition(topic, part): (offset, commit) for topic, part, offset, commit in rows}
 
     @override
     def check(self, schema: StructType) -> None:
+        self._checked(schema)
+
+    def _checked(self, schema: StructType) -> tables.Layout:
+        """Return the table that rows with these columns need. Raise PipelineError for what no table has."""
         self._check_keys(schema)
         if twice := repeated(schema.names):
             raise PipelineError(f"there are two columns {twice[0]!r}", field="write", fix="Give each a name of its own")
         most = self._url.get_dialect()().max_identifier_length
         if long := [name for name in (self._table, *schema.names) if len(name.encode()) > most]:
             raise PipelineError(f"the name {long[0]!r} has more than {most} bytes", field="write", fix="Shorten it")
-        self._wanted(schema)
-
-    def _wanted(self, schema: StructType) -> tables.Layout:
         keys = self._keys if self._is_upsert else ()
         return tables.layout(self._table, self._namespace, schema, keys, self._dialect)
 
@@ -222,8 +202,7 @@ class DatabaseSink(PositionedSink):
         """Return the table for rows with these columns. Raise PipelineError if it has others."""
         if self._known is not None and self._known[0] == schema:
             return self._known[1]
-        self.check(schema)
-        wanted = self._wanted(schema)
+        wanted = self._checked(schema)
         if creates:
             self._create(wanted.table)
         if creates or self._has(wanted.table):
@@ -239,29 +218,8 @@ class DatabaseSink(PositionedSink):
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> DatabaseWriter:
         into = self._layout(schema, creates=batch is not None)
-        # ADBC takes a statement as it is; drivers to which SQLAlchemy gives it may want each % in names twice.
-        dialect = self._url.get_dialect()(**({"paramstyle": "named"} if self._dialect == "postgresql" else {}))
-        create, drop = (
-            str(statement(into.staging()).compile(dialect=dialect)).strip() for statement in (CreateTable, DropTable)
-        )
-        return DatabaseWriter(
-            self._address(),
-            self._shown,
-            self._dialect,
-            into.schema,
-            into.keys,
-            self._namespace,
-            f"{STAGING}{int(time.time()):08x}_{self._run}_",
-            create,
-            drop,
-            self._timeout,
-        )
-
-    @override
-    def write(self, df: DataFrame, batch: Batch) -> _Written:
-        writer = self.task_writer(batch, df.schema)
-        work: Any = WriteTask(writer)
-        return self.collect(writer, results_of(df.mapInArrow(work, RESULT).collect()), batch)
+        prefix = f"{STAGING}{int(time.time()):08x}_{self._run}_"
+        return DatabaseWriter(self._server, into.schema, into.keys, self._namespace, prefix)
 
     @override
     def collect(self, writer: Writer, results: Sequence[Staged | None], batch: Batch) -> _Written:
@@ -284,53 +242,29 @@ class DatabaseSink(PositionedSink):
 
     def _move(self, connection: sa.Connection, token: str, written: _Written, batch: Batch) -> None:
         """Move the rows and the positions, unless an earlier attempt, whose answer was lost, has done so."""
-        found = self._read(connection, batch.owner.group, batch.ranges, lock=True)
+        table = self._positions(batch.owner.group)
+        found = table.read(connection, batch.ranges, lock=True)
         if found and all(commit == token for _, commit in found.values()):
             return
         self._fence({partition: at for partition, (at, _) in found.items()}, batch)
-        self._store(connection, token, found, batch)
-        self._check_staging(connection, written)
-        if written.staged:
-            for statement in written.into.moves(written.staged):
-                connection.execute(statement)
-        if self._dialect in _DROPS_IN_TRANSACTION:
-            for each in written.staged:
-                connection.execute(DropTable(written.into.staging(each.name)))
-
-    def _store(self, connection: sa.Connection, token: str, found: Collection[TopicPartition], batch: Batch) -> None:
-        """Store the end of each range as the new position."""
-        table, group = self._positions, batch.owner.group
-        of_group = {"table_name": self._table, "consumer_group": group}
-        update = table.update().where(*(table.c[name] == value for name, value in of_group.items()))
-        update = update.where(table.c.topic == sa.bindparam("of_topic"), table.c.part == sa.bindparam("of_part"))
-        update = update.values(next_offset=sa.bindparam("end"), commit_id=token)
-        ends = sorted(batch.next_offsets.items())
-        if moved := [{"of_topic": p.topic, "of_part": p.partition, "end": end} for p, end in ends if p in found]:
-            connection.execute(update, moved)
-        first = [{"topic": p.topic, "part": p.partition, "next_offset": end} for p, end in ends if p not in found]
-        if first:
-            try:
-                connection.execute(table.insert().values(**of_group, commit_id=token), first)
-            except sa.exc.IntegrityError as error:
-                problem = f"another writer has just begun one of {', '.join(str(p) for p, _ in ends)}"
-                raise SinkFencedError(f"{problem}; the batch's results were dropped", field=self.name) from error
-
-    def _check_staging(self, connection: sa.Connection, written: _Written) -> None:
-        """Raise SinkFencedError if rows in staging are lost: a server that crashes empties tables without a log."""
+        try:
+            table.store(connection, batch.next_offsets, token, found)
+        except sa.exc.IntegrityError as error:
+            problem = f"another writer has just begun one of {', '.join(map(str, sorted(batch.ranges)))}"
+            raise SinkFencedError(f"{problem}; the batch's results were dropped", field=self.name) from error
         if not written.staged:
             return
-        inspector = sa.inspect(connection)
-        gone = [each.name for each in written.staged if not inspector.has_table(each.name, self._namespace)]
-        if not gone:
-            counts = connection.execute(written.into.counts(written.staged)).one()
-            gone = [each.name for each, count in zip(written.staged, counts, strict=True) if count != each.rows]
-        if gone:
-            raise SinkFencedError(f"{gone[0]} lost its rows; the batch is read again", field=self.name)
+        if lost := written.into.lost(connection, written.staged):
+            raise SinkFencedError(f"{lost} lost its rows; the batch is read again", field=self.name)
+        for statement in written.into.moves(written.staged):
+            connection.execute(statement)
+        if self._dialect in _DROPS_IN_TRANSACTION:
+            for each in written.into.staging(written.staged):
+                connection.execute(DropTable(each))
 
     @override
     def abort(self, written: _Written | None, batch: Batch) -> None:
-        if written is not None:
-            self._drop([each.name for each in written.staged])
+        self._drop([each.name for each in written.staged] if written else [])
 
     def _drop(self, names: Sequence[str]) -> None:
         """Drop staging tables; those that cannot be dropped now are dropped later."""
@@ -340,7 +274,7 @@ class DatabaseSink(PositionedSink):
                 with self._engine.begin() as connection:
                     connection.execute(DropTable(table, if_exists=True))
             except sa.exc.SQLAlchemyError as error:
-                log.debug("%s stays for now: %s", name, one_line(error, _LONGEST_ERROR))
+                log.debug("%s stays for now: %s", name, self._server.said(error))
 
     def _tidy(self) -> None:
         """Drop staging of killed tasks: of this run, in which none works now, and what is old of others."""
@@ -364,36 +298,3 @@ class DatabaseSink(PositionedSink):
             self._tidy()
             self._opened.dispose()
         self._opened = self._known = None
-
-
-class PostgresSink(DatabaseSink):
-    """Writes rows to a table of PostgreSQL, exactly once; tasks send them as Arrow columns by binary COPY.
-
-    `url` is libpq's, for example "postgresql://user:password@host/shop?sslmode=verify-full". All else is as for
-    `DatabaseSink`. Arrays, maps and structs become jsonb. Tables of staging are unlogged.
-
-    Needs the extra `postgres`, in the tasks too.
-    """
-
-    name = "PostgresSink"
-    _extra, _modules = "postgres", ["sqlalchemy", "psycopg", "adbc_driver_postgresql"]
-    _example = "postgresql://user:password@host/shop"
-
-    @override
-    def _parsed(self, url: str) -> sa.URL:
-        scheme, mark, rest = str(url).partition("://")
-        is_ours = mark and scheme in ("postgresql", "postgres", "postgresql+psycopg")
-        return super()._parsed(f"postgresql+psycopg://{rest}" if is_ours else url)
-
-    @override
-    def _check_backend(self, url: sa.URL) -> None:
-        if url.drivername != "postgresql+psycopg":
-            raise PipelineError(
-                f"{url.drivername} is not PostgreSQL", field="url", fix=f"For example {self._example}, or DatabaseSink"
-            )
-
-    @override
-    def _address(self) -> str:
-        url = self._url.set(drivername="postgresql")
-        url = url.update_query_dict({key: value for key, value in PATIENCE.items() if key not in url.query})
-        return url.render_as_string(hide_password=False)

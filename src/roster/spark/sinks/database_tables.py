@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +11,11 @@ import sqlalchemy as sa
 from pyspark.sql.types import StructType
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
+from roster.model import TopicPartition
 from roster.spark.errors import PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema
-from roster.spark.tasks.write.database import NAME, Staged
-from roster.spark.tasks.write.sql_columns import (
-    EXACT_COLLATIONS,
-    MYSQL,
-    column_type,
-    fits,
-    is_nested,
-)
-from roster.spark.tasks.write.sql_engine import staging_table
+from roster.spark.tasks.write.database import Staged
+from roster.spark.tasks.write.sql_columns import EXACT_COLLATIONS, MYSQL, column_type, fits, is_nested, staging_table
 from roster.spark.tasks.write.sql_values import DELETED, ROW
 
 POSITIONS = "roster_positions"
@@ -34,24 +28,56 @@ _UPSERTS: Mapping[str, Any] = {
 }
 
 
-def positions_table(dialect: str, namespace: str | None) -> sa.Table:
-    """Return the table with the next offset of each partition, by table and group."""
-    text: Any = sa.Text()
-    if dialect in MYSQL:
-        text = mysql.VARCHAR(249, collation=EXACT_COLLATIONS[dialect])
-    elif dialect not in ("postgresql", "sqlite"):
-        text = sa.String(249)
-    return sa.Table(
-        POSITIONS,
-        sa.MetaData(),
-        sa.Column("table_name", sa.String(64), primary_key=True),
-        sa.Column("consumer_group", text, primary_key=True),
-        sa.Column("topic", text, primary_key=True),
-        sa.Column("part", sa.Integer(), primary_key=True, autoincrement=False),
-        sa.Column("next_offset", sa.BigInteger(), nullable=False),
-        sa.Column("commit_id", sa.String(32), nullable=False),
-        schema=namespace,
-    )
+class PositionsTable:
+    """The next offset of each partition that a group has written to a table, and the id of the last commit."""
+
+    def __init__(self, dialect: str, namespace: str | None, of_table: str, group: str) -> None:
+        text: Any = sa.Text()
+        if dialect in MYSQL:
+            text = mysql.VARCHAR(249, collation=EXACT_COLLATIONS[dialect])
+        elif dialect not in ("postgresql", "sqlite"):
+            text = sa.String(249)
+        self.table = sa.Table(
+            POSITIONS,
+            sa.MetaData(),
+            sa.Column("table_name", sa.String(64), primary_key=True),
+            sa.Column("consumer_group", text, primary_key=True),
+            sa.Column("topic", text, primary_key=True),
+            sa.Column("part", sa.Integer(), primary_key=True, autoincrement=False),
+            sa.Column("next_offset", sa.BigInteger(), nullable=False),
+            sa.Column("commit_id", sa.String(32), nullable=False),
+            schema=namespace,
+        )
+        self._row = {"table_name": of_table, "consumer_group": group}
+        self._is_its = [self.table.c[name] == value for name, value in self._row.items()]
+
+    def read(
+        self, connection: sa.Connection, partitions: Collection[TopicPartition], *, lock: bool = False
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Return position and last commit of each partition that has one; with `lock` nobody else changes them."""
+        at = self.table.c
+        topics = {p.topic: [q.partition for q in partitions if q.topic == p.topic] for p in partitions}
+        query = (
+            sa.select(at.topic, at.part, at.next_offset, at.commit_id)
+            .where(*self._is_its)
+            .where(sa.or_(sa.false(), *(sa.and_(at.topic == t, at.part.in_(parts)) for t, parts in topics.items())))
+            .order_by(at.topic, at.part)
+        )
+        rows = connection.execute(query.with_for_update() if lock else query)
+        return {TopicPartition(topic, part): (offset, commit) for topic, part, offset, commit in rows}
+
+    def store(
+        self, connection: sa.Connection, ends: Mapping[TopicPartition, int], token: str, known: Collection[Any]
+    ) -> None:
+        """Store new positions, of partitions that are `known` and others. Raises IntegrityError if these are, too."""
+        at = self.table.c
+        ordered = sorted(ends.items())
+        if moved := [{"of_topic": p.topic, "of_part": p.partition, "end": end} for p, end in ordered if p in known]:
+            update = self.table.update().values(next_offset=sa.bindparam("end"), commit_id=token).where(*self._is_its)
+            is_of = at.topic == sa.bindparam("of_topic"), at.part == sa.bindparam("of_part")
+            connection.execute(update.where(*is_of), moved)
+        if first := [{"topic": p.topic, "part": p.partition, "next_offset": n} for p, n in ordered if p not in known]:
+            connection.execute(self.table.insert().values(**self._row, commit_id=token), first)
 
 
 @dataclass(frozen=True)
@@ -64,35 +90,37 @@ class Layout:
     keys: tuple[str, ...]
     dialect: str
 
-    def staging(self, name: str = NAME) -> sa.Table:
-        """Return the staging table of an attempt."""
-        options = {"prefixes": ["UNLOGGED"]} if self.dialect == "postgresql" else {}
-        return staging_table(name, self.table.schema, self.schema, self.dialect, self.keys, **options)
+    def staging(self, staged: Sequence[Staged]) -> list[sa.Table]:
+        """Return the staging tables of some attempts."""
+        return [staging_table(each.name, self.table.schema, self.schema, self.dialect, self.keys) for each in staged]
 
-    def counts(self, staged: Sequence[Staged]) -> sa.Select[Any]:
-        """Return the query for the number of rows in each table of staging."""
-        tables = [self.staging(each.name) for each in staged]
-        return sa.select(*(sa.select(sa.func.count()).select_from(t).scalar_subquery() for t in tables))
+    def lost(self, connection: sa.Connection, staged: Sequence[Staged]) -> str:
+        """Return a staging table without its rows, "" if there is none: a crash empties those without a log."""
+        inspector = sa.inspect(connection)
+        for each in staged:
+            if not inspector.has_table(each.name, self.table.schema):
+                return each.name
+        rows = (sa.select(sa.func.count()).select_from(each).scalar_subquery() for each in self.staging(staged))
+        counts = connection.execute(sa.select(*rows)).one()
+        return next((each.name for each, count in zip(staged, counts, strict=True) if count != each.rows), "")
 
     def moves(self, staged: Sequence[Staged]) -> list[Any]:
         """Return the statements that move the rows of staging, in the order of the tasks, into the table."""
         names = self.schema.names
         if not self.keys:
-            rows = [sa.select(*self._values(self.staging(each.name))) for each in staged]
+            rows = [sa.select(*self._values(each)) for each in self.staging(staged)]
             return [self.table.insert().from_select(names, select) for select in rows]
         last = self._last_of_keys(staged)
-        insert = _UPSERTS.get(self.dialect)
-        found: list[Any] = []
-        if insert is None:
-            found.append(self._delete(last, nulls=True))
-        else:
-            if any(each.deletes for each in staged):
-                found.append(self._delete(last, nulls=False))
-            if any(each.nulls for each in staged):
-                found.append(self._delete(last, nulls=True))
         rows_of_keys = sa.select(*self._values(last)).where(last.c[DELETED].is_(sa.false()))
-        if insert is None:
-            return [*found, self.table.insert().from_select(names, rows_of_keys)]
+        if (insert := _UPSERTS.get(self.dialect)) is None:
+            is_same = self._is_same(last, nulls=True)
+            return [self._delete(is_same), self.table.insert().from_select(names, rows_of_keys)]
+        found: list[Any] = []
+        if any(each.deletes for each in staged):
+            found.append(self._delete(self._is_same(last, nulls=False) & last.c[DELETED].is_(sa.true())))
+        if any(each.nulls for each in staged):
+            has_null = sa.or_(*(last.c[name].is_(None) for name in self.keys))
+            found.append(self._delete(self._is_same(last, nulls=True) & has_null))
         return [*found, self._replacing(insert(self.table).from_select(names, rows_of_keys))]
 
     def _values(self, rows: Any) -> list[Any]:
@@ -106,27 +134,22 @@ class Layout:
 
     def _last_of_keys(self, staged: Sequence[Staged]) -> Any:
         """Return the query for the last row of each key: of the last task, and there the last one."""
-        tables = [self.staging(each.name) for each in staged]
+        tables = enumerate(self.staging(staged))
         rows = sa.union_all(
-            *(sa.select(*table.c, sa.literal_column(str(number)).label("task")) for number, table in enumerate(tables))
+            *(sa.select(*table.c, sa.literal_column(str(number)).label("task")) for number, table in tables)
         ).subquery("staged")
         order = (rows.c.task.desc(), rows.c[ROW].desc())
         rank = sa.func.row_number().over(partition_by=[rows.c[name] for name in self.keys], order_by=order)
         ranked = sa.select(*rows.c, rank.label("roster_rank")).subquery("ranked")
         return sa.select(ranked).where(ranked.c.roster_rank == 1).subquery("last_rows")
 
-    def _delete(self, last: Any, *, nulls: bool) -> Any:
-        """Return the statement that deletes the rows of keys that are deleted, or with `nulls` have a null."""
+    def _is_same(self, last: Any, *, nulls: bool) -> Any:
+        """Return the condition that keys are equal; `nulls` are equal too, but no index finds these."""
         pairs = [(self.table.c[name], last.c[name]) for name in self.keys]
-        if nulls:
-            same = [mine.is_not_distinct_from(other) for mine, other in pairs]
-            which = sa.or_(*(last.c[name].is_(None) for name in self.keys))
-        else:
-            same = [mine == other for mine, other in pairs]
-            which = last.c[DELETED].is_(sa.true())
-        if self.dialect not in _UPSERTS:
-            which = sa.true()
-        return self.table.delete().where(sa.exists(sa.literal_column("1")).where(*same, which))
+        return sa.and_(*(mine.is_not_distinct_from(other) if nulls else mine == other for mine, other in pairs))
+
+    def _delete(self, which: Any) -> Any:
+        return self.table.delete().where(sa.exists(sa.literal_column("1")).where(which))
 
     def _replacing(self, insert: Any) -> Any:
         """Return the INSERT that replaces the row of a key that is there."""

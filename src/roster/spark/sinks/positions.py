@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
@@ -14,6 +15,7 @@ from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import as_columns
 from roster.spark.sinks.batch_sink import BatchSink
 from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.tasks.write.task import RESULT, WriteTask, results_of
 from roster.state.keys import encode_keys
 from roster.state.store import StateError
 
@@ -68,6 +70,12 @@ class PositionedSink(BatchSink):
                 "nothing says which columns tell the rows apart", field="keys", fix="Name them: keys=['id']"
             )
         self.positions(group, [])
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> Any:
+        writer: Any = self.task_writer(batch, df.schema)
+        work: Any = WriteTask(writer)
+        return self.collect(writer, results_of(df.mapInArrow(work, RESULT).collect()), batch)
 
     @override
     def claim(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
@@ -25,7 +24,7 @@ from roster.spark.sinks.positions import PositionedSink
 from roster.spark.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by, is_supported
-from roster.spark.tasks.write.task import RESULT, TaskWriter, Writer, WriteTask, results_of
+from roster.spark.tasks.write.task import Writer
 from roster.spark.tasks.write.updates import UpdateWriter, collected
 
 _ATTEMPTS = 100
@@ -118,12 +117,6 @@ class TableSink(PositionedSink):
             return Merge(self._files, writer.keys, updates, self._target_file_bytes)
         assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
         return WrittenFiles(writer, [file for result in results for file in result if file.rows])
-
-    @override
-    def write(self, df: DataFrame, batch: Batch) -> WrittenFiles | Merge:
-        writer: TaskWriter = self.task_writer(batch, df.schema)
-        work: Any = WriteTask(writer)
-        return self.collect(writer, results_of(df.mapInArrow(work, RESULT).collect()), batch)
 
     @override
     def commit(self, written: WrittenFiles | Merge, batch: Batch) -> None:

@@ -9,6 +9,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
+from roster.spark.tasks.write.sql_values import DELETED, ROW
+
 MYSQL = ("mysql", "mariadb")
 EXACT_COLLATIONS = {"mariadb": "utf8mb4_nopad_bin", "mysql": "utf8mb4_0900_bin"}
 """Of text: others take "a" for "A", or for "a" with a blank behind it."""
@@ -17,6 +19,7 @@ _KEY_CHARACTERS = 765
 _DIGITS = {1: 3, 2: 5, 4: 10, 8: 19}
 """Bytes of an integer to its digits."""
 _BYTES = {"TINYINT": 1, "SMALLINT": 2, "MEDIUMINT": 3, "INTEGER": 4, "BIGINT": 8}
+_INTEGERS = {8: sa.SmallInteger, 16: sa.SmallInteger, 32: sa.Integer, 64: sa.BigInteger}
 _MICROSECONDS = 6
 _DOUBLE_BITS = 53
 
@@ -29,8 +32,14 @@ def is_nested(kind: pa.DataType) -> bool:
 def column_type(kind: pa.DataType, dialect: str, keys: int = 0) -> sa.types.TypeEngine[Any] | None:
     """Return the type of a new column, one of so many key columns or with 0 none; None if no type fits."""
     of = pa.types
-    if of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind):
-        return _number(kind, dialect)
+    if of.is_boolean(kind):
+        return sa.Boolean()
+    if of.is_integer(kind):
+        return _INTEGERS[kind.bit_width]()
+    if of.is_floating(kind):
+        return sa.Double() if kind.bit_width == 64 else mysql.FLOAT() if dialect in MYSQL else sa.REAL()
+    if of.is_decimal(kind):  # SQLite has none: a number would be rounded to a double
+        return sa.Text() if dialect == "sqlite" else sa.Numeric(kind.precision, kind.scale)
     if of.is_date(kind):
         return sa.Date()
     if of.is_timestamp(kind):
@@ -38,22 +47,18 @@ def column_type(kind: pa.DataType, dialect: str, keys: int = 0) -> sa.types.Type
     if of.is_string(kind) or of.is_large_string(kind):
         return _text(dialect, keys)
     if of.is_binary(kind) or of.is_large_binary(kind):
-        if dialect in MYSQL:
-            return mysql.VARBINARY(_KEY_CHARACTERS // keys) if keys else mysql.LONGBLOB()
-        return sa.LargeBinary()
+        return _bytes(dialect, keys)
     return _json(dialect) if is_nested(kind) else None
 
 
-def _number(kind: pa.DataType, dialect: str) -> sa.types.TypeEngine[Any]:
-    of = pa.types
-    if of.is_boolean(kind):
-        return sa.Boolean()
-    if of.is_integer(kind):
-        return sa.SmallInteger() if kind.bit_width <= 16 else sa.Integer() if kind.bit_width == 32 else sa.BigInteger()
-    if of.is_floating(kind):
-        return sa.Double() if kind.bit_width == 64 else mysql.FLOAT() if dialect in MYSQL else sa.REAL()
-    # SQLite has no decimals: a number would be rounded to a double.
-    return sa.Text() if dialect == "sqlite" else sa.Numeric(kind.precision, kind.scale)
+def _bytes(dialect: str, keys: int) -> sa.types.TypeEngine[bytes]:
+    if dialect not in MYSQL:
+        return sa.LargeBinary()
+    return mysql.VARBINARY(_KEY_CHARACTERS // keys) if keys else mysql.LONGBLOB()
+
+
+def _json(dialect: str) -> sa.types.TypeEngine[Any]:
+    return postgresql.JSONB() if dialect == "postgresql" else sa.JSON()
 
 
 def _text(dialect: str, keys: int) -> sa.types.TypeEngine[str]:
@@ -64,25 +69,19 @@ def _text(dialect: str, keys: int) -> sa.types.TypeEngine[str]:
     return mysql.LONGTEXT(collation=EXACT_COLLATIONS[dialect])
 
 
-def _json(dialect: str) -> sa.types.TypeEngine[Any]:
-    return postgresql.JSONB() if dialect == "postgresql" else sa.JSON()
+def staging_table(name: str, namespace: str | None, schema: pa.Schema, dialect: str, keys: Sequence[str]) -> sa.Table:
+    """Return the staging table of an attempt, for the values that `prepared` makes: nested ones are JSON in text.
 
-
-def staged_type(kind: pa.DataType, dialect: str, keys: int = 0) -> sa.types.TypeEngine[Any]:
-    """Return the type of a column of staging, whose values are those that `prepared` makes."""
-    found = sa.Text() if is_nested(kind) and dialect not in MYSQL else column_type(kind, dialect, keys)
-    if is_nested(kind) and dialect in MYSQL:
-        found = mysql.LONGTEXT(collation=EXACT_COLLATIONS[dialect])
-    assert found is not None  # noqa: S101 - columns without a type were refused
-    return found
-
-
-def staging_columns(schema: pa.Schema, dialect: str, keys: Sequence[str]) -> list[sa.Column[object]]:
-    """Return the columns of staging for rows with these columns."""
-    return [
-        sa.Column(field.name, staged_type(field.type, dialect, len(keys) if field.name in keys else 0))
-        for field in schema
-    ]
+    With keys it has the order of the rows and the mark of deletes.
+    """
+    columns: list[sa.Column[Any]] = []
+    for field in schema:
+        kind = pa.string() if is_nested(field.type) else field.type
+        columns.append(sa.Column(field.name, column_type(kind, dialect, len(keys) if field.name in keys else 0)))
+    if keys:
+        columns += [sa.Column(DELETED, sa.Boolean()), sa.Column(ROW, sa.BigInteger())]
+    prefixes = ["UNLOGGED"] if dialect == "postgresql" else []
+    return sa.Table(name, sa.MetaData(), *columns, schema=namespace, prefixes=prefixes)
 
 
 def fits(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:
@@ -123,11 +122,8 @@ def _holds_digits(before: int, after: int, column: sa.types.TypeEngine[Any]) -> 
 
 
 def _holds_fraction(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:
-    if not isinstance(column, sa.Float):
-        return False
-    if kind.bit_width == 32 or dialect == "sqlite":
-        return True
-    return isinstance(column, sa.Double) or (column.precision or 0) >= _DOUBLE_BITS
+    is_wide = kind.bit_width == 32 or dialect == "sqlite" or isinstance(column, sa.Double)
+    return isinstance(column, sa.Float) and (is_wide or (column.precision or 0) >= _DOUBLE_BITS)
 
 
 def _holds_time(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:

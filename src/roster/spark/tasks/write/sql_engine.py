@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
 
-from roster.spark.tasks.write.sql_columns import MYSQL, staging_columns
-from roster.spark.tasks.write.sql_values import DELETED, ROW
+from roster.spark.tasks.write.sql_columns import MYSQL
 
 _CONNECT_SECONDS = 10
 LOCK_SECONDS = 10
@@ -21,6 +21,12 @@ PATIENCE = {
     "keepalives_count": "3",
 }
 """libpq's settings under which the silence of a host that is gone is noticed within a minute."""
+_STRICT = (
+    # Without it a text that is too long is cut off, and a number out of range replaced by another.
+    "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
+    f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}",
+)
+_SETTINGS = {**dict.fromkeys(MYSQL, _STRICT), "postgresql": (f"SET lock_timeout = '{LOCK_SECONDS}s'",)}
 
 
 def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
@@ -37,50 +43,69 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
     arguments = {key: value for key, value in arguments.items() if key not in url.query}
     options: dict[str, Any] = {"isolation_level": "READ COMMITTED"} if name in _SETTINGS else {}
     engine = sa.create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=arguments, **options)
-    if name == "sqlite":
-        _begin_immediately(engine)
-    elif name in _SETTINGS:
-        _run_first(engine, _SETTINGS[name])
-    return engine
-
-
-_STRICT = (
-    # Without it a text that is too long is cut off, and a number out of range replaced by another.
-    "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
-    f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}",
-)
-_SETTINGS = {
-    **dict.fromkeys(MYSQL, _STRICT),
-    "postgresql": (f"SET lock_timeout = '{LOCK_SECONDS}s'",),
-}
-
-
-def _run_first(engine: sa.Engine, statements: Sequence[str]) -> None:
-    @sa.event.listens_for(engine, "connect")
-    def connected(connection: Any, _: Any) -> None:
-        with connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-        connection.commit()
-
-
-def _begin_immediately(engine: sa.Engine) -> None:
-    """Have transactions of SQLite begin with the lock: one that has read first could not get it later."""
 
     @sa.event.listens_for(engine, "connect")
     def connected(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # the module would begin where it thinks fit
+        if name == "sqlite":
+            connection.isolation_level = None  # the module would begin where it thinks fit
+        if name in _SETTINGS:
+            with connection.cursor() as cursor:
+                for statement in _SETTINGS[name]:
+                    cursor.execute(statement)
+            connection.commit()
 
     @sa.event.listens_for(engine, "begin")
     def begun(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        if name == "sqlite":  # a transaction that has read first could not get the lock later
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
 
 
-def staging_table(
-    name: str, namespace: str | None, schema: pa.Schema, dialect: str, keys: Sequence[str], **options: Any
-) -> sa.Table:
-    """Return the staging table of an attempt; with keys it has the order of the rows and the mark of deletes."""
-    columns = staging_columns(schema, dialect, keys)
-    if keys:
-        columns += [sa.Column(DELETED, sa.Boolean()), sa.Column(ROW, sa.BigInteger())]
-    return sa.Table(name, sa.MetaData(), *columns, schema=namespace, **options)
+class Copied:
+    """COPY in the binary format from Arrow columns into a new table, in one transaction."""
+
+    def __init__(self, address: str, table: sa.Table) -> None:
+        from adbc_driver_postgresql import dbapi  # noqa: PLC0415 - an extra of its own
+
+        self._connection, self._table = dbapi.connect(address), table
+        self._cursor = self._connection.cursor()
+        dialect: Any = postgresql.dialect
+        # ADBC takes a statement as it is; the dialect of SQLAlchemy's drivers has each % in names twice.
+        self._cursor.execute(str(CreateTable(table).compile(dialect=dialect(paramstyle="named"))))
+
+    def add(self, rows: pa.Table) -> None:
+        """Send rows."""
+        self._cursor.adbc_ingest(self._table.name, rows, mode="append", db_schema_name=self._table.schema)
+
+    def commit(self) -> None:
+        """Make it all last, and close the connection."""
+        self._connection.commit()
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection, which undoes what is not committed."""
+        self._cursor.close()
+        self._connection.close()
+
+
+class Inserted:
+    """INSERT of many rows into a new table, committed one by one: a database may have one writer at a time."""
+
+    def __init__(self, address: str, timeout: float, table: sa.Table) -> None:
+        self._engine, self._table = engine_of(address, timeout), table
+        table.create(self._engine)
+
+    def add(self, rows: pa.Table) -> None:
+        """Send rows."""
+        with self._engine.begin() as connection:
+            connection.execute(self._table.insert(), rows.to_pylist())
+
+    def commit(self) -> None:
+        """Close the connection."""
+        self._engine.dispose()
+
+    def abort(self) -> None:
+        """Drop the table, and close the connection."""
+        self._table.drop(self._engine)
+        self._engine.dispose()
