@@ -73,8 +73,7 @@ class Registry:
             raise RegistryError(f"{url!r} is no URL of a registry; for example http://registry:8081")
         self._headers = {"Accept": _CONTENT, "Content-Type": _CONTENT}
         if auth is not None:
-            given = auth if isinstance(auth, str) else base64.b64encode(":".join(auth).encode()).decode()
-            self._headers["Authorization"] = f"{'Bearer' if isinstance(auth, str) else 'Basic'} {given}"
+            self._headers["Authorization"] = authorization(auth)
         self._timeout = timeout
         context = None
         if any(each.startswith("https") for each in self.urls):
@@ -162,8 +161,7 @@ class Registry:
             with self._open(request, timeout=self._timeout) as response:
                 return json.loads(response.read())
         except HTTPError as error:
-            said = _said(error)
-            raise RegistryError(f"{method} {url}: {error.code} {said}", error.code) from None
+            raise RegistryError(f"{method} {url}: {error.code} {_said(error)}", error.code) from None
         except (URLError, OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise RegistryError(f"{method} {url}: {reason}") from None
@@ -172,6 +170,13 @@ class Registry:
 class _NoRedirect(HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         """Follow none: it would carry the login elsewhere."""
+
+
+def authorization(auth: tuple[str, str] | str) -> str:
+    """Return the header of a user name and password, or of a bearer token."""
+    if isinstance(auth, str):
+        return f"Bearer {auth}"
+    return f"Basic {base64.b64encode(':'.join(auth).encode()).decode()}"
 
 
 def _said(error: HTTPError) -> str:

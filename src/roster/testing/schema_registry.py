@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import ssl
 import threading
@@ -13,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
+from roster.schemas.registry import authorization
 from roster.wire.avro.columns import layout
 from roster.wire.avro.program import compiled
 from roster.wire.avro.schema import SchemaError, parse
@@ -252,7 +252,7 @@ class _Handler(BaseHTTPRequestHandler):
         if left:
             registry._failing = left - 1, status
             return self._send(status, {"error_code": status, "message": "told to fail"})
-        if registry.auth is not None and self.headers.get("Authorization") != _authorization(registry.auth):
+        if registry.auth is not None and self.headers.get("Authorization") != authorization(registry.auth):
             return self._send(401, {"error_code": 401, "message": "Unauthorized"})
         try:
             parts = [unquote(part) for part in url.path.strip("/").split("/")]
@@ -277,9 +277,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
-
-
-def _authorization(auth: tuple[str, str] | str) -> str:
-    if isinstance(auth, str):
-        return f"Bearer {auth}"
-    return f"Basic {base64.b64encode(':'.join(auth).encode()).decode()}"

@@ -64,9 +64,9 @@ class AvroColumns(ValueColumns):
             order[good] = np.arange(count, count + len(good))
             count += len(good)
             parts.append(found.rows)
-            for row in np.flatnonzero(found.problems).tolist():
-                told = PROBLEMS[int(found.problems[row])]
-                bad[int(rows[row])] = f"the value is no Avro of {self._known.named(key)}: {told}"
+            for problem in np.unique(found.problems[found.problems > 0]).tolist():
+                told = f"the value is no Avro of {self._known.named(key)}: {PROBLEMS[problem]}"
+                bad |= dict.fromkeys(rows[found.problems == problem].tolist(), told)
         return Read(in_order(parts, order, self._reader.schema), AvroError, dict(sorted(bad.items())))
 
     def _program(self, reader: AvroReader, key: Key) -> tuple[Program | None, str]:

@@ -149,6 +149,7 @@ class ProtobufColumns(ValueColumns):
     ) -> None:
         super().__init__(fields, column, mode, keep)
         self._message, self._fields, self._framing = message, fields, framing
+        self._problem = f"the value is no {message.name}"
         self._handler: Any = None
         self._parser: Any = None
 
@@ -167,20 +168,19 @@ class ProtobufColumns(ValueColumns):
             values = pc.binary_slice(values, begin, _END)
         is_good = np.array(values.is_valid())
         is_good[list(bad)] = False
-        long = np.asarray(pc.greater(pc.binary_length(values), _LONG).fill_null(False))
-        bad |= (refused := self._refused(values, np.flatnonzero(is_good & long)))
-        is_good[list(refused)] = False
-        rows = np.flatnonzero(is_good)
-        parsed = self._parsed(values.take(pa.array(rows)))
-        if parsed is None:
-            refused = self._refused(values, rows)
-            bad |= refused
-            rows = np.array([row for row in rows.tolist() if row not in refused], np.int64)
-            parsed = self._parsed(values.take(pa.array(rows)))
-        parts = [self._parsed_alone(values, row, bad) for row in rows.tolist()] if parsed is None else [parsed]
-        order = np.full(len(values), -1, np.int64)
-        accepted = np.array([row for row in rows.tolist() if row not in bad], np.int64)
-        order[accepted] = np.arange(len(accepted))
+        parts: list[pa.RecordBatch | None] = [None]
+        for suspects in (pc.greater(pc.binary_length(values), _LONG).fill_null(False), values.is_valid()):
+            bad |= self._refused(values, np.flatnonzero(is_good & np.asarray(suspects)))
+            is_good[list(bad)] = False
+            parts = [self._parsed(values.filter(pa.array(is_good)))]
+            if parts[0] is not None:
+                break
+        else:
+            rows = np.flatnonzero(is_good).tolist()
+            parts = [self._parsed(values.slice(row, 1)) for row in rows]
+            bad |= {row: self._problem for row, part in zip(rows, parts, strict=True) if part is None}
+            is_good[list(bad)] = False
+        order = np.where(is_good, np.cumsum(is_good) - 1, -1)
         kept = [part for part in parts if part is not None]
         return Read(in_order(kept, order, self._fields), ProtobufError, dict(sorted(bad.items())))
 
@@ -208,11 +208,5 @@ class ProtobufColumns(ValueColumns):
             try:
                 self._parser.FromString(value)
             except DecodeError:
-                refused[row] = f"the value is no {self._message.name}"
+                refused[row] = self._problem
         return refused
-
-    def _parsed_alone(self, values: pa.Array, row: int, bad: dict[int, str]) -> pa.RecordBatch | None:
-        parsed = self._parsed(values.slice(row, 1))
-        if parsed is None:
-            bad[row] = f"the value is no {self._message.name}"
-        return parsed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -80,9 +81,7 @@ class Frames(NamedTuple):
         """Read the frames of binary values, and ids in headers. Raises MissingSchemasError for unknown ids."""
         count, (_, ends_buffer, data_buffer) = len(values), values.buffers()
         ends = np.frombuffer(ends_buffer, np.int32)[values.offset : values.offset + count + 1].astype(np.int64)
-        data = (
-            np.frombuffer(data_buffer, np.uint8) if data_buffer is not None and data_buffer.size else np.zeros(1, "u1")
-        )
+        data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b"\0", np.uint8)
         starts, ends = ends[:-1], ends[1:]
         size, is_null = _SIZES[known.framing], np.asarray(values.is_null())
         has_frame = ~is_null & (ends - starts >= size)
@@ -99,13 +98,12 @@ class Frames(NamedTuple):
             number_of[found], begins[found] = len(keys), starts[found]
             keys.append(key)
         number_of[is_null] = -1
-        unknown = [(number, key) for number, key in enumerate(keys) if key not in known.writers]
-        missing = [key for number, key in unknown if (number_of == number).any()]
-        if missing and known.name:
-            raise MissingSchemasError(known.name, missing)
+        unknown = [n for n, key in enumerate(keys) if key not in known.writers and (number_of == n).any()]
+        if unknown and known.name:
+            raise MissingSchemasError(known.name, [keys[number] for number in unknown])
         unframed = np.flatnonzero((number_of < 0) & ~is_null).tolist()
         bad = dict.fromkeys(unframed, f"the value does not begin with a frame ({known.framing})")
-        for number in (n for n, key in enumerate(keys) if key in missing):
+        for number in unknown:
             bad |= dict.fromkeys(np.flatnonzero(number_of == number).tolist(), f"schema {keys[number]} is not known")
             number_of[number_of == number] = -1
         return cls(data, begins, ends, number_of, keys, bad)
@@ -139,8 +137,7 @@ def _in_headers(batch: pa.RecordBatch, column: str) -> Iterator[tuple[Key, Any]]
     for number, text in enumerate(ids.dictionary.to_pylist()):
         key: Key | None = None
         if len(text) == 17 and text[0] == 1:
-            plain = text[1:].hex()
-            key = "-".join((plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:]))
+            key = str(uuid.UUID(bytes=text[1:]))
         elif len(text) == 5 and text[0] == 0:
             key = int.from_bytes(text[1:])
         if key is not None:
