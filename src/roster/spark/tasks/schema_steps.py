@@ -103,8 +103,8 @@ class AvroParsed:
 
     def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
         """Return the function, and the columns of its results."""
-        known = self._known()
         try:
+            known = self._known()
             schema = self._reader(known)
             fields = pa.schema(list(layout(schema).schema))
         except SchemaError as error:
@@ -124,11 +124,7 @@ class AvroParsed:
             return source.known
         known = Known("", self.framing, self.column)
         for text in self.schemas:
-            try:
-                key: Key = fingerprint(text) if self.framing == SINGLE_OBJECT else ONLY
-            except SchemaError as error:
-                raise PipelineError(str(error), field="schema") from None
-            known.writers[key] = Writer("AVRO", text)
+            known.writers[fingerprint(text) if self.framing == SINGLE_OBJECT else ONLY] = Writer("AVRO", text)
         return known
 
     def _reader(self, known: Known) -> Type:

@@ -31,7 +31,8 @@ _SIMPLE = {
     "string": pa.string(),
     "enum": pa.string(),
 }
-_WIDTHS = {"null": -1, "boolean": 1, "int": 4, "enum": 4, "float": 4, "long": 8, "double": 8}
+_LOGICAL = {"date": pa.date32(), **{logical: arrow for logical, (arrow, _) in TIMES.items()}}
+_WIDTHS = {"null": -1, "record": -1, "union": -1, "boolean": 1, "int": 4, "enum": 4, "float": 4, "long": 8, "double": 8}
 
 
 @dataclass(eq=False)
@@ -54,11 +55,7 @@ class Column:
     @property
     def width(self) -> int:
         """Bytes of a value; 0 for offsets, -1 for a struct, which has none."""
-        if self.type.logical == "decimal":
-            return 16
-        if self.is_struct:
-            return -1
-        return _WIDTHS.get(self.type.kind, 0)
+        return 16 if self.type.logical == "decimal" else _WIDTHS.get(self.type.kind, 0)
 
     @property
     def is_struct(self) -> bool:
@@ -82,16 +79,12 @@ class Column:
         kind = self.type.kind
         if self.type.logical == "decimal":
             return pa.decimal128(self.type.precision, self.type.scale)
-        if kind == "long" and self.type.logical in TIMES:
-            return TIMES[self.type.logical][0]
-        if kind == "int" and self.type.logical == "date":
-            return pa.date32()
         if kind == "array":
             return pa.list_(pa.field("element", self.children[0].arrow, self.children[0].is_nullable))
         if kind == "map":
             item = self.children[1]
             return pa.map_(pa.string(), pa.field("value", item.arrow, item.is_nullable))
-        return self.schema if self.is_struct else _SIMPLE[kind]
+        return self.schema if self.is_struct else _LOGICAL.get(self.type.logical, _SIMPLE[kind])
 
     @property
     def schema(self) -> Any:
@@ -125,9 +118,7 @@ def layout(schema: Type) -> Column:
 
     Raises SchemaError for arrays whose items have no bytes.
     """
-    record = schema
-    if schema.kind != "record":
-        record = Type("record", fields=(Field("value", schema),))
+    record = schema if schema.kind == "record" else Type("record", fields=(Field("value", schema),))
     numbers, dims = iter(range(1 << 30)), iter(range(1, 1 << 30))
 
     def made(kind: Type, dim: int, *, is_nullable: bool = False) -> Column:

@@ -63,10 +63,7 @@ def compiled(writer: Type, reader: Type, columns: Column) -> Program:
     Raises SchemaError if no value of the writer fits, and for a program of more than 20,000 instructions.
     """
     made = _Compiler()
-    if reader.kind == "record":
-        made.value(writer, reader, columns)
-    else:
-        made.value(writer, reader, columns.children[0])
+    made.value(writer, reader, columns if reader.kind == "record" else columns.children[0])
     made.emit(at.END)
     pool = np.frombuffer(bytes(made.pool) or b"\0", np.uint8)
     return Program(
@@ -199,11 +196,10 @@ class _Compiler:
             self._record(writer, reader, column)
         elif kind in ("array", "map"):
             self._list(writer, reader, column)
+        elif kind == "enum" and reader.kind != "enum":
+            self._symbols(writer, column)
         elif kind == "enum":
-            if reader.kind == "enum":
-                self._enum(writer, reader, column)
-            else:
-                self._symbols(writer, column)
+            self._enum(writer, reader, column)
         elif kind == "null":
             self.null(column)
         else:
@@ -252,13 +248,17 @@ class _Compiler:
         if least == 0:
             raise SchemaError(f"items of the writer's array of {writer.items} have no bytes")
         column.least = min(column.least, least)
-        begin = self.emit(at.LIST, column, x=column.child_dim, data=least)
-        if is_map:
-            self.emit(at.TEXT, column.children[0])
-        self.value(writer.items, reader.items, column.children[-1])
-        self._closed(begin, self.emit(at.NEXT, column, x=column.child_dim, data=least))
+        with self._items(least, column.child_dim, column):
+            if is_map:
+                self.emit(at.TEXT, column.children[0])
+            self.value(writer.items, reader.items, column.children[-1])
 
-    def _closed(self, begin: int, end: int) -> None:
+    @contextmanager
+    def _items(self, least: int, dim: int, column: Column | None = None) -> Iterator[None]:
+        """Have the instructions within read each item, of at least so many bytes."""
+        begin = self.emit(at.LIST, column, x=dim, data=least)
+        yield
+        end = self.emit(at.NEXT, column, x=dim, data=least)
         self.code[begin][at.Y] = (end + 1) * at.WIDTH
         self.code[end][at.Y] = (begin + 1) * at.WIDTH
 
@@ -315,14 +315,11 @@ class _Compiler:
                     self.skip(branch)
         elif kind in ("array", "map"):
             assert writer.items is not None  # noqa: S101 - arrays and maps have them
-            least = least_size(writer.items) + (kind == "map")
             self.skips += 1
-            dim = self.skips
-            begin_at = self.emit(at.LIST, x=-dim, data=least)
-            if kind == "map":
-                self.emit(at.SKIP_BYTES)
-            self.skip(writer.items)
-            self._closed(begin_at, self.emit(at.NEXT, x=-dim, data=least))
+            with self._items(least_size(writer.items) + (kind == "map"), -self.skips):
+                if kind == "map":
+                    self.emit(at.SKIP_BYTES)
+                self.skip(writer.items)
         elif kind in ("bytes", "string"):
             self.emit(at.SKIP_BYTES)
         elif kind in ("int", "long", "enum"):

@@ -115,7 +115,7 @@ class _Parser:
         if depth > _DEEPEST:
             raise SchemaError(f"types are nested deeper than {_DEEPEST} levels")
         if isinstance(raw, str):
-            return Type(raw) if raw in PRIMITIVES else self._reference(raw, space)
+            raw = {"type": raw}
         if isinstance(raw, list):
             return self._union(raw, space, depth)
         if not isinstance(raw, dict) or "type" not in raw:
@@ -140,7 +140,7 @@ class _Parser:
             raise SchemaError(f"the schema has more than {_MOST} types")
 
     def _reference(self, name: str, space: str) -> Type:
-        for full in (f"{space}.{name}" if space and "." not in name else name, name):
+        for full in (_full(name, space), name):
             if full in self.open:
                 raise SchemaError(f"{full} contains itself, and columns cannot")
             if full in self.named:
