@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.records import native
+from roster.wire.avro.columns import of_arrow
 from roster.wire.avro.reader import AvroReader
 from roster.wire.avro.schema import SchemaError, parse
 from roster.wire.columns import avro_kernel
+from roster.wire.columns.avro_layout import REFUSED
 from tests.examples_tried import examples
 from tests.wire.avro_cases import cases, encoded, evolved, read_by_fastavro, spans
 from tests.wire.plain_kernel import PlainKernel
@@ -295,3 +297,11 @@ def test_a_default_of_another_type_is_refused_by_name(kind: Any) -> None:
     reader = {"type": "record", "name": "R", "fields": [{"name": "v", "type": kind, "default": 7}]}
     with pytest.raises(SchemaError, match="the default 7 is no "):
         decoded(record("R"), reader, [])
+
+
+def test_a_symbol_that_is_too_long_is_refused_and_null_beside_it_is_read() -> None:
+    writer = ["null", {"type": "enum", "name": "E", "symbols": ["A", "B" * 5000]}]
+    reader = AvroReader(NATIVE, of_arrow(pa.struct([("v", pa.string())]), "columns"))
+    program = reader.program(parse(json.dumps(record("R", v=writer))))
+    found = reader.decode(program, *spans([b"\x00", b"\x02\x00"]))
+    assert (found.rows.to_pylist(), found.problems.tolist()) == ([{"v": None}], [0, REFUSED])

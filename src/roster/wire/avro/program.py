@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,13 +111,12 @@ class _Compiler:
         with self._branches(len(writer.branches)) as begin:
             for number, branch in enumerate(writer.branches):
                 begin(number)
-                before = len(self.code), len(self.tables), len(self.pool)
+                before = self._mark()
                 try:
                     self.value(branch, reader, column)
                 except SchemaError as error:
                     problems.append(str(error))
-                    del self.code[before[0] :], self.tables[before[1] :], self.pool[before[2] :]
-                    self._bounds = {key: place for key, place in self._bounds.items() if place < before[1]}
+                    self._back(before)
                     self.emit(at.REFUSE)
         if len(problems) == len(writer.branches):
             raise SchemaError(problems[0])
@@ -145,16 +144,22 @@ class _Compiler:
         if "null" not in kinds or not column.is_nullable or column.is_struct or column.is_list:
             return False
         number = kinds.index("null")
-        before = len(self.code)
-        try:
+        before = self._mark()
+        with suppress(SchemaError):
             self.value(writer.branches[1 - number], reader, column)
-        except SchemaError:
-            return False
-        if len(self.code) != before + 1 or self.code[before][at.OP] == at.NOTE:
-            del self.code[before:]
-            return False
-        self.code[before][at.MODE] = (at.NULL_FIRST, at.NULL_LAST)[number]
-        return True
+            if len(self.code) == before[0] + 1 and self.code[-1][at.OP] != at.NOTE:
+                self.code[-1][at.MODE] = (at.NULL_FIRST, at.NULL_LAST)[number]
+                return True
+        self._back(before)
+        return False
+
+    def _mark(self) -> tuple[int, int, int]:
+        return len(self.code), len(self.tables), len(self.pool)
+
+    def _back(self, mark: tuple[int, int, int]) -> None:
+        """Drop what was made since a mark."""
+        del self.code[mark[0] :], self.tables[mark[1] :], self.pool[mark[2] :]
+        self._bounds = {key: place for key, place in self._bounds.items() if place < mark[1]}
 
     def _into_union(self, writer: Type, reader: Type, column: Column) -> None:
         if writer.kind == "null":
@@ -298,9 +303,11 @@ class _Compiler:
         self._default, place = len(value), len(self.pool)
         self.pool += value
         self.emit(at.ENTER, x=place, y=len(self.pool))
-        yield
+        try:
+            yield
+        finally:
+            self._default = None
         self.emit(at.LEAVE)
-        self._default = None
 
     def skip(self, writer: Type) -> None:
         """Read a value and drop it."""
