@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 from roster.assignors import find_assignor
 from roster.member.assign_group import assign_group
 from roster.member.group_snapshot import GroupSnapshot
-from roster.wire.offsets_topic import GroupMetadataValue
 
 if TYPE_CHECKING:
     from roster.history.derived import GroupHistory
-    from roster.model import PartitionOffsets
 
 
 @dataclass(frozen=True)
@@ -34,15 +32,11 @@ class Case:
 
     def as_json(self) -> dict[str, Any]:
         """Return a document; bytes are in base 64."""
-        group = self.group
         return {
             "assignor": self.assignor,
-            "generation": group.generation,
-            "partitions": group.partitions,
-            "instance_ids": group.instance_ids,
-            "offsets": group.offsets,
-            "subscriptions": {member: base64.b64encode(data).decode() for member, data in group.subscriptions.items()},
-            "assignments": {member: base64.b64encode(data).decode() for member, data in self.assignments.items()},
+            **{name: getattr(self.group, name) for name in ("generation", "partitions", "instance_ids", "offsets")},
+            "subscriptions": _texts(self.group.subscriptions),
+            "assignments": _texts(self.assignments),
         }
 
     @classmethod
@@ -75,24 +69,25 @@ def case_of(history: GroupHistory, generation: int) -> Case:
     if not places:
         raise ValueError(f"generation {generation} is not in the history")
     now = history.timeline.rebalances[places[0]].now
-    record = next(each for each in history.records() if each.generation == generation and _is_assigned(each))
-    assignor = find_assignor(now.assignor)
-    counts = {
-        t: n for t, n in zip(history.timeline.group.topics, history.counts()[places[0]].tolist(), strict=True) if n
-    }
-    offsets: PartitionOffsets | None = history.offsets(counts, now.at_ms) if assignor.wants_lag else None
+    record = next(
+        each
+        for each in history.records()
+        if each.generation == generation and any(member.assignment for member in each.members)
+    )
+    known = zip(history.timeline.group.topics, history.counts()[places[0]].tolist(), strict=True)
+    counts = {topic: count for topic, count in known if count}
     group = GroupSnapshot(
         subscriptions={each.member_id: each.subscription for each in record.members},
         partitions=counts,
         instance_ids={each.member_id: each.group_instance_id for each in record.members},
         generation=generation,
-        offsets=offsets,
+        offsets=history.offsets(counts, now.at_ms) if find_assignor(now.assignor).wants_lag else None,
     )
     return Case(now.assignor, group, {each.member_id: each.assignment for each in record.members})
 
 
-def _is_assigned(record: GroupMetadataValue) -> bool:
-    return any(each.assignment for each in record.members)
+def _texts(data: Mapping[str, bytes]) -> dict[str, str]:
+    return {member: base64.b64encode(each).decode() for member, each in data.items()}
 
 
 def _bytes(document: Mapping[str, str]) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from roster.history.positions import Lags, Positions, Series
 from roster.history.tables import COMMITS, GROUPS
-from roster.history.timeline import OPEN, WHYS, Cause, Rebalance, Timeline, timeline
+from roster.history.timeline import OPEN, WHYS, Cause, timeline
 from roster.model import TopicPartition
 from roster.model.arrays import Int64
 from roster.wire import WireError
@@ -96,6 +96,9 @@ class GroupHistory:
         records = of[GROUPS].sort_by("log_offset")
         self._records = list(zip(ms_of(records["at"]).tolist(), records["value"].to_pylist(), strict=True))
         self.timeline = timeline(self._records)
+        group_of = self.timeline.group
+        pairs = zip(group_of.topic.tolist(), group_of.number.tolist(), strict=True)
+        self.owned = [TopicPartition(group_of.topics[topic], number) for topic, number in pairs]
         made = of[COMMITS].filter(pc.is_valid(of[COMMITS]["offset"])).sort_by("log_offset")
         self.positions = Positions(_series(made), _series(of[ENDS].sort_by("at")))
         self.moments = np.array([each.now.at_ms for each in self.timeline.rebalances], np.int64)
@@ -168,16 +171,16 @@ class GroupHistory:
         }
 
     def _moves(self) -> dict[str, Any]:
-        found: list[Rebalance] = self.timeline.rebalances
+        found = self.timeline.rebalances
         moved = np.concatenate([each.moved for each in found] or [np.zeros(0, np.int64)])
         of = np.repeat(np.arange(len(found)), [len(each.moved) for each in found])
         names = pa.array([*self.timeline.names, None], pa.string())
         places, number = np.unique(moved, return_inverse=True)
-        lags = self.positions.lags(_named(self.timeline, places), self.moments).records
+        lags = self.positions.lags([self.owned[place] for place in places.tolist()], self.moments).records
         return {
             "generation": pa.array([each.now.number for each in found], pa.int32()).take(of),
             "ended_at": self.moments[of],
-            **_columns(self.timeline, moved),
+            **_listed(self.owned, moved),
             **{
                 end: names.take(np.concatenate([getattr(each, end) for each in found] or [of]) % len(names))
                 for end in ("source", "target")
@@ -188,12 +191,10 @@ class GroupHistory:
 
     def _ownership(self) -> dict[str, Any]:
         owned, members = self.timeline.ownership, self.timeline.group.members
+        columns = pa.Table.from_pylist([each._asdict() for each in members], pa.schema(_MEMBER)).take(owned.member)
         return {
-            **_columns(self.timeline, owned.partition),
-            **{
-                name: pa.array([getattr(each, name) for each in members], pa.string()).take(owned.member)
-                for name, _ in _MEMBER
-            },
+            **_listed(self.owned, owned.partition),
+            **{name: columns[name].combine_chunks() for name in columns.column_names},
             "from": owned.since,
             "until": pa.array(owned.until, mask=owned.until == OPEN),
         }
@@ -244,17 +245,6 @@ def column(values: Any, kind: pa.DataType) -> pa.Array:
 
 def _cause(cause: Cause) -> dict[str, Any]:
     return {"kind": cause.kind.value, "detail": cause.detail, **(cause.member._asdict() if cause.member else {})}
-
-
-def _named(found: Timeline, places: Any) -> list[TopicPartition]:
-    group = found.group
-    pairs = zip(group.topic[places].tolist(), group.number[places].tolist(), strict=True)
-    return [TopicPartition(group.topics[topic], number) for topic, number in pairs]
-
-
-def _columns(found: Timeline, partitions: Any) -> dict[str, Any]:
-    topics = pa.array(found.group.topics, pa.string())
-    return {"topic": topics.take(found.group.topic[partitions]), "partition": found.group.number[partitions]}
 
 
 def _listed(partitions: list[TopicPartition], rows: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from roster.assignors import Assignor, RebalanceProtocol, make_plan
 from roster.history.derived import REBALANCE, GroupHistory, column
-from roster.history.generations import Generations
+from roster.history.generations import Generation, Generations, Member
 from roster.model import NO_OWNER, Plan, Problem, TopicPartition
 from roster.model.arrays import Float64, Int32, Int64
 from roster.model.problem import MAX_PARTITIONS, Claims, member_order
@@ -48,7 +48,7 @@ _MOST_ROUNDS = 5
 class _Step:
     """A rebalance, for every policy: `place` has the number of each partition over all steps, `name` of each member."""
 
-    at: int
+    now: Generation
     problem: Problem
     place: Int64
     name: Int32
@@ -62,19 +62,13 @@ def replay(history: GroupHistory, assignors: Sequence[Assignor]) -> pa.Table:
     What only finished a round of the recorded assignor is left out: each policy has rounds of its own.
     """
     steps = list(_steps(history))
-    rows = {assignor.name: list(_replay(assignor, steps)) for assignor in assignors}
-    done = [history.timeline.rebalances[step.at] for step in steps] * len(rows)
-    columns = dict(
-        zip(REPLAYS.names[4:], zip(*(row for each in rows.values() for row in each), strict=True), strict=False)
-    )
-    every = {
-        "group": pa.repeat(history.group, len(done)),
-        "generation": [each.now.number for each in done],
-        "ended_at": np.array([each.now.at_ms for each in done], np.int64),
-        "policy": np.repeat(np.array(list(rows), object), len(steps)),
-        **{name: columns.get(name, ()) for name in REPLAYS.names[4:]},
-    }
-    return pa.table([column(every[field.name], field.type) for field in REPLAYS], schema=REPLAYS)
+    rows = [
+        (history.group, step.now.number, step.now.at_ms, assignor.name, *numbers)
+        for assignor in assignors
+        for step, numbers in zip(steps, _replay(assignor, steps), strict=True)
+    ]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(REPLAYS)
+    return pa.table([column(each, field.type) for each, field in zip(columns, REPLAYS, strict=True)], schema=REPLAYS)
 
 
 def _steps(history: GroupHistory) -> Iterator[_Step]:
@@ -102,13 +96,10 @@ def _steps(history: GroupHistory) -> Iterator[_Step]:
         now = found.rebalances[number].now
         order = np.argsort(rank[now.member])
         member, subscription = now.member[order], now.subscription[order]
-        distinct, at, of = np.unique(subscription, return_index=True, return_inverse=True)
-        if len(distinct) > 1:  # in order of first use, as an assignor gets them
-            by_use = np.argsort(at)
-            distinct, of = distinct[by_use], np.argsort(by_use)[of]
-        key = (distinct.tobytes(), counts[row].tobytes())
+        members = [group.members[m] for m in member.tolist()]
+        key = (subscription.tobytes(), counts[row].tobytes())
         if key not in layouts:
-            layout = _layout(group, distinct, counts[row])
+            layout = _layout(group, members, subscription, counts[row])
             starts: Int64 = first[[group.topics.index(topic) for topic in layout.topics]]
             layouts[key] = layout, np.repeat(starts, layout.counts) + layout.number_of()
         layout, place = layouts[key]
@@ -118,30 +109,27 @@ def _steps(history: GroupHistory) -> Iterator[_Step]:
             seconds = None if usual is None else lag * np.where(np.isnan(took), usual, took)[place]
         problem = replace(
             layout,
-            members=tuple(group.members[m].member_id for m in member.tolist()),
-            instances=tuple(group.members[m].instance_id for m in member.tolist()),
-            subscription_of=layout.subscription_of[of],
-            generation=np.zeros(len(member), np.int32),
+            members=tuple(each.member_id for each in members),
+            instances=tuple(each.instance_id for each in members),
             lag=lag,
             capacity=now.capacity[order] if (now.capacity > 1).any() else None,
-            user_data=(None,) * len(member),
-            member_racks=(None,) * len(member),
         )
-        yield _Step(number, problem, place, found.name_of[member], seconds)
+        yield _Step(now, problem, place, found.name_of[member], seconds)
 
 
-def _layout(group: Generations, subscriptions: Int32, counts: Int64) -> Problem:
-    """Return a problem with a member for each of the subscriptions."""
-    size, none = len(subscriptions), np.zeros(0, np.int32)
+def _layout(group: Generations, members: Sequence[Member], subscription: Int32, counts: Int64) -> Problem:
+    """Return the problem of members that claim nothing."""
+    distinct, of = np.unique(subscription, return_inverse=True)
+    none = np.zeros(0, np.int32)
     return Problem.from_columns(
-        members=[f"{number:09}" for number in range(size)],
-        instances=[None] * size,
-        member_racks=[None] * size,
+        members=[each.member_id for each in members],
+        instances=[each.instance_id for each in members],
+        member_racks=[None] * len(subscription),
         topics=group.topics,
         counts=counts,
-        subscriptions=[group.subscriptions[number] for number in subscriptions.tolist()],
-        subscription_of=np.arange(size, dtype=np.int32),
-        generation=np.zeros(size, np.int32),
+        subscriptions=[group.subscriptions[number] for number in distinct.tolist()],
+        subscription_of=of.astype(np.int32),
+        generation=np.zeros(len(subscription), np.int32),
         claim_member=none,
         claim_topic=none,
         claim_number=none,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -142,10 +143,10 @@ def _by_group(
     )
 
 
-def replay_report(replays: DataFrame) -> str:
-    """Return a page, HTML without requests, that compares the policies of `replay_history` in a table and plots."""
+def replay_report(replays: DataFrame) -> tuple[str, list[dict[str, Any]]]:
+    """Return a page that compares the policies of `replay_history` in a table and plots, and the rows of the table."""
     if not (span := replays.agg(F.min("ended_at"), F.max("ended_at")).first()) or span[0] is None:
-        return report([], [], [])
+        return report([], [], []), []
     begin, end = (int(moment.timestamp()) for moment in span)
     step = max((end - begin) // PLOT_POINTS, 60)
     at = F.floor(F.col("ended_at").cast("long") / step) * step
@@ -163,4 +164,5 @@ def replay_report(replays: DataFrame) -> str:
     groups = replays.groupBy("group").pivot("policy").sum("stopped")
     most = groups.withColumn("sum", sum((F.col(f"`{name}`") for name in groups.columns[1:]), F.lit(0)))
     top = most.orderBy(F.desc("sum"), "group").drop("sum").limit(GROUPS_SHOWN)
-    return report(*([row.asDict() for row in each.collect()] for each in (totals.orderBy("policy"), over_time, top)))
+    found, *more = ([row.asDict() for row in each.collect()] for each in (totals.orderBy("policy"), over_time, top))
+    return report(found, *more), found

@@ -46,10 +46,9 @@ def replay(folder: str, to: str, assignors: list[Any]) -> None:
 
         replay_history(spark, folder, assignors).write.parquet(f"{to}/replays")
         rows = spark.read.parquet(f"{to}/replays")
-        (place / "report.html").write_text(replay_report(rows), encoding="utf-8")
-        totals = rows.groupBy("policy").agg({"*": "count", "moved": "sum", "rounds": "sum", "stopped": "sum"})
-        columns = ("policy", "count(1)", "sum(moved)", "sum(stopped)", "sum(rounds)")
-        found = totals.select(*(f"`{name}`" for name in columns)).orderBy("policy").collect()
+        page, totals = replay_report(rows)
+        (place / "report.html").write_text(page, encoding="utf-8")
+        found = [[row[name] for name in ("policy", "rebalances", "moved", "stopped", "rounds")] for row in totals]
         titles = ("assignor", "rebalances", "moved", "stopped", "generations")
-        print_table(titles, [tuple(row) for row in found], "no rebalances of classic groups with members")
+        print_table(titles, found, "no rebalances of classic groups with members")
     click.echo(f"{place / 'report.html'}", err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,13 +59,13 @@ def show(
     skipped = dict(place.skipped())
     rows = [
         row
-        for row in _documents(tables["rebalances"])
+        for row in tables["rebalances"].to_pylist()
         if (begin is None or begin <= row["ended_at"]) and (end is None or row["ended_at"] <= end)
     ]
     damaged = found.timeline.group.damaged
     if as_json:
-        moves: dict[int, list[dict[str, Any]]] = {}
-        for move in _documents(tables["moves"]):
+        moves: dict[datetime, list[dict[str, Any]]] = {}
+        for move in tables["moves"].to_pylist():
             moves.setdefault(move["ended_at"], []).append(_without(move, "group", "generation", "ended_at"))
         for row in rows:
             row["moves"] = moves.get(row["ended_at"], [])
@@ -75,7 +75,7 @@ def show(
                 "source": "polling" if place.is_polled() else "__consumer_offsets",
                 "damaged": damaged,
                 "skipped": skipped,
-                "rebalances": [_without(row, "group") | {"ended_at": utc(row["ended_at"])} for row in rows],
+                "rebalances": [_without(row, "group") | {"ended_at": _utc(row["ended_at"])} for row in rows],
             }
         )
         return
@@ -88,8 +88,12 @@ def show(
             click.echo(f"not read: {count} of all records ({reason})", err=True)
 
 
-def _moment(text: str | None, option: str) -> int | None:
-    return None if text is None else (parse_time(text, option) - EPOCH) // timedelta(milliseconds=1)
+def _moment(text: str | None, option: str) -> datetime | None:
+    return None if text is None else parse_time(text, option)
+
+
+def _utc(moment: datetime | None) -> str | None:
+    return None if moment is None else utc((moment - EPOCH) / timedelta(milliseconds=1))
 
 
 def _partition(text: str) -> tuple[str, int]:
@@ -99,36 +103,24 @@ def _partition(text: str) -> tuple[str, int]:
     return topic, int(number)
 
 
-def _documents(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows as objects, with times in ms."""
-    from roster.history.derived import TIME, ms_of  # noqa: PLC0415 - needs an extra
-
-    times = [name for name, kind in zip(table.schema.names, table.schema.types, strict=True) if kind == TIME]
-    rows: list[dict[str, Any]] = table.drop_columns(times).to_pylist()
-    for name in times:
-        for row, at, is_known in zip(rows, ms_of(table[name].fill_null(0)), table[name].is_valid(), strict=True):
-            row[name] = int(at) if is_known.as_py() else None
-    return rows
-
-
 def _without(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in names}
 
 
-def _show_owners(ownership: pa.Table, wanted: tuple[str, int], moment: int | None, *, as_json: bool) -> None:
+def _show_owners(ownership: pa.Table, wanted: tuple[str, int], moment: datetime | None, *, as_json: bool) -> None:
     owners = [
         row
-        for row in _documents(ownership)
+        for row in ownership.to_pylist()
         if (row["topic"], row["partition"]) == wanted
         and (moment is None or (row["from"] <= moment and (row["until"] is None or moment < row["until"])))
     ]
     for row in owners:
-        row |= {end: None if row[end] is None else utc(row[end]) for end in ("from", "until")}
+        row |= {end: _utc(row[end]) for end in ("from", "until")}
     if as_json:
         print_json([_without(row, "group") for row in owners])
         return
     rows = [(row["from"], row["until"], *_member(row)) for row in owners]
-    when = "" if moment is None else f" at {utc(moment)}"
+    when = "" if moment is None else f" at {_utc(moment)}"
     print_table(("from", "until", "member", "client", "host"), rows, f"nobody owned {wanted[0]}-{wanted[1]}{when}")
 
 
@@ -141,7 +133,7 @@ def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
     lag = row["lag_records"]
     missing = row["missing_generations"]
     return (
-        utc(row["ended_at"]),
+        _utc(row["ended_at"]),
         *(row[name] for name in ("generation", "members", "moved", "unowned")),
         None if total is None else f"{total:.1f} partition-s",
         None if longest is None else f"{longest:.1f} s",
