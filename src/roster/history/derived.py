@@ -220,11 +220,9 @@ class GroupHistory:
 
 def derive(rows: pa.Table) -> pa.Table:
     """Return the rows of EVERY for the rows of EVENTS of one group: the function for Spark's `applyInArrow`."""
-    made = []
-    for name, table in GroupHistory(rows).tables():
-        every = {"table": pa.repeat(name, len(table)), **{column: table[column] for column in table.schema.names}}
-        made.append([every[f.name] if f.name in every else pa.nulls(len(table), f.type) for f in EVERY])
-    return pa.concat_tables([pa.table(columns, schema=EVERY) for columns in made])
+    tables = GroupHistory(rows).tables()
+    made = [table.append_column("table", pa.repeat(name, len(table))) for name, table in tables]
+    return pa.concat_tables([EVERY.empty_table(), *made], promote_options="default")
 
 
 def ms_of(times: pa.ChunkedArray) -> Any:

@@ -80,11 +80,10 @@ class HistoryFolder:
         ends = self._read(ENDS, pc.field("topic").isin(topics), ["topic", "partition", "end", "at"])
         if ends is None:
             return found.cast(EVENTS)
-        count = len(ends)
-        same = {"table": pa.repeat(ENDS, count), "group": pa.repeat(group, count), "offset": ends["end"]}
-        every = {name: ends[name] for name in ("topic", "partition", "at")} | same
-        rows = [every[each.name] if each.name in every else pa.nulls(count, each.type) for each in EVENTS]
-        return pa.concat_tables([found.cast(EVENTS), pa.table(rows, schema=EVENTS)])
+        ends = ends.rename_columns(["topic", "partition", "offset", "at"])
+        for name, value in (("table", ENDS), ("group", group)):
+            ends = ends.append_column(name, pa.repeat(value, len(ends)))
+        return pa.concat_tables([found.cast(EVENTS), ends], promote_options="default")
 
     def skipped(self) -> Mapping[str, int]:
         """Return how many records were not read, by reason; empty for what was polled."""
