@@ -18,7 +18,7 @@ from roster.spark.errors import FunctionError, MissingSchemasError, PipelineErro
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.avro_values import AvroColumns, AvroError
 from roster.spark.tasks.schema_frames import BARE, CONFLUENT, ONLY, SINGLE_OBJECT, Key, Known, Writer
-from roster.spark.tasks.schema_steps import fetch_missing, source_of
+from roster.spark.tasks.schema_steps import Source, fetch_missing
 from roster.spark.tasks.value_columns import rows_at_fault
 from roster.testing import SchemaRegistry
 from roster.wire.avro.columns import layout, of_arrow
@@ -164,7 +164,7 @@ def test_values_of_confluents_serializer_are_read_with_ids_in_values_and_in_head
                 headers.append(
                     [{"key": "x", "value": None}, *({"key": k, "value": v} for k, v in given)] if given else None
                 )
-        source = source_of(Registry(registry.url), CONFLUENT, "value")
+        source = Source(Registry(registry.url), CONFLUENT, "value")
         read = columns(source.known, "FAILFAST")
         kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         batch = values(*framed, headers=pa.array(headers, kind))
@@ -181,7 +181,7 @@ def test_values_of_confluents_serializer_are_read_with_ids_in_values_and_in_head
 
 def test_an_id_that_the_registry_does_not_have_makes_bad_records_and_one_that_refuses_ends_the_run() -> None:
     with SchemaRegistry() as registry:
-        source = source_of(Registry(registry.url), CONFLUENT, "value")
+        source = Source(Registry(registry.url), CONFLUENT, "value")
         fetch_missing(MissingSchemasError(source.known.name, [7]))
         assert source.known.writers == {7: None}
         registry.fail(1, 401)

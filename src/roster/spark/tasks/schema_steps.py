@@ -20,7 +20,7 @@ from roster.spark.errors import MissingSchemasError, PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema, as_struct
 from roster.spark.tasks.avro_values import AvroColumns
 from roster.spark.tasks.protobuf_values import Message, ProtobufColumns, as_spark, files_of, renamed
-from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Key, Known, Writer
+from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer
 from roster.spark.tasks.steps import BatchFunction, check_mode, with_kept
 from roster.wire.avro.columns import layout, of_arrow
 from roster.wire.avro.fingerprint import fingerprint
@@ -29,45 +29,37 @@ from roster.wire.avro.schema import SchemaError, Type, parse
 log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
 class Source:
-    """Where the driver asks for schemas, and those that it knows."""
+    """Where the driver asks for schemas, and those that it knows; `fetch_missing` finds it as long as it is kept."""
 
-    registry: Registry
-    known: Known
-
-    def fetch(self, keys: Sequence[Key]) -> None:
-        """Ask for schemas; one that the registry does not have is known as such. Raises PipelineError."""
-        for key in keys:
-            try:
-                registered = self.registry.schema(key)
-            except RegistryError as error:
-                if 400 <= error.status < 500:
-                    raise unanswered(error) from None
-                log.warning("schema %s is asked for again: %s", key, error)
-                return
-            if registered is None:
-                log.warning("%r has no schema %s: its records are bad", self.registry, key)
-            self.known.writers[key] = None if registered is None else writer_of(registered)
+    def __init__(self, registry: Registry, framing: str, column: str) -> None:
+        self.registry, self.known = registry, Known(uuid.uuid4().hex, framing, column)
+        _SOURCES[self.known.name] = self
 
 
 _SOURCES: WeakValueDictionary[str, Source] = WeakValueDictionary()
 """By the name that tasks tell when they miss a schema."""
 
 
-def source_of(registry: Registry, framing: str, column: str) -> Source:
-    """Return a source that `fetch_missing` finds as long as somebody keeps it."""
-    made = Source(registry, Known(uuid.uuid4().hex, framing, column))
-    _SOURCES[made.known.name] = made
-    return made
-
-
 def fetch_missing(error: MissingSchemasError) -> None:
-    """Ask for the schemas that a task missed. Raises PipelineError."""
+    """Ask for the schemas that a task missed; one that the registry does not have is known as such.
+
+    Raises PipelineError if the registry refuses.
+    """
     source = _SOURCES.get(error.source)
     if source is None:
         raise PipelineError(f"nobody knows where to ask for the schemas {error.keys}", field="registry")
-    source.fetch(error.keys)
+    for key in error.keys:
+        try:
+            registered = source.registry.schema(key)
+        except RegistryError as refused:
+            if 400 <= refused.status < 500:
+                raise unanswered(refused) from None
+            log.warning("schema %s is asked for again: %s", key, refused)
+            return
+        if registered is None:
+            log.warning("%r has no schema %s: its records are bad", source.registry, key)
+        source.known.writers[key] = None if registered is None else writer_of(registered)
 
 
 def unanswered(error: RegistryError) -> PipelineError:
@@ -119,9 +111,8 @@ class AvroParsed:
 
     def _known(self) -> Known:
         if self.registry is not None:
-            source = source_of(self.registry, self.framing, self.column)
-            self.kept.append(source)
-            return source.known
+            self.kept.append(Source(self.registry, self.framing, self.column))
+            return self.kept[-1].known
         known = Known("", self.framing, self.column)
         for text in self.schemas:
             known.writers[fingerprint(text) if self.framing == SINGLE_OBJECT else ONLY] = Writer("AVRO", text)
