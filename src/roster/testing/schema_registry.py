@@ -248,32 +248,30 @@ class _Handler(BaseHTTPRequestHandler):
         registry, url = self.registry, urlsplit(self.path)
         registry.requests.append(f"{self.command} {url.path}")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        left, status = registry._failing
-        if left:
-            registry._failing = left - 1, status
-            return self._send(status, {"error_code": status, "message": "told to fail"})
-        if registry.auth is not None and self.headers.get("Authorization") != authorization(registry.auth):
-            return self._send(401, {"error_code": 401, "message": "Unauthorized"})
         try:
+            if registry._failing[0]:
+                left, status = registry._failing
+                registry._failing = left - 1, status
+                raise _RefusedError(status, "told to fail")
+            if registry.auth is not None and self.headers.get("Authorization") != authorization(registry.auth):
+                raise _RefusedError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
             parts = [unquote(part) for part in url.path.strip("/").split("/")]
             with registry._lock:
                 answer = registry._answer([self.command, *parts], json.loads(body) if body else None)
-            return self._send(200, answer)
+            status = 200
         except _RefusedError as error:
             status = error.code // 100 if error.code > 999 else error.code
-            return self._send(status, {"error_code": error.code, "message": str(error)})
+            answer = {"error_code": error.code, "message": str(error)}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return self._send(422, {"error_code": 422, "message": f"no request: {error!r}"})
-
-    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
-
-    def _send(self, status: int, answer: Any) -> None:
+            status, answer = 422, {"error_code": 422, "message": f"no request: {error!r}"}
         data = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""

@@ -100,13 +100,10 @@ class AvroParsed:
             schema = self._reader(known)
             fields = pa.schema(list(layout(schema).schema))
         except SchemaError as error:
-            raise PipelineError(
-                str(error), field="avro_columns", fix="Name the fields that you need in columns="
-            ) from None
-        struct = as_struct(from_arrow_schema(fields, prefer_timestamp_ntz=True))
-        if self.columns is not None:
-            struct = as_struct(self.columns, "avro_columns")
-        columns = with_kept(struct, given, self.column, self.keep, "avro_columns")
+            fix = "Name the fields that you need in columns="
+            raise PipelineError(str(error), field="avro_columns", fix=fix) from None
+        struct = self.columns or from_arrow_schema(fields, prefer_timestamp_ntz=True)
+        columns = with_kept(as_struct(struct, "avro_columns"), given, self.column, self.keep, "avro_columns")
         return AvroColumns(schema, fields, known, compiled(AVRO), self.column, self.mode, self.keep), columns
 
     def _known(self) -> Known:
