@@ -18,7 +18,7 @@ from roster.spark.errors import FunctionError, MissingSchemasError, PipelineErro
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.avro_values import AvroColumns, AvroError
 from roster.spark.tasks.schema_frames import BARE, CONFLUENT, ONLY, SINGLE_OBJECT, Key, Known, Writer
-from roster.spark.tasks.schema_steps import Source, fetch_missing
+from roster.spark.tasks.schema_steps import AvroParsed, Source, fetch_missing
 from roster.spark.tasks.value_columns import rows_at_fault
 from roster.testing import SchemaRegistry
 from roster.wire.avro.columns import layout, of_arrow
@@ -255,3 +255,12 @@ def test_columns_given_for_spark_take_all_avro_types_of_the_same_values() -> Non
     assert (row["missing"], row["s"], row["e"], row["f"], str(row["d"]), row["at"].timestamp(), row["n"]) == (
         None, {"x": 1.5, "y": None}, "LONGER", b"ab", "1.23", 1.0, 5,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("registry", "schemas", "framing"),
+    [(None, (ONE,), CONFLUENT), (Registry("http://x"), (), BARE), (Registry("http://x"), (), SINGLE_OBJECT)],
+)
+def test_a_framing_that_nobody_has_the_schemas_of_is_refused(registry: Any, schemas: Any, framing: str) -> None:
+    with pytest.raises(PipelineError, match=r"the writers' schemas are not known\. Name registry="):
+        AvroParsed(registry, None, schemas, "orders-value", "value", framing, "PERMISSIVE", ())

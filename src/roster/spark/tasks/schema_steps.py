@@ -89,9 +89,9 @@ class AvroParsed:
     def __post_init__(self) -> None:
         check_mode(self.mode)
         _check_framing(self.framing, FRAMINGS)
-        if self.registry is None and not self.schemas:
-            problem = "the writers' schemas are not known"
-            raise PipelineError(problem, field="avro_columns", fix="Name registry=Registry(url), or schema=")
+        if not (self.registry if self.framing == CONFLUENT else self.schemas):
+            fix = "Name registry=Registry(url) for Confluent's frame, schema= for others"
+            raise PipelineError("the writers' schemas are not known", field="avro_columns", fix=fix)
 
     def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
         """Return the function, and the columns of its results."""
@@ -107,7 +107,7 @@ class AvroParsed:
         return AvroColumns(schema, fields, known, compiled(AVRO), self.column, self.mode, self.keep), columns
 
     def _known(self) -> Known:
-        if self.registry is not None:
+        if self.registry is not None and self.framing == CONFLUENT:
             self.kept.append(Source(self.registry, self.framing, self.column))
             return self.kept[-1].known
         known = Known("", self.framing, self.column)
