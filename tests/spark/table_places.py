@@ -198,7 +198,8 @@ class PostgresPlace(SqlitePlace):
         return PostgresSink(self.url, "results", **more)
 
 
-PLACES = {"delta": DeltaPlace, "iceberg": IcebergPlace, "sqlite": SqlitePlace, "postgres": PostgresPlace}
+FILES = {"delta": DeltaPlace, "iceberg": IcebergPlace}
+PLACES = FILES | {"sqlite": SqlitePlace, "postgres": PostgresPlace}
 
 
 def rows(place: Place) -> list[Row]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from roster.spark import Owner, SinkFencedError
-from tests.spark.table_places import PLACES, T0, T1, Place, Row, Server, batch, opened, plain, rows
+from tests.spark.table_places import FILES, T0, T1, Place, Row, Server, batch, opened, plain, rows
 from tests.spark.table_worker import GROUP, SCHEMA, uncommitted, work
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.process]
 KILLS = int(os.environ.get("ROSTER_TABLE_KILLS", "4"))
 
 
-@pytest.fixture(params=[f"{kind} {where}" for kind in PLACES for where in ("local", "s3")])
+@pytest.fixture(params=[f"{kind} {where}" for kind in FILES for where in ("local", "s3")])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str, Server | None]:
     kind, on = request.param.split()
     return kind, str(tmp_path), request.getfixturevalue("s3") if on == "s3" else None
@@ -35,7 +35,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str, Ser
 @pytest.fixture
 def place(where: tuple[str, str, Server | None]) -> Place:
     kind, *rest = where
-    return PLACES[kind](*rest)
+    return FILES[kind](*rest)
 
 
 @pytest.mark.parametrize("partition_by", [[], ["shop"]])
@@ -97,7 +97,7 @@ SIZE = 10
 
 def _work(where: tuple[str, str, Server | None], member: str, end: Any) -> None:
     kind, *rest = where
-    work(PLACES[kind](*rest).sink, member, [0, 1], lambda: end.value, SIZE)
+    work(FILES[kind](*rest).sink, member, [0, 1], lambda: end.value, SIZE)
 
 
 def test_kills_and_take_overs(where: tuple[str, str, Server | None], place: Place) -> None:

@@ -23,7 +23,7 @@ from pyspark.sql.types import BooleanType, DateType, LongType, StringType, Struc
 from roster.spark import Owner, PipelineError, SinkFencedError
 from roster.spark.tasks.arrow_function import arrow_schema
 from tests.examples_tried import examples, some
-from tests.spark.table_places import PLACES, T0, T1, DeltaPlace, IcebergPlace, Place, Server, batch, opened
+from tests.spark.table_places import FILES, T0, T1, DeltaPlace, IcebergPlace, Place, Server, batch, opened
 from tests.spark.table_worker import GROUP, KEYS, UPDATED, latest, uncommitted, upserted, work
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ TINY = 1_500
 """Bytes of a file: a few rows."""
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=FILES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return PLACES[request.param](str(tmp_path))
+    return FILES[request.param](str(tmp_path))
 
 
 def sink_of(place: Place, **more: Any) -> TableSink:
@@ -71,9 +71,9 @@ def test_the_last_row_of_each_key_is_there(place: Place, partition_by: list[str]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", FILES)
 def test_a_table_in_an_object_store(kind: str, tmp_path: Path, s3: Server) -> None:
-    place = PLACES[kind](str(tmp_path), s3)
+    place = FILES[kind](str(tmp_path), s3)
     sink = opened(sink_of(place, partition_by=["partition"]), T0, T1)
     for start in range(0, 120, 40):
         each = batch({T0: (start, start + 40), T1: (start, start + 40)})
@@ -283,14 +283,14 @@ typed_keys = st.tuples(
     order=st.permutations(["day", "at", "text", "flag"]),
     partition_by=st.sampled_from([[], ["day"], ["text"], ["flag", "day"]]),
 )
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", FILES)
 def test_keys_of_all_kinds_are_found_by_the_statistics_of_their_files(
     kind: str, tmp_path: Path, batches: list[list[Any]], order: list[str], partition_by: list[str]
 ) -> None:
     """Times below a millisecond, long texts, nulls, the extremes of a type: each is one row, in files of a few rows."""
     folder = tmp_path / uuid.uuid4().hex
     folder.mkdir()
-    place = PLACES[kind](str(folder))
+    place = FILES[kind](str(folder))
     sink = opened(sink_of(place, keys=order, partition_by=partition_by), T0)
     wanted: dict[Any, int] = {}
     offset = 0
@@ -338,19 +338,19 @@ SIZE = 10
 
 
 def _work(kind: str, folder: str, member: str, partition: int, end: Any) -> None:
-    make = partial(sink_of, PLACES[kind](folder))
+    make = partial(sink_of, FILES[kind](folder))
     work(make, member, [partition], lambda: end.value, SIZE, upserted)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.gate) for kind in PLACES])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.gate) for kind in FILES])
 def test_kills_and_take_overs(kind: str, tmp_path: Path) -> None:
     """Two owners of each partition; one of the four is killed at a random moment, again and again."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["deltalake", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", __name__])
     chance = random.Random(KILLS)
     end = context.Value("q", 1_000_000, lock=False)  # until the last kill there is always more
-    place = PLACES[kind](str(tmp_path))
+    place = FILES[kind](str(tmp_path))
     sink = opened(sink_of(place))
     sink.task_writer(batch({T0: (0, 1)}), UPDATED)
 

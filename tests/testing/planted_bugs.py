@@ -318,9 +318,9 @@ def given_without_withholding(patch: pytest.MonkeyPatch) -> None:
 def no_rejoin_after_a_revocation(patch: pytest.MonkeyPatch) -> None:
     request = MemberContext.request_rejoin
 
-    def lazy(self: MemberContext, reason: str) -> None:
+    def lazy(self: MemberContext, reason: str, cause: Any = None) -> None:
         if reason not in ("need to revoke partitions and re-join", "partitions that were given up have no owner yet"):
-            request(self, reason)
+            request(self, reason, cause)
 
     patch.setattr(MemberContext, "request_rejoin", lazy)
 
