@@ -83,7 +83,7 @@ class UnderRoster:
 
 
 def operator(spark: SparkSession, name: str) -> Any:
-    given: dict[str, Any] = {"event_time": None, "delay": timedelta(), "store": "s"}
+    given: dict[str, Any] = {"event_time": None, "delay": timedelta(), "store": "s", "migrate": None}
     if name == "grouped":
         late = given | {"event_time": "t", "delay": DELAY}
         timeout = GroupStateTimeout.EventTimeTimeout

@@ -67,9 +67,7 @@ def check_that_it_goes_on(spark: SparkSession, topics: Topics, tmp_path: Path, c
     export(spark, topics.bootstrap, old, str(tmp_path / "old"))
     topics.admin.create_partitions(topic, more)
     produce(topics, topic, range(150, 300))
-    unread = (
-        r"offsets: the record at offset \d+ of .* has a key of partition \d+ of 12: it was written before the topic"
-    )
+    unread = r"offsets: the record at offset \d+ of .* has a key of another one of 12 partitions: it was written before"
     with pytest.raises(PipelineError, match=unread):
         import_state(spark, topics.bootstrap, grown, early[0].folder.place)
     import_state(spark, topics.bootstrap, grown, str(tmp_path / "old"))

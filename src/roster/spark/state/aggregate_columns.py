@@ -53,21 +53,25 @@ def _named(given: Aggregates) -> dict[str, str | Column]:
 def _aggregate(given: str | Column) -> Aggregate:
     """Parse an aggregate. Raises StateError that quotes it."""
     node = parsed(given)
-    if class_of(node) != "UnresolvedFunction":
-        raise _not_kept(given, "compute with results in map_arrow behind it")
-    function, arguments = node.nameParts().mkString(".").lower(), members(node.arguments())
-    if node.isDistinct():
-        if function != "count" or len(arguments) != 1:
-            raise _not_kept(given, "deduplicate by the keys and the columns in front of it")
-        function = "count_distinct"
     try:
-        return _of_function(given, function, arguments, _condition(node), ignores_nulls=_ignores_nulls(node, arguments))
+        return _of_node(node)
     except StateError as error:
         raise StateError(f"{_text(given)!r}: {error}") from None
 
 
+def _of_node(node: Any) -> Aggregate:
+    if class_of(node) != "UnresolvedFunction":
+        raise _not_kept("compute with results in map_arrow behind it")
+    function, arguments = node.nameParts().mkString(".").lower(), members(node.arguments())
+    if node.isDistinct():
+        if function != "count" or len(arguments) != 1:
+            raise _not_kept("deduplicate by the keys and the columns in front of it")
+        function = "count_distinct"
+    return _of_function(function, arguments, _condition(node), ignores_nulls=_ignores_nulls(node, arguments))
+
+
 def _of_function(
-    given: str | Column, function: str, arguments: list[Any], condition: Expression | None, *, ignores_nulls: bool
+    function: str, arguments: list[Any], condition: Expression | None, *, ignores_nulls: bool
 ) -> Aggregate:
     if function == "count_if" and len(arguments) == 1:
         function, condition = "count", _both(expression_of(arguments[0]), condition)
@@ -81,12 +85,12 @@ def _of_function(
     if kind in IGNORING_NULLS and len(arguments) == 2:
         arguments = arguments[:1]
     if kind is not None and (not arguments or class_of(arguments[0]) == "UnresolvedStar"):
-        raise _not_kept(given, "name a column, as in sum(price)")
+        raise _not_kept("name a column, as in sum(price)")
     if kind is None or len(arguments) != 1:
-        raise _not_kept(given, "keep others with transform_with_state")
+        raise _not_kept("keep others with transform_with_state")
     if kind in IGNORING_NULLS:
         if condition is not None and not ignores_nulls:
-            raise _not_kept(given, "a condition needs `ignore nulls`")
+            raise _not_kept("a condition needs `ignore nulls`")
         kind = IGNORING_NULLS[kind] if ignores_nulls else kind
     return _of_value(kind, _where(condition, expression_of(arguments[0])))
 
@@ -133,6 +137,6 @@ def _text(given: str | Column) -> str:
     return (given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>"))[:80]
 
 
-def _not_kept(given: str | Column, way: str) -> StateError:
+def _not_kept(way: str) -> StateError:
     functions = ", ".join(sorted({*FUNCTIONS, *BY_ANOTHER, "count_if"}))
-    return StateError(f"{_text(given)!r} is no aggregate of {functions}; {way}")
+    return StateError(f"none of {functions}; {way}")
