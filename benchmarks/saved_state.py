@@ -16,9 +16,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pyspark.sql.functions import count, count_distinct
+from pyspark.sql.functions import sum as total
+
 from roster.client import Admin
 from roster.spark import Pipeline, session
-from roster.spark.state import export, import_state, seed_state
+from roster.spark.state import Export, export, import_state, seed_state
 
 from .memory import peaks
 from .pipeline import broker
@@ -58,6 +61,10 @@ def measure(bootstrap: str, keys: int, folder: Path) -> None:
         f"import, {PARTITIONS} to {GROWN} partitions", lambda: import_state(spark, bootstrap, f"{topic}-3", places[0])
     )
     timed("export", lambda: export(spark, bootstrap, f"{topic}-3", places[1]))
+    for place in places:
+        rows = Export.open(place).dataframe(spark, "totals").agg(count("*"), total("count"), count_distinct("name"))
+        assert tuple(rows.first()) == (keys, keys * (keys - 1) // 2, keys), place
+    print("both exports have every key once, with its state")
 
 
 def main(words: Sequence[str] | None = None) -> None:
