@@ -272,7 +272,11 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     columns: dict[str, Any] = {key: table[key] for key in keys if key in table.column_names}
     if missing := [key for key in keys if key not in columns]:
         raise StateError(f"keys: there is no column {missing[0]!r} among {', '.join(table.column_names)}")
-    parts = [part for name in layout.stored for part in _grouping(name, layout, table)]
+    values_of: dict[Any, Any] = {}  # the parts of a result, and often several results, are of one expression
+    for name, each in layout.stored.items():
+        if each.source not in values_of:
+            values_of[each.source] = _values(name, each, table)
+    parts = [part for name in layout.stored for part in _grouping(name, layout, values_of)]
     places = [f"{number} {part.name}" for number, part in enumerate(parts)]
     columns |= {place: part.column for place, part in zip(places, parts, strict=True)}
     wanted = [(place, part.function, part.options) for place, part in zip(places, parts, strict=True)]
@@ -302,18 +306,17 @@ class _Grouping:
     values: Any = None
 
 
-def _grouping(name: str, layout: Layout, table: pa.Table) -> Iterator[_Grouping]:
-    """Yield what makes a stored part of a batch's rows."""
+def _grouping(name: str, layout: Layout, values_of: Mapping[Any, Any]) -> Iterator[_Grouping]:
+    """Yield what makes a stored part of a batch's rows, from their values by `Aggregate.source`."""
     each = layout.stored[name]
-    column = _values(name, each, table)
+    column = values_of[each.source]
     if each.kind is Kind.COUNT:
         yield _Grouping(name, column, "count")
     elif each.kind is Kind.SET:
-        values = distinct.marks(column)
-        yield _Grouping(name, values, "distinct", pc.CountOptions(mode="only_valid"))
+        yield _Grouping(name, distinct.marks(column), "distinct", pc.CountOptions(mode="only_valid"))
     elif each.kind in CHOSEN:
         order = layout.stored.get(order_of(name))
-        places, rows = _choices(each.kind, column, None if order is None else order.values(table))
+        places, rows = _choices(each.kind, column, None if order is None else values_of[order.source])
         yield _Grouping(name, places, "min", values=_as_stored(column, layout, name).take(rows))
     elif name in layout.texts:
         ranks, texts = _ranked(column)

@@ -114,6 +114,11 @@ class Aggregate:
         """The arguments, for people and definitions."""
         return self.column if self.by is None else f"{self.column}, {self.by.column}"
 
+    @property
+    def source(self) -> tuple[str, Expression | None]:
+        """What the values are computed from, the same for aggregates of the same column or expression."""
+        return self.column, self.expression
+
     def stored(self, name: str) -> list[tuple[str, Aggregate]]:
         """Return the parts of the named result, by columns of the state's row; the first has the result's name."""
         if self.kind is Kind.AVG:
