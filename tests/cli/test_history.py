@@ -66,7 +66,8 @@ def test_without_the_right_to_the_records_groups_are_polled_and_it_says_so(
     found = shown(capsys, GROUP, "--from", folder)
     assert found["source"] == "polling"
     first, last = found["rebalances"]
-    assert (first["members"], first["partitions"], first["generation"]) == (1, 3, None)
+    assert (first["members"], first["partitions"], first["generation"]) == (1, 3, 1), "by its leader's note"
+    assert first["proof"] == "best"
     assert [cause["kind"] for cause in last["causes"]] == ["left_or_expired"]
     assert last["causes"][0]["client_id"] == "app"
     assert (last["members"], last["partitions"]) == (0, 0)
@@ -76,6 +77,12 @@ def test_without_the_right_to_the_records_groups_are_polled_and_it_says_so(
     out, err = capsys.readouterr()
     assert "left or expired (app, " in out
     assert "by polling" in err
+    assert run(["history", "show", GROUP, "--from", folder, "--generation", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "plan: best\n" in out
+    assert [line.split() for line in out.splitlines()[-3:]] == [
+        [TOPIC, str(number), "-", owner["member_id"], "it", "had", "no", "owner"] for number in range(3)
+    ]
 
 
 def test_ends_of_a_minute_are_written_once(bootstrap: str, tmp_path: Path) -> None:

@@ -93,7 +93,11 @@ def test_a_history_of_ten_kinds_of_rebalances() -> None:
     found = timeline(group.records)
     assert told(found) == group.done
     assert len(found.rebalances[-2].now.member) == len(found.rebalances[-2].now.owned) == 0
-    assert {kind for each in told(found) for kind, _ in each} == set(CauseKind) - {CauseKind.REPLACED}
+    assert {kind for each in told(found) for kind, _ in each} == set(CauseKind) - {
+        CauseKind.REPLACED,
+        CauseKind.EXPIRED,
+        CauseKind.ASKED,
+    }
 
 
 def test_a_static_member_that_is_replaced_within_a_generation_moves_nothing() -> None:

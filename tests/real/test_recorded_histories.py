@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from roster._clock import wall_ms
 from roster.client import Admin
-from roster.history.derived import EVENTS, GroupHistory
+from roster.history.derived import BEST, EVENTS, GroupHistory
 from roster.history.tables import GROUPS, rows_of
 from roster.model import TopicPartition, parse_addresses
 from roster.records import native
@@ -38,6 +38,28 @@ def history_of(bootstrap: str, group: str) -> GroupHistory:
     rows = pa.concat_tables(found)
     rows = rows.filter(pc.and_(pc.equal(rows["group"], group), pc.equal(rows["table"], GROUPS)))
     return GroupHistory(rows.select(EVENTS.names).cast(EVENTS))
+
+
+def test_what_rosters_leader_says_stands_in_the_records_of_any_broker(cluster: Any, client: Any) -> None:
+    topic, group = cluster.create_topic(unique("topic"), partitions=6), unique("group")
+    opened = []
+    for _ in range(2):
+        opened.append(client("roster", cluster, group, topics=[topic], assignors=["cooperative-sticky"]))
+        shared_out(opened, partitions(topic, 6))
+    cluster.add_partitions(topic, 8)
+    shared_out(opened, partitions(topic, 8))
+    tables = dict(history_of(cluster.bootstrap, group).tables())
+    rows = tables["rebalances"].to_pylist()
+    assert {row["proof"] for row in rows} == {BEST}
+    assert all(row[f"{phase}_ms"] is not None for row in rows for phase in ("join", "assign", "sync"))
+    told = [{cause["kind"]: cause["detail"] for cause in row["causes"]} for row in rows]
+    assert {kind for each in told for kind in each} - {"unknown"} == {"joined", "follow_up", "partitions_added"}
+    (grown,) = [each["partitions_added"] for each in told if "partitions_added" in each]
+    assert "cached metadata has changed" in grown
+    whys = {(move["source"] is None, move["target"] is None, move["why"]) for move in tables["moves"].to_pylist()}
+    assert whys == {(True, False, "it had no owner"), (False, True, "balance")}
+    with Admin(cluster.bootstrap) as admin:
+        assert {tp for each in admin.describe_group(group).members for tp in each.assignment} == partitions(topic, 8)
 
 
 def test_what_real_clients_did_is_named_or_unknown(cluster: Any, client: Any, tmp_path: Path) -> None:

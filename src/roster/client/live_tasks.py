@@ -11,6 +11,7 @@ from roster.member.task_assignor import PROTOCOL_NAME
 from roster.member.task_clients import members_by_process, task_clients
 from roster.model.tasks import TaskId
 from roster.wire.consumer import CLASSIC
+from roster.wire.consumer.leader_note import split_note
 from roster.wire.consumer.messages import decode_subscription
 from roster.wire.errors import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info
@@ -106,6 +107,6 @@ def _gap(gaps: Mapping[str, Mapping[TaskId, int]], member: str, task: TaskId) ->
 
 def _assigned(member: MemberDescription) -> AssignmentInfo | None:
     try:
-        return decode_assignment_info(member.user_data)
+        return decode_assignment_info(split_note(member.user_data)[0] or b"")
     except WireError:
         return None

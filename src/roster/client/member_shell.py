@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -133,7 +134,7 @@ class MemberShell:
     async def _assign(self, task: Assign) -> None:
         try:
             assigned = await asyncio.get_running_loop().run_in_executor(
-                self._assigning, assign_group, task.assignor, task.group
+                self._assigning, partial(assign_group, task.assignor, task.group, explain=True)
             )
         except Exception as error:
             self.feed(AssignFailed(task.id, f"{task.assignor.name}: {type(error).__name__}: {error}"))

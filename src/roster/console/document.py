@@ -119,6 +119,7 @@ class GroupDocument:
             "causes": each.causes,
             "moved": each.moved,
             "members": each.members,
+            "told": each.told,
         }
 
     def wall(self, at: float) -> int:

@@ -13,6 +13,7 @@ from roster.console.series import Series
 from roster.console.snapshot import ABSENT, REBALANCING, Away, MemberSeen, Snapshot
 from roster.console.text import counted, named_briefly
 from roster.model import GroupPosition, TopicPartition
+from roster.wire.consumer.leader_note import LeaderNote
 
 COLOURS = 8
 """How many members in a row get a colour of their own."""
@@ -74,6 +75,8 @@ class GroupHistory:
         self.generation_at_least: int | None = None
         """Lower bound of a classic group's generation, which no request returns: a member that joined with partitions
         of generation g proves that the group is past g."""
+        self.note: LeaderNote | None = None
+        """What the leader said of the last rebalance."""
         self.epoch: int | None = None
         """Group epoch of a KIP-848 group, from its coordinator."""
         self.members: dict[str, Member] = {}
@@ -124,7 +127,7 @@ class GroupHistory:
         self._see_coordinator(look)
         first, before = self.looks == 0, self.state
         self.looks += 1
-        self.epoch = look.epoch
+        self.epoch, self.note = look.epoch, look.note
         self.trouble, self.protocol = look.trouble, look.protocol or self.protocol
         joined, left = self._see_members(look)
         moved = self._see_owners(look)
@@ -206,6 +209,8 @@ class GroupHistory:
         if look.state == ABSENT:
             self.generation_at_least = None
         claims = [member.generation for member in look.members if member.generation >= 0]
+        if look.note is not None:
+            claims.append(look.note.generation - 1)
         if claims:
             self.generation_at_least = max(max(claims) + 1, before or 0)
         return before is not None and (self.generation_at_least or 0) > before

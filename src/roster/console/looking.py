@@ -23,6 +23,7 @@ from roster.model import GroupPosition, TopicPartition
 from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
 from roster.wire.consumer import CLASSIC, PROTOCOL_TYPE
+from roster.wire.consumer.leader_note import split_note
 from roster.wire.consumer.messages import decode_subscription
 
 NO_CLAIM = -1
@@ -38,7 +39,8 @@ def snapshot_of(
     if found is None:
         return Snapshot(now, positions=positions, trouble=trouble)
     members = tuple(_member(each, found) for each in found.members)
-    return Snapshot(now, found.state, found.protocol, found.coordinator, members, positions, trouble, found.epoch)
+    note = next(filter(None, (split_note(each.user_data)[1] for each in found.members)), None)
+    return Snapshot(now, found.state, found.protocol, found.coordinator, members, positions, trouble, found.epoch, note)
 
 
 def look(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Snapshot:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from roster.assignors import find_assignor
 from roster.member.assign_group import assign_group
 from roster.member.group_snapshot import GroupSnapshot
+from roster.wire.consumer.leader_note import without_note
 
 if TYPE_CHECKING:
     from roster.history.derived import GroupHistory
@@ -83,7 +84,7 @@ def case_of(history: GroupHistory, generation: int) -> Case:
         generation=generation,
         offsets=history.offsets(counts, now.at_ms) if find_assignor(now.assignor).wants_lag else None,
     )
-    return Case(now.assignor, group, {each.member_id: each.assignment for each in record.members})
+    return Case(now.assignor, group, {each.member_id: without_note(each.assignment) for each in record.members})
 
 
 def _texts(data: Mapping[str, bytes]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from roster.history.positions import Lags, Positions, Series
 from roster.history.tables import COMMITS, GROUPS
-from roster.history.timeline import OPEN, WHYS, Cause, timeline
+from roster.history.timeline import OPEN, WHYS, CauseSeen, timeline
 from roster.model import TopicPartition
 from roster.model.arrays import Int64
 from roster.wire import WireError
@@ -38,6 +38,8 @@ EVENTS = pa.schema(
 _PARTITION = [("topic", pa.string()), ("partition", pa.int32())]
 REBALANCE = [("group", pa.string()), ("generation", pa.int32()), ("ended_at", TIME)]
 _MEMBER = [(name, pa.string()) for name in ("member_id", "instance_id", "client_id", "host")]
+BEST = "best"
+"""The leader proved that no plan is more even and moves fewer partitions, or leaves less lag to the fullest member."""
 AROUND = {"before": -60_000, "": 0, "after": 60_000}
 """When lag is looked at beside the end of a rebalance, in ms."""
 TABLES: Mapping[str, pa.Schema] = {
@@ -53,7 +55,8 @@ TABLES: Mapping[str, pa.Schema] = {
             ("unowned", pa.int32()),
             ("unowned_partition_ms", pa.int64()),
             ("missing_generations", pa.int32()),
-            ("sync_ms", pa.int64()),
+            *((name, pa.int64()) for name in ("join_ms", "assign_ms", "sync_ms")),
+            ("proof", pa.string()),
             ("standstill_partition_seconds", pa.float64()),
             ("standstill_longest_seconds", pa.float64()),
             *((f"lag_{unit}{when and '_'}{when}", pa.int64()) for when in AROUND for unit in ("records", "ms")),
@@ -78,7 +81,11 @@ TABLES: Mapping[str, pa.Schema] = {
         ]
     ),
 }
-"""The derived tables. None stands for what is not known; `ownership.until` for an interval that has not ended."""
+"""The derived tables. None stands for what is not known; `ownership.until` for an interval that has not ended.
+
+join_ms, assign_ms: until the leader's JoinGroup was answered, and from then to its SyncGroup, as it says. sync_ms: from
+the end of the join phase until the coordinator stored the assignment. proof: BEST, or what a better plan would improve.
+"""
 
 
 EVERY = pa.schema(
@@ -148,6 +155,7 @@ class GroupHistory:
 
     def _rebalances(self) -> dict[str, Any]:
         found = self.timeline.rebalances
+        notes = [each.now.note for each in found]
         stills = self.positions.standstills(self.moments)
         lags: dict[str, Any] = {}
         for when, offset in AROUND.items():
@@ -165,7 +173,10 @@ class GroupHistory:
             "unowned": [int(((each.target < 0) & (each.source >= 0)).sum()) for each in found],
             "unowned_partition_ms": [each.unowned_ms for each in found],
             "missing_generations": [each.missing for each in found],
+            "join_ms": [note and note.join_ms for note in notes],
+            "assign_ms": [note and note.assign_ms for note in notes],
             "sync_ms": [each.sync_ms for each in found],
+            "proof": [note and (BEST if note.proof == "" else note.proof) for note in notes],
             **{f"standstill_{name}": values for name, values in stills._asdict().items()},
             **lags,
         }
@@ -241,7 +252,7 @@ def column(values: Any, kind: pa.DataType) -> pa.Array:
     return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
-def _cause(cause: Cause) -> dict[str, Any]:
+def _cause(cause: CauseSeen) -> dict[str, Any]:
     return {"kind": cause.kind.value, "detail": cause.detail, **(cause.member._asdict() if cause.member else {})}
 
 

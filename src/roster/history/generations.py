@@ -14,6 +14,7 @@ from roster.wire.consumer import PROTOCOL_TYPE
 from roster.wire.consumer.assignments import decode_assignments
 from roster.wire.consumer.entries import ListedPartitions, listed_topics
 from roster.wire.consumer.lag_user_data import split_lag_user_data
+from roster.wire.consumer.leader_note import LeaderNote, read_note
 from roster.wire.consumer.subscriptions import decode_subscriptions
 from roster.wire.consumer.topic_index import TopicIndex
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, decode_value
@@ -45,7 +46,7 @@ class Generation:
 
     member: [members] numbers of the members, ascending. subscription, capacity: [members] the number of what each
     reads, and its capacity. owner: [owned] the member of each of the partitions `owned`. claimed: partitions that
-    members said they owned when they joined.
+    members said they owned when they joined. joined_at_ms: when all had joined. note: what the leader said of it.
     """
 
     at_ms: int
@@ -59,6 +60,8 @@ class Generation:
     owner: Int32
     owned: Int64
     claimed: Int64
+    joined_at_ms: int | None = None
+    note: LeaderNote | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +131,9 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
             continue
         mine, has, said = (slice(b[g], b[g + 1]) for b in (row_bounds, owned_bounds, claimed_bounds))
         began = head.current_state_timestamp == _NO_TIME and not any(each.assignment for each in head.members)
-        number = None if head.generation < 0 else head.generation
+        note = next(filter(None, (read_note(each.assignment) for each in head.members)), None)
+        told = None if note is None else note.generation
+        number = told if head.generation < 0 else head.generation
         found.each.append(
             Generation(
                 at_ms,
@@ -142,6 +147,8 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
                 owner[has],
                 partition[has],
                 claimed[said],
+                None if head.current_state_timestamp == _NO_TIME else head.current_state_timestamp,
+                note if told == number else None,
             )
         )
     return found

@@ -92,7 +92,11 @@ class Poller:
                 client_id=member.client_id,
                 client_host=member.host,
                 subscription=member.metadata,
-                assignment=encode_assignment(Assignment(assigned_partitions=by_topic(sorted(member.assignment)))),
+                assignment=encode_assignment(
+                    Assignment(
+                        assigned_partitions=by_topic(sorted(member.assignment)), user_data=member.user_data or None
+                    )
+                ),
             )
             for member in sorted(found.members, key=lambda each: each.member_id)
         ]

@@ -2,7 +2,7 @@
 
 A generation differs from the one before it, and the differences are what can have caused the rebalance. Where there is
 none the cause is unknown. Records do not say whether a member that is gone left or expired, nor which of several
-changes came first.
+changes came first. A leader of Roster's says why it asked for the rebalance, and why partitions move: that goes first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roster.history.generations import Generation, Generations, Member, read_generations
+from roster.member.causes import Cause
 from roster.model import NO_OWNER
 from roster.model.arrays import Bool, Int32, Int64
+from roster.model.plan import MoveReason
 
 
 class CauseKind(StrEnum):
@@ -29,10 +31,12 @@ class CauseKind(StrEnum):
     PARTITIONS = "partitions_added"
     FOLLOW_UP = "follow_up"
     ASSIGNOR = "assignor_changed"
+    EXPIRED = "session_expired"
+    ASKED = "asked_for"
     UNKNOWN = "unknown"
 
 
-class Cause(NamedTuple):
+class CauseSeen(NamedTuple):
     """A change, with the member it was of where there is one."""
 
     kind: CauseKind
@@ -41,8 +45,19 @@ class Cause(NamedTuple):
 
 
 WITHHELD = "given up for the next round"
-WHYS = ("it had no owner", "its owner was gone", "its owner no longer read the topic", WITHHELD, "")
-"""Why a partition moved, as far as records say; "" is the assignor's choice."""
+_SAID_WHYS = (MoveReason.BALANCE, MoveReason.LAG, MoveReason.RACK, MoveReason.ROOM, MoveReason.ANEW)
+WHYS = ("it had no owner", "its owner was gone", "its owner no longer read the topic", WITHHELD, "", *_SAID_WHYS)
+"""Why a partition moved: as far as records say, where "" is the assignor's choice, and then what leaders say."""
+_SAID = {
+    Cause.EXPIRED: CauseKind.EXPIRED,
+    Cause.PARTITIONS: CauseKind.PARTITIONS,
+    Cause.SUBSCRIPTION: CauseKind.SUBSCRIPTION,
+    Cause.REVOKED: CauseKind.FOLLOW_UP,
+    Cause.OWN: CauseKind.ASKED,
+}
+"""Causes of a leader that say more than records; of who came and went, records say more."""
+_OWN = (CauseKind.EXPIRED, CauseKind.SUBSCRIPTION, CauseKind.ASKED)
+"""Causes that are the leader's own doing."""
 
 
 @dataclass
@@ -57,7 +72,7 @@ class Rebalance:
     """
 
     now: Generation
-    causes: list[Cause]
+    causes: list[CauseSeen]
     missing: int
     sync_ms: int | None
     moved: Int64
@@ -174,15 +189,17 @@ class _Builder:
         unowned = np.flatnonzero((had != NO_OWNER) & (owner == NO_OWNER))
         source, target = source[moved], target[moved]
         why = self._why(now, moved, source, target)
+        began = begun.at_ms if begun is not None and begun.number == now.number else now.joined_at_ms
+        is_new = before is None or before.number != now.number
         made = Rebalance(
             now,
             self._causes(before, now),
             missing,
-            now.at_ms - begun.at_ms if begun is not None and begun.number == now.number else None,
+            max(now.at_ms - began, 0) if began is not None and is_new else None,
             moved,
             source,
             target,
-            why,
+            self._said_why(now, moved, why),
         )
         self._hand_over(owner, unowned, now.at_ms)
         self._waiting = np.zeros_like(self._waiting)
@@ -196,19 +213,47 @@ class _Builder:
         rules = [source == NO_OWNER, its < 0, ~self._reads[its, self.group.topic[moved]], target == NO_OWNER]
         return np.select(rules, range(len(rules)), len(rules))
 
-    def _causes(self, before: Generation | None, now: Generation) -> list[Cause]:
+    def _said_why(self, now: Generation, moved: Int64, why: Int64) -> Int64:
+        """Put the leader's reasons where records know none: the assignor's choices, also for the next round."""
+        if now.note is None:
+            return why
+        said = np.full(len(self._had), -1, np.int64)
+        place = {topic: number for number, topic in enumerate(self.group.topics)}
+        for each in now.note.moves:
+            if each.topic in place and each.why in _SAID_WHYS:
+                listed = np.flatnonzero(np.unpackbits(np.frombuffer(each.partitions, np.uint8), bitorder="little"))
+                its = (self.group.topic == place[each.topic]) & np.isin(self.group.number, listed)
+                said[its] = WHYS.index(each.why)
+        is_choice = (why >= WHYS.index(WITHHELD)) & (said[moved] >= 0)
+        return np.where(is_choice, said[moved], why)
+
+    def _causes(self, before: Generation | None, now: Generation) -> list[CauseSeen]:
+        said = self._said(before, now)
         if before is None:
-            return [Cause(CauseKind.UNKNOWN, detail="the history begins here")]
+            return said or [CauseSeen(CauseKind.UNKNOWN, detail="the history begins here")]
         causes = [*self._membership(before, now), *self._subscriptions(before, now)]
         if added := self._added(before, now):
-            causes.append(Cause(CauseKind.PARTITIONS, detail=", ".join(added)))
+            causes.append(CauseSeen(CauseKind.PARTITIONS, detail=", ".join(added)))
         if given := int(self._waiting[now.owned].sum()):
-            causes.append(Cause(CauseKind.FOLLOW_UP, detail=f"{given} revoked partitions were given"))
+            causes.append(CauseSeen(CauseKind.FOLLOW_UP, detail=f"{given} revoked partitions were given"))
         if not causes and before.assignor != now.assignor:
-            causes.append(Cause(CauseKind.ASSIGNOR, detail=f"{before.assignor or '-'} to {now.assignor or '-'}"))
-        return causes or [Cause(CauseKind.UNKNOWN, detail="the generations do not differ")]
+            causes.append(CauseSeen(CauseKind.ASSIGNOR, detail=f"{before.assignor or '-'} to {now.assignor or '-'}"))
+        for cause in said:
+            same = [each for each in causes if (each.kind, each.member) == (cause.kind, cause.member)]
+            detail = "; ".join(filter(None, [cause.detail, *(each.detail for each in same)]))
+            causes = [cause._replace(detail=detail), *(each for each in causes if each not in same)]
+        return causes or [CauseSeen(CauseKind.UNKNOWN, detail="the generations do not differ")]
 
-    def _membership(self, before: Generation, now: Generation) -> Iterator[Cause]:
+    def _said(self, before: Generation | None, now: Generation) -> list[CauseSeen]:
+        """Return what the leader said, unless it is of a generation that was stored before."""
+        note = now.note
+        if note is None or note.cause not in _SAID or (before is not None and before.number == now.number):
+            return []
+        kind = _SAID[Cause(note.cause)]
+        leader = next((each for each in self.group.members if each.member_id == now.leader), None)
+        return [CauseSeen(kind, leader if kind in _OWN else None, note.reason)]
+
+    def _membership(self, before: Generation, now: Generation) -> Iterator[CauseSeen]:
         """Yield members that came and went; a static one that is back under another id is replaced."""
         if np.array_equal(before.member, now.member):
             return
@@ -218,13 +263,13 @@ class _Builder:
         for member in [self.group.members[number] for number in there if number not in set(was)]:
             old = instances.pop(member.instance_id, None) if member.instance_id is not None else None
             if old is None:
-                yield Cause(CauseKind.JOINED, member)
+                yield CauseSeen(CauseKind.JOINED, member)
             else:
-                yield Cause(CauseKind.REPLACED, member, f"it was {gone.pop(old).member_id}")
+                yield CauseSeen(CauseKind.REPLACED, member, f"it was {gone.pop(old).member_id}")
         for member in gone.values():
-            yield Cause(CauseKind.GONE, member)
+            yield CauseSeen(CauseKind.GONE, member)
 
-    def _subscriptions(self, before: Generation, now: Generation) -> Iterator[Cause]:
+    def _subscriptions(self, before: Generation, now: Generation) -> Iterator[CauseSeen]:
         _, old, new = np.intersect1d(before.member, now.member, assume_unique=True, return_indices=True)
         changed = np.flatnonzero(before.subscription[old] != now.subscription[new])
         for place in changed.tolist():
@@ -233,7 +278,7 @@ class _Builder:
                 for number in (int(before.subscription[old[place]]), int(now.subscription[new[place]]))
             )
             detail = ", ".join([*(f"+{t}" for t in sorted(reads - was)), *(f"-{t}" for t in sorted(was - reads))])
-            yield Cause(CauseKind.SUBSCRIPTION, self.group.members[int(now.member[new[place]])], detail)
+            yield CauseSeen(CauseKind.SUBSCRIPTION, self.group.members[int(now.member[new[place]])], detail)
 
     def _added(self, before: Generation, now: Generation) -> list[str]:
         """Return partitions that are new to a topic which the group read before."""

@@ -11,9 +11,11 @@ from roster.assignors import Assignor, ClaimSource, find_assignor, make_plan
 from roster.assignors.claim_source import read_claims
 from roster.assignors.lag import with_offsets
 from roster.member.group_snapshot import GroupSnapshot
+from roster.member.leader_note import note_of
 from roster.model import NO_GENERATION, AutoOffsetReset, PartitionOffsets, Plan, Problem
 from roster.wire.consumer.assignment_failure import FAILURE_MAGIC
 from roster.wire.consumer.assignments import encode_assignments
+from roster.wire.consumer.leader_note import LeaderNote
 from roster.wire.consumer.subscriptions import decode_subscriptions
 from roster.wire.consumer.topic_index import TopicIndex
 
@@ -58,13 +60,17 @@ def lead(
 
 
 class Round(NamedTuple):
-    """One round of a rebalance: assignment bytes per member id, and whether partitions are withheld until the next."""
+    """One round of a rebalance: assignment bytes per member id, and whether partitions are withheld until the next.
+
+    note: why partitions move and how good the plan is, if that was asked for.
+    """
 
     assignments: dict[str, bytes]
     withholds: bool
+    note: LeaderNote | None = None
 
 
-def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> Round:
+def assign_group(assignor: str | Assignor, group: GroupSnapshot, *, explain: bool = False) -> Round:
     """Compute the assignment of a snapshot, as `lead` does. Raises ValueError for an invalid plan."""
     plan = plan_group(assignor, group)
     problem = plan.problem
@@ -74,7 +80,8 @@ def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> Round:
     user_data = [plan.user_data.get(member) for member in problem.members] if plan.user_data else None
     encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first, user_data=user_data)
     by_member = dict(zip(problem.members, encoded, strict=True))
-    return Round({member: by_member[member] for member in group.subscriptions}, bool(plan.withheld.any()))
+    note = note_of(find_assignor(assignor), plan) if explain else None
+    return Round({member: by_member[member] for member in group.subscriptions}, bool(plan.withheld.any()), note)
 
 
 def plan_group(assignor: str | Assignor, group: GroupSnapshot) -> Plan:

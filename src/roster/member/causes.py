@@ -42,6 +42,15 @@ class Causes:
     led: tuple[int, Set[str]] = (NO_GENERATION, frozenset())
     """The newest generation that this member led, and its members by instance id or member id."""
 
+    reason: str = ""
+    """In words, why this member asked for a rebalance last."""
+    told: tuple[Cause, str] = (Cause.UNKNOWN, "")
+    """Why the present generation began, and in words what this member asked it for, if it did."""
+
+    def ask(self, cause: Cause, reason: str) -> None:
+        """Note why this member is going to join again."""
+        self.next, self.reason = cause, reason
+
     def join_sent(self) -> None:
         """Note that JoinGroup is sent."""
         self.joining, self.next = self.next or self.joining, None
@@ -52,9 +61,12 @@ class Causes:
         group: its members if this one leads it. follows_up: this member's last assignment withheld partitions.
         """
         own, self.joining = self.joining, None
+        seen = self._by_members(generation, group, follows_up=follows_up)
+        self.told = own or seen, self.reason if own else ""
+        return self.told[0]
+
+    def _by_members(self, generation: int, group: Set[str] | None, *, follows_up: bool) -> Cause:
         (before, old), self.led = self.led, (generation, group) if group is not None else (NO_GENERATION, frozenset())
-        if own is not None:
-            return own
         if group is None or before != generation - 1:
             return Cause.UNKNOWN
         came, gone = group - old, old - group

@@ -73,6 +73,7 @@ def send_join_group(me: MemberContext, coordinator: Node) -> None:
     me.joined_topics = topics
     reason, me.rejoin_reason = me.rejoin_reason or "", None
     me.causes.join_sent()
+    me.join_times = me.out.now, me.out.now
     me.transition(Trigger.JOIN_SENT)
     me.out.cancel(HEARTBEAT)
     me.report(ReportKind.JOINING, reason)
@@ -105,6 +106,7 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         group = {each.group_instance_id or each.member_id for each in response.members} if me.leader else None
         cause = me.causes.joined(me.generation, group, follows_up=me.expects_second_round)
         me.expects_second_round = False
+        me.join_times = me.join_times[0], me.out.now
         me.schedule_heartbeat()
         if me.is_eager and me.ownership.owned_or_revoking:
             me.turned_eager = f"gave up everything: the group went over to {me.protocol_name}"

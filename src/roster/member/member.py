@@ -164,7 +164,8 @@ def _handle(me: MemberContext, event: Event) -> None:
 def _on_application(me: MemberContext, event: Event) -> None:
     match event:
         case Started():
-            me.rejoin_reason, me.causes.next = "the member starts", Cause.JOIN
+            me.rejoin_reason = "the member starts"
+            me.causes.ask(Cause.JOIN, me.rejoin_reason)
         case Released(partitions):
             me.release(partitions)
         case SelectionChanged(selection):

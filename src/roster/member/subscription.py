@@ -14,6 +14,7 @@ from roster.assignors import Assignor, JoinContext
 from roster.model import TopicPartition
 from roster.wire import WireError
 from roster.wire.consumer.assignment_failure import failure_reason
+from roster.wire.consumer.leader_note import split_note
 from roster.wire.consumer.messages import (
     Assignment,
     Subscription,
@@ -96,4 +97,5 @@ def decode_assignment(data: bytes) -> ReceivedAssignment:
     if (reason := failure_reason(data)) is not None:
         raise LeaderFailure(reason)
     assignment = read_assignment(data)
-    return ReceivedAssignment(frozenset(flat(assignment.assigned_partitions)), assignment.user_data)
+    user_data, _ = split_note(assignment.user_data)
+    return ReceivedAssignment(frozenset(flat(assignment.assigned_partitions)), user_data)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,6 +13,24 @@ import numpy as np
 from roster.model.arrays import Bool, Int32, Int64
 from roster.model.problem import NO_OWNER, Problem
 from roster.model.topics import TopicPartition
+
+
+class MoveReason(StrEnum):
+    """The rule that moved a partition."""
+
+    CONTESTED = "claimed by several members in one generation"
+    UNOWNED = "it had no owner"
+    UNSUBSCRIBED = "its owner no longer reads the topic"
+    BALANCE = "balance"
+    LAG = "lag"
+    RACK = "rack"
+    ROOM = "room for another partition"
+    """Its owner gets one that only few may have, for the balance of the group."""
+    ANEW = "placed anew"
+    """The policy does not regard owners, or does not say."""
+
+
+REASONS = tuple(MoveReason)
 
 
 class Move(NamedTuple):
@@ -163,42 +182,61 @@ class Plan:
 
     def explain(self) -> list[Move]:
         """Return every partition that changes owner with the rule that moved it, ordered by topic and number."""
-        return list(self._moves())
-
-    def _moves(self) -> Iterator[Move]:
-        problem = self.problem
-        members = problem.members
-        subscribed = [set(s.tolist()) for s in problem.subscriptions]
-        had = np.bincount(self.owner_before[self.owner_before >= 0], minlength=len(members))
-        loads = self.loads()
-        gains = np.bincount(self.owner[(self.owner != self.owner_before) & (self.owner >= 0)], minlength=len(members))
-        racks = problem.racks
-        suits = None if racks is None else racks.suits()
+        problem, members = self.problem, self.problem.members
+        had, loads = self._held(), self.loads()
         topic_of, number_of = problem.topic_of(), problem.number_of()
-        for p in np.flatnonzero((self.owner != NO_OWNER) & (self.owner != self.owner_before)).tolist():
-            target, source, topic = int(self.owner[p]), int(self.owner_before[p]), int(topic_of[p])
-            to, place = members[target], (problem.topics[topic], int(number_of[p]))
-            if source == NO_OWNER:
-                why = "claimed by several members in one generation" if self.contested[p] else "it had no owner"
-                yield Move(*place, None, to, why)
-                continue
-            giver = members[source]
-            if topic not in subscribed[problem.subscription_of[source]]:
-                why = f"{giver} no longer subscribes to {problem.topics[topic]}"
-            elif loads[source] < had[source]:
-                grows = f"{to} goes from {had[target]} to {loads[target]}"
-                why = f"balance: {giver} had {had[source]} and keeps {loads[source]}, {grows}"
-            elif self.lag is not None and problem.lag is not None:
-                why = f"lag: {int(problem.lag[p])} records to read go from {giver} to {to}"
-            elif racks and suits is not None and suits[target, racks.set_of[p]] and not suits[source, racks.set_of[p]]:
-                why = f"{to} is in a rack with a replica, {giver} is not"
-                if racks.member[target] is None:
+        moves = []
+        for p, number in zip(*(each.tolist() for each in self.reasons()), strict=True):
+            target, source, topic = int(self.owner[p]), int(self.owner_before[p]), problem.topics[int(topic_of[p])]
+            to, giver = members[target], None if source == NO_OWNER else members[source]
+            why: str = REASONS[number]
+            match REASONS[number]:
+                case MoveReason.UNSUBSCRIBED:
+                    why = f"{giver} no longer subscribes to {topic}"
+                case MoveReason.BALANCE:
+                    grows = f"{to} goes from {had[target]} to {loads[target]}"
+                    why = f"balance: {giver} had {had[source]} and keeps {loads[source]}, {grows}"
+                case MoveReason.LAG if problem.lag is not None:
+                    why = f"lag: {int(problem.lag[p])} records to read go from {giver} to {to}"
+                case MoveReason.RACK if problem.racks is not None and problem.racks.member[target] is None:
                     why = f"{giver} is in a rack without a replica, {to} in none"
-            elif gains[source]:
-                why = f"balance: {giver} makes room for a partition that {to} may not have"
-            else:
-                why = f"{problem.topics[topic]} is placed anew by this policy"
-            yield Move(*place, giver, to, why)
+                case MoveReason.RACK:
+                    why = f"{to} is in a rack with a replica, {giver} is not"
+                case MoveReason.ROOM:
+                    why = f"balance: {giver} makes room for a partition that {to} may not have"
+                case MoveReason.ANEW:
+                    why = f"{topic} is placed anew by this policy"
+            moves.append(Move(topic, int(number_of[p]), giver, to, why))
+        return moves
+
+    def _held(self) -> Int64:
+        """Return [members] the number of partitions before."""
+        return np.bincount(self.owner_before[self.owner_before >= 0], minlength=len(self.problem.members))
+
+    def reasons(self) -> tuple[Int64, Int64]:
+        """Return every partition that changes owner, ascending, and why it does: the index in REASONS."""
+        problem = self.problem
+        moved = np.flatnonzero((self.owner != NO_OWNER) & (self.owner != self.owner_before))
+        source, target, topic = self.owner_before[moved], self.owner[moved], problem.topic_of()[moved]
+        subscribed = [set(s.tolist()) for s in problem.subscriptions]
+        readers = problem.subscription_of[source] if len(problem.members) else source
+        reads = [t in subscribed[s] for s, t in zip(readers.tolist(), topic.tolist(), strict=True)]
+        had, gains = self._held(), np.bincount(target, minlength=len(problem.members))
+        nearer = np.zeros(len(moved), np.bool_)
+        if racks := problem.racks:
+            suits, its = racks.suits(), racks.set_of[moved]
+            nearer = suits[target, its] & ~suits[source, its]
+        none = source == NO_OWNER
+        rules = [
+            none & self.contested[moved],
+            none,
+            ~np.array(reads, np.bool_),
+            self.loads()[source] < had[source],
+            np.full(len(moved), self.lag is not None and problem.lag is not None),
+            nearer,
+            gains[source] > 0,
+        ]
+        return moved, np.select(rules, range(len(rules)), len(rules))
 
 
 def _give(problem: Problem, owner: Int32, member: int, topic: int, numbers: list[int], place: str) -> None:

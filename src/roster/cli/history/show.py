@@ -26,6 +26,8 @@ _TOLD = {
     "partitions_added": "partitions added",
     "follow_up": "second round of a cooperative rebalance",
     "assignor_changed": "assignor changed",
+    "session_expired": "rejoined: its session had expired",
+    "asked_for": "asked for it",
     "unknown": "unknown",
 }
 
@@ -37,15 +39,25 @@ _TOLD = {
 @click.option("--until", metavar="TIME", help="Leave out later rebalances.")
 @click.option("--partition", "-p", metavar="TOPIC:NUMBER", help="Show who owned this partition.")
 @click.option("--at", metavar="TIME", help="With --partition: at this time only.")
+@click.option("--generation", type=click.IntRange(0), help="Show one rebalance: its phases, and each move with why.")
 @json_option
 def show(
-    group: str, folder: str, since: str | None, until: str | None, partition: str | None, at: str | None, as_json: bool
+    group: str,
+    folder: str,
+    since: str | None,
+    until: str | None,
+    partition: str | None,
+    at: str | None,
+    generation: int | None,
+    as_json: bool,
 ) -> None:
     """Show when GROUP rebalanced, why, what stood still and what moved, or who owned a partition.
 
     A member that is gone left or expired: records do not say which. "unknown" means that nothing recorded differs from
-    the generation before. What stood still is summed over partitions: from the last commit before the rebalance to the
-    first one after it that moved the offset, while records waited, less the usual time between commits.
+    the generation before. A leader of Roster's says why it asked for a rebalance, how long its phases were, why each
+    partition moves, and whether a better plan exists. What stood still is summed over partitions: from the last commit
+    before the rebalance to the first one after it that moved the offset, while records waited, less the usual time
+    between commits.
     """
     wanted = None if partition is None else _partition(partition)
     if at is not None and wanted is None:
@@ -56,36 +68,53 @@ def show(
     if wanted is not None:
         _show_owners(tables["ownership"], wanted, moment, as_json=as_json)
         return
-    skipped = dict(place.skipped())
     rows = [
         row
         for row in tables["rebalances"].to_pylist()
-        if (begin is None or begin <= row["ended_at"]) and (end is None or row["ended_at"] <= end)
+        if (begin is None or begin <= row["ended_at"])
+        and (end is None or row["ended_at"] <= end)
+        and generation in (None, row["generation"])
     ]
-    damaged = found.timeline.group.damaged
+    if as_json or generation is not None:
+        _add_moves(rows, tables["moves"])
+    not_read = {"damaged record of this group": found.timeline.group.damaged, **place.skipped()}
     if as_json:
-        moves: dict[datetime, list[dict[str, Any]]] = {}
-        for move in tables["moves"].to_pylist():
-            moves.setdefault(move["ended_at"], []).append(_without(move, "group", "generation", "ended_at"))
-        for row in rows:
-            row["moves"] = moves.get(row["ended_at"], [])
         print_json(
             {
                 "group": group,
                 "source": "polling" if place.is_polled() else "__consumer_offsets",
-                "damaged": damaged,
-                "skipped": skipped,
+                "damaged": found.timeline.group.damaged,
+                "skipped": place.skipped(),
                 "rebalances": [_without(row, "group") | {"ended_at": _utc(row["ended_at"])} for row in rows],
             }
         )
         return
     columns = ("ended", "generation", "members", "moved", "unowned", "stood still", "longest", "lag", "why")
     print_table(columns, map(_line, rows), "no rebalances in this time")
+    for row in rows if generation is not None else ():
+        _show_rebalance(row)
     if place.is_polled():
         click.echo("by polling: rebalances within 10 seconds are seen as one", err=True)
-    for reason, count in ({"damaged record of this group": damaged} | skipped).items():
+    for reason, count in not_read.items():
         if count:
             click.echo(f"not read: {count} of all records ({reason})", err=True)
+
+
+def _add_moves(rows: list[dict[str, Any]], moves: pa.Table) -> None:
+    of: dict[datetime, list[dict[str, Any]]] = {}
+    for move in moves.to_pylist():
+        of.setdefault(move["ended_at"], []).append(_without(move, "group", "generation", "ended_at"))
+    for row in rows:
+        row["moves"] = of.get(row["ended_at"], [])
+
+
+def _show_rebalance(row: Mapping[str, Any]) -> None:
+    phases = [f"{name} {row[f'{name}_ms']} ms" for name in ("join", "assign", "sync") if row[f"{name}_ms"] is not None]
+    click.echo(f"phases: {', '.join(phases) or 'not known'}")
+    click.echo(f"plan: {row['proof'] or 'its leader does not say how good it is'}")
+    columns = ("topic", "partition", "source", "target", "why")
+    lines = [[move[name] for name in columns] for move in row["moves"]]
+    print_table(("topic", "partition", "from", "to", "why"), lines, "nothing moved")
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
