@@ -39,6 +39,7 @@ SECTIONS = {
     "small_batches": "small batches read by the driver or by a task",
     "handover": "partitions that move between applications",
     "metrics": "what metrics cost a batch, and a scrape",
+    "start": "imports, Spark's session, the first result, a second pipeline",
     "trickle": "CPU and latency of a slow topic",
 }
 

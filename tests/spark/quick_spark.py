@@ -9,31 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import importlib.util
 import os
-import subprocess
-import sys
-import tempfile
+import shutil
 import warnings
-from importlib.metadata import version
 from pathlib import Path
 
+from roster.spark.class_archive import QUIET, archive_path, make_archive
+from roster.spark.errors import PipelineError
+
 CACHE = Path(__file__).parents[2] / ".cache" / "spark"
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
-"""A JVM would print to stdout that an archive does not fit."""
+OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {QUIET}"
 DAEMON = Path(__file__).with_name("python_daemon") / "loaded_daemon.py"
 VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
-TRAINING = """
-import sys
-from roster.spark import session
-spark = session("training", "local[1]", spark_sql_shuffle_partitions=1)
-rows = spark.range(100).selectExpr("id % 7 as k", "cast(id as string) as value")
-rows.groupBy("k").count().join(rows, "k").write.parquet(sys.argv[1])
-spark.read.parquet(sys.argv[1]).mapInArrow(lambda batches: batches, "k long, count long, value string").collect()
-spark.stop()
-"""
-"""Loads the classes that most sessions need."""
 
 
 def start_quickly() -> None:
@@ -48,21 +35,17 @@ def start_quickly() -> None:
 
 def _archive() -> Path:
     """Return the archive; make it if there is none. Raises OSError without Java."""
-    java = subprocess.run(["java", "-version"], capture_output=True, check=True, timeout=60).stderr
-    spark = importlib.util.find_spec("pyspark")
-    key = hashlib.sha256(f"{java!r} {spark and spark.origin} {version('pyspark')} {OPTIONS} {TRAINING}".encode())
-    ready = CACHE / f"{key.hexdigest()[:16]}.jsa"
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=CACHE) as directory:
+    java = shutil.which("java")
+    if java is None:
+        raise FileNotFoundError("java")
+    ready = archive_path(java, OPTIONS, CACHE)
+    assert ready is not None
+    with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if ready.exists():
-            return ready
-        made = Path(directory) / "classes.jsa"
-        environment = dict.fromkeys(VARIABLES[:1], f"{OPTIONS} -XX:ArchiveClassesAtExit={made}")
-        command = [sys.executable, "-c", TRAINING, f"{directory}/rows"]
-        ended = subprocess.run(
-            command, env=os.environ | environment, capture_output=True, text=True, timeout=900, check=False
-        )
-        if ended.returncode:
-            warnings.warn(f"Spark's classes are not archived: {ended.stderr[-500:]}", stacklevel=1)
-        return made.rename(ready)
+        if not ready.exists():
+            try:
+                make_archive(ready, OPTIONS)
+            except PipelineError as error:
+                warnings.warn(str(error), stacklevel=1)
+    return ready

@@ -36,7 +36,7 @@ from roster.spark import (
 from roster.spark.consumer_settings import CONSUMER_SETTINGS
 from roster.spark.foreign_names import refuse_foreign_names
 from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics
-from roster.spark.spark_session import check_java
+from roster.spark.spark_session import check_java, java_program
 from roster.testing.broker import running_broker
 
 if TYPE_CHECKING:
@@ -380,7 +380,8 @@ def test_a_missing_or_old_java_is_named_with_its_fix(tmp_path: Path, monkeypatch
     with pytest.raises(PipelineError, match="does not start"):
         check_java()
     java.write_text("#!/bin/sh\necho 'openjdk version \"21\" 2023-09-19' >&2\n")
-    assert check_java() == str(java)
+    check_java()
+    assert java_program() == str(java)
 
 
 def test_a_pyspark_that_is_too_old_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -472,9 +472,9 @@ def test_a_table_of_batches_grows_with_the_response() -> None:
 
 def test_object_code_is_kept_and_damage_to_it_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = native._cache_path("digest")
-    assert path is not None
-    assert tmp_path in path.parents
+    folder = native.cache_folder()
+    assert folder == tmp_path / "roster"
+    path = folder / "kernel.o"
     assert native._read(path) is None
     native._write(path, b"code")
     assert native._read(path) == b"code"

@@ -36,6 +36,7 @@ COMMANDS = {
     "acls": ("roster.cli.acls", "acls", "List, add and remove ACLs: who may do what."),
     "plan": ("roster.cli.plan.command", "plan", "Dry run of an assignor, with JSON lines or a live group."),
     "load": ("roster.cli.load.command", "load", "Send a CSV, JSON lines or Parquet file to a topic."),
+    "prepare": ("roster.cli.prepare", "prepare", "Make what applications on this machine start sooner with."),
     "demo": ("roster.cli.demo.command", "demo", "Show two applications that share a topic through failures."),
 }
 

@@ -110,7 +110,8 @@ class Compiled(NamedTuple):
 def compiled(loops: Loops = READ) -> Compiled:
     """Return the object code for this process, from the cache on disk, or compiled now (5 s of CPU)."""
     digest = _digest(loops)
-    path = _cache_path(digest)
+    folder = cache_folder()
+    path = folder / f"kernel-{digest}.o" if folder is not None else None
     object_code = _read(path) if path is not None else None
     if object_code is None:
         log.info("compiling the loops of %s, kept in %s", loops.module, path)
@@ -168,14 +169,14 @@ def _digest(loops: Loops = READ) -> str:
     return hashlib.sha256(b"\0".join([*made_from, *(text.encode() for text in made_for)])).hexdigest()[:32]
 
 
-def _cache_path(digest: str) -> Path | None:
-    """Return the file for the object code; None for a user without a home directory."""
+def cache_folder() -> Path | None:
+    """Return the folder for what is made once for this machine; None for a user without a home directory."""
     given = os.environ.get("XDG_CACHE_HOME")
     try:
         caches = Path(given) if given else Path.home() / ".cache"
     except RuntimeError:
         return None
-    return caches / "roster" / f"kernel-{digest}.o"
+    return caches / "roster"
 
 
 def _read(path: Path) -> bytes | None:

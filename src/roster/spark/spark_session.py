@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from roster.spark.class_archive import archive_path, options_of
 from roster.spark.driver.reporting import enable_logging, level_of
 from roster.spark.driver.signals import exit_on_sigterm, exiting_on_sigint, held_until_done
 from roster.spark.errors import PipelineError, java_problem, reason_of
@@ -32,6 +35,7 @@ ADVISED = {
     "spark.ui.showConsoleProgress": "false",
 }
 OLDEST_JAVA = 17
+_INSTALL = f"Install Java {OLDEST_JAVA} or newer (for example Debian's openjdk-{OLDEST_JAVA}-jre-headless)"
 _JAVA_OPTIONS = (
     "-XX:Tier4InvocationThreshold=500000 -XX:Tier4MinInvocationThreshold=60000 -XX:Tier4CompileThreshold=1500000 "
     "-XX:Tier4BackEdgeThreshold=1000000 -Xms256m -XX:MetaspaceSize=256m"
@@ -57,19 +61,21 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
     """
     enable_logging(level_of(None))
     exit_on_sigterm()
-    check_java()
+    java = java_program()
     wanted = {_conf_name(name): _text(value) for name, value in conf.items()}
     at = {} if master is None else {"spark.master": _with_retries(master)}
     try:
         with exiting_on_sigint():
             if SparkContext._active_spark_context is None:
-                wanted = _settings(wanted | {"spark.app.name": app_name} | at)
+                threading.Thread(target=_load, name="roster-load", daemon=True).start()
+                wanted = _settings(java, wanted | {"spark.app.name": app_name} | at)
             builder = SparkSession.builder
             for name, value in wanted.items():
                 builder = builder.config(name, value)
             return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         log.debug("Spark did not start", exc_info=True)
+        check_java()
         raise PipelineError(
             f"Spark did not start: {java_problem(error) if isinstance(error, Py4JError) else reason_of(error)}",
             field="master",
@@ -77,7 +83,13 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
         ) from None
 
 
-def _settings(wanted: dict[str, str]) -> dict[str, str]:
+def _load() -> None:
+    """Import what a pipeline's run needs, while the JVM starts."""
+    for name in ("roster.spark.assembly", "pandas", "pyspark.sql.pandas.types"):
+        importlib.import_module(name)
+
+
+def _settings(java: str, wanted: dict[str, str]) -> dict[str, str]:
     """Return the settings for the builder: `wanted` and the advised ones, except settings that are already made."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
@@ -85,7 +97,7 @@ def _settings(wanted: dict[str, str]) -> dict[str, str]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Memory and class path must be set before the JVM runs; spark-submit's settings are known only afterwards.
-    with _java_options(), held_until_done():
+    with _java_options(java), held_until_done():
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(wanted.items())))
     present = dict(SparkConf().getAll())
     if present.get("spark.app.name") == Path(sys.argv[0]).name:
@@ -109,11 +121,12 @@ def _settings(wanted: dict[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _java_options() -> Iterator[None]:
-    """Start the JVM with `_JAVA_OPTIONS`; the user's `spark.driver.extraJavaOptions` come later and win."""
+def _java_options(java: str) -> Iterator[None]:
+    """Start the JVM with `_JAVA_OPTIONS` and classes from an archive; the user's own options come later and win."""
+    archived = options_of(archive_path(java))
     name = "SPARK_SUBMIT_OPTS"
     before = os.environ.get(name)
-    os.environ[name] = f"{_JAVA_OPTIONS} {before or ''}".strip()
+    os.environ[name] = " ".join(filter(None, [_JAVA_OPTIONS, archived, before]))
     try:
         yield
     finally:
@@ -128,11 +141,9 @@ def _with_retries(master: str) -> str:
     return re.sub(r"^local(?:\[(\d+|\*)\])?$", lambda m: f"local[{m[1] or 1},4]", master)
 
 
-def check_java() -> str:
-    """Return the `java` that Spark will start. Raise PipelineError if it is missing or older than 17."""
+def java_program() -> str:
+    """Return the `java` that Spark will start. Raise PipelineError if there is none."""
     home = os.environ.get("JAVA_HOME")
-    place = "JAVA_HOME" if home else "PATH"
-    install = f"Install Java {OLDEST_JAVA} or newer (for example Debian's openjdk-{OLDEST_JAVA}-jre-headless)"
     if home:
         java = str(Path(home) / "bin" / "java")
         if not os.access(java, os.X_OK):
@@ -141,22 +152,27 @@ def check_java() -> str:
                 field="JAVA_HOME",
                 fix=f"Unset it or point it at a Java {OLDEST_JAVA} or newer",
             )
-    else:
-        found = shutil.which("java")
-        if found is None:
-            raise PipelineError("Spark needs Java, and there is neither JAVA_HOME nor `java` on the PATH", fix=install)
-        java = found
+        return java
+    found = shutil.which("java")
+    if found is None:
+        raise PipelineError("Spark needs Java, and there is neither JAVA_HOME nor `java` on the PATH", fix=_INSTALL)
+    return found
+
+
+def check_java() -> None:
+    """Raise PipelineError if the `java` that Spark will start is missing or older than 17."""
+    java = java_program()
+    place = "JAVA_HOME" if os.environ.get("JAVA_HOME") else "PATH"
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
-        raise PipelineError(f"{java} does not start: {error}", field=place, fix=install) from None
+        raise PipelineError(f"{java} does not start: {error}", field=place, fix=_INSTALL) from None
     match = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
     major = int(match[1]) if match else OLDEST_JAVA
     if match and major == 1:
         major = int(match[2] or 0)  # Java 8 calls itself 1.8
     if major < OLDEST_JAVA:
-        raise PipelineError(f"{java} is Java {major}, Spark needs {OLDEST_JAVA}", field=place, fix=install)
-    return java
+        raise PipelineError(f"{java} is Java {major}, Spark needs {OLDEST_JAVA}", field=place, fix=_INSTALL)
 
 
 def _conf_name(name: str) -> str:

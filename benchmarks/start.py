@@ -1,0 +1,145 @@
+"""How long an application takes to start: its imports, Spark's session, the first committed result, a second pipeline.
+
+    python -m benchmarks start
+    python -m benchmarks.start [--rounds 5] [--broker roster|apache]
+
+Each round is a new process with two stateful pipelines, one after the other in the same session: totals of 400 records
+on four partitions, written to another topic. "Spark alone" is a process with PySpark's own session and nothing of
+Roster. Seconds on the clock and of CPU of the process, its JVM and its Python workers, since the line before; medians
+of the rounds, which take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+BEGAN = time.monotonic()
+PARTITIONS, RECORDS = 4, 400
+SESSION = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "8"}
+
+
+class Marks:
+    """Prints how long it is since the last mark, on the clock and in CPU."""
+
+    def __init__(self) -> None:
+        self._at, self._cpu = BEGAN, 0.0
+
+    def say(self, what: str) -> None:
+        """Say what has come."""
+        from benchmarks.applications import cpu_of, tree  # noqa: PLC0415 - not before what is timed
+
+        at, cpu = time.monotonic(), sum(map(cpu_of, tree(os.getpid())))
+        print(json.dumps([what, at - self._at, cpu - self._cpu]), flush=True)
+        self._at, self._cpu = at, cpu
+
+
+def alone() -> None:
+    """Start Spark as PySpark does."""
+    marks = Marks()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the import is what is timed
+
+    marks.say("Spark alone: imports")
+    builder = SparkSession.builder.master("local[2]").appName("start")
+    for name, value in SESSION.items():
+        builder = builder.config(name, value)
+    builder.getOrCreate()
+    marks.say("Spark alone: session")
+
+
+def application(bootstrap: str, topic: str, state: str) -> None:
+    """Start two pipelines."""
+    marks = Marks()
+    from roster.spark import KafkaSink, Pipeline, Progress, State, session  # noqa: PLC0415 - the import is what is timed
+
+    marks.say("imports")
+    spark = session("start", "local[2]")
+    marks.say("session")
+    for name in ("first", "second"):
+
+        def committed(_: Progress, name: str = name) -> None:
+            marks.say(f"{name} pipeline's first result")
+            pipeline.stop()  # noqa: B023 - called before the next one is made
+
+        pipeline = Pipeline(
+            spark,
+            bootstrap,
+            f"{topic}-{name}",
+            topic,
+            log="warning",
+            on_progress=committed,
+            state=State(dir=f"{state}/{name}"),
+            starting_offsets="earliest",
+        )
+        totals = pipeline.json_columns("k STRING, v LONG").aggregate("k", {"total": "sum(v)"})
+        totals.write(KafkaSink(bootstrap, f"{topic}-totals")).run()
+        marks.say(f"{name} pipeline's end")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run rounds and print their medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--broker", choices=("roster", "apache"), default="roster")
+    parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.child:
+        application(*args.child)
+        return
+    if args.child is not None:
+        alone()
+        return
+    run(args.rounds, args.broker)
+
+
+def run(rounds: int = 5, name: str = "roster", *, quick: bool = False) -> None:
+    """Take turns, print medians."""
+    from benchmarks.pipeline import broker  # noqa: PLC0415 - not in the processes that are timed
+
+    seen = defaultdict[str, list[tuple[float, float]]](list)
+    with tempfile.TemporaryDirectory() as directory, broker(name, Path(directory)) as (bootstrap, _):
+        for number in range(1 if quick else rounds):
+            topic = prepare(bootstrap)
+            for child in ([], [bootstrap, topic, f"{directory}/{number}"]):
+                words = [sys.executable, "-m", "benchmarks.start", "--child", *child]
+                ended = subprocess.run(words, capture_output=True, text=True, check=False)
+                if ended.returncode:
+                    raise RuntimeError(ended.stderr)
+                for line in ended.stdout.splitlines():
+                    what, seconds, cpu = json.loads(line)
+                    seen[what].append((seconds, cpu))
+    print(f"{'s':>36} {'CPU s':>8}   load {os.getloadavg()[0]:.1f}")
+    for what, figures in seen.items():
+        seconds, cpu = (statistics.median(column) for column in zip(*figures, strict=True))
+        print(f"{what:30} {seconds:5.2f} {cpu:8.2f}")
+
+
+def prepare(bootstrap: str) -> str:
+    """Make the topics of one round, with records; return the name of the first."""
+    from confluent_kafka import Producer  # noqa: PLC0415
+
+    from roster.client import Admin  # noqa: PLC0415
+
+    topic = f"start-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap) as admin:
+        admin.create_topic(topic, PARTITIONS)
+        admin.create_topic(f"{topic}-totals", PARTITIONS)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(RECORDS):
+        producer.produce(topic, json.dumps({"k": f"k{number % 50}", "v": number}), f"{number % 50}")
+    producer.flush()
+    return topic
+
+
+if __name__ == "__main__":
+    main()
