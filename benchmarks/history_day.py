@@ -114,6 +114,7 @@ def record(folder: Path, groups: int, rebalances: int, commit_ms: int) -> tuple[
             "begin": pa.array(np.zeros(len(at), np.int64)),
             "end": pa.array((at - START) // 10 + 300),
             "at": pa.array(at).cast(pa.timestamp("ms", "UTC")).cast(ENDS_SCHEMA.field("at").type),
+            "topic_id": pa.nulls(len(at), pa.binary()),
         }
         HistoryFolder(folder).put("ends", START, pa.table(columns), f"-{begin}")
     return causes, count, took

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from roster._clock import wall_ms
 from roster.client import Admin
-from roster.history.derived import BEST, EVENTS, GroupHistory
+from roster.history.derived import BEST, ENDS, EVENTS, GroupHistory
 from roster.history.tables import GROUPS, rows_of
 from roster.model import TopicPartition, parse_addresses
 from roster.records import native
@@ -27,8 +27,8 @@ from tests.waiting import until
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
-def history_of(bootstrap: str, group: str) -> GroupHistory:
-    """What the records say of a group now."""
+def history_of(bootstrap: str, group: str, *topics: str) -> GroupHistory:
+    """What the records say of a group now; topics are known by their ids."""
     with Admin(bootstrap) as admin:
         place = TopicPartition(OFFSETS_TOPIC, partition_of(group, len(admin.describe_topic(OFFSETS_TOPIC).partitions)))
         begin, end = admin.beginning_offsets([place])[place], admin.end_offsets([place])[place]
@@ -37,7 +37,12 @@ def history_of(bootstrap: str, group: str) -> GroupHistory:
         found += [pa.table(rows) for rows in rows_of(native.kernel(None, native.OFFSETS), batch)]
     rows = pa.concat_tables(found)
     rows = rows.filter(pc.and_(pc.equal(rows["group"], group), pc.equal(rows["table"], GROUPS)))
-    return GroupHistory(rows.select(EVENTS.names).cast(EVENTS))
+    found = [EVENTS.empty_table(), rows.select([name for name in EVENTS.names if name != "topic_id"])]
+    with Admin(bootstrap) as admin:
+        for topic in topics:
+            place = {"topic": topic, "partition": 0, "offset": 0, "topic_id": admin.topic_ids()[topic]}
+            found.append(pa.Table.from_pylist([{"table": ENDS, "group": group, "at": 0, **place}], EVENTS))
+    return GroupHistory(pa.concat_tables(found, promote_options="default").select(EVENTS.names).cast(EVENTS))
 
 
 def test_what_rosters_leader_says_stands_in_the_records_of_any_broker(cluster: Any, client: Any) -> None:
@@ -118,3 +123,30 @@ def test_what_real_clients_did_is_named_or_unknown(cluster: Any, client: Any, tm
         assert told <= kinds | {"unknown"}, (kinds, told)
         seen |= told & kinds
     assert seen >= {"joined", "left_or_expired", "static_member_replaced", "partitions_added", "subscription_changed"}
+
+
+def test_a_group_of_the_new_protocol_has_its_epochs_owners_and_causes(apache_kafka: Any, client: Any) -> None:
+    topic, group = apache_kafka.create_topic(unique("topic"), partitions=6), unique("group")
+    opened: list[Any] = []
+    for kind in ("confluent", "java", "confluent"):
+        opened.append(client(kind, apache_kafka, group, topics=[topic], protocol="consumer"))
+        shared_out(opened, partitions(topic, 6))
+    with Admin(apache_kafka.bootstrap) as admin:
+        first = {each.client_id: each.member_id for each in admin.describe_group(group).members}
+        opened.pop(0).close()
+        shared_out(opened, partitions(topic, 6))
+        apache_kafka.add_partitions(topic, 8)
+        shared_out(opened, partitions(topic, 8))
+        now = until(lambda: found if (found := admin.describe_group(group)).state == "Stable" else None)
+    tables = dict(history_of(apache_kafka.bootstrap, group, topic).tables())
+    rows = tables["rebalances"].to_pylist()
+    told = [(cause["kind"], row["members"]) for row in rows for cause in row["causes"] if cause["kind"] != "unknown"]
+    assert told == [("joined", 2), ("joined", 3), ("left_or_expired", 2), ("partitions_added", 2)]
+    assert (rows[-1]["generation"], rows[-1]["partitions"]) == (now.epoch, 8)
+    (left,) = [cause for row in rows for cause in row["causes"] if cause["kind"] == "left_or_expired"]
+    (gone,) = first.keys() - {each.client_id for each in now.members}
+    assert (left["client_id"], left["member_id"]) == (gone, first[gone])
+    assert all(row["sync_ms"] is not None and row["unowned_partition_ms"] is not None for row in rows[1:])
+    owned = [row for row in tables["ownership"].to_pylist() if row["until"] is None]
+    owners = {(row["topic"], row["partition"], row["member_id"]) for row in owned}
+    assert owners == {(*tp, each.member_id) for each in now.members for tp in each.assignment}

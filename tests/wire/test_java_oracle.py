@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from roster.wire import API_VERSIONS, encode, request_class, response_class
 from roster.wire.compression import Compression
 from roster.wire.consumer.messages import Assignment, Subscription
+from roster.wire.consumer_groups import VALUES
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
 from tests.examples_tried import examples
@@ -26,7 +27,14 @@ JAVA = {
 }
 JAVA |= {cls: f"{MESSAGES}ConsumerProtocol{cls.__name__}" for cls in (Subscription, Assignment)}
 JAVA |= {
-    cls: RECORDS + cls.__name__ for cls in (OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue)
+    cls: RECORDS + cls.__name__
+    for cls in (
+        OffsetCommitKey,
+        OffsetCommitValue,
+        GroupMetadataKey,
+        GroupMetadataValue,
+        *filter(None, VALUES.values()),
+    )
 }
 
 

@@ -44,7 +44,7 @@ def told(record: Record) -> tuple[int, tuple[Any, ...] | None]:
         # The group's own records are read by the tables, which then say what is wrong.
         return (GROUP if key[:2] == b"\0\2" else DAMAGED), None
     if not isinstance(about, OffsetCommitKey):
-        return (OTHER if about is None else GROUP), None
+        return (GROUP if about is not None or int.from_bytes(key[:2]) <= 8 else OTHER), None
     where = (about.group, about.topic, about.partition)
     if value is None:
         return REMOVED, (*where, None, None, None, None, None)

@@ -40,5 +40,5 @@ def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]
     except HistoryError as error:
         raise UserError(f"--from: {one_line(error)}") from None
     if not found.timeline.rebalances:
-        raise Failure(f"{folder} has no rebalances of group {group}, or it is not a classic group")
+        raise Failure(f"{folder} has no rebalances of group {group}, or it is a share or streams group")
     return place, found

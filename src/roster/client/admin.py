@@ -147,6 +147,10 @@ class Admin:
         """Return {name: number of partitions}, sorted by name; with `internal` also the cluster's own topics."""
         return self._run.call(self._topics.list_topics(internal=internal))
 
+    def topic_ids(self) -> dict[str, bytes]:
+        """Return {name: id} of all topics with ids, which Kafka has since 2.8."""
+        return self._run.call(self._topics.topic_ids())
+
     def describe_topic(self, name: str) -> TopicDescription:
         """Return the partitions of a topic, their leaders and replicas.
 

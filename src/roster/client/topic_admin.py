@@ -91,6 +91,11 @@ class TopicAdmin:
             if topic.name is not None and (internal or not topic.is_internal)
         }
 
+    async def topic_ids(self) -> dict[str, bytes]:
+        """Return {name: id}, without topics that have none."""
+        topics = (await self._cluster.metadata()).topics
+        return {topic.name: topic.topic_id for topic in topics if topic.name and topic.topic_id != ZERO_UUID}
+
     async def describe(self, name: str) -> TopicDescription:
         """Describe a topic; UnknownTopicError if metadata does not have it."""
         self._cluster.forget([name])

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.history.consumer_groups import as_classic
 from roster.history.positions import Lags, Positions, Series
 from roster.history.tables import COMMITS, GROUPS
 from roster.history.timeline import OPEN, WHYS, CauseSeen, timeline
@@ -28,7 +29,9 @@ EVENTS = pa.schema(
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
+        ("key", pa.binary()),
         ("value", pa.binary()),
+        ("topic_id", pa.binary()),
         ("at", TIME),
         ("log_offset", pa.int64()),
     ]
@@ -101,7 +104,9 @@ class GroupHistory:
         self.group = rows["group"][0].as_py() if group is None else group
         of = {table: rows.filter(pc.equal(rows["table"], table)) for table in (COMMITS, GROUPS, ENDS)}
         records = of[GROUPS].sort_by("log_offset")
-        self._records = list(zip(ms_of(records["at"]).tolist(), records["value"].to_pylist(), strict=True))
+        stored = (ms_of(records["at"]).tolist(), records["key"].to_pylist(), records["value"].to_pylist())
+        named = of[ENDS].select(["topic_id", "topic"]).group_by(["topic_id", "topic"]).aggregate([]).to_pylist()
+        self._records = list(as_classic(zip(*stored, strict=True), {row["topic_id"]: row["topic"] for row in named}))
         self.timeline = timeline(self._records)
         group_of = self.timeline.group
         pairs = zip(group_of.topic.tolist(), group_of.number.tolist(), strict=True)

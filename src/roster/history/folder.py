@@ -25,6 +25,7 @@ ENDS_SCHEMA = pa.schema(
         ("begin", pa.int64()),
         ("end", pa.int64()),
         ("at", pa.timestamp("us", "UTC")),
+        ("topic_id", pa.binary()),
     ]
 )
 """Columns of the ends: first and next offset of each partition at a time."""
@@ -71,19 +72,18 @@ class HistoryFolder:
 
     def events(self, group: str) -> pa.Table:
         """Return all rows about a group, with the columns of EVENTS. Raises HistoryError if there is no history."""
-        columns = EVENTS.names
+        schema = EVENTS.remove(EVENTS.get_field_index("topic_id"))
         wanted = pc.field("table").isin([COMMITS, GROUPS]) & (pc.field("group") == group)
-        found = self._read(Path(self.source()).name, wanted, columns)
-        if found is None:
-            found = EVENTS.empty_table()
+        found = self._read(Path(self.source()).name, wanted, schema.names)
+        found = schema.empty_table() if found is None else found.cast(schema)
         topics = pc.unique(pc.drop_null(found["topic"]))
-        ends = self._read(ENDS, pc.field("topic").isin(topics), ["topic", "partition", "end", "at"])
+        ends = self._read(ENDS, pc.field("topic").isin(topics), ["topic", "partition", "end", "at", "topic_id"])
         if ends is None:
-            return found.cast(EVENTS)
-        ends = ends.rename_columns(["topic", "partition", "offset", "at"])
+            return pa.concat_tables([EVENTS.empty_table(), found], promote_options="default")
+        ends = ends.rename_columns(["topic", "partition", "offset", "at", "topic_id"])
         for name, value in (("table", ENDS), ("group", group)):
             ends = ends.append_column(name, pa.repeat(value, len(ends)))
-        return pa.concat_tables([found.cast(EVENTS), ends], promote_options="default")
+        return pa.concat_tables([EVENTS.empty_table(), found, ends], promote_options="default")
 
     def skipped(self) -> Mapping[str, int]:
         """Return how many records were not read, by reason; empty for what was polled."""

@@ -34,10 +34,13 @@ _SEEN = ("Stable", "Empty")
 def record_ends(admin: Admin, folder: HistoryFolder) -> None:
     """Write the ends of all topics at the start of this minute, unless another recorder has."""
     now = wall_ms()
-    counts = admin.list_topics()
+    counts, ids = admin.list_topics(), admin.topic_ids()
     partitions = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
     begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-    rows = [{**tp._asdict(), "begin": begins[tp], "end": ends[tp], "at": now * 1000} for tp in partitions]
+    rows = [
+        {**tp._asdict(), "begin": begins[tp], "end": ends[tp], "at": now * 1000, "topic_id": ids.get(tp.topic)}
+        for tp in partitions
+    ]
     folder.put(ENDS, now - now % MINUTE_MS, pa.Table.from_pylist(rows, ENDS_SCHEMA))
 
 

@@ -48,7 +48,7 @@ def report(
     key = "".join(f'<span class="key" style="--c:{colour[name]}">{escape(name)}</span>' for name in policies)
     parts = ["<h1>Assignors over a recorded history</h1>"]
     if not totals:
-        parts.append("<p>The history has no rebalances of classic groups with members.</p>")
+        parts.append("<p>The history has no rebalances of groups with members.</p>")
     else:
         parts += [_table(_COLUMNS, totals), _NOTES]
         for name, title in (("moved", "Partitions moved"), ("stopped", "Partitions stopped")):

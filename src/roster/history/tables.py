@@ -14,6 +14,7 @@ from roster.records.native import OFFSETS, Compiled, kernel
 from roster.wire import WireError
 from roster.wire.columns.offsets import OffsetsKernel, offset_records
 from roster.wire.columns.offsets_layout import COMMIT, DAMAGED, GROUP, NEWER, OTHER, REMOVED
+from roster.wire.consumer_groups import decode_consumer_key
 from roster.wire.offsets_topic import GroupMetadataKey, decode_key
 
 COMMITS, GROUPS, SKIPPED = "commits", "groups", "skipped"
@@ -32,6 +33,7 @@ SCHEMA = pa.schema(
         ("metadata", pa.string()),
         ("committed_at", _TIME),
         ("expires_at", _TIME),
+        ("key", pa.binary()),
         ("value", pa.binary()),
         ("reason", pa.string()),
         ("records", pa.int64()),
@@ -42,9 +44,9 @@ SCHEMA = pa.schema(
 )
 """Columns of all tables; those that a table does not use are null in it.
 
-commits: a committed offset, or its removal (`offset` is null). groups: a classic group after a rebalance, in the bytes
-of its record (`value`; null: removed). skipped: `records` that were not read, for a `reason`. `at` is when the
-coordinator wrote the record, at `log_partition` and `log_offset` of its topic.
+commits: a committed offset, or its removal (`offset` is null). groups: a classic group after a rebalance, or any record
+of a consumer group (`key`, `value`; null: removed). skipped: `records` that were not read, for a `reason`. `at` is when
+the coordinator wrote the record, at `log_partition` and `log_offset` of its topic.
 """
 
 _LATEST_MS = 253_402_300_799_999
@@ -75,7 +77,7 @@ def rows_of(loops: OffsetsKernel, records: pa.RecordBatch) -> Iterator[pa.Record
     kinds[[row for row, name in names.items() if name is None]] = DAMAGED
     groups = records.filter(pa.array(kinds == GROUP))
     known = pa.array([name for name in names.values() if name is not None], pa.string())
-    yield _rows(GROUPS, groups, {"group": known, "value": groups["value"]})
+    yield _rows(GROUPS, groups, {"group": known, "key": groups["key"], "value": groups["value"]})
     for kind, reason in REASONS.items():
         skipped = records.filter(pa.array(kinds == kind))
         if len(skipped):
@@ -107,6 +109,8 @@ def _column(name: str, values: pa.Array) -> pa.Array:
 
 def _group_of(key: bytes) -> str | None:
     try:
+        if (of_consumers := decode_consumer_key(key)) is not None:
+            return of_consumers[1]
         about = decode_key(key)
     except WireError:
         return None

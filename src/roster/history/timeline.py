@@ -7,6 +7,7 @@ changes came first. A leader of Roster's says why it asked for the rebalance, an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -135,6 +136,9 @@ class _Builder:
         self._before: Generation | None = None
         self._begun: Generation | None = None
         self._had: Int32 = np.full(count, NO_OWNER, np.int32)
+        self._settled = self._had
+        """Owners after the last rebalance; partitions of a consumer group change hands before the next one ends."""
+        self._unowned_ms: Counter[int] = Counter()
         self._known: Bool = np.zeros(count, np.bool_)
         self._most = np.full(len(group.topics), -1, np.int64)
         self._waiting: Bool = np.zeros(count, np.bool_)
@@ -149,20 +153,29 @@ class _Builder:
             return
         before, owner = self._before, np.full(len(self._had), NO_OWNER, np.int32)
         owner[now.owned] = now.owner
+        if before is not None and before.number == now.number is not None and self._differs(owner):
+            self._hand_over(owner, now.at_ms)
+            self._had = owner
+            return
         is_empty = not len(now.member) and (before is None or not len(before.member))
         if not is_empty and not (before is not None and self._is_same(before, now, owner)):
             self._rebalances.append(self._rebalance(before, now, owner))
-        self._before, self._begun, self._had = now, None, owner
+        self._before, self._begun, self._had, self._settled = now, None, owner, owner
         for partitions in (now.owned, now.claimed):
             fresh = partitions[~self._known[partitions]]
             if len(fresh):
                 self._known[fresh] = True
                 np.maximum.at(self._most, self.group.topic[fresh], self.group.number[fresh])
 
+    def _differs(self, owner: Int32) -> bool:
+        names = self._name_of[owner]
+        return not all(np.array_equal(self._name_of[each], names) for each in (self._had, self._settled))
+
     def end(self) -> Timeline:
         self._close(np.flatnonzero(self._had != NO_OWNER), OPEN)
-        for number in set(self._unowned_by[self._unowned_by >= 0].tolist()):
-            self._rebalances[number].unowned_ms = None
+        still = set(self._unowned_by[self._unowned_by >= 0].tolist())
+        for number, made in enumerate(self._rebalances):
+            made.unowned_ms = None if number in still else self._unowned_ms[number]
         columns: list[Any] = [np.concatenate(column) for column in zip(*self._intervals, strict=True)]
         partition, _, since, _ = columns
         order = np.lexsort((partition, since))
@@ -174,11 +187,11 @@ class _Builder:
             (before.number, before.assignor) == (now.number, now.assignor)
             and np.array_equal(before.member, now.member)
             and np.array_equal(before.subscription, now.subscription)
-            and np.array_equal(self._had, owner)
+            and np.array_equal(self._settled, owner)
         )
 
     def _rebalance(self, before: Generation | None, now: Generation, owner: Int32) -> Rebalance:
-        missing, had = 0, self._had
+        missing, had = 0, self._settled
         if before is not None and before.number is not None and now.number is not None:
             missing = max(0, now.number - before.number - 1)
             if now.number < before.number:  # the group was removed and made anew
@@ -186,7 +199,6 @@ class _Builder:
         begun = self._begun
         source, target = self._name_of[had], self._name_of[owner]
         moved = np.flatnonzero(source != target)
-        unowned = np.flatnonzero((had != NO_OWNER) & (owner == NO_OWNER))
         source, target = source[moved], target[moved]
         why = self._why(now, moved, source, target)
         began = begun.at_ms if begun is not None and begun.number == now.number else now.joined_at_ms
@@ -201,7 +213,7 @@ class _Builder:
             target,
             self._said_why(now, moved, why),
         )
-        self._hand_over(owner, unowned, now.at_ms)
+        self._hand_over(owner, now.at_ms)
         self._waiting = np.zeros_like(self._waiting)
         self._waiting[moved[why == WHYS.index(WITHHELD)]] = True
         return made
@@ -291,12 +303,13 @@ class _Builder:
         new = np.isin(topics, read) & (self._most[topics] >= 0) & (numbers > self._most[topics])
         return [f"{self.group.topics[t]}-{n}" for t, n in zip(topics[new].tolist(), numbers[new].tolist(), strict=True)]
 
-    def _hand_over(self, owner: Int32, unowned: Int64, at_ms: int) -> None:
+    def _hand_over(self, owner: Int32, at_ms: int) -> None:
         changed = self._had != owner
+        unowned = np.flatnonzero((self._had != NO_OWNER) & (owner == NO_OWNER))
         self._close(np.flatnonzero(changed & (self._had != NO_OWNER)), at_ms)
         found = np.flatnonzero((owner != NO_OWNER) & (self._unowned_by >= 0))
         for number, since in zip(self._unowned_by[found].tolist(), self._since[found].tolist(), strict=True):
-            self._rebalances[number].unowned_ms += at_ms - since
+            self._unowned_ms[number] += at_ms - since
         self._unowned_by[found] = -1
         self._since[changed] = at_ms
         self._unowned_by[unowned] = len(self._rebalances)

@@ -125,10 +125,10 @@ def _by_group(
     spark: SparkSession, place: str, function: Callable[[pa.Table], pa.Table], schema: pa.Schema
 ) -> DataFrame:
     """Apply a function to the events of each group; groups differ in size, so tasks have several."""
-    columns = EVENTS.names
-    events = (
-        spark.read.parquet(HistoryFolder(place).source()).where(F.col("table").isin(COMMITS, GROUPS)).select(*columns)
-    )
+    columns = [name for name in EVENTS.names if name != "topic_id"]
+    source = spark.read.parquet(HistoryFolder(place).source())
+    events = source.where(F.col("table").isin(COMMITS, GROUPS)).select(*columns)
+    events = events.withColumn("topic_id", F.lit(None).cast("binary"))
     if (Path(place) / ENDS).is_dir():
         ends = spark.read.parquet(f"{place}/{ENDS}").withColumnRenamed("end", "offset")
         read = events.where(F.col("topic").isNotNull()).select("group", "topic").distinct()
@@ -136,7 +136,7 @@ def _by_group(
         events = events.unionByName(ends.drop("begin", "day"), allowMissingColumns=True)
     tasks = 4 * spark.sparkContext.defaultParallelism
     return (
-        events.select(*columns)
+        events.select(*EVENTS.names)
         .repartition(tasks, "group")
         .groupBy("group")
         .applyInArrow(function, from_arrow_schema(schema))

@@ -50,5 +50,5 @@ def replay(folder: str, to: str, assignors: list[Any]) -> None:
         (place / "report.html").write_text(page, encoding="utf-8")
         found = [[row[name] for name in ("policy", "rebalances", "moved", "stopped", "rounds")] for row in totals]
         titles = ("assignor", "rebalances", "moved", "stopped", "generations")
-        print_table(titles, found, "no rebalances of classic groups with members")
+        print_table(titles, found, "no rebalances of groups with members")
     click.echo(f"{place / 'report.html'}", err=True)

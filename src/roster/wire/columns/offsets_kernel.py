@@ -156,7 +156,7 @@ def offset_commits(  # type: ignore[no-untyped-def]
         if record_type < 0:
             continue
         if record_type > 1:
-            kinds[row] = GROUP if record_type == 2 else OTHER
+            kinds[row] = GROUP if record_type <= 8 else OTHER
             continue
         group, group_end = text(keys, pos + 2, end, False)
         if group < 0:

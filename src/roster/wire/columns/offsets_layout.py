@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 OTHER, COMMIT, REMOVED, GROUP, NEWER, DAMAGED = range(6)
-"""Another type (KIP-848, share and streams groups), a committed offset, its tombstone, a classic group, an offset of a
-newer version, and bytes that do not fit the format."""
+"""Another type (share and streams groups), a committed offset, its tombstone, a classic or a consumer group, an offset
+of a newer version, and bytes that do not fit the format."""
 
 PARTITION, OFFSET, LEADER_EPOCH, COMMITTED_AT, EXPIRES_AT = range(5)
 FIELDS = 5
