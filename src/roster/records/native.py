@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from roster.wire.columns import avro_layout, decode_layout, encode_layout, offsets_layout
+from roster.wire.columns import avro_encode_layout, avro_layout, decode_layout, encode_layout, offsets_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,6 +56,10 @@ OFFSETS = Loops("offsets_kernel", (*_READS, "offsets_kernel", "offsets_layout"),
 """`offset_commits`: from records of `__consumer_offsets` to columns."""
 AVRO = Loops("avro_kernel", (*OFFSETS.made_of, "avro_kernel", "avro_layout"), avro_layout.SIGNATURES)
 """`avro`: from Avro values to columns."""
+AVRO_ENCODE = Loops(
+    "avro_encode_kernel", (*_WRITES, "avro_encode_kernel", "avro_encode_layout"), avro_encode_layout.SIGNATURES
+)
+"""`avro_encode`: from columns to Avro values."""
 
 
 class NativeKernel:
@@ -67,6 +71,7 @@ class NativeKernel:
     encode: Callable[..., int]
     offset_commits: Callable[..., int]
     avro: Callable[..., int]
+    avro_encode: Callable[..., int]
 
     def __init__(self, object_code: bytes, loops: Loops = READ) -> None:
         llvm.initialize_native_target()

@@ -64,7 +64,8 @@ class KafkaWriter:
     `topic` None: the rows' column `topic` names it. With `keep_timestamps` the column `timestamp` is the records' time,
     else the time of writing is. `timeout`: seconds without an acknowledgement before it fails. Rows without a key
     change the partition after `sticky_bytes` (None: `batch_bytes`). `identity`: of a producer that the driver has
-    initialised, with sequence numbers from 0; None: each worker requests a producer id of its own.
+    initialised, with sequence numbers from 0; None: each worker requests a producer id of its own. `encoding` makes
+    keys and values of rows with other columns.
     """
 
     bootstrap: tuple[Address, ...]
@@ -81,6 +82,7 @@ class KafkaWriter:
     security: Security = PLAINTEXT
     identity: ProducerIdentity | None = None
     compiled: Compiled | None = field(default=None, repr=False)
+    encoding: Callable[[pa.RecordBatch], pa.RecordBatch] | None = field(default=None, repr=False)
 
     def open(self, on_wait: Callable[[], None] | None = None) -> KafkaOutput:
         """Open the output of one attempt of a task; `on_wait` is called ten times a second while it waits."""
@@ -132,6 +134,8 @@ class KafkaOutput:
     def write(self, rows: pa.RecordBatch) -> None:
         """Buffer the rows; encode and send them once there are enough. Raises WriteError if that fails."""
         self._rows += rows.num_rows
+        if self._writer.encoding is not None:
+            rows = self._writer.encoding(rows)
         self._held.append(_plain(rows))
         self._held_bytes += rows.nbytes
         if self._held_bytes >= self._writer.memory_bytes // 8:

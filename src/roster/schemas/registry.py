@@ -116,13 +116,30 @@ class Registry:
                 self._latest[subject] = time.monotonic() + _LATEST_SECONDS, registered
             return registered
 
+    def has(self, subject: str) -> bool:
+        """Return whether a subject has a schema. Raises RegistryError."""
+        try:
+            self.latest(subject)
+        except RegistryError as error:
+            if error.status == http.client.NOT_FOUND:
+                return False
+            raise
+        return True
+
     def register(self, subject: str, text: str, kind: str = "AVRO") -> int:
         """Register a schema under a subject, if it is not yet, and return its id.
 
         Raises RegistryError: with status 409 it is not compatible with the versions before, and the text says why.
         """
         body = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
-        return int(self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", body)["id"])
+        path = f"/subjects/{quote(subject, safe='')}"
+        try:  # first, as many clients may not register
+            return int(self._ask("POST", path, body)["id"])
+        except RegistryError as error:
+            if error.status != http.client.NOT_FOUND:
+                raise
+        self._latest.pop(subject, None)
+        return int(self._ask("POST", f"{path}/versions", body)["id"])
 
     def serialized(self, key: int) -> bytes:
         """Return a Protobuf schema as the bytes of its FileDescriptorProto. Raises RegistryError."""

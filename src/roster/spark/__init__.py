@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from roster.spark.sinks.console import ConsoleSink
     from roster.spark.sinks.database import DatabaseSink
     from roster.spark.sinks.delta import DeltaSink
+    from roster.spark.sinks.formats import Avro, Protobuf
     from roster.spark.sinks.iceberg import IcebergSink
     from roster.spark.sinks.kafka import KafkaSink
     from roster.spark.sinks.parquet import ParquetSink
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from roster.state.windows import Window
 
 __all__ = [
+    "Avro",
     "Batch",
     "ConsoleSink",
     "ConsumerSettings",
@@ -47,6 +49,7 @@ __all__ = [
     "PostgresSink",
     "Progress",
     "ProgressCommitter",
+    "Protobuf",
     "Range",
     "ReadError",
     "Registry",
@@ -86,6 +89,7 @@ _HOMES = {
     "roster.spark.sinks.console": ("ConsoleSink",),
     "roster.spark.sinks.database": ("DatabaseSink",),
     "roster.spark.sinks.delta": ("DeltaSink",),
+    "roster.spark.sinks.formats": ("Avro", "Protobuf"),
     "roster.spark.sinks.iceberg": ("IcebergSink",),
     "roster.spark.sinks.kafka": ("KafkaSink",),
     "roster.spark.sinks.parquet": ("ParquetSink",),

@@ -132,7 +132,8 @@ def _stateful(
         replayed = sink.replayed
     else:
         sink = kafka = _check_kafka(sink)
-        stores = Stores(options, plans, kafka.topic)
+        encoding = kafka.result_encoding(plans[-1].columns, plans[-1].result_keys)
+        stores = Stores(options, plans, kafka.topic, encoding)
         switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
     with contextlib.ExitStack() as opened:
         opened.callback(stores.close)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
@@ -22,13 +23,16 @@ from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
 from roster.spark.options import check_security, parse_bootstrap
 from roster.spark.sinks.batch_sink import BatchSink, Source
+from roster.spark.sinks.formats import Format, encoding_of
 from roster.spark.sinks.kafka_transactions import (
     TRANSACTION_TIMEOUT_MS,
     KafkaTransactions,
     OtherClusterError,
     TransactionalSink,
 )
+from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.client_settings import refuse_security_names
+from roster.spark.tasks.write.encoded_values import RecordEncoding
 from roster.spark.tasks.write.producer_options import parse_producer_options
 from roster.spark.tasks.write.task import RESULT, TaskWriter, Writer, WriteTask
 from roster.wire import ErrorCode
@@ -54,6 +58,10 @@ class KafkaSink(BatchSink):
     required unless `topic` is given here), `partition` (int), `headers` (array of struct key, value). Rows without a
     partition go where Kafka's Java client puts them: by the key's murmur2 hash, or without a key to one partition after
     the other. A record's timestamp is the time of writing, or with `keep_timestamps` the column `timestamp`.
+
+    `value` and `key` write with schemas, as `value=Avro(registry)` or `Protobuf(registry)`: all other columns are the
+    fields of the value, and the column `key` is the key, of any type. Of a stateful pipeline all columns of the results
+    are the value, and its key column is the key; several are a record.
 
     Without a transform rows go from the reading task's Arrow columns into record batches, and never cross into the JVM.
 
@@ -83,6 +91,8 @@ class KafkaSink(BatchSink):
         options: Mapping[str, str | int | bool] | None = None,
         keep_timestamps: bool = False,
         exactly_once: bool | None = None,
+        value: Format | None = None,
+        key: Format | None = None,
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         if topic is not None and not is_legal_name(topic):
@@ -90,7 +100,10 @@ class KafkaSink(BatchSink):
         self._topic = topic
         self._security = check_security(security)
         refuse_security_names(options or {}, "KafkaSink: options")
-        self._columns = {**_COLUMNS, "timestamp": "timestamp"} if keep_timestamps else _COLUMNS
+        columns = {**_COLUMNS, "timestamp": "timestamp"} if keep_timestamps else _COLUMNS
+        self._beside = tuple(name for name in columns if name != "value" or value is None)
+        self._columns = {n: columns[n] for n in self._beside if n != "key" or key is None}
+        self._formats, self._encodings = {"key": key, "value": value}, dict[str, RecordEncoding]()
         if exactly_once is not None and not isinstance(exactly_once, bool):
             raise PipelineError(f"{exactly_once!r} is not True, False or None", field="exactly_once")
         self._exactly_once = exactly_once
@@ -181,6 +194,8 @@ class KafkaSink(BatchSink):
 
     def written_columns(self, df: DataFrame) -> DataFrame:
         """Return the rows with the columns that are written."""
+        if any(self._formats.values()):
+            return df
         columns = set(df.columns)
         return df.select(*(name for name in self._columns if name in columns))
 
@@ -192,7 +207,17 @@ class KafkaSink(BatchSink):
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:
         self.check(schema)
-        return self._writer
+        return replace(self._writer, encoding=self._encodings.get(schema.json()))
+
+    def result_encoding(self, columns: pa.Schema, keys: Sequence[str]) -> RecordEncoding:
+        """Return how results with these columns and keys become records. Raises PipelineError."""
+        key: pa.DataType = pa.struct([columns.field(name) for name in keys])
+        return self._encoding(pa.struct(list(columns)), key.field(0).type if len(keys) == 1 else key)
+
+    def _encoding(self, value: pa.DataType, key: pa.DataType) -> RecordEncoding:
+        kinds = {"key": key, "value": value}
+        made = {part: encoding_of(self._formats[part], kind, self._topic, part) for part, kind in kinds.items()}
+        return RecordEncoding(**made, beside=self._beside)
 
     @override
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
@@ -231,7 +256,9 @@ class KafkaSink(BatchSink):
     @override
     def check(self, schema: StructType) -> None:
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
-        if "value" not in types:
+        if self._formats["key"] is not None and "key" not in types:
+            raise PipelineError("the rows have no column `key`", field="key", fix="Name the column to be written `key`")
+        if self._formats["value"] is None and "value" not in types:
             raise PipelineError(
                 f"the rows have no column `value` (they have {', '.join(types)})",
                 field="KafkaSink",
@@ -255,6 +282,11 @@ class KafkaSink(BatchSink):
                     field="KafkaSink",
                     fix=f"Cast it, for example with cast({name} AS {wanted.partition(' ')[0]}), or make JSON of it",
                 )
+        if any(self._formats.values()) and schema.json() not in self._encodings:
+            fields = arrow_schema(schema)
+            value = pa.struct([field for field in fields if field.name not in self._beside])
+            key = fields.field("key").type if "key" in types else pa.null()
+            self._encodings[schema.json()] = self._encoding(value, key)
 
 
 def _fix_of(error: ClientError | OtherClusterError, group: str, *, optional: bool) -> str:

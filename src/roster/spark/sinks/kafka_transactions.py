@@ -209,6 +209,9 @@ class RowsSink(Protocol):
     def check(self, schema: StructType) -> None:
         """As in `BatchSink`."""
 
+    def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:
+        """As in `BatchSink`."""
+
     def written_columns(self, df: DataFrame) -> DataFrame:
         """Return the rows with the columns that are written."""
 
@@ -251,8 +254,7 @@ class TransactionalSink(BatchSink):
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> EncodingWriter | ExchangeWriter:
-        self.check(schema)
-        return self._transactions.task_writer(batch, self._writer, self._partitions)
+        return self._transactions.task_writer(batch, self._sink.task_writer(batch, schema), self._partitions)
 
     @override
     def write(self, df: DataFrame, batch: Batch) -> None:

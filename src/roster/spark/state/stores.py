@@ -25,6 +25,7 @@ from roster.spark.state.tasks.subtopology import SubtopologyPlan
 from roster.spark.state.tasks.task import StoreKind, TopologyPlan
 from roster.spark.state.wakeups import Wakeups
 from roster.spark.tasks.reader import ReaderConfig
+from roster.spark.tasks.write.encoded_values import AS_JSON, RecordEncoding
 
 _OF_OTHERS = 90.0
 """Seconds to wait for transactions of others: longer than a producer's usual timeout."""
@@ -39,9 +40,17 @@ class Stores:
     copies: Copies
     wakeups: Wakeups
 
-    def __init__(self, options: Options, plans: Sequence[SubtopologyPlan], output: str | None) -> None:
-        """`plans` are in order from source to sink. output: topic of the results, None if they are rows."""
-        self.options, self.plans, self._output = options, tuple(plans), output
+    def __init__(
+        self,
+        options: Options,
+        plans: Sequence[SubtopologyPlan],
+        output: str | None,
+        encoding: RecordEncoding = AS_JSON,
+    ) -> None:
+        """`plans` are in order from source to sink. output: topic of the results, None if they are rows. encoding: of
+        results in that topic.
+        """
+        self.options, self.plans, self._output, self._encoding = options, tuple(plans), output, encoding
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self.admin = self._new_admin()  # connects with the first batch
         self._check: DefinitionCheck | None = None
@@ -81,7 +90,7 @@ class Stores:
         counts = Counter(at.topic for at in passed)
         self.plans = tuple(each.into(counts) for each in self.plans)
         self.changelogs = Changelogs(changelogs)
-        self.topology = TopologyPlan(self.plans, self._kinds(), self._output)
+        self.topology = TopologyPlan(self.plans, self._kinds(), self._output, self._encoding)
         self.targets = StoreTargets(self.admin, self.changelogs, _OF_OTHERS)
         self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag)
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)

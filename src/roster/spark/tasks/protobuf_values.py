@@ -79,11 +79,15 @@ class Message:
         config = PtarsConfig(timestamp_unit="us", duration_unit="us", list_value_name="element", enum_repr="string")
         return ProtoRegistry(list(self._all())).create_for_message(self.name, config)
 
+    def descriptor(self) -> Any:
+        """Return the descriptor of the message, by Google's own library."""
+        return self._pool().FindMessageTypeByName(self.name)
+
     def parser(self) -> Any:
         """Return the class of the message, by Google's own library."""
         from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - an extra
 
-        return GetMessageClass(self._pool().FindMessageTypeByName(self.name))
+        return GetMessageClass(self.descriptor())
 
 
 def _check_depth(message: Any, inside: tuple[str, ...]) -> None:

@@ -25,6 +25,11 @@ _SIZES = {CONFLUENT: 5, SINGLE_OBJECT: 10, BARE: 0}
 _MARKS = {CONFLUENT: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
 
 
+def framed(key: int) -> bytes:
+    """Return what a value in Confluent's frame begins with."""
+    return b"\0" + key.to_bytes(4)
+
+
 class Writer(NamedTuple):
     """A schema that values were written by."""
 

@@ -20,7 +20,7 @@ from roster.spark.errors import MissingSchemasError, PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema, as_struct
 from roster.spark.tasks.avro_values import AvroColumns
 from roster.spark.tasks.protobuf_values import Message, ProtobufColumns, as_spark, files_of, renamed
-from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer
+from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer, framed
 from roster.spark.tasks.steps import BatchFunction, check_mode, with_kept
 from roster.wire.avro.columns import layout, of_arrow
 from roster.wire.avro.fingerprint import fingerprint
@@ -121,7 +121,7 @@ class AvroParsed:
             return of_arrow(pa.struct(list(arrow_schema(as_struct(self.columns, "avro_columns")))), "columns")
         if self.schemas:
             return parse(self.schemas[-1])
-        latest = _latest(self.registry, self.subject, "avro_columns")
+        latest = latest_of(self.registry, self.subject, "AVRO", "avro_columns")
         known.writers[latest.id] = writer_of(latest)
         return known.avro(latest.id)
 
@@ -142,41 +142,52 @@ class ProtobufParsed:
     def __post_init__(self) -> None:
         check_mode(self.mode)
         _check_framing(self.framing, (CONFLUENT, BARE))
-        if (self.registry is None) == (self.descriptors is None):
-            fix = "Name registry=Registry(url), or descriptors= of `protoc --include_imports --descriptor_set_out`"
-            raise PipelineError("one source of descriptors is needed", field="protobuf_columns", fix=fix)
-        if self.descriptors is not None and not self.message:
-            raise PipelineError("descriptors may have many", field="message", fix="Name one, such as 'shop.Order'")
+        check_source(self.registry, self.descriptors, self.message, "protobuf_columns")
 
     def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
         """Return the function, and the columns of its results."""
-        if find_spec("ptars") is None:  # which brings protobuf
-            raise PipelineError(str(missing_error("protobuf_columns", "protobuf", ["ptars"])))
-        try:
-            files = self._files()
-            if not files:
-                raise ValueError("the descriptors have no file")
-            message = Message(files, self.message)
-            empty = message.handler().array_to_record_batch(pa.array([], pa.binary()))
-        except RegistryError as error:
-            raise unanswered(error) from None
-        except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
-            problem = f"no columns of message {self.message!r}: {error}".replace("\n", " ")
-            raise PipelineError(problem, field="protobuf_columns", fix="Check message= and the descriptors") from None
-        fields = pa.schema([field.with_type(as_spark(field.type)).with_nullable(True) for field in empty.schema])
+        message, _ = message_of(self.registry, self.descriptors, self.subject, self.message, "protobuf_columns")
+        empty = message.handler().schema()
+        fields = pa.schema([field.with_type(as_spark(field.type)).with_nullable(True) for field in empty])
         columns = with_kept(from_arrow_schema(fields), given, self.column, self.keep, "protobuf_columns")
         return ProtobufColumns(message, fields, self.framing, self.column, self.mode, self.keep), columns
 
-    def _files(self) -> list[bytes]:
-        """Return FileDescriptorProtos, each behind those that it imports."""
-        if self.registry is None:
-            return files_of(self.descriptors or b"")
-        latest = _latest(self.registry, self.subject, "protobuf_columns")
-        if latest.kind != "PROTOBUF":
-            raise PipelineError(f"{self.subject} is of type {latest.kind}", field="subject", fix="Name another")
-        named = [(name, key) for name, (key, _) in latest.references.items()]
-        made = [renamed(self.registry.serialized(key), name) for name, key in named]
-        return [*made, self.registry.serialized(latest.id)]
+
+def check_source(registry: Registry | None, descriptors: bytes | None, message: str, field: str) -> None:
+    """Raise PipelineError if there is no one source of descriptors, or it does not say which message."""
+    if (registry is None) == (descriptors is None):
+        fix = "Name registry=Registry(url), or descriptors= of `protoc --include_imports --descriptor_set_out`"
+        raise PipelineError("one source of descriptors is needed", field=field, fix=fix)
+    if descriptors is not None and not message:
+        raise PipelineError("descriptors may have many", field="message", fix="Name one, such as 'shop.Order'")
+
+
+def message_of(
+    registry: Registry | None, descriptors: bytes | None, subject: str | None, name: str, field: str
+) -> tuple[Message, bytes]:
+    """Return a message, and what values begin with: the frame with the schema's id. Raises PipelineError."""
+    if find_spec("ptars") is None:  # which brings protobuf
+        raise PipelineError(str(missing_error(field, "protobuf", ["ptars"])))
+    try:
+        frame = b""
+        if registry is None:
+            files = files_of(descriptors or b"")
+        else:
+            latest = latest_of(registry, subject, "PROTOBUF", field)
+            named = [(each, key) for each, (key, _) in latest.references.items()]
+            files = [renamed(registry.serialized(key), each) for each, key in named]
+            files.append(registry.serialized(latest.id))
+            frame = framed(latest.id)
+        if not files:
+            raise ValueError("the descriptors have no file")
+        message = Message(files, name)
+        message.handler()
+    except RegistryError as error:
+        raise unanswered(error) from None
+    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+        problem = f"no columns of message {name!r}: {error}".replace("\n", " ")
+        raise PipelineError(problem, field=field, fix="Check message= and the descriptors") from None
+    return message, frame + message.prefix if frame else b""
 
 
 def _check_framing(framing: str, framings: Sequence[str]) -> None:
@@ -184,11 +195,14 @@ def _check_framing(framing: str, framings: Sequence[str]) -> None:
         raise PipelineError(f"{framing!r} is none", field="framing", fix=f"Use one of {', '.join(framings)}")
 
 
-def _latest(registry: Registry | None, subject: str | None, method: str) -> Registered:
+def latest_of(registry: Registry | None, subject: str | None, kind: str, field: str) -> Registered:
     """Return the latest schema of a subject. Raises PipelineError."""
     if subject is None or registry is None:
-        raise PipelineError("there is no one topic to name the subject by", field=method, fix="Name subject=")
+        raise PipelineError("there is no one topic to name the subject by", field=field, fix="Name subject=")
     try:
-        return registry.latest(subject)
+        latest = registry.latest(subject)
     except RegistryError as error:
         raise unanswered(error) from None
+    if latest.kind != kind:
+        raise PipelineError(f"{subject} is of type {latest.kind}, not {kind}", field="subject", fix="Name another")
+    return latest

@@ -27,6 +27,7 @@ from roster.spark.state.tasks.table_join import TableSide, through_tables
 from roster.spark.tasks.missing_values import Look
 from roster.spark.tasks.reader import PartitionTask, ReaderConfig, ReadError, ReadTask, read_splits
 from roster.spark.tasks.result_records import as_records
+from roster.spark.tasks.write.encoded_values import AS_JSON, RecordEncoding
 from roster.spark.tasks.write.task import conformed
 from roster.spark.tasks.write.updates import retracted
 from roster.state.definition import Definition, OtherDefinitionError
@@ -86,12 +87,13 @@ class StoreKind:
 class TopologyPlan:
     """The plan of a pipeline's tasks; pickled to the executors.
 
-    stores: by name, in the order of operators. output: topic of the results, None if they are rows.
+    stores: by name, in the order of operators. output: topic of the results, None if they are rows. encoding: of them.
     """
 
     plans: tuple[SubtopologyPlan, ...]
     stores: Mapping[str, StoreKind]
     output: str | None
+    encoding: RecordEncoding = AS_JSON
 
     @property
     def places(self) -> list[Place]:
@@ -208,7 +210,7 @@ class StatefulTask(PartitionTask):
             for node in plan.nodes:
                 node.operator(node.columns.empty_table(), NoState())
             if plan.repartition_sink is None:
-                as_records(plan.columns.empty_table(), plan.result_keys)
+                work.encoding.as_records(plan.columns.empty_table(), plan.result_keys)
             else:
                 plan.repartition_sink.to_records(plan.columns.empty_table())
         for _ in self._reading.read([len(self._splits)]):
@@ -318,7 +320,8 @@ class StatefulTask(PartitionTask):
             columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
             yield from _addressed(*columns, topic=plan.repartition_sink.topic).to_batches()
         elif self._work.output is not None:
-            yield from _addressed(*as_records(rows, plan.result_keys), topic=self._work.output).to_batches()
+            records = self._work.encoding.as_records(rows, plan.result_keys)
+            yield from _addressed(*records, topic=self._work.output).to_batches()
         else:
             yield from rows.replace_schema_metadata(None).to_batches()
 
@@ -342,7 +345,7 @@ class StatefulTask(PartitionTask):
         if self._work.output is None:
             yield retracted(update.retracted, update.results.schema)
         else:
-            keys, _ = as_records(update.retracted, node.operator.result_keys)
+            keys = self._work.encoding.keys(update.retracted, node.operator.result_keys)
             yield _addressed(keys, pa.nulls(len(keys), pa.binary()), topic=self._work.output)
 
     def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:

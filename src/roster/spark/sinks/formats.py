@@ -1,0 +1,119 @@
+"""What a `KafkaSink` writes with schemas, which the driver finds or registers before work begins."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+import pyarrow as pa
+
+from roster.records.native import AVRO_ENCODE, compiled
+from roster.schemas import Registry, RegistryError
+from roster.spark.errors import PipelineError
+from roster.spark.tasks.schema_frames import Writer, framed
+from roster.spark.tasks.schema_steps import check_source, latest_of, message_of, unanswered, writer_of
+from roster.spark.tasks.write.encoded_values import AvroValues, Encoding, ProtobufValues
+from roster.wire.avro.derived import schema_of
+from roster.wire.avro.schema import SchemaError, parse
+
+_FIELD = "KafkaSink"
+
+
+class Format(Protocol):
+    """How keys or values are written."""
+
+    @property
+    def subject(self) -> str | None:
+        """The subject of the schema, None for the topic's."""
+
+    def encoding(self, values: pa.DataType, subject: str | None) -> Encoding:
+        """Return what encodes values of this type. Raises PipelineError, SchemaError if they do not fit."""
+
+
+@dataclass(frozen=True)
+class Avro:
+    """Keys or values of a `KafkaSink` as Avro: in Confluent's frame with a registry, else without a frame.
+
+    schema: as text; it is registered under the subject if it is not there yet. None: the latest of the subject; if
+    there is none, one is made of the columns and registered. Columns are written as the types of their names: narrow
+    ones as wider ones, missing ones as their default or null. subject: None: the topic's name with `-value` or `-key`.
+    """
+
+    registry: Registry | None = None
+    schema: str | None = None
+    subject: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.registry is None and self.schema is None:
+            raise PipelineError("there is no schema", field="Avro", fix="Name registry=Registry(url), or schema=")
+
+    def encoding(self, values: pa.DataType, subject: str | None) -> Encoding:
+        """Return what encodes values of this type. Raises PipelineError, SchemaError if they do not fit."""
+        writer, frame = Writer("AVRO", self.schema or ""), b""
+        if self.registry is not None:
+            writer, frame = self._registered(self.registry, values, subject)
+        return AvroValues(parse(writer.text, writer.references), frame, compiled(AVRO_ENCODE))
+
+    def _registered(self, registry: Registry, values: pa.DataType, subject: str | None) -> tuple[Writer, bytes]:
+        """Return the schema, and the frame with its id."""
+        text = self.schema
+        try:
+            if text is None and subject is not None and not registry.has(subject):
+                name = re.sub(r"\W|^(?=\d)", "_", subject, flags=re.ASCII)
+                text = json.dumps(schema_of(values, name))
+            if text is not None and subject is not None:
+                return Writer("AVRO", text), framed(registry.register(subject, text))
+        except RegistryError as error:
+            raise _refused(error, subject) from None
+        latest = latest_of(registry, subject, "AVRO", _FIELD)
+        return writer_of(latest), framed(latest.id)
+
+
+@dataclass(frozen=True)
+class Protobuf:
+    """Keys or values of a `KafkaSink` as Protobuf messages; needs the extra `protobuf`.
+
+    Columns are the fields of their names; null is a missing field. registry: has the latest schema of the subject;
+    values are in Confluent's frame. message: the full name, such as "shop.Order"; "": the first of the schema.
+    descriptors: a FileDescriptorSet in place of a registry; values have no frame. subject: as for `Avro`.
+    """
+
+    registry: Registry | None = None
+    message: str = ""
+    descriptors: bytes | None = None
+    subject: str | None = None
+
+    def __post_init__(self) -> None:
+        check_source(self.registry, self.descriptors, self.message, "Protobuf")
+
+    def encoding(self, _: pa.DataType, subject: str | None) -> Encoding:
+        """Return what encodes values. Raises PipelineError, SchemaError if they do not fit."""
+        return ProtobufValues(*message_of(self.registry, self.descriptors, subject, self.message, _FIELD))
+
+
+def encoding_of(form: Format | None, values: pa.DataType, topic: str | None, part: str) -> Encoding | None:
+    """Return what encodes values of this type as the "key" or "value" of a topic's records. Raises PipelineError."""
+    if form is None:
+        return None
+    subject = form.subject or (None if topic is None else f"{topic}-{part}")
+    try:
+        made = form.encoding(values, subject)
+        made.encoded(pa.array([], values), "" if part == "value" else part)
+    except SchemaError as error:
+        fix = f"Cast the column or leave it out, or register a schema that fits as subject {subject!r}"
+        raise PipelineError(str(error), field=f"{part} of {_FIELD}", fix=fix) from None
+    return made
+
+
+def _refused(error: RegistryError, subject: str | None) -> PipelineError:
+    if error.status == HTTPStatus.CONFLICT:
+        problem = f"the schema is not compatible with those of subject {subject!r}: {error}"
+        fix = "Give new fields defaults and keep the types of others, or name another subject="
+        return PipelineError(problem, field=_FIELD, fix=fix)
+    if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        fix = f"Register the schema as subject {subject!r} beforehand, or let this client write there"
+        return PipelineError(str(error), field=_FIELD, fix=fix)
+    return unanswered(error)

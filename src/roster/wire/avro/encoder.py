@@ -1,0 +1,275 @@
+"""Arrow columns as Avro values: the program for the loop that encodes them, and the columns' arrays in its memory."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.wire.avro.columns import TIMES, without_null
+from roster.wire.avro.defaults import encoded
+from roster.wire.avro.schema import Field, SchemaError, Type
+from roster.wire.columns import avro_encode_layout as at
+
+_LARGEST = 1 << 30
+"""Rows that may need more bytes are encoded in halves."""
+_SMALL = (pa.int8(), pa.int16(), pa.int32())
+_TAKEN = {
+    "boolean": (pa.bool_(),),
+    "int": _SMALL,
+    "long": (*_SMALL, pa.int64()),
+    "float": (pa.float32(),),
+    "double": (*_SMALL, pa.float32(), pa.float64()),
+    "string": (pa.string(), pa.large_string()),
+    "enum": (pa.string(), pa.large_string()),
+    "bytes": (pa.binary(), pa.large_binary()),
+    "fixed": (pa.binary(), pa.large_binary()),
+}
+"""The columns' types that are written as a type of Avro; the last one but for texts is as it is in memory."""
+_STORED = {"int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
+
+
+class AvroEncodeKernel(Protocol):
+    """The loop of `roster.wire.columns.avro_encode_kernel`, compiled or as plain Python."""
+
+    def avro_encode(self, *arguments: Any) -> int:
+        """Write values."""
+        ...
+
+
+class AvroEncoder:
+    """Encodes values by one schema, each behind the same prefix."""
+
+    def __init__(self, kernel: AvroEncodeKernel, schema: Type, prefix: bytes = b"") -> None:
+        self._kernel, self._schema, self._prefix = kernel, schema, prefix
+
+    def encode(self, values: pa.Array, name: str = "") -> pa.Array:
+        """Return the bytes of each value, null for null; a record's values are a struct.
+
+        Raises SchemaError, which names the column, for types that do not fit and for values that the schema has not;
+        `name` is that of values which are no struct.
+        """
+        if values.null_count:
+            is_valid = np.asarray(values.is_valid())
+            places = pa.array(np.cumsum(is_valid) - 1, mask=~is_valid)
+            return self.encode(values.drop_null(), name).take(places)
+        made = _Encoding(self._prefix)
+        made.value(self._schema, values, name, 0)
+        most = made.most + len(values) * len(self._prefix)
+        if most > _LARGEST and len(values) > 1:
+            half = len(values) // 2
+            return pa.concat_arrays([self.encode(each, name) for each in (values[:half], values[half:])])
+        return made.run(self._kernel, len(values), most)
+
+
+class _Encoding:
+    """The program and the memory of one array of values; `most` is the most bytes that they take."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self.most = 0
+        self._prefix, self._pool = len(prefix), bytearray(prefix)
+        self._code: list[list[int]] = []
+        self._paths: list[str] = []
+        self._tables: list[int] = []
+        self._parts: list[Any] = []
+        self._size, self._dims = 0, 1
+
+    def run(self, kernel: AvroEncodeKernel, rows: int, most: int) -> pa.Array:
+        """Return the encoded values."""
+        self._code.append([at.END] + [0] * (at.WIDTH - 1))
+        memory = np.empty(self._size // 8 + 1, np.int64)
+        for place, part in self._parts:
+            memory.view(np.uint8)[place : place + part.nbytes] = part.view(np.uint8)
+        code, tables = (np.array(each or [0], np.int64).reshape(-1) for each in (self._code, self._tables))
+        counts, ends = np.zeros((2, self._dims), np.int64)
+        out, offsets, state = np.empty(most + 1, np.uint8), np.zeros(rows + 1, np.int32), np.array([self._prefix])
+        pool = np.frombuffer(bytes(self._pool) or b"\0", np.uint8)
+        views = (memory.view(kind) for kind in (np.uint8, np.int32, np.int64))
+        status = kernel.avro_encode(rows, pool, code, tables, counts, ends, *views, out, offsets, state)
+        if status < 0:
+            told = "a value is null, which the schema does not allow" if status == -1 else "a value has another size"
+            raise SchemaError(f"column {self._paths[int(state[0]) // at.WIDTH]!r}: {told}")
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])]
+        return pa.Array.from_buffers(pa.binary(), rows, buffers, 0)
+
+    def value(self, kind: Type, array: pa.Array, path: str, dim: int) -> None:
+        """Append what writes a column's values. Raises SchemaError if their type does not fit."""
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        if kind.kind != "union":
+            self._one(kind, array, path, dim)
+            return
+        branches, has_null = without_null(kind)
+        numbers = {id(each): 2 * number for number, each in enumerate(kind.branches)}
+        null = next((2 * n for n, each in enumerate(kind.branches) if each.kind == "null"), -1) if has_null else -1
+        if len(kind.branches) > 64:
+            raise SchemaError(f"column {path!r}: a union of more than 64 types is not written")
+        if pa.types.is_null(array.type) and has_null:
+            self._constant(bytes([null]), len(array), path, dim)
+            return
+        if pa.types.is_struct(array.type) and array.type.names == [f"member{n}" for n in range(len(branches))]:
+            self._members(branches, numbers, array, path, dim, null)
+            return
+        chosen = next((each for each in branches if _fits(each, array.type)), branches[-1] if branches else kind)
+        self._one(chosen, array, path, dim, null, numbers[id(chosen)])
+
+    def _emit(
+        self, op: int, path: str, dim: int, array: Any = None, null: int = -1, branch: int = -1, **more: int
+    ) -> int:
+        valid = -1 if array is None else self._valid(array)
+        behind = (len(self._code) + 1) * at.WIDTH
+        places = [more.get(name, 0) for name in ("value", "data")]
+        self._code.append([op, dim, valid, *places, null, branch, more.get("x", 0), more.get("behind", behind)])
+        self._paths.append(path)
+        self.most += 0 if array is None else len(array)
+        return len(self._code) - 1
+
+    def _leads_here(self, instruction: int) -> None:
+        self._code[instruction][at.BEHIND] = len(self._code) * at.WIDTH
+
+    def _members(self, branches: list[Type], numbers: Any, array: Any, path: str, dim: int, null: int) -> None:
+        """Write the only member of a struct that is not null, as unions are read."""
+        outer, place = self._emit(at.NOTE, path, dim, array, null), len(self._tables)
+        self._tables += [0] * (2 * len(branches))
+        self._emit(at.CHOOSE, path, dim, value=place, x=len(branches))
+        jumps = []
+        for number, branch in enumerate(branches):
+            member = array.field(number)
+            self._tables[place + 2 * number] = self._valid(member)
+            self._tables[place + 2 * number + 1] = len(self._code) * at.WIDTH
+            self._one(branch, member, f"{path}.member{number}", dim, -1, numbers[id(branch)])
+            jumps.append(self._emit(at.JUMP, path, dim))
+        for each in (outer, *jumps):
+            self._leads_here(each)
+
+    def _one(self, kind: Type, array: Any, path: str, dim: int, null: int = -1, branch: int = -1) -> None:
+        """Write values of a type that is no union, behind the byte of their branch."""
+        if not _fits(kind, array.type):
+            raise SchemaError(f"column {path!r}: {array.type} is not written as the schema's {kind}")
+        if kind.kind == "record":
+            begin = self._emit(at.NOTE, path, dim, array, null, branch)
+            self._record(kind, array, path, dim)
+        elif kind.items is not None:
+            begin = self._list(kind, array, path, dim, null, branch)
+        else:
+            begin = self._simple(kind, array, path, dim, null, branch)
+        self._leads_here(begin)
+
+    def _record(self, kind: Type, array: Any, path: str, dim: int) -> None:
+        numbers = {field.name: number for number, field in enumerate(array.type)}
+        inside = f"{path}." if path else ""
+        if extra := [name for name in numbers if name not in {field.name for field in kind.fields}]:
+            raise SchemaError(f"column {inside + extra[0]!r}: {kind} has no such field")
+        for field in kind.fields:
+            if field.name in numbers:
+                self.value(field.type, array.field(numbers[field.name]), inside + field.name, dim)
+            else:
+                self._constant(_default(field, inside), len(array), path, dim)
+
+    def _constant(self, value: bytes, count: int, path: str, dim: int) -> None:
+        self._emit(at.CONSTANT, path, dim, value=len(self._pool), x=len(value))
+        self._pool += value
+        self.most += count * len(value)
+
+    def _list(self, kind: Type, array: Any, path: str, dim: int, null: int, branch: int) -> int:
+        assert kind.items is not None  # noqa: S101 - lists have them
+        offsets = _raw(array, np.int32, 1)
+        first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+        inner, self._dims = self._dims, self._dims + 1
+        place = self._kept(offsets - np.int32(first)) // 4
+        begin = self._emit(at.LIST, path, dim, array, null, branch, value=place, x=inner)
+        self.most += len(array) * 11
+        if kind.kind == "map":
+            self._one(Type("string"), array.keys.slice(first, count), f"{path}.key", inner)
+        items = array.items if kind.kind == "map" else array.values
+        self.value(kind.items, items.slice(first, count), f"{path}.value" if kind.kind == "map" else path, inner)
+        self._emit(at.NEXT, path, dim, x=inner, behind=(begin + 1) * at.WIDTH)
+        return begin
+
+    def _simple(self, kind: Type, array: Any, path: str, dim: int, null: int, branch: int) -> int:
+        name, place = kind.kind, {"null": null, "branch": branch}
+        size = kind.size if name == "fixed" else -1
+        if name == "null":
+            return self._emit(at.NOTE, path, dim, None, **place)
+        if kind.logical == "decimal":
+            self.most += 18 * len(array) + kind.size * len(array)
+            value = self._kept(_raw(array, np.int64, width=2))
+            return self._emit(at.DECIMAL, path, dim, array, **place, value=value, x=size)
+        if name in ("string", "bytes", "fixed"):
+            array = array.cast(pa.string() if name == "string" else pa.binary())
+            offsets, first = _raw(array, np.int32, 1), 0
+            first = int(offsets[0])
+            data = np.frombuffer(array.buffers()[2] or b"\0", np.uint8)[first : int(offsets[-1])]
+            self.most += len(data) + 5 * len(array)
+            places = {"value": self._kept(offsets - np.int32(first)) // 4, "data": self._kept(data)}
+            return self._emit(at.BYTES, path, dim, array, **place, **places, x=size)
+        if name == "boolean":
+            values = np.asarray(array.fill_null(False)).astype(np.uint8)
+        elif name == "enum":
+            found = pc.index_in(array, pa.array(kind.symbols, array.type))
+            if (lost := pc.and_(found.is_null(), array.is_valid())).true_count:
+                raise SchemaError(f"column {path!r}: {kind} has no symbol {array.filter(lost)[0].as_py()!r}")
+            array, values = found, _raw(found, np.int32)
+        elif kind.logical in TIMES:
+            values = _raw(array.cast(TIMES[kind.logical][0]), np.int64) // TIMES[kind.logical][1]
+        else:
+            array = array.cast(_STORED[name])
+            values = _raw(array, array.type.to_pandas_dtype())
+        width = values.dtype.itemsize
+        if name in ("int", "long", "enum"):
+            self.most += len(array) * 10
+            op = at.LONG if name == "long" else at.INT
+            return self._emit(op, path, dim, array, **place, value=self._kept(values) // width)
+        self.most += len(array) * width
+        return self._emit(at.PLAIN, path, dim, array, **place, value=self._kept(values), x=width)
+
+    def _valid(self, array: Any) -> int:
+        if not array.null_count:
+            return -1
+        return self._kept(np.asarray(array.is_valid()).astype(np.uint8))
+
+    def _kept(self, part: Any) -> int:
+        """Return the place of an array in the memory."""
+        place = self._size
+        self._parts.append((place, np.ascontiguousarray(part)))
+        self._size += -(-part.nbytes // 8) * 8
+        return place
+
+
+def _raw(array: Any, kind: Any, more: int = 0, width: int = 1) -> Any:
+    """Return the values, or the offsets, of which there is one more; what nulls hide may be anything."""
+    if array.buffers()[1] is None or not array.buffers()[1].size:
+        return np.zeros((len(array) + more) * width, kind)
+    begin = array.offset * width
+    return np.frombuffer(array.buffers()[1], kind)[begin : begin + (len(array) + more) * width]
+
+
+def _fits(kind: Type, given: Any) -> bool:
+    """Return whether a column's values are written as a type that is no union."""
+    name, found = kind.kind, False
+    if kind.logical == "decimal":
+        found = pa.types.is_decimal128(given) and given.scale == kind.scale and given.precision <= kind.precision
+    elif kind.logical == "date":
+        found = pa.types.is_date32(given)
+    elif kind.logical in TIMES:
+        found = pa.types.is_timestamp(given) and (given.tz is None) == (TIMES[kind.logical][0].tz is None)
+    elif name == "record":
+        found = pa.types.is_struct(given)
+    elif name == "map":
+        found = pa.types.is_map(given) and pa.types.is_string(given.key_type)
+    elif name == "array":
+        found = pa.types.is_list(given)
+    else:
+        found = name == "null" or given in _TAKEN[name]
+    return found
+
+
+def _default(field: Field, inside: str) -> bytes:
+    """Return what is written for a field that the columns have not."""
+    if field.has_default:
+        return encoded(field.default, field.type)
+    if field.type.kind == "union" and without_null(field.type)[1]:
+        return encoded(None, field.type)
+    raise SchemaError(f"column {inside + field.name!r}: there is none, and the schema has no default for it")

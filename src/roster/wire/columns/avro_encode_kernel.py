@@ -1,0 +1,134 @@
+"""The loop that encodes columns as Avro values, which interprets their schema as a program, written for numba.
+
+All arrays of the columns lie in one memory, and the caller has made room for the largest result, so nothing is checked.
+
+Source: Apache Avro 1.12, Specification, "Binary Encoding".
+"""
+
+from __future__ import annotations
+
+from numba import njit
+from numpy import int64
+
+from roster.wire.columns import avro_encode_layout as at
+from roster.wire.columns.decode_kernel import OPTIONS, copy
+from roster.wire.columns.encode_kernel import put_varint
+
+__all__ = ["OPTIONS", "avro_encode"]
+
+# ruff: noqa: C901, PLR0912, PLR0915 - as in avro_kernel
+
+_function = njit(**OPTIONS)
+
+
+@_function
+def put_decimal(data, place, size, out, pos):  # type: ignore[no-untyped-def]
+    """Write the little-endian number of 16 bytes as a big-endian one of `size`; return its end, 0 if it does not fit.
+
+    A size of -1 stands for a length and the fewest bytes.
+    """
+    sign = int64(255) if data[place + 15] > 127 else int64(0)
+    least = 16
+    while least > 1 and data[place + least - 1] == sign and (data[place + least - 2] ^ sign) < 128:
+        least -= 1
+    if size < 0:
+        size = least
+        pos = put_varint(out, pos, int64(size))
+    elif size < least:
+        return int64(0)
+    for index in range(size):
+        number = size - 1 - index
+        out[pos + index] = data[place + number] if number < 16 else sign
+    return pos + size
+
+
+@_function
+def avro_encode(rows, pool, code, tables, counts, ends, data8, data32, data64, out, offsets, state):  # type: ignore[no-untyped-def]
+    """Write each row behind the prefix at the beginning of the pool, and its end to `offsets`; return 0.
+
+    A row that cannot be written ends the loop, which returns -1 for a null and -2 for another size; `state` then has
+    the place of the instruction.
+    """
+    pos = int64(0)
+    prefix = state[0]
+    for row in range(rows):
+        copy(pool, 0, prefix, out, pos)
+        pos += prefix
+        counts[0] = row
+        pc = int64(0)
+        while code[pc + at.OP] != at.END:
+            op = code[pc + at.OP]
+            here = counts[code[pc + at.DIM]]
+            valid = code[pc + at.VALID]
+            value = code[pc + at.VALUE]
+            size = code[pc + at.X]
+            if valid >= 0 and data8[valid + here] == 0:
+                if code[pc + at.NULL] < 0:
+                    state[0] = pc
+                    return -1
+                out[pos] = code[pc + at.NULL]
+                pos += 1
+                pc = code[pc + at.BEHIND]
+                continue
+            if code[pc + at.BRANCH] >= 0:
+                out[pos] = code[pc + at.BRANCH]
+                pos += 1
+            if op == at.LONG:
+                pos = put_varint(out, pos, data64[value + here])
+            elif op == at.INT:
+                pos = put_varint(out, pos, int64(data32[value + here]))
+            elif op == at.BYTES:
+                begin = int64(data32[value + here])
+                length = int64(data32[value + here + 1]) - begin
+                if size < 0:
+                    pos = put_varint(out, pos, length)
+                elif size != length:
+                    state[0] = pc
+                    return -2
+                copy(data8, code[pc + at.DATA] + begin, length, out, pos)
+                pos += length
+            elif op == at.PLAIN:
+                copy(data8, value + size * here, size, out, pos)
+                pos += size
+            elif op == at.DECIMAL:
+                end = put_decimal(data8, value + 16 * here, size, out, pos)
+                if end == 0:
+                    state[0] = pc
+                    return -2
+                pos = end
+            elif op == at.CONSTANT:
+                copy(pool, value, size, out, pos)
+                pos += size
+            elif op == at.LIST:
+                counts[size] = data32[value + here]
+                ends[size] = data32[value + here + 1]
+                if counts[size] == ends[size]:
+                    out[pos] = 0
+                    pos += 1
+                    pc = code[pc + at.BEHIND]
+                    continue
+                pos = put_varint(out, pos, ends[size] - counts[size])
+            elif op == at.NEXT:
+                counts[size] += 1
+                if counts[size] < ends[size]:
+                    pc = code[pc + at.BEHIND]
+                    continue
+                out[pos] = 0
+                pos += 1
+            elif op == at.CHOOSE:
+                found = int64(-1)
+                for branch in range(size):
+                    place = tables[value + 2 * branch]
+                    if found < 0 and (place < 0 or data8[place + here] != 0):
+                        found = tables[value + 2 * branch + 1]
+                if found < 0:
+                    state[0] = pc
+                    return -1
+                pc = found
+                continue
+            elif op == at.JUMP:
+                pc = code[pc + at.BEHIND]
+                continue
+            pc += at.WIDTH
+        offsets[row + 1] = pos
+    return 0

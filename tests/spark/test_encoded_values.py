@@ -1,0 +1,201 @@
+"""Rows as Avro and Protobuf: read by Confluent's deserializers; what the driver registers, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from roster.records.native import AVRO, compiled
+from roster.records.produce import WriteError
+from roster.schemas import Registry
+from roster.spark import Avro, KafkaSink, PipelineError, Protobuf
+from roster.spark.tasks.avro_values import AvroColumns
+from roster.spark.tasks.schema_frames import CONFLUENT, Known, Writer
+from roster.spark.tasks.write.encoded_values import ProtobufValues
+from roster.testing import SchemaRegistry
+from roster.wire.avro.columns import layout
+from roster.wire.avro.schema import SchemaError, parse
+from tests.spark.test_protobuf_values import FIELDS, ORDER, ORDERS, Order, as_read, as_row, batch, columns, order
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own dependencies warn of theirs
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+TOTALS = pa.schema(
+    [("shop", pa.string()), ("orders", pa.int64()), ("more", pa.struct([("tags", pa.list_(pa.string()))]))]
+)
+ROW = {"shop": "a", "orders": 2, "more": {"tags": ["x", None]}}
+VALUE, KEY = (SerializationContext("totals", field) for field in (MessageField.VALUE, MessageField.KEY))
+
+
+def written(sink: KafkaSink, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The records of rows, as a task makes them."""
+    encoding = sink.task_writer(None, from_arrow_schema(rows.schema)).encoding
+    assert encoding is not None
+    return pickle.loads(pickle.dumps(encoding))(rows)
+
+
+def schema(**fields: Any) -> str:
+    made = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return json.dumps({"type": "record", "name": "Total", "fields": made})
+
+
+def test_a_schema_is_made_of_the_columns_registered_once_and_read_by_confluents_deserializer() -> None:
+    with SchemaRegistry() as registry:
+        sink = KafkaSink("localhost:1", "totals", value=Avro(Registry(registry.url)), key=Avro(Registry(registry.url)))
+        rows = pa.RecordBatch.from_pylist(
+            [{**ROW, "key": 7}, {"key": None}], TOTALS.append(pa.field("key", pa.int32()))
+        )
+        records = written(sink, rows)
+        again = written(sink, rows)
+        assert again.equals(records)
+        assert registry.requests.count("POST /subjects/totals-value/versions") == 1
+        read = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
+        assert [read(each, VALUE) for each in records["value"].to_pylist()] == [
+            ROW, {"shop": None, "orders": None, "more": None},
+        ]  # fmt: skip
+        assert read(records["key"][0].as_py(), KEY) == 7
+        assert records["key"][1].as_py() is None
+        latest = Registry(registry.url).latest("totals-value")
+        struct = pa.schema(list(layout(parse(latest.text)).schema))
+        known = Known("", CONFLUENT, "value", {latest.id: Writer("AVRO", latest.text)})
+        own = AvroColumns(parse(latest.text), struct, known, compiled(AVRO), "value", "FAILFAST")
+        assert own(records).to_pylist() == [ROW, {"shop": None, "orders": None, "more": None}]
+
+
+def test_the_latest_schema_of_the_subject_is_used_and_a_given_one_registered() -> None:
+    with SchemaRegistry() as registry:
+        first = registry.register("s", schema(orders="double", shop=["null", "string"]))
+        plain = pa.RecordBatch.from_pylist(
+            [{"shop": "a", "orders": 1}], pa.schema([("shop", pa.string()), ("orders", pa.int32())])
+        )
+        (value,) = written(KafkaSink("localhost:1", "t", value=Avro(Registry(registry.url), subject="s")), plain)[
+            "value"
+        ]
+        assert value.as_py()[:5] == b"\0" + first.to_bytes(4)
+        read = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
+        assert read(value.as_py(), VALUE) == {"orders": 1.0, "shop": "a"}
+        second = json.loads(schema(orders="double", shop=["null", "string"]))
+        second["fields"].append({"name": "n", "type": "int", "default": 3})
+        given = Avro(Registry(registry.url), json.dumps(second), "s")
+        (value,) = written(KafkaSink("localhost:1", "t", value=given), plain)["value"]
+        assert read(value.as_py(), VALUE) == {"orders": 1.0, "shop": "a", "n": 3}
+        bare = KafkaSink("localhost:1", "t", value=Avro(schema=schema(orders="int", shop="string")))
+        assert written(bare, plain)["value"].to_pylist() == [b"\2\2a"]
+
+
+def refused(sink: KafkaSink, fields: pa.Schema, problem: str) -> None:
+    with pytest.raises(PipelineError, match=problem) as caught:
+        sink.check(from_arrow_schema(fields))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_does_not_fit_is_one_line_that_names_column_or_subject_and_the_fix() -> None:
+    fields = pa.schema([("shop", pa.string()), ("orders", pa.int64())])
+    with SchemaRegistry() as registry:
+        registry.register("totals-value", schema(shop="string", orders="int"))
+        ask = Registry(registry.url)
+
+        def sink(value: Any = None, key: Any = None, topic: str | None = "totals") -> KafkaSink:
+            return KafkaSink("localhost:1", topic, value=value, key=key)
+
+        refused(
+            sink(Avro(ask)),
+            fields,
+            "value of KafkaSink: column 'orders': int64 is not written as the schema's int. Cast",
+        )
+        refused(sink(Avro(ask)), pa.schema([("shop", pa.string())]), "column 'orders': there is none")
+        refused(sink(Avro(ask)), fields.append(pa.field("z", pa.bool_())), "column 'z': record Total has no such field")
+        refused(
+            sink(Avro(ask, schema(shop="string", orders="long", more="int"))),
+            fields,
+            r"not compatible with those of subject 'totals-value': POST .* 409 .*Give new fields defaults",
+        )
+        refused(sink(Avro(ask, "{")), fields, "422")
+        refused(sink(Avro(schema="{")), fields, "the schema is no JSON")
+        refused(
+            sink(Avro(ask), topic=None),
+            fields.append(pa.field("topic", pa.string())),
+            "no one topic to name the subject",
+        )
+        refused(
+            sink(Avro(ask, subject="new")), pa.schema([("a", pa.duration("us"))]), "column 'a': Avro has no values of"
+        )
+        refused(sink(Protobuf(ask, subject="none")), fields, "404 Subject 'none' not found")
+        refused(sink(Protobuf(ask)), fields, "totals-value is of type AVRO, not PROTOBUF")
+        refused(sink(key=Avro(ask)), pa.schema([("value", pa.string())]), "key: the rows have no column `key`")
+        registry.auth = ("somebody", "else")
+        refused(sink(Avro(ask, schema(a="int"), "x")), fields, "401 .*Register the schema as subject 'x' beforehand")
+        registry.auth = None
+        rows = pa.RecordBatch.from_pylist(
+            [{"shop": "a", "orders": 1}, {"shop": None, "orders": 2}],
+            pa.schema([("shop", pa.string()), ("orders", pa.int32())]),
+        )
+        with pytest.raises(
+            WriteError, match=r"column 'shop': a value is null, which the schema does not allow"
+        ) as caught:
+            written(sink(Avro(ask)), rows)
+        assert caught.value.is_final
+    with pytest.raises(PipelineError, match=r"Avro: there is no schema\. Name registry="):
+        Avro()
+    with pytest.raises(PipelineError, match="Protobuf: one source of descriptors is needed"):
+        Protobuf()
+
+
+@given(st.lists(ORDER | st.just(Order()), min_size=1, max_size=6))
+def test_messages_are_what_googles_parser_reads(orders: list[Any]) -> None:
+    rows = columns()(batch(*(each.SerializeToString() for each in orders)))
+    found = ProtobufValues(ORDERS, b"frame").encoded(rows.to_struct_array()).to_pylist()
+    assert [Order.FromString(each.removeprefix(b"frame")) for each in found] == orders
+    assert [as_read(row) for row in columns()(batch(*(each[5:] for each in found))).to_pylist()] == list(
+        map(as_row, orders)
+    )
+
+
+def test_messages_are_read_by_confluents_deserializer() -> None:
+    with SchemaRegistry() as registry:
+        client = SchemaRegistryClient({"url": registry.url})
+        ProtobufSerializer(Order, client, {"use.deprecated.format": False})(order(id=1), VALUE)
+        rows = pa.RecordBatch.from_pylist(
+            [{"id": 2, "kind": "B", "u32": 5, "items": [{"sku": "x", "n": 1}]}, {"id": None}],
+            pa.schema(
+                [("id", pa.int32()), ("kind", pa.string()), ("u32", pa.int64()), ("items", FIELDS.field("items").type)]
+            ),
+        )
+        sink = KafkaSink("localhost:1", "totals", value=Protobuf(Registry(registry.url), "shop.Order"))
+        read = ProtobufDeserializer(Order, {"use.deprecated.format": False})
+        assert [read(each, VALUE) for each in written(sink, rows)["value"].to_pylist()] == [
+            order(id=2, kind=1, u32=5, items=[("x", 1)]), Order(),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        ({"kind": pa.array(["A", "X"])}, "column 'kind': shop.Kind has no 'X'"),
+        ({"tags": pa.array([["a", None]])}, "column 'tags': a list or map has a null"),
+        ({"u32": pa.array([-1])}, "column 'u32': it cannot be written as uint32: .*-1"),
+        ({"price": pa.array(["x"])}, "column 'price': it cannot be written as double"),
+        ({"items": pa.array([[{"sku": "a", "m": 1}]])}, "column 'items.m': shop.Order.Item has no such field"),
+        ({"other": pa.array([1])}, "column 'other': shop.Order has no such field"),
+        ({"items": pa.array([1])}, "column 'items': it cannot be written as list"),
+    ],
+)
+def test_what_ptars_would_leave_out_is_refused_by_column(column: dict[str, pa.Array], problem: str) -> None:
+    with pytest.raises(SchemaError, match=problem):
+        ProtobufValues(ORDERS, b"").encoded(pa.record_batch(column).to_struct_array())
+
+
+def test_no_columns_are_empty_messages() -> None:
+    assert ProtobufValues(ORDERS, b"f").encoded(pa.array([{}, {}], pa.struct([]))).to_pylist() == [b"f", b"f"]
