@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import uuid
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from roster.spark import ParquetSink, Pipeline, PipelineError, Registry
+from roster.spark import Avro, KafkaSink, ParquetSink, Pipeline, PipelineError, Protobuf, Registry, State
 from roster.testing import SchemaRegistry
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import committed_records
 from tests.spark.test_avro_values import ONE, TWO, body, frame, order
+from tests.spark.test_protobuf_values import FILE, Order
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own dependencies warn of theirs
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,3 +121,86 @@ def test_the_program_of_the_page_on_avro_and_what_is_refused(
         ):
             with pytest.raises(PipelineError, match=problem):
                 declare(made()).write(ParquetSink(str(tmp_path / "out"))).run(available_now=True)
+
+
+@pytest.mark.spark
+def test_avro_becomes_protobuf_then_totals_as_avro_then_rows_of_a_transform_and_json_is_read(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    orders, messages, totals, copies, documents = (topics.create(2) for _ in range(5))
+    out = str(tmp_path / "out")
+    with SchemaRegistry() as registry:
+        ask, client = Registry(registry.url), SchemaRegistryClient({"url": registry.url})
+        one = registry.register(f"{orders}-value", ONE)
+        registry.register(f"{messages}-value", base64.b64encode(FILE.SerializeToString()).decode(), "PROTOBUF")
+        document = registry.register(
+            f"{documents}-value", '{"properties": {"n": {"type": "integer"}}, "required": ["n"]}', "JSON"
+        )
+        producer = idempotent_producer(topics.bootstrap)
+        for n in range(10):
+            producer.produce(orders, frame(one, body(ONE, shop=f"s{n % 3}", price=n)), partition=n % 2)
+            producer.produce(documents, b"\0" + document.to_bytes(4) + b'{"n": %d}' % n, partition=n % 2)
+        assert producer.flush(60) == 0
+
+        def made(topic: str, **options: Any) -> Pipeline:
+            return Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, **options)
+
+        def sink(topic: str, **formats: Any) -> KafkaSink:
+            return KafkaSink(topics.bootstrap, topic, **formats)
+
+        def ended(pipeline: Pipeline) -> None:
+            pipeline.run(available_now=True)
+
+        ended(made(orders).avro_columns(ask).write(sink(messages, value=Protobuf(ask, "shop.Order"))))
+        read = ProtobufDeserializer(Order, {"use.deprecated.format": False})
+        found = [
+            read(value, SerializationContext(messages, MessageField.VALUE))
+            for _, _, value in committed_records(topics, messages)
+        ]
+        assert sorted((each.shop, each.price) for each in found) == sorted((f"s{n % 3}", float(n)) for n in range(10))
+
+        counted = made(messages, state=State(dir=str(tmp_path / "state"))).protobuf_columns(ask, "shop.Order")
+        counted = (
+            counted.map_arrow(_shop_and_price, "key string, shop string, price double")
+            .repartition("shop")
+            .aggregate("shop", {"orders": "count(*)", "revenue": "sum(price)"})
+        )
+        ended(counted.write(sink(totals, value=Avro(ask), key=Avro(ask))))
+        of_avro = AvroDeserializer(client)
+        contexts = [SerializationContext(totals, each) for each in (MessageField.KEY, MessageField.VALUE)]
+        results = {
+            of_avro(key, contexts[0]): of_avro(value, contexts[1])
+            for _, key, value in committed_records(topics, totals)
+        }
+        assert results == {
+            f"s{n}": {"shop": f"s{n}", "orders": len(range(n, 10, 3)), "revenue": float(sum(range(n, 10, 3)))}
+            for n in range(3)
+        }
+
+        copied = made(totals).avro_columns(ask).transform(lambda df: df.selectExpr("shop", "orders * 2 AS twice"))
+        ended(copied.write(sink(copies, value=Avro(ask), exactly_once=False)))
+        copied = made(copies).avro_columns(ask).write(ParquetSink(out))
+        ended(copied)
+        assert {(row.shop, row.twice) for row in spark.read.parquet(out).collect()} == {("s0", 8), ("s1", 6), ("s2", 6)}
+
+        ended(made(documents).json_columns(registry=ask, mode="FAILFAST").write(ParquetSink(f"{out}-json")))
+        assert sorted(row.n for row in spark.read.parquet(f"{out}-json").collect()) == list(range(10))
+
+        for wrong, problem in (
+            (
+                sink(totals, value=Avro(ask, subject=f"{orders}-value")),
+                "column 'price': double is not written as the schema's int",
+            ),
+            (sink(totals, value=Avro(ask), key=Protobuf(ask)), "404 Subject"),
+        ):
+            with pytest.raises(PipelineError, match=problem):
+                ended(
+                    made(messages)
+                    .protobuf_columns(ask, "shop.Order")
+                    .map_arrow(_shop_and_price, "key string, shop string, price double")
+                    .write(wrong)
+                )
+
+
+def _shop_and_price(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch([batch["shop"], batch["shop"], batch["price"]], ["key", "shop", "price"])

@@ -30,7 +30,7 @@ from roster.spark.state.tasks.other_stream import OtherStream
 from roster.spark.state.tasks.subtopology import LateRows
 from roster.spark.state.tasks.table_join import TableJoin
 from roster.spark.tasks.schema_frames import BARE, CONFLUENT
-from roster.spark.tasks.schema_steps import AvroParsed, ProtobufParsed
+from roster.spark.tasks.schema_steps import AvroParsed, FramedJsonParsed, ProtobufParsed
 from roster.spark.tasks.steps import BatchFunction, Filtered, Mapped, Parsed, Step
 from roster.state.definition import Migrate
 from roster.state.durations import Duration
@@ -71,8 +71,10 @@ class Operations:
 
     def json_columns(
         self,
-        schema: str | StructType,
+        schema: str | StructType | None = None,
         *,
+        registry: Registry | None = None,
+        subject: str | None = None,
         column: str = "value",
         mode: str = "PERMISSIVE",
         keep: Sequence[str] = (),
@@ -84,16 +86,25 @@ class Operations:
         quotes, is malformed, and times without a zone are UTC.
 
         Args:
-            schema: the fields as Spark DDL or a StructType; also structs and arrays, no maps, no binary.
+            schema: the fields as Spark DDL or a StructType; also structs and arrays, no maps, no binary. With a
+                registry None: those of the subject's latest JSON Schema, of which required fields must have a value.
+            registry: values are in Confluent's frame, with ids of JSON Schemas as for `avro_columns`.
+            subject: None: the topic's name with `-value`, or `-key` for that column.
             column: where the objects are, as text or bytes.
             mode: "PERMISSIVE" for nulls in place of values that do not fit, "FAILFAST" for an error, as of a
                 `map_arrow` function: with `dead_letter_topic` the record goes there, and the run continues.
             keep: columns that stay beside those of the schema, such as "key" and "timestamp".
 
         Raises:
-            PipelineError: `mode` is neither of these; at the start, `schema` is invalid, or columns are missing.
+            PipelineError: `mode` is neither of these; at the start, `schema` is invalid, or columns are missing, or the
+                registry refuses.
 
         """
+        if registry is not None:
+            subject = subject or self._subject(column)
+            return self._step(FramedJsonParsed(registry, schema, subject, column, mode, tuple(keep)))
+        if schema is None:
+            raise PipelineError("the fields are not known", field="json_columns", fix="Name schema=, or registry=")
         return self._step(Parsed(schema, column, mode, tuple(keep)))
 
     def avro_columns(

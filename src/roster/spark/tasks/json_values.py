@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from roster.spark.tasks.schema_frames import FRAME, Frames, Known
 from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns
+from roster.wire.avro.schema import SchemaError
 
 _FEW = 16
 """If Arrow refuses so few rows, all of them are parsed one by one."""
@@ -26,6 +28,7 @@ _TOGETHER = 4096
 _DENSE = 64
 """If a bad row follows fewer good rows than this, as many rows after it are parsed one by one too."""
 _MOST_BYTES = 1 << 30
+_END = (1 << 31) - 1
 _LIKELY = {
     pa.string(): (str,),
     pa.bool_(): (bool,),
@@ -50,6 +53,36 @@ class JsonColumns(ValueColumns):
     def _read(self, _: pa.RecordBatch, values: pa.Array) -> Read:
         rows, bad = _parsed(values, self._fields)
         return Read(rows, JsonError, bad)
+
+
+class FramedJsonColumns(JsonColumns):
+    """The same for objects in Confluent's frames, whose `required` fields must have a value."""
+
+    def __init__(
+        self, fields: pa.Schema, required: Sequence[tuple[str, ...]], known: Known, mode: str, keep: Sequence[str]
+    ) -> None:
+        super().__init__(fields, known.column, mode, keep)
+        self._required, self._known = required, known
+
+    def _read(self, batch: pa.RecordBatch, values: pa.Array) -> Read:
+        frames = Frames.of(values, self._known, batch)
+        bad = dict(frames.bad)
+        for key, rows in frames.by_key():
+            try:
+                self._known.writer(key, "JSON")
+            except SchemaError as error:
+                bad |= dict.fromkeys(rows.tolist(), f"{self._known.named(key)} does not fit: {error}")
+        is_good = np.asarray(values.is_valid()).copy()
+        is_good[list(bad)] = False
+        inner = pc.if_else(pa.array(frames.in_header), values, pc.binary_slice(values, FRAME, _END))
+        read = super()._read(batch, pc.if_else(pa.array(is_good), inner, pa.scalar(None, pa.binary())))
+        for path in self._required:
+            is_there, column = pa.array(is_good), read.rows.column(path[0])
+            for name in path[1:]:
+                is_there, column = pc.and_(is_there, column.is_valid()), column.field(name)
+            lost = np.flatnonzero(np.asarray(pc.and_(is_there, column.is_null())))
+            bad |= dict.fromkeys(lost.tolist(), f"the value has no {'.'.join(path)!r}, which is required")
+        return Read(read.rows, JsonError, dict(sorted((bad | dict(read.bad)).items())))
 
 
 def unsupported(fields: pa.Schema) -> str | None:

@@ -21,7 +21,9 @@ Key: TypeAlias = int | str
 ONLY: Key = 0
 """Of the only schema of values without a frame."""
 _HEADERS = {"value": "__value_schema_id", "key": "__key_schema_id"}
-_SIZES = {CONFLUENT: 5, SINGLE_OBJECT: 10, BARE: 0}
+FRAME = 5
+"""Bytes of Confluent's frame."""
+_SIZES = {CONFLUENT: FRAME, SINGLE_OBJECT: 10, BARE: 0}
 _MARKS = {CONFLUENT: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
 
 
@@ -52,12 +54,17 @@ class Known:
 
     def avro(self, key: Key) -> Type:
         """Return an Avro schema. Raises SchemaError."""
+        writer = self.writer(key, "AVRO")
+        return parse(writer.text, writer.references)
+
+    def writer(self, key: Key, kind: str) -> Writer:
+        """Return a schema of a kind. Raises SchemaError."""
         writer = self.writers[key]
         if writer is None:
             raise SchemaError("the registry does not have it")
-        if writer.kind != "AVRO":
+        if writer.kind != kind:
             raise SchemaError(f"it is of type {writer.kind}")
-        return parse(writer.text, writer.references)
+        return writer
 
     def named(self, key: Key) -> str:
         """Return what an error calls a schema."""
@@ -65,7 +72,9 @@ class Known:
 
 
 class Frames(NamedTuple):
-    """Values without their frames: `keys` of each by number in `known`, -1 for null and bad ones."""
+    """Values without their frames: `keys` of each by number in `known`, -1 for null and bad ones. `in_header`: which
+    of them have their key there.
+    """
 
     data: Any
     starts: Any
@@ -73,6 +82,7 @@ class Frames(NamedTuple):
     numbers: Any
     keys: list[Key]
     bad: Mapping[int, str]
+    in_header: Any
 
     def by_key(self) -> Iterator[tuple[Key, Any]]:
         """Yield each schema's key, and the numbers of its rows."""
@@ -111,7 +121,7 @@ class Frames(NamedTuple):
         for number in unknown:
             bad |= dict.fromkeys(np.flatnonzero(number_of == number).tolist(), f"schema {keys[number]} is not known")
             number_of[number_of == number] = -1
-        return cls(data, begins, ends, number_of, keys, bad)
+        return cls(data, begins, ends, number_of, keys, bad, begins == starts)
 
 
 def _distinct(ids: Any) -> tuple[Any, Any]:

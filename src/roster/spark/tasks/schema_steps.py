@@ -16,17 +16,20 @@ from pyspark.sql.types import StructType
 from roster._extras import missing_error
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registered, Registry, RegistryError
+from roster.schemas.json_schema import JsonSchema, json_schema
 from roster.spark.errors import MissingSchemasError, PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema, as_struct
 from roster.spark.tasks.avro_values import AvroColumns
+from roster.spark.tasks.json_values import FramedJsonColumns
 from roster.spark.tasks.protobuf_values import Message, ProtobufColumns, as_spark, files_of, renamed
 from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer, framed
-from roster.spark.tasks.steps import BatchFunction, check_mode, with_kept
+from roster.spark.tasks.steps import BatchFunction, check_mode, checked_fields, with_kept
 from roster.wire.avro.columns import layout, of_arrow
 from roster.wire.avro.fingerprint import fingerprint
 from roster.wire.avro.schema import SchemaError, Type, parse
 
 log = logging.getLogger(__name__)
+_JSON = "json_columns"
 
 
 class Source:
@@ -151,6 +154,42 @@ class ProtobufParsed:
         fields = pa.schema([field.with_type(as_spark(field.type)).with_nullable(True) for field in empty])
         columns = with_kept(from_arrow_schema(fields), given, self.column, self.keep, "protobuf_columns")
         return ProtobufColumns(message, fields, self.framing, self.column, self.mode, self.keep), columns
+
+
+@dataclass(frozen=True)
+class FramedJsonParsed:
+    """The step of `json_columns` with a registry."""
+
+    registry: Registry
+    columns: str | StructType | None
+    subject: str | None
+    column: str
+    mode: str
+    keep: tuple[str, ...]
+    kept: list[Source] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
+
+    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
+        """Return the function, and the columns of its results."""
+        self.kept.append(Source(self.registry, CONFLUENT, self.column))
+        known = self.kept[-1].known
+        if self.columns is not None:
+            struct = as_struct(self.columns, _JSON)
+            fields, required = JsonSchema(checked_fields(struct), ())
+        else:
+            latest = latest_of(self.registry, self.subject, "JSON", _JSON)
+            known.writers[latest.id] = writer_of(latest)
+            try:
+                fields, required = json_schema(
+                    latest.text, {name: text for name, (_, text) in latest.references.items()}
+                )
+            except SchemaError as error:
+                raise PipelineError(str(error), field=_JSON, fix="Name the fields that you need in schema=") from None
+            struct = from_arrow_schema(fields, prefer_timestamp_ntz=True)
+        columns = with_kept(struct, given, self.column, self.keep, _JSON)
+        return FramedJsonColumns(fields, required, known, self.mode, self.keep), columns
 
 
 def check_source(registry: Registry | None, descriptors: bytes | None, message: str, field: str) -> None:

@@ -57,13 +57,17 @@ class Parsed:
         names = "json_columns"
         struct = as_struct(self.schema, names)
         columns = with_kept(struct, given, self.column, self.keep, names)
-        fields = arrow_schema(struct)
-        if (wrong := unsupported(fields)) is not None:
-            kind = struct[wrong].dataType.simpleString()
-            raise PipelineError(
-                f"field {wrong!r} has the type {kind}, which is not parsed", field=names, fix="Parse it in map_arrow"
-            )
-        return JsonColumns(fields, self.column, self.mode, self.keep), columns
+        return JsonColumns(checked_fields(struct), self.column, self.mode, self.keep), columns
+
+
+def checked_fields(struct: StructType) -> pa.Schema:
+    """Return the fields of JSON objects. Raises PipelineError for one that is not parsed."""
+    fields = arrow_schema(struct)
+    if (wrong := unsupported(fields)) is not None:
+        kind = struct[wrong].dataType.simpleString()
+        problem = f"field {wrong!r} has the type {kind}, which is not parsed"
+        raise PipelineError(problem, field="json_columns", fix="Parse it in map_arrow")
+    return fields
 
 
 def check_mode(mode: str) -> None:

@@ -72,7 +72,6 @@ class _Encoding:
         self._prefix, self._pool = len(prefix), bytearray(prefix)
         self._code: list[list[int]] = []
         self._paths: list[str] = []
-        self._tables: list[int] = []
         self._parts: list[Any] = []
         self._size, self._dims = 0, 1
 
@@ -82,12 +81,12 @@ class _Encoding:
         memory = np.empty(self._size // 8 + 1, np.int64)
         for place, part in self._parts:
             memory.view(np.uint8)[place : place + part.nbytes] = part.view(np.uint8)
-        code, tables = (np.array(each or [0], np.int64).reshape(-1) for each in (self._code, self._tables))
+        code = np.array(self._code, np.int64).reshape(-1)
         counts, ends = np.zeros((2, self._dims), np.int64)
         out, offsets, state = np.empty(most + 1, np.uint8), np.zeros(rows + 1, np.int32), np.array([self._prefix])
         pool = np.frombuffer(bytes(self._pool) or b"\0", np.uint8)
         views = (memory.view(kind) for kind in (np.uint8, np.int32, np.int64))
-        status = kernel.avro_encode(rows, pool, code, tables, counts, ends, *views, out, offsets, state)
+        status = kernel.avro_encode(rows, pool, code, counts, ends, *views, out, offsets, state)
         if status < 0:
             told = "a value is null, which the schema does not allow" if status == -1 else "a value has another size"
             raise SchemaError(f"column {self._paths[int(state[0]) // at.WIDTH]!r}: {told}")
@@ -101,19 +100,15 @@ class _Encoding:
         if kind.kind != "union":
             self._one(kind, array, path, dim)
             return
-        branches, has_null = without_null(kind)
-        numbers = {id(each): 2 * number for number, each in enumerate(kind.branches)}
-        null = next((2 * n for n, each in enumerate(kind.branches) if each.kind == "null"), -1) if has_null else -1
         if len(kind.branches) > 64:
             raise SchemaError(f"column {path!r}: a union of more than 64 types is not written")
-        if pa.types.is_null(array.type) and has_null:
+        null = next((2 * number for number, each in enumerate(kind.branches) if each.kind == "null"), -1)
+        if pa.types.is_null(array.type) and null >= 0:
             self._constant(bytes([null]), len(array), path, dim)
             return
-        if pa.types.is_struct(array.type) and array.type.names == [f"member{n}" for n in range(len(branches))]:
-            self._members(branches, numbers, array, path, dim, null)
-            return
-        chosen = next((each for each in branches if _fits(each, array.type)), branches[-1] if branches else kind)
-        self._one(chosen, array, path, dim, null, numbers[id(chosen)])
+        fitting = (number for number, each in enumerate(kind.branches) if _fits(each, array.type))
+        chosen = next(fitting, len(kind.branches) - 1)
+        self._one(kind.branches[chosen], array, path, dim, null, 2 * chosen)
 
     def _emit(
         self, op: int, path: str, dim: int, array: Any = None, null: int = -1, branch: int = -1, **more: int
@@ -126,24 +121,6 @@ class _Encoding:
         self.most += 0 if array is None else len(array)
         return len(self._code) - 1
 
-    def _leads_here(self, instruction: int) -> None:
-        self._code[instruction][at.BEHIND] = len(self._code) * at.WIDTH
-
-    def _members(self, branches: list[Type], numbers: Any, array: Any, path: str, dim: int, null: int) -> None:
-        """Write the only member of a struct that is not null, as unions are read."""
-        outer, place = self._emit(at.NOTE, path, dim, array, null), len(self._tables)
-        self._tables += [0] * (2 * len(branches))
-        self._emit(at.CHOOSE, path, dim, value=place, x=len(branches))
-        jumps = []
-        for number, branch in enumerate(branches):
-            member = array.field(number)
-            self._tables[place + 2 * number] = self._valid(member)
-            self._tables[place + 2 * number + 1] = len(self._code) * at.WIDTH
-            self._one(branch, member, f"{path}.member{number}", dim, -1, numbers[id(branch)])
-            jumps.append(self._emit(at.JUMP, path, dim))
-        for each in (outer, *jumps):
-            self._leads_here(each)
-
     def _one(self, kind: Type, array: Any, path: str, dim: int, null: int = -1, branch: int = -1) -> None:
         """Write values of a type that is no union, behind the byte of their branch."""
         if not _fits(kind, array.type):
@@ -155,7 +132,7 @@ class _Encoding:
             begin = self._list(kind, array, path, dim, null, branch)
         else:
             begin = self._simple(kind, array, path, dim, null, branch)
-        self._leads_here(begin)
+        self._code[begin][at.BEHIND] = len(self._code) * at.WIDTH
 
     def _record(self, kind: Type, array: Any, path: str, dim: int) -> None:
         numbers = {field.name: number for number, field in enumerate(array.type)}
@@ -262,7 +239,7 @@ def _fits(kind: Type, given: Any) -> bool:
     elif name == "array":
         found = pa.types.is_list(given)
     else:
-        found = name == "null" or given in _TAKEN[name]
+        found = pa.types.is_null(given) if name == "null" else given in _TAKEN[name]
     return found
 
 

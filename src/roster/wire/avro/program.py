@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,20 +10,11 @@ import numpy as np
 
 from roster.wire.avro.columns import TIMES, Column, least_size, without_null
 from roster.wire.avro.defaults import encoded
+from roster.wire.avro.instructions import SIZES, Instructions
+from roster.wire.avro.matching import misfit, paired
 from roster.wire.avro.schema import Field, SchemaError, Type
 from roster.wire.columns import avro_layout as at
 
-_MOST = 20_000
-"""The most instructions of a program."""
-_LONGEST = 4096
-"""The most bytes of a default: each value of a list may have it."""
-_PROMOTED = {
-    "int": ("long", "float", "double"),
-    "long": ("float", "double"),
-    "float": ("double",),
-    "string": ("bytes",),
-    "bytes": ("string",),
-}
 _OPS = {
     "boolean": at.BOOLEAN,
     "int": at.INT,
@@ -34,7 +24,6 @@ _OPS = {
     "bytes": at.BYTES,
     "string": at.TEXT,
 }
-_SIZES = {"boolean": 1, "float": 4, "double": 8}
 _CONVERTED = {
     ("int", "float"): at.LONG_TO_FLOAT,
     ("long", "float"): at.LONG_TO_FLOAT,
@@ -71,28 +60,7 @@ def compiled(writer: Type, reader: Type, columns: Column) -> Program:
     )
 
 
-class _Compiler:
-    def __init__(self) -> None:
-        self.code: list[list[int]] = []
-        self.tables: list[int] = []
-        self.pool = bytearray()
-        self.skips = 0
-        self.refused: list[str] = []
-        self._default: int | None = None
-        self._bounds: dict[int, int] = {}
-
-    def emit(self, op: int, column: Column | None = None, x: int = 0, y: int = 0, data: int = 0, mode: int = 0) -> int:
-        """Append an instruction, and return its number."""
-        if len(self.code) >= _MOST:
-            raise SchemaError(f"it takes more than {_MOST} instructions to read a value")
-        places = [0, -1, -1, 0]
-        if column is not None:
-            places = [column.dim, column.number if column.is_nullable else -1, column.number, column.width]
-            if self._default is not None and column.width == 0:
-                column.extra = max(column.extra, self._default)
-        self.code.append([op, mode, *places, data, x, y])
-        return len(self.code) - 1
-
+class _Compiler(Instructions):
     def value(self, writer: Type, reader: Type, column: Column) -> None:
         """Read a value into a column. Raises SchemaError if none of its branches fits."""
         if writer.kind == "union":
@@ -122,22 +90,6 @@ class _Compiler:
             raise SchemaError(problems[0])
         self.refused += problems
 
-    @contextmanager
-    def _branches(self, count: int) -> Iterator[Any]:
-        place = len(self.tables)
-        self.tables += [0] * count
-        self.emit(at.UNION, x=count, y=place)
-        jumps: list[int] = []
-
-        def begin(number: int) -> None:
-            if number:
-                jumps.append(self.emit(at.JUMP))
-            self.tables[place + number] = len(self.code) * at.WIDTH
-
-        yield begin
-        for jump in jumps:
-            self.code[jump][at.X] = len(self.code) * at.WIDTH
-
     def _fused(self, writer: Type, reader: Type, column: Column) -> bool:
         """Read a simple value or null by one instruction; return False if it takes more."""
         kinds = [each.kind for each in writer.branches]
@@ -152,14 +104,6 @@ class _Compiler:
                 return True
         self._back(before)
         return False
-
-    def _mark(self) -> tuple[int, int, int]:
-        return len(self.code), len(self.tables), len(self.pool)
-
-    def _back(self, mark: tuple[int, int, int]) -> None:
-        """Drop what was made since a mark."""
-        del self.code[mark[0] :], self.tables[mark[1] :], self.pool[mark[2] :]
-        self._bounds = {key: place for key, place in self._bounds.items() if place < mark[1]}
 
     def _into_union(self, writer: Type, reader: Type, column: Column) -> None:
         if writer.kind == "null":
@@ -221,7 +165,7 @@ class _Compiler:
             scale = TIMES[writer.logical if writer.logical in TIMES else reader.logical][1]
             self.emit(at.SCALED if scale > 1 else at.LONG, column, x=scale)
         else:
-            self.emit(_CONVERTED.get(kinds, _OPS[reader.kind]), column, x=_SIZES.get(writer.kind, 0))
+            self.emit(_CONVERTED.get(kinds, _OPS[reader.kind]), column, x=SIZES.get(writer.kind, 0))
 
     def _bound(self, precision: int) -> int:
         if precision not in self._bounds:
@@ -258,15 +202,6 @@ class _Compiler:
                 self.emit(at.TEXT, column.children[0])
             self.value(writer.items, reader.items, column.children[-1])
 
-    @contextmanager
-    def _items(self, least: int, dim: int, column: Column | None = None) -> Iterator[None]:
-        """Have the instructions within read each item, of at least so many bytes."""
-        begin = self.emit(at.LIST, column, x=dim, data=least)
-        yield
-        end = self.emit(at.NEXT, column, x=dim, data=least)
-        self.code[begin][at.Y] = (end + 1) * at.WIDTH
-        self.code[end][at.Y] = (begin + 1) * at.WIDTH
-
     def _record(self, writer: Type, reader: Type, column: Column) -> None:
         if column.is_nullable:
             self.emit(at.NOTE, column)
@@ -294,96 +229,3 @@ class _Compiler:
             return
         with self._from_pool(encoded(field.default, field.type)):
             self.value(field.type, field.type, column)
-
-    @contextmanager
-    def _from_pool(self, value: bytes) -> Iterator[None]:
-        """Have the instructions within read this value."""
-        if len(value) > _LONGEST:
-            raise SchemaError(f"a default has more than {_LONGEST} bytes")
-        self._default, place = len(value), len(self.pool)
-        self.pool += value
-        self.emit(at.ENTER, x=place, y=len(self.pool))
-        try:
-            yield
-        finally:
-            self._default = None
-        self.emit(at.LEAVE)
-
-    def skip(self, writer: Type) -> None:
-        """Read a value and drop it."""
-        kind = writer.kind
-        if kind == "record":
-            for each in writer.fields:
-                self.skip(each.type)
-        elif kind == "union":
-            with self._branches(len(writer.branches)) as begin:
-                for number, branch in enumerate(writer.branches):
-                    begin(number)
-                    self.skip(branch)
-        elif kind in ("array", "map"):
-            assert writer.items is not None  # noqa: S101 - arrays and maps have them
-            self.skips += 1
-            with self._items(least_size(writer.items) + (kind == "map"), -self.skips):
-                if kind == "map":
-                    self.emit(at.SKIP_BYTES)
-                self.skip(writer.items)
-        elif kind in ("bytes", "string"):
-            self.emit(at.SKIP_BYTES)
-        elif kind in ("int", "long", "enum"):
-            self.emit(at.SKIP_VARINT)
-        elif kind != "null":
-            self.emit(at.SKIP, x=_SIZES.get(kind, writer.size))
-
-
-def paired(writer: Type, reader: Type) -> list[int | None]:
-    """Return for each field of the reader the number of the writer's that it is read from, None without one."""
-    names = {each.name: number for number, each in enumerate(writer.fields)}
-    found: list[int | None] = []
-    for field in reader.fields:
-        numbers = (names.get(name) for name in (field.name, *field.aliases))
-        found.append(next((number for number in numbers if number is not None and number not in found), None))
-    return found
-
-
-def misfit(writer: Type, reader: Type) -> str | None:
-    """Return why no value of the writer's type is one of the reader's, None if some may be; neither is a union."""
-    told = f"the writer's {writer} is no {reader}"
-    one, other = writer.kind, reader.kind
-    if reader.is_loose and other != "record":
-        return None if _is_loosely(writer, reader) else told
-    if reader.logical == writer.logical == "decimal" and not _same_decimal(writer, reader):
-        return told
-    if other in _PROMOTED.get(one, ()):
-        return None
-    if one != other:
-        return told
-    if one in ("record", "enum", "fixed") and not reader.is_loose and not _same_name(writer, reader):
-        return told
-    return told if one == "fixed" and writer.size != reader.size else None
-
-
-def _same_name(writer: Type, reader: Type) -> bool:
-    """Return whether the unqualified names are equal, or the reader has the writer's as an alias."""
-    last = writer.name.rpartition(".")[2]
-    return last == reader.name.rpartition(".")[2] or writer.name in reader.aliases or last in reader.aliases
-
-
-def _same_decimal(writer: Type, reader: Type) -> bool:
-    is_one = writer.logical == reader.logical and writer.scale == reader.scale
-    return is_one and writer.precision <= reader.precision and (writer.kind == reader.kind or reader.is_loose)
-
-
-def _is_loosely(writer: Type, reader: Type) -> bool:
-    """Return whether a column of Spark may have the writer's values."""
-    kind = writer.kind
-    if "decimal" in (writer.logical, reader.logical):
-        return _same_decimal(writer, reader)
-    if reader.logical == "date":
-        return kind == "int" and writer.logical == "date"
-    if reader.logical in TIMES:
-        return writer.logical in TIMES and TIMES[writer.logical][0] == TIMES[reader.logical][0]
-    if kind == "enum":
-        return reader.kind == "string"
-    if kind == "fixed":
-        return reader.kind == "bytes"
-    return kind == reader.kind or (reader.kind in _PROMOTED.get(kind, ()) and kind not in ("string", "bytes"))

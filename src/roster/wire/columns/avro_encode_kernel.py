@@ -43,7 +43,7 @@ def put_decimal(data, place, size, out, pos):  # type: ignore[no-untyped-def]
 
 
 @_function
-def avro_encode(rows, pool, code, tables, counts, ends, data8, data32, data64, out, offsets, state):  # type: ignore[no-untyped-def]
+def avro_encode(rows, pool, code, counts, ends, data8, data32, data64, out, offsets, state):  # type: ignore[no-untyped-def]
     """Write each row behind the prefix at the beginning of the pool, and its end to `offsets`; return 0.
 
     A row that cannot be written ends the loop, which returns -1 for a null and -2 for another size; `state` then has
@@ -115,20 +115,6 @@ def avro_encode(rows, pool, code, tables, counts, ends, data8, data32, data64, o
                     continue
                 out[pos] = 0
                 pos += 1
-            elif op == at.CHOOSE:
-                found = int64(-1)
-                for branch in range(size):
-                    place = tables[value + 2 * branch]
-                    if found < 0 and (place < 0 or data8[place + here] != 0):
-                        found = tables[value + 2 * branch + 1]
-                if found < 0:
-                    state[0] = pc
-                    return -1
-                pc = found
-                continue
-            elif op == at.JUMP:
-                pc = code[pc + at.BEHIND]
-                continue
             pc += at.WIDTH
         offsets[row + 1] = pos
     return 0

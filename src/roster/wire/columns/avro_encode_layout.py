@@ -8,18 +8,16 @@ OP, DIM, VALID, VALUE, DATA, NULL, BRANCH, X, BEHIND = range(WIDTH)
 -1 without. VALUE: place of the values or offsets, counted in their own size. DATA: place of a text's bytes. NULL and
 BRANCH: the byte that is written for null, and before another value; -1 for none. BEHIND: the instruction behind it."""
 
-LONG, INT, BYTES, PLAIN, DECIMAL, CONSTANT, LIST, NEXT, CHOOSE, JUMP, NOTE, END = range(12)
+LONG, INT, BYTES, PLAIN, DECIMAL, CONSTANT, LIST, NEXT, NOTE, END = range(10)
 """BYTES: X bytes, or if X is -1 a length and as many. PLAIN: X bytes as they are. DECIMAL: X bytes, -1 for a length
 and as many as needed. CONSTANT: X bytes of the pool. LIST and NEXT: X is the dimension of the items; NEXT goes to
-BEHIND for another. CHOOSE: `tables` has X pairs of a place of validity and an instruction; the first value that is not
-null is written."""
+BEHIND for another. NOTE: nothing but the branch."""
 
 SIGNATURES: dict[str, dict[str, str | None]] = {
     "avro_encode": {
         "rows": None,
         "pool": "uint8",
         "code": "int64",
-        "tables": "int64",
         "counts": "int64",
         "ends": "int64",
         "data8": "uint8",

@@ -1,0 +1,222 @@
+"""JSON Schema with a registry: types of columns, what is refused, and values of Confluent's serializer."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pickle
+import warnings
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
+
+from roster.schemas import Registry
+from roster.schemas.json_schema import json_schema
+from roster.spark.errors import MissingSchemasError, PipelineError
+from roster.spark.tasks.json_values import JsonError
+from roster.spark.tasks.schema_steps import FramedJsonParsed, fetch_missing
+from roster.spark.tasks.value_columns import rows_at_fault
+from roster.testing import SchemaRegistry
+from roster.wire.avro.schema import SchemaError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own dependencies warn of theirs
+    from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+GIVEN = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
+ONE = {
+    "title": "Order",
+    "type": "object",
+    "required": ["id", "at", "note", "shop"],
+    "properties": {
+        "id": {"type": "integer"},
+        "at": {"type": "string", "format": "date-time"},
+        "day": {"type": ["string", "null"], "format": "date"},
+        "price": {"oneOf": [{"type": "null"}, {"type": "number"}, {"type": "integer"}]},
+        "note": {"anyOf": [{"$ref": "#/$defs/text"}, {"type": "null"}]},
+        "paid": {"type": "boolean"},
+        "kind": {"enum": ["A", "B", None]},
+        "shop": {"$ref": "#/$defs/shop"},
+        "items": {"type": "array", "items": {"allOf": [{"$ref": "#/$defs/shop"}]}},
+    },
+    "$defs": {
+        "text": {"type": "string"},
+        "shop": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": {"type": "string"}, "zip": {"type": "integer"}},
+        },
+    },
+}
+SHOP = pa.struct([("name", pa.string()), ("zip", pa.int64())])
+
+
+def test_types_are_those_of_spark_and_fields_that_must_have_a_value_are_found_outside_of_arrays() -> None:
+    found = json_schema(json.dumps(ONE), {})
+    assert found.columns.equals(
+        pa.schema(
+            [
+                ("id", pa.int64()),
+                ("at", pa.timestamp("us", "UTC")),
+                ("day", pa.date32()),
+                ("price", pa.float64()),
+                ("note", pa.string()),
+                ("paid", pa.bool_()),
+                ("kind", pa.string()),
+                ("shop", SHOP),
+                ("items", pa.list_(pa.field("element", SHOP))),
+            ]
+        )
+    )
+    assert set(found.required) == {("id",), ("at",), ("shop",), ("shop", "name")}
+    other = json_schema(
+        '{"properties": {"a": {"$ref": "shop.json"}}}',
+        {"shop.json": json.dumps(ONE["$defs"]["shop"])},  # type: ignore[index]
+    )
+    assert other.columns.field("a").type.equals(SHOP)
+
+
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    [
+        ({}, "field 'a': values of no named types have no column"),
+        (True, "field 'a': values of any type have no column"),
+        ({"type": ["string", "integer"]}, "field 'a': values of 2 types have no column"),
+        ({"oneOf": [{"type": "string"}, {"type": "boolean"}]}, "field 'a': values of 2 types"),
+        (
+            {"type": "object", "additionalProperties": {"type": "string"}},
+            "field 'a': an object of unnamed parts has no",
+        ),
+        ({"type": "array"}, "field 'a': an array of unnamed parts"),
+        ({"type": "array", "items": {"properties": {"b": {}}}}, r"field 'a.\[\].b': values of no named types"),
+        ({"$ref": "#"}, "its schema contains itself"),
+        ({"$ref": "#/$defs/none"}, "field 'a': there is no schema #/\\$defs/none"),
+        ({"$ref": "other.json"}, "field 'a': there is no schema other.json#"),
+        ({"properties": {"b": {"type": "string"}, "B": {"type": "string"}}}, "field 'a': names differ by case only"),
+    ],
+)
+def test_what_has_no_one_type_is_refused_by_name(field: Any, problem: str) -> None:
+    with pytest.raises(SchemaError, match=problem):
+        json_schema(json.dumps({"properties": {"a": field}}), {})
+
+
+def test_text_that_is_no_schema_of_objects_is_refused() -> None:
+    for text, problem in (("{", "the schema is no JSON"), ('{"type": "string"}', "its values are no objects")):
+        with pytest.raises(SchemaError, match=problem):
+            json_schema(text, {})
+
+
+def rows_of(read: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, once the driver has fetched what a task missed."""
+    try:
+        return pickle.loads(pickle.dumps(read))(batch)
+    except MissingSchemasError as error:
+        fetch_missing(error)
+        return pickle.loads(pickle.dumps(read))(batch)
+
+
+def test_values_of_confluents_serializer_are_read_with_ids_in_values_and_in_headers() -> None:
+    headers = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+    row = {"id": 1, "at": "2026-01-02T03:04:05Z", "note": None, "shop": {"name": "s", "zip": 2}}
+    older = json.dumps(
+        {"title": "O", "type": "object", "properties": {"id": {"type": "number"}, "price": {"type": "integer"}}}
+    )
+    with SchemaRegistry() as registry:
+        client = SchemaRegistryClient({"url": registry.url})
+        client.set_compatibility(level="NONE")
+        made = []
+        for text, value, conf in (
+            (older, {"id": 3.0, "price": 4}, {}),
+            (json.dumps(ONE), row, {}),
+            (json.dumps(ONE), {**row, "items": [{"name": "x"}]}, {"schema.id.serializer": header_schema_id_serializer}),
+        ):
+            sent: list[Any] = []
+            context = SerializationContext("orders", MessageField.VALUE, sent)
+            made.append(
+                (JSONSerializer(text, client, conf={"auto.register.schemas": True, **conf})(value, context), sent)
+            )
+        batch = pa.record_batch(
+            {
+                "value": pa.array([value for value, _ in made]),
+                "headers": pa.array(
+                    [[{"key": key, "value": data} for key, data in sent] for _, sent in made],
+                    pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+                ),
+            }
+        )
+        step = FramedJsonParsed(Registry(registry.url), None, "orders-value", "value", "PERMISSIVE", ())
+        read, _ = step.resolved(GIVEN.add("headers", headers))
+        moment = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+        nothing = dict.fromkeys(ONE["properties"])
+        assert rows_of(read, batch).to_pylist() == [
+            {**nothing, "price": 4.0},  # 3.0 is no integer
+            {**nothing, **row, "at": moment},
+            {**nothing, **row, "at": moment, "items": [{"name": "x", "zip": None}]},
+        ]
+
+
+def test_bad_values_are_named_row_by_row() -> None:
+    with SchemaRegistry() as registry:
+        one = registry.register("s", json.dumps(ONE), "JSON")
+        other = registry.register("a", '"int"')
+        step = FramedJsonParsed(Registry(registry.url), None, "s", "value", "FAILFAST", ())
+        read, _ = step.resolved(GIVEN)
+        frame = b"\0" + one.to_bytes(4)
+        good = {"id": 1, "at": "2026-01-02T03:04:05Z", "shop": {"name": "s"}}
+        values: list[bytes | None] = [
+            frame + json.dumps(good).encode(),
+            None,
+            frame + b"{",
+            b"{}",
+            b"\0\0\0\0\x63{}",
+            b"\0" + other.to_bytes(4) + b"{}",
+            frame + json.dumps({**good, "id": None}).encode(),
+            frame + json.dumps({**good, "shop": {"zip": 1}}).encode(),
+            frame + json.dumps({**good, "shop": {"name": 5, "zip": "x"}}).encode(),
+        ]
+        batch = pa.record_batch({"value": pa.array(values, pa.binary())})
+        with pytest.raises(MissingSchemasError) as missing:
+            read(batch)
+        fetch_missing(missing.value)
+        with pytest.raises(JsonError) as caught:
+            read(batch)
+        assert {
+            row: str(error).partition(", got")[0][:60] for row, error in rows_at_fault(caught.value, batch).items()
+        } == {
+            2: "the value is no JSON of this schema: a name is expected at c",
+            3: "the value does not begin with a frame (confluent)",
+            4: "schema 99 does not fit: the registry does not have it",
+            5: f"schema {other} does not fit: it is of type AVRO",
+            6: "the value has no 'id', which is required",
+            7: "the value has no 'shop.name', which is required",
+            8: "the value is no JSON of this schema: field 'zip': \"x\" is no ",
+        }
+
+
+def test_columns_may_be_given_and_a_subject_of_another_kind_is_refused() -> None:
+    with SchemaRegistry() as registry:
+        one = registry.register("s", json.dumps(ONE), "JSON")
+        registry.register("a", '"int"')
+        ask = Registry(registry.url)
+        named = StructType([StructField("note", StringType())])
+        step = FramedJsonParsed(ask, named, None, "value", "FAILFAST", ("key",))
+        read, columns = step.resolved(GIVEN)
+        assert columns.names == ["note", "key"]
+        batch = pa.record_batch({"key": [b"k"], "value": [b"\0" + one.to_bytes(4) + b'{"note": "x"}']})
+        assert rows_of(read, batch).to_pylist() == [{"note": "x", "key": b"k"}]
+        maps = StructType([StructField("m", MapType(StringType(), StringType()))])
+        for subject, given, problem in (
+            ("a", None, "a is of type AVRO, not JSON"),
+            ("none", None, "404 Subject 'none' not found"),
+            (None, None, "no one topic to name the subject"),
+            ("s", maps, "field 'm' has the type map<string,string>, which is not parsed"),
+        ):
+            with pytest.raises(PipelineError, match=problem):
+                FramedJsonParsed(ask, given, subject, "value", "FAILFAST", ()).resolved(GIVEN)
+        registry.register("any", '{"properties": {"a": {}}}', "JSON")
+        with pytest.raises(PipelineError, match="json_columns: field 'a': values of no named types"):
+            FramedJsonParsed(ask, None, "any", "value", "FAILFAST", ()).resolved(GIVEN)
