@@ -191,7 +191,7 @@ def test_avro_becomes_protobuf_then_totals_as_avro_then_rows_of_a_transform_and_
                 sink(totals, value=Avro(ask, subject=f"{orders}-value")),
                 "column 'price': double is not written as the schema's int",
             ),
-            (sink(totals, value=Avro(ask), key=Protobuf(ask)), "404 Subject"),
+            (sink(totals, value=Avro(ask), key=Protobuf(ask)), "-key is of type AVRO, not PROTOBUF"),
         ):
             with pytest.raises(PipelineError, match=problem):
                 ended(

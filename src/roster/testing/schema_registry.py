@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from roster.schemas.registry import authorization
 from roster.wire.avro.columns import layout
-from roster.wire.avro.program import compiled
+from roster.wire.avro.program import Programs
 from roster.wire.avro.schema import SchemaError, parse
 
 LEVELS = ("NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE")
@@ -166,7 +166,9 @@ class SchemaRegistry:
             return []
         one, other = (parse(each.text, self._referred(each)) for each in (writer, reader))
         try:
-            return list(compiled(one, other, layout(other)).refused)
+            programs = Programs(other, layout(other))
+            programs.add(one)
+            return programs.refused
         except SchemaError as error:
             return [str(error)]
 

@@ -162,12 +162,13 @@ class KafkaSink(BatchSink):
         return self._writer.keep_timestamps
 
     def carry(self, partitions: Collection[TopicPartition], *, keep_timestamps: bool = False) -> None:
-        """Write records for these partitions too, in the same transactions; every row names its topic from now on.
+        """Write records for these partitions too, in the same transactions; rows are records with a topic from now on.
 
         keep_timestamps: records have the time of the rows' column `timestamp`, where that is not null.
         Call it after `open`. `bind` then fails where there can be no transactions.
         """
         self._exactly_once = self._carries = True
+        self._formats = dict.fromkeys(self._formats)
         self._partitions = [*self._partitions, *partitions]
         self._writer = replace(self._writer, topic=None, keep_timestamps=keep_timestamps)
 

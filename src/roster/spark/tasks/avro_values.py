@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from roster.records.native import AVRO, Compiled, kernel
 from roster.spark.tasks.schema_frames import Frames, Key, Known
-from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns, in_order
-from roster.wire.avro.program import Program
+from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns
 from roster.wire.avro.reader import AvroReader
 from roster.wire.avro.schema import SchemaError, Type
 from roster.wire.columns.avro_layout import PROBLEMS
@@ -37,7 +36,7 @@ class AvroColumns(ValueColumns):
         super().__init__(fields, column, mode, keep)
         self._schema, self._known, self._compiled = schema, known, compiled
         self._reader: AvroReader | None = None
-        self._programs: dict[Key, tuple[Program | None, str]] = {}
+        self._programs: dict[Key, tuple[int | None, str]] = {}
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Leave out machine code that is loaded, and what belongs to it."""
@@ -47,29 +46,27 @@ class AvroColumns(ValueColumns):
         frames = Frames.of(values, self._known, batch)
         if self._reader is None:
             self._reader = AvroReader(kernel(self._compiled, AVRO), self._schema)
-        bad = dict(frames.bad)
-        parts, order, count = [], np.full(len(values), -1, np.int64), 0
-        for key, rows in frames.by_key():
-            program, problem = self._program(self._reader, key)
-            if program is None:
-                bad |= dict.fromkeys(rows.tolist(), f"{self._known.named(key)} does not fit: {problem}")
+        reader, bad = self._reader, dict(frames.bad)
+        programs = np.full(len(frames.keys) + 1, reader.nulls)  # the last one is that of -1
+        for number, key in enumerate(frames.keys):
+            if key not in self._known.writers:
                 continue
-            places = frames.starts, frames.ends
-            if len(rows) < len(values):
-                places = frames.starts[rows], frames.ends[rows]
-            found = self._reader.decode(program, frames.data, *places)
-            if found.rows.num_rows == len(values):
-                return Read(found.rows, AvroError, {})
-            good = rows[found.problems == 0]
-            order[good] = np.arange(count, count + len(good))
-            count += len(good)
-            parts.append(found.rows)
-            for problem in np.unique(found.problems[found.problems > 0]).tolist():
-                told = f"the value is no Avro of {self._known.named(key)}: {PROBLEMS[problem]}"
-                bad |= dict.fromkeys(rows[found.problems == problem].tolist(), told)
-        return Read(in_order(parts, order, self._reader.schema), AvroError, dict(sorted(bad.items())))
+            program, problem = self._program(reader, key)
+            if program is not None:
+                programs[number] = program
+                continue
+            rows = np.flatnonzero(frames.numbers == number).tolist()
+            bad |= dict.fromkeys(rows, f"{self._known.named(key)} does not fit: {problem}")
+        of_rows = programs[frames.numbers]
+        starts = np.where(of_rows == reader.nulls, frames.ends, frames.starts)
+        found = reader.decode(of_rows, frames.data, starts, frames.ends)
+        refused = np.flatnonzero(found.problems if self._is_strict else [])
+        for row, problem, number in zip(refused, found.problems[refused], frames.numbers[refused], strict=True):
+            told = f"the value is no Avro of {self._known.named(frames.keys[number])}: {PROBLEMS[problem]}"
+            bad[int(row)] = told
+        return Read(found.rows, AvroError, dict(sorted(bad.items())))
 
-    def _program(self, reader: AvroReader, key: Key) -> tuple[Program | None, str]:
+    def _program(self, reader: AvroReader, key: Key) -> tuple[int | None, str]:
         """Return how a writer's values are read, or why they cannot be."""
         if key not in self._programs:
             try:

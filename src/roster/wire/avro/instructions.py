@@ -1,10 +1,12 @@
-"""The instructions of a program for the loop over values, as they are made, and those that drop a value."""
+"""The instructions of programs for the loop over values, as they are made, and those that drop a value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 from roster.wire.avro.columns import Column, least_size
 from roster.wire.avro.schema import SchemaError, Type
@@ -19,20 +21,25 @@ SIZES = {"boolean": 1, "float": 4, "double": 8}
 
 
 class Instructions:
-    """Instructions, with the tables and the pool of defaults that they refer to."""
+    """Instructions, with the tables and the pool of defaults that they refer to.
+
+    code: has column numbers where the loop wants places. skips: how many lists are counted beside those of the columns.
+    refused: what the writer's values may be that the reader does not take. first: the present program's instruction.
+    """
 
     def __init__(self) -> None:
         self.code: list[list[int]] = []
         self.tables: list[int] = []
         self.pool = bytearray()
-        self.skips = 0
+        self.skips = self.first = 0
         self.refused: list[str] = []
         self._default: int | None = None
         self._bounds: dict[int, int] = {}
+        self._made: tuple[Any, Any, Any] | None = None
 
     def emit(self, op: int, column: Column | None = None, x: int = 0, y: int = 0, data: int = 0, mode: int = 0) -> int:
         """Append an instruction, and return its number."""
-        if len(self.code) >= _MOST:
+        if len(self.code) - self.first >= _MOST:
             raise SchemaError(f"it takes more than {_MOST} instructions to read a value")
         places = [0, -1, -1, 0]
         if column is not None:
@@ -41,6 +48,13 @@ class Instructions:
                 column.extra = max(column.extra, self._default)
         self.code.append([op, mode, *places, data, x, y])
         return len(self.code) - 1
+
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """Return code, tables and pool for the loop."""
+        if self._made is None or len(self._made[0]) < len(self.code):
+            pool = np.frombuffer(bytes(self.pool) or b"\0", np.uint8)
+            self._made = np.array(self.code, np.int64), np.array(self.tables or [0], np.int64), pool
+        return self._made
 
     @contextmanager
     def _branches(self, count: int) -> Iterator[Any]:

@@ -1,12 +1,8 @@
-"""Resolution of a writer's schema to the columns of a reader's, as a program for the loop over values."""
+"""Resolution of writers' schemas to the columns of a reader's, as programs for the loop over values."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from roster.wire.avro.columns import TIMES, Column, least_size, without_null
 from roster.wire.avro.defaults import encoded
@@ -33,34 +29,38 @@ _CONVERTED = {
 }
 
 
-@dataclass(frozen=True)
-class Program:
-    """How values of one writer become columns. `code` has column numbers where the loop wants places."""
+class Programs(Instructions):
+    """How values of any writers become the columns of a reader: their programs one after the other.
 
-    code: Any
-    tables: Any
-    pool: Any
-    skips: int
-    """How many lists are counted beside those of the columns."""
-    refused: tuple[str, ...]
-    """What the writer's values may be that the reader does not take."""
-
-
-def compiled(writer: Type, reader: Type, columns: Column) -> Program:
-    """Return the program from values of `writer` to the columns of `reader`, which `layout` made.
-
-    Raises SchemaError if no value of the writer fits, and for a program of more than 20,000 instructions.
+    nulls: where the program begins that makes a row of nulls, or of what is hidden under them.
     """
-    made = _Compiler()
-    made.value(writer, reader, columns if reader.kind == "record" else columns.children[0])
-    made.emit(at.END)
-    pool = np.frombuffer(bytes(made.pool) or b"\0", np.uint8)
-    return Program(
-        np.array(made.code, np.int64), np.array(made.tables or [0], np.int64), pool, made.skips, tuple(made.refused)
-    )
 
+    nulls = 0
 
-class _Compiler(Instructions):
+    def __init__(self, reader: Type, columns: Column) -> None:
+        """`columns` are those that `layout` made of `reader`."""
+        super().__init__()
+        self._reader, self._columns = reader, columns
+        for child in columns.children:
+            self.null(child)
+        self.emit(at.END)
+
+    def add(self, writer: Type) -> int:
+        """Append the program for a writer's values, and return where it begins; `refused` says what it does not take.
+
+        Raises SchemaError if no value of the writer fits, and for a program of more than 20,000 instructions.
+        """
+        before, self.refused = self._mark(), []
+        self.first = before[0]
+        columns = self._columns if self._reader.kind == "record" else self._columns.children[0]
+        try:
+            self.value(writer, self._reader, columns)
+            self.emit(at.END)
+        except SchemaError:
+            self._back(before)
+            raise
+        return self.first * at.WIDTH
+
     def value(self, writer: Type, reader: Type, column: Column) -> None:
         """Read a value into a column. Raises SchemaError if none of its branches fits."""
         if writer.kind == "union":

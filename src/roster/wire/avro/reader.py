@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from roster.wire.avro.columns import Column, layout
-from roster.wire.avro.program import Program, compiled
+from roster.wire.avro.program import Programs
 from roster.wire.avro.schema import Type
 from roster.wire.columns import avro_layout as at
 
@@ -27,7 +27,7 @@ class AvroKernel(Protocol):
 
 
 class Decoded(NamedTuple):
-    """Rows of the values that were accepted, and for each value 0 or a problem of `avro_layout.PROBLEMS`."""
+    """A row for each value, of nulls where it was refused, and 0 or a problem of `avro_layout.PROBLEMS`."""
 
     rows: pa.RecordBatch
     problems: Any
@@ -38,30 +38,35 @@ class AvroReader:
 
     def __init__(self, kernel: AvroKernel, schema: Type) -> None:
         """Raises SchemaError for a schema that has no columns."""
-        self._kernel, self._type = kernel, schema
+        self._kernel = kernel
         self._columns = layout(schema)
         self._all = list(self._columns.walk())
+        self._programs = Programs(schema, self._columns)
         self.schema = pa.schema([field.with_nullable(True) for field in self._columns.schema])
         """The columns: those of a record, or one of the name `value`."""
+        self.nulls = self._programs.nulls
+        """The program of rows of nulls."""
 
-    def program(self, writer: Type) -> Program:
-        """Return how values of a writer are read. Raises SchemaError if they cannot be."""
-        return compiled(writer, self._type, self._columns)
+    def program(self, writer: Type) -> int:
+        """Return the program by which a writer's values are read. Raises SchemaError if they cannot be."""
+        return self._programs.add(writer)
 
-    def decode(self, program: Program, data: Any, starts: Any, ends: Any) -> Decoded:
-        """Read the values at [starts, ends) of an array of bytes."""
+    def decode(self, programs: Any, data: Any, starts: Any, ends: Any) -> Decoded:
+        """Read the values at [starts, ends) of an array of bytes, each by its program."""
         rate, one = (self._places(*each).total for each in ((0, 1 << 20), (1, 0)))
-        costs = np.cumsum((ends - starts) * (rate >> 20) + one + 1)
+        each = (ends - starts) * (rate >> 20) + one + 1
+        if (large := each > _LARGEST).any():
+            programs, ends = np.where(large, self.nulls, programs), np.where(large, starts, ends)
+            each[large] = one + 1
+        costs = np.cumsum(each)
         parts, problems, begin = [], np.zeros(len(starts), np.uint8), 0
         while begin < len(starts):
             spent = int(costs[begin - 1]) if begin else 0
             stop = max(int(np.searchsorted(costs, spent + _ARENA, side="right")), begin + 1)
-            if int(costs[begin]) - spent > _LARGEST:
-                problems[begin] = at.ITEMS
-            else:
-                found = problems[begin:stop]
-                parts.append(self._decoded(program, data, starts[begin:stop], ends[begin:stop], found))
+            of = slice(begin, stop)
+            parts.append(self._decoded(programs[of], data, starts[of], ends[of], problems[of]))
             begin = stop
+        problems[large] = at.ITEMS
         if len(parts) == 1:
             return Decoded(parts[0], problems)
         rows = pa.Table.from_batches(parts, self.schema).combine_chunks().to_batches()
@@ -74,25 +79,35 @@ class AvroReader:
             places.add(column)
         return places
 
-    def _decoded(self, program: Program, data: Any, starts: Any, ends: Any, problems: Any) -> pa.RecordBatch:
+    def _decoded(self, programs: Any, data: Any, starts: Any, ends: Any, problems: Any) -> pa.RecordBatch:
         places = self._places(len(starts), int((ends - starts).sum()))
         memory = np.empty(places.total // 8 + 1, np.int64)
         views = {kind: memory.view(kind) for kind in (np.uint8, np.int32, np.int64, np.float32, np.float64)}
         for column in self._all:
             if column.width == 0:
                 views[np.int32][places.values[column.number]] = 0
-        dims = len(places.most)
-        code = places.placed(program.code, dims)
-        counts, left = np.zeros(dims, np.int64), np.zeros(dims + program.skips + 1, np.int64)
-        good = self._kernel.avro(
-            *(len(starts), data, starts, ends, program.pool, code.reshape(-1), program.tables, counts, left),
-            *views.values(),
-            problems,
+        dims, rows = len(places.most), len(starts)
+        code, tables, pool = self._programs.arrays()
+        code = places.placed(code, dims)
+        counts, left = np.zeros(dims, np.int64), np.zeros(dims + self._programs.skips + 1, np.int64)
+        given = (
+            data,
+            np.ascontiguousarray(programs, np.int64),
+            starts,
+            ends,
+            pool,
+            code.reshape(-1),
+            tables,
+            counts,
+            left,
         )
-        arrays = [_Arrays(views, places).array(child, good) for child in self._columns.children]
-        if not arrays:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * good, pa.struct([])))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        self._kernel.avro(rows, self.nulls, *given, *views.values(), problems)
+        is_read = (problems == 0) & (programs != self.nulls)
+        arrays = _Arrays(views, places)
+        columns = [arrays.array(child, rows, None if is_read.all() else is_read) for child in self._columns.children]
+        if not columns:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 class _Places:
@@ -140,12 +155,12 @@ class _Arrays:
     def __init__(self, views: Any, places: _Places) -> None:
         self._views, self._places = views, places
 
-    def array(self, column: Column, length: int) -> pa.Array:
-        """Return the first values of a column."""
+    def array(self, column: Column, length: int, is_read: Any = None) -> pa.Array:
+        """Return the first values of a column. is_read: which are not null, whatever the column says; None: all."""
         kind, number = column.type.kind, column.number
         if kind == "null":
             return pa.nulls(length)
-        valid, nulls = self._valid(int(self._places.valid[number]), length)
+        valid, nulls = self._valid(int(self._places.valid[number]), length, is_read)
         if column.is_struct:
             children = [self.array(child, length) for child in column.children]
             return pa.Array.from_buffers(column.arrow, length, [valid], nulls, children=children)
@@ -175,10 +190,12 @@ class _Arrays:
             items = [pa.Array.from_buffers(entries, last, [None], 0, children=items)]
         return pa.Array.from_buffers(kind, length, [valid, offsets], nulls, children=items)
 
-    def _valid(self, begin: int, length: int) -> tuple[Any, int]:
+    def _valid(self, begin: int, length: int, is_read: Any) -> tuple[Any, int]:
         """Return the bits of values that are not null, None if all are, and how many are null."""
-        if begin < 0:
+        flags = is_read if begin < 0 else self._views[np.uint8][begin : begin + length]
+        if flags is None:
             return None, 0
-        flags = self._views[np.uint8][begin : begin + length]
+        if begin >= 0 and is_read is not None:
+            flags = flags & is_read
         nulls = length - int(np.count_nonzero(flags))
         return (pa.py_buffer(np.packbits(flags, bitorder="little")) if nulls else None), nulls

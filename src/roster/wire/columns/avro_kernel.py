@@ -1,8 +1,9 @@
 """A loop over Avro values that interprets the schema as a program, written for numba.
 
-Each value goes through the instructions, which read its bytes and append to the columns' arrays. What a list or a text
-has appended so far is the end of its last one, so a value that is refused midway is undone by the next, which begins at
-the same places. Every index is compared with its bound before it is used, since numba does not check bounds.
+Each value goes through its writer's instructions, which read its bytes and append to the columns' arrays. What a list
+or a text has appended so far is the end of its last one, so a value that is refused midway is undone by its row of
+nulls, which is made at the same places. Every index is compared with its bound before it is used, since numba does not
+check bounds.
 
 Source: Apache Avro 1.12, Specification, "Binary Encoding".
 """
@@ -67,195 +68,214 @@ def decimal(data, pos, size, out, place, bounds, bound):  # type: ignore[no-unty
 
 @_function
 def avro(  # type: ignore[no-untyped-def]
-    rows, data, starts, ends, pool, code, tables, counts, left, out8, out32, out64, float32, float64, problems
+    rows,
+    nulls,
+    data,
+    begins,
+    starts,
+    ends,
+    pool,
+    code,
+    tables,
+    counts,
+    left,
+    out8,
+    out32,
+    out64,
+    float32,
+    float64,
+    problems,
 ):
-    """Append the values at [starts, ends) of `data` to the columns; return how many were accepted.
+    """Append a row for each of the values at [starts, ends) of `data`, by the program that begins there; return 0.
 
-    `problems` gets 0 or a problem for each. The caller sets the first offset of each text and list to zero.
+    `problems` gets 0 or a problem for each; the row of one that is refused is made by the program at `nulls`. The
+    caller sets the first offset of each text and list to zero.
     """
-    good = int64(0)
     for row in range(rows):
         src = data
         pos = starts[row]
         end = ends[row]
         kept_pos = pos
         kept_end = end
-        counts[0] = good
-        problem = 0
-        pc = 0
-        while problem == 0:
-            op = code[pc + at.OP]
-            mode = code[pc + at.MODE]
-            here = counts[code[pc + at.DIM]]
-            valid = code[pc + at.VALID]
-            value = code[pc + at.VALUE]
-            if mode != 0:
-                branch = int64(0)
-                if mode != at.NULL:
-                    branch, pos = varint(src, pos, end, 64)
-                    if pos < 0 or branch < 0 or branch > 1:
-                        problem = at.BRANCH
-                        break
-                if (branch == 0) == (mode != at.NULL_LAST):
-                    width = code[pc + at.SIZE]
-                    if width == 8:
-                        out64[value + here] = 0
-                    elif width == 0:
-                        out32[value + here + 1] = out32[value + here]
-                    elif width == 4:
-                        out32[value + here] = 0
-                    elif width == 1:
-                        out8[value + here] = 0
-                    elif width == 16:
-                        out64[value + 2 * here] = 0
-                        out64[value + 2 * here + 1] = 0
-                    if valid >= 0:
-                        out8[valid + here] = 0
-                    pc += at.WIDTH
-                    continue
-            if op <= at.SKIP_VARINT:
-                number, pos = varint(src, pos, end, 64)
-                if pos < 0 or (op <= at.ENUM and number != number << 32 >> 32):
-                    problem = at.VARINT
-                    break
-                if op == at.LONG:
-                    out64[value + here] = number
-                elif op == at.INT:
-                    out32[value + here] = number
-                elif op == at.LONG_TO_DOUBLE:
-                    float64[value + here] = number
-                elif op == at.LONG_TO_FLOAT:
-                    float32[value + here] = number
-                elif op == at.SCALED:
-                    most = _MOST // code[pc + at.X]
-                    if number > most or number < -most:
-                        problem = at.DIGITS
-                        break
-                    out64[value + here] = number * code[pc + at.X]
-                elif op == at.ENUM:
-                    if number < 0 or number >= code[pc + at.X] or tables[code[pc + at.Y] + number] < 0:
-                        problem = at.SYMBOL
-                        break
-                    out32[value + here] = tables[code[pc + at.Y] + number]
-                elif op == at.UNION:
-                    if number < 0 or number >= code[pc + at.X]:
-                        problem = at.BRANCH
-                        break
-                    pc = tables[code[pc + at.Y] + number]
-                    continue
-            elif op <= at.SKIP:
-                size = code[pc + at.X]
-                if op <= at.SKIP_BYTES:
-                    size, pos = varint(src, pos, end, 64)
-                    if pos < 0:
+        counts[0] = row
+        problems[row] = 0
+        pc = begins[row]
+        while True:
+            problem = 0
+            while problem == 0:
+                op = code[pc + at.OP]
+                mode = code[pc + at.MODE]
+                here = counts[code[pc + at.DIM]]
+                valid = code[pc + at.VALID]
+                value = code[pc + at.VALUE]
+                if mode != 0:
+                    branch = int64(0)
+                    if mode != at.NULL:
+                        branch, pos = varint(src, pos, end, 64)
+                        if pos < 0 or branch < 0 or branch > 1:
+                            problem = at.BRANCH
+                            break
+                    if (branch == 0) == (mode != at.NULL_LAST):
+                        width = code[pc + at.SIZE]
+                        if width == 8:
+                            out64[value + here] = 0
+                        elif width == 0:
+                            out32[value + here + 1] = out32[value + here]
+                        elif width == 4:
+                            out32[value + here] = 0
+                        elif width == 1:
+                            out8[value + here] = 0
+                        elif width == 16:
+                            out64[value + 2 * here] = 0
+                            out64[value + 2 * here + 1] = 0
+                        if valid >= 0:
+                            out8[valid + here] = 0
+                        pc += at.WIDTH
+                        continue
+                if op <= at.SKIP_VARINT:
+                    number, pos = varint(src, pos, end, 64)
+                    if pos < 0 or (op <= at.ENUM and number != number << 32 >> 32):
                         problem = at.VARINT
                         break
-                if size < 0 or size > end - pos:
-                    problem = at.LENGTH if op <= at.SKIP_BYTES else at.CUT
-                    break
-                if op == at.TEXT or op == at.BYTES or op == at.FIXED:
-                    begin = int64(out32[value + here])
-                    place = code[pc + at.DATA] + begin
-                    high = 0
-                    for index in range(size):
-                        byte = src[pos + index]
-                        out8[place + index] = byte
-                        high |= byte
-                    if op == at.TEXT and high > 127 and is_utf8(src, pos, pos + size) == 0:
-                        problem = at.NOT_TEXT
-                        break
-                    out32[value + here + 1] = begin + size
-                elif op == at.DOUBLE:
-                    out64[value + here] = little(src, pos, 8)
-                elif op == at.BOOLEAN:
-                    if src[pos] > 1:
-                        problem = at.FLAG
-                        break
-                    out8[value + here] = src[pos]
-                elif op == at.FLOAT:
-                    out32[value + here] = little(src, pos, 4) << 32 >> 32
-                elif op == at.FLOAT_TO_DOUBLE:
-                    out32[2 * (value + here)] = little(src, pos, 4) << 32 >> 32
-                    float64[value + here] = float32[2 * (value + here)]
-                elif op == at.DECIMAL or op == at.FIXED_DECIMAL:
-                    fits = decimal(src, pos, size, out64, value + 2 * here, tables, code[pc + at.Y])
-                    if fits == 0:
-                        problem = at.DIGITS
-                        break
-                pos += size
-            elif op == at.LIST or op == at.NEXT:
-                if op == at.NEXT:
-                    if value >= 0:
-                        counts[code[pc + at.X]] += 1
-                    left[code[pc + at.X]] -= 1
-                    other = code[pc + at.Y]  # of the first item
-                    behind = pc + at.WIDTH
-                else:
-                    if value >= 0:
-                        counts[code[pc + at.X]] = out32[value + here]
-                    left[code[pc + at.X]] = 0
-                    other = pc + at.WIDTH
-                    behind = code[pc + at.Y]
-                if left[code[pc + at.X]] == 0:
-                    count, pos = varint(src, pos, end, 64)
-                    if pos < 0:
-                        problem = at.VARINT
-                        break
-                    least = code[pc + at.DATA]
-                    if count < 0:
+                    if op == at.LONG:
+                        out64[value + here] = number
+                    elif op == at.INT:
+                        out32[value + here] = number
+                    elif op == at.LONG_TO_DOUBLE:
+                        float64[value + here] = number
+                    elif op == at.LONG_TO_FLOAT:
+                        float32[value + here] = number
+                    elif op == at.SCALED:
+                        most = _MOST // code[pc + at.X]
+                        if number > most or number < -most:
+                            problem = at.DIGITS
+                            break
+                        out64[value + here] = number * code[pc + at.X]
+                    elif op == at.ENUM:
+                        if number < 0 or number >= code[pc + at.X] or tables[code[pc + at.Y] + number] < 0:
+                            problem = at.SYMBOL
+                            break
+                        out32[value + here] = tables[code[pc + at.Y] + number]
+                    elif op == at.UNION:
+                        if number < 0 or number >= code[pc + at.X]:
+                            problem = at.BRANCH
+                            break
+                        pc = tables[code[pc + at.Y] + number]
+                        continue
+                elif op <= at.SKIP:
+                    size = code[pc + at.X]
+                    if op <= at.SKIP_BYTES:
                         size, pos = varint(src, pos, end, 64)
                         if pos < 0:
                             problem = at.VARINT
                             break
-                        if size < 0 or size > end - pos or count == _LEAST:
-                            problem = at.LENGTH
+                    if size < 0 or size > end - pos:
+                        problem = at.LENGTH if op <= at.SKIP_BYTES else at.CUT
+                        break
+                    if op == at.TEXT or op == at.BYTES or op == at.FIXED:
+                        begin = int64(out32[value + here])
+                        place = code[pc + at.DATA] + begin
+                        high = 0
+                        for index in range(size):
+                            byte = src[pos + index]
+                            out8[place + index] = byte
+                            high |= byte
+                        if op == at.TEXT and high > 127 and is_utf8(src, pos, pos + size) == 0:
+                            problem = at.NOT_TEXT
                             break
-                        count = -count
-                        if value < 0:
-                            pos += size
-                            pc = pc if op == at.NEXT else behind - at.WIDTH
-                            left[code[pc + at.X]] = 1
-                            continue
-                    if count == 0:
-                        if value < 0:
+                        out32[value + here + 1] = begin + size
+                    elif op == at.DOUBLE:
+                        out64[value + here] = little(src, pos, 8)
+                    elif op == at.BOOLEAN:
+                        if src[pos] > 1:
+                            problem = at.FLAG
+                            break
+                        out8[value + here] = src[pos]
+                    elif op == at.FLOAT:
+                        out32[value + here] = little(src, pos, 4) << 32 >> 32
+                    elif op == at.FLOAT_TO_DOUBLE:
+                        out32[2 * (value + here)] = little(src, pos, 4) << 32 >> 32
+                        float64[value + here] = float32[2 * (value + here)]
+                    elif op == at.DECIMAL or op == at.FIXED_DECIMAL:
+                        fits = decimal(src, pos, size, out64, value + 2 * here, tables, code[pc + at.Y])
+                        if fits == 0:
+                            problem = at.DIGITS
+                            break
+                    pos += size
+                elif op == at.LIST or op == at.NEXT:
+                    if op == at.NEXT:
+                        if value >= 0:
+                            counts[code[pc + at.X]] += 1
+                        left[code[pc + at.X]] -= 1
+                        other = code[pc + at.Y]  # of the first item
+                        behind = pc + at.WIDTH
+                    else:
+                        if value >= 0:
+                            counts[code[pc + at.X]] = out32[value + here]
+                        left[code[pc + at.X]] = 0
+                        other = pc + at.WIDTH
+                        behind = code[pc + at.Y]
+                    if left[code[pc + at.X]] == 0:
+                        count, pos = varint(src, pos, end, 64)
+                        if pos < 0:
+                            problem = at.VARINT
+                            break
+                        least = code[pc + at.DATA]
+                        if count < 0:
+                            size, pos = varint(src, pos, end, 64)
+                            if pos < 0:
+                                problem = at.VARINT
+                                break
+                            if size < 0 or size > end - pos or count == _LEAST:
+                                problem = at.LENGTH
+                                break
+                            count = -count
+                            if value < 0:
+                                pos += size
+                                pc = pc if op == at.NEXT else behind - at.WIDTH
+                                left[code[pc + at.X]] = 1
+                                continue
+                        if count == 0:
+                            if value < 0:
+                                pc = behind
+                                continue
+                            out32[value + here + 1] = counts[code[pc + at.X]]
+                            if valid >= 0:
+                                out8[valid + here] = 1
                             pc = behind
                             continue
-                        out32[value + here + 1] = counts[code[pc + at.X]]
-                        if valid >= 0:
-                            out8[valid + here] = 1
-                        pc = behind
-                        continue
-                    if least > 0 and count > (end - pos) // least:
-                        problem = at.ITEMS
-                        break
-                    left[code[pc + at.X]] = count if least > 0 else 1
-                pc = other
-                continue
-            elif op == at.JUMP:
-                pc = code[pc + at.X]
-                continue
-            elif op == at.ENTER:
-                kept_pos = pos
-                kept_end = end
-                src = pool
-                pos = code[pc + at.X]
-                end = code[pc + at.Y]
-            elif op == at.LEAVE:
-                src = data
-                pos = kept_pos
-                end = kept_end
-            elif op == at.REFUSE:
-                problem = at.REFUSED
+                        if least > 0 and count > (end - pos) // least:
+                            problem = at.ITEMS
+                            break
+                        left[code[pc + at.X]] = count if least > 0 else 1
+                    pc = other
+                    continue
+                elif op == at.JUMP:
+                    pc = code[pc + at.X]
+                    continue
+                elif op == at.ENTER:
+                    kept_pos = pos
+                    kept_end = end
+                    src = pool
+                    pos = code[pc + at.X]
+                    end = code[pc + at.Y]
+                elif op == at.LEAVE:
+                    src = data
+                    pos = kept_pos
+                    end = kept_end
+                elif op == at.REFUSE:
+                    problem = at.REFUSED
+                    break
+                elif op == at.END:
+                    if pos != end:
+                        problem = at.BEHIND
+                    break
+                if valid >= 0:
+                    out8[valid + here] = 1
+                pc += at.WIDTH
+            if problem == 0:
                 break
-            elif op == at.END:
-                if pos != end:
-                    problem = at.BEHIND
-                break
-            if valid >= 0:
-                out8[valid + here] = 1
-            pc += at.WIDTH
-        problems[row] = problem
-        if problem == 0:
-            good += 1
-    counts[0] = good
-    return good
+            problems[row] = problem
+            pos = end
+            pc = nulls
+    return 0

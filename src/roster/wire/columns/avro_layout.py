@@ -44,7 +44,9 @@ PROBLEMS = {
 SIGNATURES: dict[str, dict[str, str | None]] = {
     "avro": {
         "rows": None,
+        "nulls": None,
         "data": "uint8",
+        "begins": "int64",
         "starts": "int64",
         "ends": "int64",
         "pool": "uint8",
