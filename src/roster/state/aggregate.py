@@ -142,7 +142,7 @@ class Layout:
         size = self.row.itemsize
         whole = [bytes(size) if value is None else value for value in values]
         if not self.texts:
-            return self.decode_rows(b"".join(whole), fits=all(len(value) == size for value in whole))
+            return self.decode_rows(b"".join(whole), fits=set(map(len, whole)) <= {size})
         heads = [value[:size] for value in whole]
         rows = self.decode_rows(b"".join(heads), fits=all(len(head) == size for head in heads))
         decoded = np.zeros(len(rows), self.memory)

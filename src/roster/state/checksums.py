@@ -6,7 +6,7 @@ A flipped bit in either is always found, as is a value that belongs to another k
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import add
 
 import google_crc32c
@@ -20,14 +20,10 @@ _RESIDUE = 0x48674BC7
 
 def sealed(keys: Iterable[bytes], values: Iterable[bytes]) -> list[bytes]:
     """Return values with their checksums."""
-    return [value + _pack(_crc(key + value)) for key, value in zip(keys, values, strict=True)]
+    values = list(values)
+    return list(map(add, values, map(_pack, map(_crc, map(add, keys, values)))))
 
 
 def are_sound(keys: Iterable[bytes], data: Iterable[bytes]) -> bool:
     """Return True if each is a value of its key with its checksum."""
     return set(map(_crc, map(add, keys, data))) <= {_RESIDUE}
-
-
-def opened(data: Sequence[bytes]) -> list[bytes]:
-    """Return values without their checksums."""
-    return [each[:-SIZE] for each in data]

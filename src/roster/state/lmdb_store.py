@@ -12,9 +12,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
 
 from roster._extras import missing_error
+from roster.state.byte_slices import sorted_places
 from roster.state.checksums import sealed
 from roster.state.lmdb_snapshot import (
     EMPTY_KEY,
@@ -51,6 +54,7 @@ log = logging.getLogger(__name__)
 
 MAP_SIZE = 1 << 40
 """Limit of a store's file, in bytes; the file itself is only as large as its contents."""
+Column: TypeAlias = Sequence[Value] | pa.Array | pa.ChunkedArray
 _DAMAGED = (
     *(lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError),
     *(lmdb.MapResizedError, lmdb.NotFoundError, lmdb.BadValsizeError),
@@ -251,26 +255,29 @@ class LmdbStore:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _put(self, transaction: Any, keys: Sequence[bytes], values: Sequence[Value], *, in_order: bool = False) -> None:
-        if not all_plain(keys):
-            keys, values = self._put_special(transaction, keys, values)
-        written = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
-        if len(written) < len(keys):
-            for key, value in zip(keys, values, strict=True):
+    def _put(self, transaction: Any, keys: Column, values: Column, *, in_order: bool = False) -> None:
+        keys, values = _column(keys), _column(values)
+        if not in_order:
+            places = pa.array(sorted_places(keys))
+            keys, values = keys.take(places), values.take(places)
+        stored, new = keys.to_pylist(), values.to_pylist()
+        if not all_plain(stored):
+            stored, new = self._put_special(transaction, stored, new)
+        if None in new:
+            for key, value in zip(stored, new, strict=True):
                 if value is None:
                     transaction.delete(key, db=self._values)
-        if not in_order:
-            written.sort()
-        stored = [key for key, _ in written]
-        entries = list(zip(stored, sealed(stored, [value for _, value in written]), strict=True))
+            stored = [key for key, value in zip(stored, new, strict=True) if value is not None]
+            new = [value for value in new if value is not None]
+        entries = zip(stored, sealed(stored, new), strict=True)
         _, added = transaction.cursor(db=self._values).putmulti(entries, append=in_order)
-        if added < len(entries):
+        if added < len(stored):
             raise StateError(f"store {self._files.path}: keys do not ascend; load them without in_order")
 
     def _put_special(
         self, transaction: Any, keys: Sequence[bytes], values: Sequence[Value]
     ) -> tuple[list[bytes], list[Value]]:
-        """Write the empty key; return the others as they are stored."""
+        """Write the empty key; return the others as they are stored, in the order of these keys."""
         stored: list[tuple[bytes, Value]] = []
         for key, value in zip(keys, values, strict=True):
             if key:
@@ -322,3 +329,10 @@ class LmdbStore:
             raise StoreDamagedError(self._files.path, f"the files are damaged ({error})") from error
         except (lmdb.Error, OSError) as error:
             raise disk_error(self._files.path, error) from error
+
+
+def _column(values: Column) -> pa.LargeBinaryArray:
+    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return pa.array(values, pa.large_binary())
+    values = values.cast(pa.large_binary())
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -48,8 +48,12 @@ class Pending:
         """Read the bytes of `encode`."""
         table: Any = pa.ipc.open_stream(data).read_all()
         said = table.schema.metadata
-        keys, values = table["key"].to_pylist(), table["value"].to_pylist()
-        return cls(said[_TOKEN].decode(), keys, values, Position.decode(said[_POSITION]))
+        return cls(said[_TOKEN].decode(), table["key"], table["value"], Position.decode(said[_POSITION]))
+
+    def changes(self) -> dict[bytes, Value]:
+        """Values by key."""
+        keys, values = (each if isinstance(each, Sequence) else each.to_pylist() for each in (self.keys, self.values))
+        return dict(zip(keys, values, strict=True))
 
 
 class WithChanges:

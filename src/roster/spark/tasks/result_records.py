@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_CONTROL = "[\x00-\x1f]"
+_ESCAPED = '["\\\\\x00-\x1f]'
 
 
 def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
@@ -22,8 +23,7 @@ def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
     that are not UTF-8 in base64.
     """
     texts = {name: json_column(results[name]) for name in results.column_names}
-    parts = [_prefixed(f"{json.dumps(name)}:", text) for name, text in texts.items()]
-    return key_of_records(results, keys, texts), _joined("{", parts, "}")
+    return key_of_records(results, keys, texts), _joined("{", texts.values(), "}", [f"{json.dumps(n)}:" for n in texts])
 
 
 def key_of_records(rows: pa.Table, keys: Sequence[str], texts: Mapping[str, Any] | None = None) -> Any:
@@ -102,17 +102,14 @@ def _decoded(value: bytes | None) -> str | None:
 
 
 def _quoted(text: Any) -> Any:
-    escaped = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), '"', '\\"')
-    if pc.any(pc.match_substring_regex(escaped, _CONTROL)).as_py():
-        for code in range(0x20):
-            escaped = pc.replace_substring(escaped, chr(code), json.dumps(chr(code))[1:-1])
-    return pc.binary_join_element_wise('"', escaped, '"', "")
+    if pc.any(pc.match_substring_regex(text, _ESCAPED)).as_py():
+        for char in ("\\", '"', *map(chr, range(0x20))):
+            text = pc.replace_substring(text, char, json.dumps(char)[1:-1])
+    return pc.binary_join_element_wise('"', text, '"', "")
 
 
-def _prefixed(prefix: str, text: Any) -> Any:
-    return pc.binary_join_element_wise(prefix, text, "")
-
-
-def _joined(begin: str, parts: Sequence[Any], end: str) -> Any:
-    inner = pc.binary_join_element_wise(*parts, ",")
-    return pc.binary_join_element_wise(begin, inner, end, "")
+def _joined(begin: str, parts: Collection[Any], end: str, names: Sequence[str] = ()) -> Any:
+    """Join texts with commas, each after its name; in one step, as each makes all texts anew."""
+    before = [f"{',' if number else begin}{name}" for number, name in enumerate(names or [""] * len(parts))]
+    pieces = itertools.chain.from_iterable(zip(before, parts, strict=True))
+    return pc.binary_join_element_wise(*pieces, end, "")

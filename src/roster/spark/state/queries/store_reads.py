@@ -100,7 +100,7 @@ class ReadsHere:
             if at < wanted.reached or (attempt is not None and at <= attempt.at and not is_aside):
                 yield None
             elif pending is not None and is_aside:
-                yield WithChanges(snapshot, dict(zip(pending.keys, pending.values, strict=True)))
+                yield WithChanges(snapshot, pending.changes())
             else:
                 yield snapshot
 
