@@ -1,19 +1,12 @@
 """Stores of state: `python -m benchmarks state`. A turn of 20,000 of a million keys, a restore, an aggregate.
 
 One process, one core, no fsync, as a task runs it; CPU time. A turn opens the store, reads, commits and closes it. Keys
-have 16 bytes and come in random order, values have 100 bytes, 40 of them random. The cold restore is the whole of it,
-from a changelog partition of `roster broker` to the store: fetch, record batches, columns, store; the broker's CPU time
-is not in it.
-
-    python -m benchmarks.state [--entries 1000000]
-
-does the cold restore alone, three times.
+have 16 bytes and come in random order, values have 100 bytes, 40 of them random. The section
+`restore` restores from a broker.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
 import statistics
 import tempfile
@@ -24,22 +17,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Producer
 
-from roster.client import Admin
-from roster.model import TopicPartition
-from roster.model.address import parse_addresses
-from roster.records.fetch import read_ranges
-from roster.records.fetch_decisions import Settings
-from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
-from roster.state import Position
+from roster.records.native import kernel
+from roster.state import Position, checksums
 from roster.state.aggregate import aggregate
 from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.changelog import restore
 from roster.state.lmdb_store import LmdbStore
 from roster.state.sessions import SessionAggregation
 from roster.state.windows import Window
-from roster.testing.broker import BrokerProcess
 
 BATCH = 100_000
 
@@ -65,46 +51,10 @@ def changelog(entries: int) -> Iterator[pa.Table]:
         yield pa.table({"offset": np.arange(begin, begin + len(keys)), "key": keys, "value": values})
 
 
-def cold(entries: int, rounds: int) -> None:
-    """Restore stores that are not there from a changelog partition that a broker has."""
-    log = TopicPartition("log", 0)
-    with tempfile.TemporaryDirectory() as folder, BrokerProcess(Path(folder) / "broker") as broker:
-        with Admin(broker.bootstrap) as admin:
-            admin.create_topic(log.topic, 1)
-        fill(broker.bootstrap, log, entries)
-        addresses = parse_addresses(broker.bootstrap)
-
-        def fetch(_: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
-            return read_ranges(addresses, "bench", [(*log, start, end)], Settings(is_committed=True))
-
-        for number in range(rounds):
-            with LmdbStore(Path(folder) / f"store-{number}") as store:
-                begin, wall = time.process_time(), time.monotonic()
-                catch_up(store, StoreTarget(log, 0, entries, {}, None), fetch)
-                took, passed = time.process_time() - begin, time.monotonic() - wall
-                rate, load = f"{entries / took / 1000:.0f}k entries/s", f"load {os.getloadavg()[0]:.0f}"
-                print(f"cold restore of {entries:,} entries: {took:.2f} s ({passed:.1f} s of time), {rate}, {load}")
-
-
-def fill(bootstrap: str, log: TopicPartition, entries: int) -> None:
-    """Write a changelog."""
-    limits = {"queue.buffering.max.messages": 50_000, "batch.num.messages": 10_000}
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, **limits})
-    for table in changelog(entries):
-        for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
-            while True:
-                try:
-                    producer.produce(log.topic, value, key, partition=log.partition)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-    producer.flush(120)
-
-
 def run(*, quick: bool) -> None:
     """Print the table."""
+    checksums.use(kernel())
     entries, rounds = (200_000, 3) if quick else (1_000_000, 9)
-    cold(entries, 3)
     chance = random.Random(3)
     batches = list(changelog(entries))
     with tempfile.TemporaryDirectory() as folder:
@@ -136,8 +86,6 @@ def run(*, quick: bool) -> None:
         print(f"{'open for writing, get one key, close':44}{timed(rounds, opened)}")
         print(f"{'open for reading, get one key, close':44}{timed(rounds, queried)}")
         print(f"{'turn of 20,000 random keys':44}{timed(rounds, turn)}")
-        with LmdbStore(path) as store:
-            print(f"{'compact':44}{timed(1, store.compact)}")
         columns(Path(folder) / "aggregate", entries, rounds)
 
 
@@ -210,9 +158,3 @@ def parsed(rounds: int) -> None:
 def figures(took: str) -> str:
     """Times with the rows a second of the best."""
     return f"{took}   {BATCH / float(took.split(maxsplit=1)[0]):.0f}k rows/s at best"
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entries", type=int, default=1_000_000)
-    cold(parser.parse_args().entries, 3)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position, StateError
-from roster.state.changelog import SCHEMA, Progress, last_per_key, restore
+from roster.state.changelog import SCHEMA, Progress, latest, restore
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
 
@@ -36,10 +36,10 @@ def plain(rows):
 
 
 @given(records)
-def test_the_last_value_of_each_key_in_the_order_of_keys(steps):
+def test_the_last_value_of_each_key_in_the_order_in_which_they_came(steps):
     rows = log_of(steps)
-    keys, values = last_per_key(table(rows))
-    assert keys == sorted({key for _, key, _ in rows})
+    keys, values = (latest(table(rows))[name].to_pylist() for name in ("key", "value"))
+    assert keys == list(dict.fromkeys(key for _, key, _ in rows))
     assert {key: value for key, value in zip(keys, values, strict=True) if value is not None} == plain(rows)
 
 

@@ -257,9 +257,9 @@ def test_a_reader_that_stays_open_goes_over_to_a_file_made_anew(tmp_path):
         assert (reader.position(), reader.multi_get([b"k"])) == (Position(6), [b"w"])
 
 
-def test_loading_in_order_needs_ascending_keys(tmp_path):
+def test_batches_behind_and_between_what_is_there_are_loaded_alike(tmp_path):
     with LmdbStore(tmp_path) as store:
-        store.load([([b"a", b"b"], [b"1", b"2"]), ([b"c"], [b"3"])], Position(3), in_order=True)
-        with pytest.raises(StateError, match="keys do not ascend"):
-            store.load([([b"b"], [b"9"])], Position(4), in_order=True)
-        assert (store.scan(), store.position()) == ([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], Position(3))
+        store.load([([b"a", b"c"], [b"1", b"2"]), ([b"d"], [b"3"])], Position(3))
+        store.load([([b"e", b"b", b"e"], [b"4", b"5", b"6"]), ([b"d", b"f"], [None, b"7"])], Position(4))
+        expected = [(b"a", b"1"), (b"b", b"5"), (b"c", b"2"), (b"e", b"6"), (b"f", b"7")]
+        assert (store.scan(), store.position(), store.count()) == (expected, Position(4), 5)

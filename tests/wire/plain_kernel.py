@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,9 @@ class PlainKernel:
 
     def __init__(self, *modules: ModuleType) -> None:
         space = {name: value for module in modules for name, value in vars(module).items()}
+        for value in list(space.values()):
+            if hasattr(value, "py_func"):  # what it calls in a module that is not named
+                space = vars(sys.modules[value.py_func.__module__]) | space
         for name, value in list(space.items()):
             if hasattr(value, "py_func"):
                 space[name] = FunctionType(value.py_func.__code__, space)

@@ -45,11 +45,11 @@ class Loops(NamedTuple):
         return hash(self.module)
 
 
-_READS = ("decode_kernel", "decode_layout")
+_READS = ("checksum_kernel", "decode_kernel", "decode_layout")
 _WRITES = (*_READS, "encode_kernel", "encode_layout", "murmur2", "partition_kernel")
 
 READ = Loops("decode_kernel", _READS, decode_layout.SIGNATURES)
-"""`scan` and `fill`: from record batches to columns."""
+"""`scan` and `fill`: from record batches to columns; `seal` and `unsound`: checksums of entries of state."""
 WRITE = Loops("encode_kernel", _WRITES, encode_layout.SIGNATURES)
 """`place` and `encode`: from columns to records."""
 OFFSETS = Loops("offsets_kernel", (*_READS, "offsets_kernel", "offsets_layout"), offsets_layout.SIGNATURES)
@@ -65,6 +65,8 @@ AVRO_ENCODE = Loops(
 class NativeKernel:
     """The compiled functions of `Loops`, called with the same arrays and numbers."""
 
+    seal: Callable[..., int]
+    unsound: Callable[..., int]
     scan: Callable[..., int]
     fill: Callable[..., int]
     place: Callable[..., int]

@@ -26,7 +26,7 @@ def gathered(data: Bytes, starts: Numbers, lengths: Numbers) -> Any:
 
 def cut(data: Any, offsets: Numbers) -> Any:
     """Return data as binary values that begin at these offsets; the last one is the end."""
-    content = pa.py_buffer(data.tobytes() if isinstance(data, np.ndarray) else data)
+    content = pa.py_buffer(np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data)
     where = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, where, content])
 
@@ -68,6 +68,14 @@ def sorted_places(column: Any) -> Numbers:
         rows = np.sort(order[tied])
         order[tied] = rows[pc.sort_indices(column.take(pa.array(rows))).to_numpy()]
     return order
+
+
+def last_places(column: Any) -> Numbers:
+    """Return the place of the last one of equal binary values, in ascending order of the values."""
+    places = sorted_places(column)
+    ordered = column.take(pa.array(places))
+    has_equal = pc.equal(ordered[:-1], ordered[1:]).to_numpy(zero_copy_only=False)
+    return places[~np.append(has_equal, np.zeros(min(len(places), 1), np.bool_))] if has_equal.any() else places
 
 
 _NONE = pa.array([], pa.large_binary())

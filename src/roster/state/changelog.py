@@ -15,13 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.definition import STATE_KEY
-from roster.state.store import Position, StateError, Store, Value
+from roster.state.store import Position, StateError, Store
 
 ENTRIES_PER_TRANSACTION = 5_000_000
 """Changelog records written to a store in one transaction; fewer leave more waste in its file."""
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 """Columns that `restore` reads, one row per record; others are ignored."""
+_SORTED_ROWS, _SORTED_BYTES = 1_000_000, 128 << 20
+"""Rows, and bytes of them, that are sorted at once: the more, the fewer pages of a store are changed twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,6 @@ class Progress:
     bytes: int
     offset: int
     end: int
-
-
-def last_per_key(table: pa.Table) -> tuple[list[bytes], list[Value]]:
-    """Return the last value of each key, in the order of keys."""
-    last = latest(table)
-    last = last.take(pc.sort_indices(last["key"]))
-    return last["key"].to_pylist(), last["value"].to_pylist()
 
 
 def latest(table: pa.Table) -> pa.Table:
@@ -132,17 +127,28 @@ class _Share:
         self.rest: pa.Table | None = first
         self._others, self._most, self._done, self._is_unsaid = others, most, done, is_unsaid
 
-    def __iter__(self) -> Iterator[tuple[list[bytes], list[Value]]]:
-        taken = 0
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        taken = rows = size = 0
+        held: list[pa.Table] = []
         while self.rest is not None and (not taken or taken + len(self.rest) <= self._most):
             table = self.rest
-            taken += len(table)
+            taken, rows, size = taken + len(table), rows + len(table), size + table.nbytes
             self.offset = table["offset"][-1].as_py() + 1
-            yield last_per_key(table)
+            held.append(table)
             self._done.add(table, self.offset)
+            if rows >= _SORTED_ROWS or size >= _SORTED_BYTES:
+                yield _columns(held)
+                held, rows, size = [], 0, 0
             self.rest = next(self._others, None)
+        if held:
+            yield _columns(held)
         if self._is_unsaid(self.offset):
             yield [STATE_KEY], [None]
+
+
+def _columns(tables: list[pa.Table]) -> tuple[Any, Any]:
+    table = pa.concat_tables(tables)
+    return table["key"], table["value"]
 
 
 def _fresh(batches: Iterable[Any], begin: int, end: int) -> Iterator[pa.Table]:

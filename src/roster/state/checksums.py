@@ -1,29 +1,68 @@
 """Checksums of a store's entries: CRC-32C of key and value, in four bytes behind the value.
 
-A flipped bit in either is always found, as is a value that belongs to another key.
+A flipped bit in either is always found, as is a value that belongs to another key. Where a process has compiled loops
+they are computed by columns, in a tenth of the time.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from operator import add
+from typing import Any, Protocol
 
 import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from roster.state.byte_slices import Numbers, as_bytes, cut
 
 _crc, _pack = google_crc32c.value, struct.Struct("<I").pack
 SIZE = 4
 """Bytes of a checksum."""
 _RESIDUE = 0x48674BC7
 """The CRC-32C of any bytes that end with their own."""
+_FEW = 64
+"""Entries for which columns do not pay."""
 
 
-def sealed(keys: Iterable[bytes], values: Iterable[bytes]) -> list[bytes]:
-    """Return values with their checksums."""
-    values = list(values)
-    return list(map(add, values, map(_pack, map(_crc, map(add, keys, values)))))
+class Loops(Protocol):
+    """The loops of `roster.wire.columns.checksum_kernel`, compiled or as plain Python."""
+
+    def seal(self, *arguments: Any) -> int:
+        """Write values with their checksums."""
+        ...
+
+    def unsound(self, *arguments: Any) -> int:
+        """Count values that do not have theirs."""
+        ...
 
 
-def are_sound(keys: Iterable[bytes], data: Iterable[bytes]) -> bool:
+_loops: Loops | None = None
+
+
+def use(loops: Loops | None) -> None:
+    """Use these loops in this process from now on; None: Python for each entry."""
+    global _loops  # noqa: PLW0603 - of the process, like the code itself
+    _loops = loops
+
+
+def sealed(keys: pa.Array, values: pa.Array, places: Numbers) -> list[bytes]:
+    """Return the values at these places with their checksums; `keys` are theirs, both columns large binary."""
+    if _loops is None or len(keys) < _FEW:
+        known: list[bytes] = values.take(pa.array(places)).to_pylist()
+        return list(map(add, known, map(_pack, map(_crc, map(add, keys.to_pylist(), known)))))
+    (key_bytes, key_ends), (data, ends) = as_bytes(keys), as_bytes(values)
+    offsets = np.concatenate([[0], np.cumsum(ends[places + 1] - ends[places] + SIZE)])
+    out = np.empty(offsets[-1], np.uint8)
+    _loops.seal(len(keys), key_ends, key_bytes, ends, data, places, out)
+    found: list[bytes] = cut(out, offsets).to_pylist()
+    return found
+
+
+def are_sound(keys: Sequence[bytes], data: Sequence[bytes]) -> bool:
     """Return True if each is a value of its key with its checksum."""
-    return set(map(_crc, map(add, keys, data))) <= {_RESIDUE}
+    if _loops is None or len(keys) < _FEW:
+        return set(map(_crc, map(add, keys, data))) <= {_RESIDUE}
+    (key_bytes, key_ends), (values, ends) = (as_bytes(pa.array(each, pa.large_binary())) for each in (keys, data))
+    return _loops.unsound(len(keys), key_ends, key_bytes, ends, values, _RESIDUE) == 0

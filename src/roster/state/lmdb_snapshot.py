@@ -151,8 +151,9 @@ class LmdbSnapshot:
     def _found(self, stored: Sequence[bytes]) -> list[Value]:
         """Return the values of keys as they are stored."""
         # In order: neighbours are on one page, which the cursor has at hand.
-        order = sorted_places(pa.array(stored, pa.large_binary())).tolist()
-        keys = [stored[place] for place in order]
+        column = pa.array(stored, pa.large_binary())
+        places = sorted_places(column)
+        keys = column.take(pa.array(places)).to_pylist()
         data: list[Value] = list(map(self._transaction.cursor(db=self._values).get, keys))
         there = [each for each in data if each is not None]
         if len(there) == len(data):
@@ -161,7 +162,7 @@ class LmdbSnapshot:
             self._check_sums([key for key, each in zip(keys, data, strict=True) if each is not None], there)
             self._check_gaps([key for key, each in zip(keys, data, strict=True) if each is None])
         found: list[Value] = [None] * len(stored)
-        for place, each in zip(order, data, strict=True):
+        for place, each in zip(places.tolist(), data, strict=True):
             if each is not None:
                 found[place] = each[:-SIZE]
         return found

@@ -14,17 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster._extras import missing_error
-from roster.state.byte_slices import sorted_places
+from roster.state.byte_slices import last_places
 from roster.state.checksums import sealed
 from roster.state.lmdb_snapshot import (
     EMPTY_KEY,
     HEAD,
+    LONGEST_KEY,
     PENDING,
     LmdbSnapshot,
-    all_plain,
     head_of,
     packed,
     stored_key,
@@ -55,6 +57,8 @@ log = logging.getLogger(__name__)
 MAP_SIZE = 1 << 40
 """Limit of a store's file, in bytes; the file itself is only as large as its contents."""
 Column: TypeAlias = Sequence[Value] | pa.Array | pa.ChunkedArray
+_AT_ONCE = 1 << 16
+"""Entries that are objects of Python at the same time."""
 _DAMAGED = (
     *(lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError),
     *(lmdb.MapResizedError, lmdb.NotFoundError, lmdb.BadValsizeError),
@@ -192,15 +196,13 @@ class LmdbStore:
 
     def load(
         self,
-        batches: Iterable[tuple[Sequence[bytes], Sequence[Value]]],
+        batches: Iterable[tuple[Column, Column]],
         position: Position | Callable[[], Position],
-        *,
-        in_order: bool = False,
     ) -> None:
         """Write many batches in one transaction, see `Store.load`; reads wait for its end."""
         with self._writing() as transaction:
             for keys, values in batches:
-                self._put(transaction, keys, values, in_order=in_order)
+                self._put(transaction, keys, values)
             reached = position() if callable(position) else position
             self._put_head(transaction, reached)
 
@@ -255,28 +257,28 @@ class LmdbStore:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _put(self, transaction: Any, keys: Column, values: Column, *, in_order: bool = False) -> None:
+    def _put(self, transaction: Any, keys: Column, values: Column) -> None:
         keys, values = _column(keys), _column(values)
-        if not in_order:
-            places = pa.array(sorted_places(keys))
-            keys, values = keys.take(places), values.take(places)
-        stored, new = keys.to_pylist(), values.to_pylist()
-        if not all_plain(stored):
-            stored, new = self._put_special(transaction, stored, new)
-        if None in new:
-            for key, value in zip(stored, new, strict=True):
-                if value is None:
-                    transaction.delete(key, db=self._values)
-            stored = [key for key, value in zip(stored, new, strict=True) if value is not None]
-            new = [value for value in new if value is not None]
-        entries = zip(stored, sealed(stored, new), strict=True)
-        _, added = transaction.cursor(db=self._values).putmulti(entries, append=in_order)
-        if added < len(stored):
-            raise StateError(f"store {self._files.path}: keys do not ascend; load them without in_order")
+        shortest, longest = pc.min_max(pc.binary_length(keys)).as_py().values()
+        if len(keys) and not 0 < shortest <= longest <= LONGEST_KEY:
+            keys, values = self._put_special(transaction, keys.to_pylist(), values.to_pylist())
+        ascend = pc.all(pc.less(keys[:-1], keys[1:])).as_py()
+        places = np.arange(len(keys)) if ascend else last_places(keys)
+        if values.null_count:
+            is_there = values.is_valid().to_numpy(zero_copy_only=False)[places]
+            for key in keys.take(pa.array(places[~is_there])).to_pylist():
+                transaction.delete(key, db=self._values)
+            places = places[is_there]
+        cursor = transaction.cursor(db=self._values)
+        for at in range(0, len(places), _AT_ONCE):
+            some = places[at : at + _AT_ONCE]
+            ordered = keys.take(pa.array(some))
+            # Behind all others, as in a restore, entries need no search, and leave no page half empty.
+            is_behind = ordered[0].as_py() > (cursor.key() if cursor.last() else b"")
+            entries = zip(ordered.to_pylist(), sealed(ordered, values, some), strict=True)
+            cursor.putmulti(entries, append=is_behind)
 
-    def _put_special(
-        self, transaction: Any, keys: Sequence[bytes], values: Sequence[Value]
-    ) -> tuple[list[bytes], list[Value]]:
+    def _put_special(self, transaction: Any, keys: Sequence[bytes], values: Sequence[Value]) -> tuple[Any, Any]:
         """Write the empty key; return the others as they are stored, in the order of these keys."""
         stored: list[tuple[bytes, Value]] = []
         for key, value in zip(keys, values, strict=True):
@@ -286,14 +288,14 @@ class LmdbStore:
                 transaction.delete(EMPTY_KEY, db=self._meta)
             else:
                 self._note(transaction, EMPTY_KEY, value)
-        return [key for key, _ in stored], [value for _, value in stored]
+        return _column([key for key, _ in stored]), _column([value for _, value in stored])
 
     def _put_head(self, transaction: Any, position: Position) -> None:
         self._note(transaction, HEAD, head_of(transaction, self._values, self._meta, position).encode())
 
     def _note(self, transaction: Any, name: bytes, value: bytes) -> None:
         """Write the metadata beside the entries."""
-        transaction.put(name, *sealed([name], [value]), db=self._meta)
+        transaction.put(name, *sealed(_column([name]), _column([value]), np.zeros(1, np.int64)), db=self._meta)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Any]:

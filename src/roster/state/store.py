@@ -137,13 +137,10 @@ class Store(Protocol):
         self,
         batches: Iterable[tuple[Sequence[bytes], Sequence[Value]]],
         position: Position | Callable[[], Position],
-        *,
-        in_order: bool = False,
     ) -> None:
-        """Write many batches in one transaction.
+        """Write many batches in one transaction, fastest if keys ascend and follow all existing ones.
 
-        position: if a function, called when the last batch is written. in_order: keys ascend through all batches and
-        follow all existing keys, which is fastest. Raises StateError if they do not.
+        position: if a function, called when the last batch is written.
         """
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from roster.model import TopicPartition, parse_addresses
 from roster.records.fetch import read_ranges
 from roster.records.fetch_decisions import Settings
 from roster.spark import KafkaSink, ParquetSink, Pipeline, Window
-from roster.state.changelog import last_per_key
+from roster.state.changelog import latest
 
 if TYPE_CHECKING:
     from roster.cli.load.source import Source
@@ -244,8 +244,8 @@ def last_values(bootstrap: str, topic: str) -> list[bytes]:
     if not ranges:
         return []
     batches = list(read_ranges(parse_addresses(bootstrap), "demo", ranges, Settings(is_committed=True)))
-    _, values = last_per_key(pa.Table.from_batches(batches).select(["key", "value"]))
-    return [value for value in values if value is not None]
+    values: list[bytes] = latest(pa.Table.from_batches(batches))["value"].drop_null().to_pylist()
+    return values
 
 
 AIRCRAFT: Job = Job(

@@ -9,12 +9,10 @@ Source: Kafka's documentation, "Message Format"; KIP-98 for control records and 
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from numba import njit
 from numpy import int64
 
+from roster.wire.columns.checksum_kernel import OPTIONS, crc32c, seal, unsound
 from roster.wire.columns.decode_layout import (
     AT_BATCH,
     AT_DATA,
@@ -78,22 +76,7 @@ from roster.wire.columns.decode_layout import (
 
 # ruff: noqa: C901, PLR0912, PLR0915 - results of a function that is called cost a test each for numba's error status
 
-
-def _crc_table() -> Any:
-    """Return the eight concatenated tables of the "slicing by 8" algorithm."""
-    table = np.arange(256, dtype=np.int64)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ 0x82F63B78, table >> 1)
-    tables = [table]
-    for _ in range(7):
-        tables.append((tables[-1] >> 8) ^ table[tables[-1] & 255])
-    return np.concatenate(tables).astype(np.uint32)
-
-
-_CRC_TABLE = _crc_table()
-
-OPTIONS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy", "nogil": True}
-"""Options of numba's compiler: no wrappers for Python, so the code calls neither Python nor numba."""
+__all__ = ["OPTIONS", "fill", "scan", "seal", "unsound"]
 
 _function = njit(**OPTIONS)
 
@@ -132,29 +115,6 @@ def varint(data, pos, end, bits):  # type: ignore[no-untyped-def]
         if shift > 63 or (bits == 32 and shift > 28):
             break
     return int64(0), int64(-1)
-
-
-@_function
-def crc32c(data, pos, end):  # type: ignore[no-untyped-def]
-    """Compute the CRC-32C of a small batch, for which calling google-crc32c costs more."""
-    crc = int64(0xFFFFFFFF)
-    while pos + 8 <= end:
-        crc ^= int64(data[pos]) | int64(data[pos + 1]) << 8 | int64(data[pos + 2]) << 16 | int64(data[pos + 3]) << 24
-        crc = (
-            int64(_CRC_TABLE[1792 + (crc & 255)])
-            ^ int64(_CRC_TABLE[1536 + (crc >> 8 & 255)])
-            ^ int64(_CRC_TABLE[1280 + (crc >> 16 & 255)])
-            ^ int64(_CRC_TABLE[1024 + (crc >> 24)])
-            ^ int64(_CRC_TABLE[768 + int64(data[pos + 4])])
-            ^ int64(_CRC_TABLE[512 + int64(data[pos + 5])])
-            ^ int64(_CRC_TABLE[256 + int64(data[pos + 6])])
-            ^ int64(_CRC_TABLE[int64(data[pos + 7])])
-        )
-        pos += 8
-    while pos < end:
-        crc = int64(_CRC_TABLE[(crc ^ int64(data[pos])) & 255]) ^ (crc >> 8)
-        pos += 1
-    return crc ^ 0xFFFFFFFF
 
 
 @_function

@@ -65,7 +65,11 @@ MOST_ROWS, MOST_KEYS, MOST_VALUES, MOST_HEADERS, MOST_NAMES, MOST_DATAS = range(
 LIMITS = 6
 """Sizes of the outputs of `fill`: rows, bytes of keys and values, headers, bytes of their names and values."""
 
+_ENTRIES = {"rows": None, "key_ends": "int64", "keys": "uint8", "value_ends": "int64", "values": "uint8"}
+
 SIGNATURES = {
+    "seal": {**_ENTRIES, "places": "int64", "out": "uint8"},
+    "unsound": {**_ENTRIES, "residue": None},
     "scan": {
         "data": "uint8",
         "end": None,

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
+from roster.records.native import kernel
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.state.tasks.catch_up import StoreTarget
@@ -30,6 +31,7 @@ from roster.spark.tasks.result_records import as_records
 from roster.spark.tasks.write.encoded_values import AS_JSON, RecordEncoding
 from roster.spark.tasks.write.task import conformed
 from roster.spark.tasks.write.updates import retracted
+from roster.state import checksums
 from roster.state.definition import Definition, OtherDefinitionError
 from roster.state.store import NoState
 from roster.state.stream_join import in_columns
@@ -165,7 +167,7 @@ class StatefulTask(PartitionTask):
     @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         for task in tasks:
-            self._note_place(task)
+            self._begin(task)
             jobs = self._restore_jobs.lanes[task] if task < len(self._restore_jobs.lanes) else ()
             if not self._numbers[task] and not jobs:
                 self._warm_up()
@@ -186,10 +188,12 @@ class StatefulTask(PartitionTask):
     def restore_lanes(self, tasks: Iterable[int]) -> Iterator[Restored]:
         """Restore the copies assigned to otherwise idle Spark tasks."""
         for task in tasks:
-            self._note_place(task)
+            self._begin(task)
             yield from self.restore(self._restore_jobs.lanes[task])
 
-    def _note_place(self, task: int) -> None:
+    def _begin(self, task: int) -> None:
+        """Load the loops of stores, and note where the task runs."""
+        checksums.use(kernel(self._config.compiled))
         if self._restore_jobs.ran is not None and self._work.places:
             self._restore_jobs.ran.add({task: process_id(self._work.places[0])})
 
