@@ -39,7 +39,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
 from benchmarks.connector import jars
-from benchmarks.peers import MissingError, java, made
+from benchmarks.peers import MissingError, java, quix_streams
 from benchmarks.pipeline import broker
 from benchmarks.processors import OUTPUT, ROCKSDB, FrameTotals
 from roster.client import Admin
@@ -162,22 +162,7 @@ class Bench:
 
     def quix(self, topic: str, records: int) -> float:
         """quix-streams."""
-        library = made(
-            "quix",
-            [QUIX / "requirements.txt"],
-            lambda target: [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--target",
-                str(target),
-                "-r",
-                "requirements.txt",
-            ],
-            QUIX,
-        )
+        library = quix_streams()
         command = [sys.executable, str(QUIX / "totals.py")]
         return self.process(topic, records, command, [], {"PYTHONPATH": str(library)})
 

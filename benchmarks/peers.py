@@ -96,11 +96,10 @@ def made(name: str, sources: Sequence[Path], build: Callable[[Path], list[str]],
 
 
 @functools.cache
-def java(program: str) -> list[str]:
-    """The command that runs one of our Java programs."""
-    launcher, maven, compiler = tool("java"), tool("mvn"), tool("javac")
-    directory = HERE / "java"
-    jars = made(
+def streams_jars() -> Path:
+    """The directory with the jars of Kafka Streams and its store."""
+    directory, maven = HERE / "java", tool("mvn")
+    return made(
         "jars",
         [directory / "pom.xml"],
         lambda target: [
@@ -109,6 +108,13 @@ def java(program: str) -> list[str]:
         ],
         directory,
     )
+
+
+@functools.cache
+def java(program: str) -> list[str]:
+    """The command that runs one of our Java programs."""
+    launcher, compiler = tool("java"), tool("javac")
+    directory, jars = HERE / "java", streams_jars()
     sources = sorted(directory.glob("*.java"))
     classes = made(
         "classes",
@@ -131,6 +137,12 @@ def franz_go() -> list[str]:
         directory,
     )
     return [str(program / "balancer")]
+
+
+def quix_streams() -> Path:
+    """A directory with quix-streams and what it needs, which does not install beside Roster's clients."""
+    install = [sys.executable, "-m", "pip", "install", "-q", "-r", "requirements.txt", "--target"]
+    return made("quix", [HERE / "quix" / "requirements.txt"], lambda target: [*install, str(target)], HERE / "quix")
 
 
 def python(library: str) -> list[str]:

@@ -99,7 +99,8 @@ def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None
     windowed = WindowedAggregation(("k",), {"n": Aggregate.parse("sum(n)")}, Window("at", HOUR), final=False)
     rows = ROWS.append_column("at", pa.array([0] * len(ROWS), pa.timestamp("us", "UTC")))
     results = with_steps(windowed, rows.schema, [Filtered(pc.field("n") > 2)])(rows, NoState()).results
-    assert results.select(["k", "n"]).to_pylist() == [{"k": "a", "n": 4}], "whose times are in milliseconds"
+    assert results.select(["k", "n"]).to_pylist() == [{"k": "a", "n": 4}]
+    assert results.schema.field("window_start").type == pa.timestamp("ms", "UTC"), "as without steps: it is in the key"
 
     def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise ValueError("no such luck")

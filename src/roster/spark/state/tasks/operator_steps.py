@@ -17,6 +17,7 @@ from roster.spark.tasks.steps import Step, applied, chained
 from roster.spark.tasks.write.task import conformed
 from roster.state.aggregate import Layout, Update
 from roster.state.store import NoState, Snapshot, Store
+from roster.state.windows import END, START
 
 
 def with_steps(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, store: str = "") -> Operator:
@@ -26,11 +27,14 @@ def with_steps(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *,
     """
     if not steps:
         return operator
-    results = from_arrow_schema(operator(columns.empty_table(), NoState()).results.schema)
+    own = operator(columns.empty_table(), NoState()).results.schema
+    results = from_arrow_schema(own)
     function, struct = chained(steps, results)
     if function is None:
         return operator
-    return _WithSteps(operator, arrow_schema(results), function, arrow_schema(struct), store)
+    # Spark's timestamps have microseconds: with them the text of a window, and so the records' key, would be another.
+    kept = [own.field(f.name) if f.name in {START, END} & {*own.names} else f for f in arrow_schema(struct)]
+    return _WithSteps(operator, arrow_schema(results), function, pa.schema(kept), store)
 
 
 def check_keys(keys: Sequence[str], results: StructType) -> None:
