@@ -159,7 +159,7 @@ class KafkaSink(BatchSink):
     @property
     def keeps_timestamps(self) -> bool:
         """The argument `keep_timestamps`."""
-        return self._writer.keep_timestamps
+        return "timestamp" in self._columns
 
     def carry(self, partitions: Collection[TopicPartition], *, keep_timestamps: bool = False) -> None:
         """Write records for these partitions too, in the same transactions; rows are records with a topic from now on.

@@ -263,7 +263,8 @@ class TransactionalSink(BatchSink):
             results = writer.write(rows.mapInArrow(writer.task(None), writer.rows))
         else:
             work: Any = WriteTask(writer)
-            results = results_of(rows.mapInArrow(work, RESULT).collect())
+            # A plan that Spark sees to be empty has no tasks; its offsets are to be committed all the same.
+            results = results_of(rows.mapInArrow(work, RESULT).collect()) or [[]]
         self.collect(writer, results, batch)
 
     @override
