@@ -133,10 +133,13 @@ class KafkaOutput:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Buffer the rows; encode and send them once there are enough. Raises WriteError if that fails."""
-        self._rows += rows.num_rows
         if self._writer.encoding is not None:
             rows = self._writer.encoding(rows)
-        self._held.append(_plain(rows))
+        rows = _plain(rows)
+        if self._held and self._held[-1].schema.names != rows.schema.names:
+            self.flush()
+        self._rows += rows.num_rows
+        self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes >= self._writer.memory_bytes // 8:
             self.flush()

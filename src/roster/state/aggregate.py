@@ -31,6 +31,7 @@ from roster.state.aggregate_functions import (
     mean_of,
     order_of,
 )
+from roster.state.bad_rows import Failure
 from roster.state.keys import encode_keys, is_text
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
 
@@ -51,6 +52,9 @@ class Update:
     """Late rows, one table for each set of columns."""
     timer_in_ms: int | None = None
     """Milliseconds until the state's next timer of processing time is due, 0 or less if it is; None: there is none."""
+    bad: Mapping[int, Exception] = field(default_factory=dict)
+    """Rows at which the operator fails, by their number: they are to be left out, and all else here does not count."""
+    failures: tuple[Failure, ...] = ()
 
 
 def aggregate(

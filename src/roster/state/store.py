@@ -59,6 +59,10 @@ class ValueDamagedError(StateError):
         super().__init__("a value of the state is none that this operator writes")
 
 
+class OtherRowsError(StateError):
+    """Rows of other columns are read: none of them is at fault."""
+
+
 class PendingError(StateError):
     """A batch is pending though none may be, or another one than named."""
 

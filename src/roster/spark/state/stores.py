@@ -83,7 +83,9 @@ class Stores:
                     passed += open_repartition_topic(admin, group, plan.repartition_source, beside)
                 for node in plan.nodes:
                     changelogs.append(open_changelog(admin, group, plan.subtopology, node.store))
-                    late += [] if node.late is None else self._late_partitions(admin, node.late.topic)
+                    late += [] if node.late is None else _partitions(admin, node.late.topic, "late_topic")
+            if (letters := self.options.dead_letter_topic) is not None:
+                late += _partitions(admin, letters, "dead_letter_topic")
             self.refusal = next((each.refusal for each in changelogs if each.refusal is not None), None)
             if self.refusal is not None:
                 self.ends = grown_input.ends(admin, changelogs)
@@ -95,16 +97,7 @@ class Stores:
         self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag)
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
-        sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed))
-
-    @staticmethod
-    def _late_partitions(admin: Admin, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic for late rows. Raises PipelineError if it does not exist."""
-        try:
-            return [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
-        except UnknownTopicError:
-            fix = f"Create it, for example with `roster topics create {topic}`"
-            raise PipelineError(f"there is no topic {topic!r}", field="late_topic", fix=fix) from None
+        sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
 
     def _kinds(self) -> dict[str, StoreKind]:
         definitions = {name: each for plan in self.plans for name, each in plan.definitions.items()}
@@ -182,3 +175,12 @@ class Stores:
     def close(self) -> None:
         """Close the connections."""
         self.admin.close()
+
+
+def _partitions(admin: Admin, topic: str, field: str) -> list[TopicPartition]:
+    """Return the partitions of a topic for late rows or dead letters. Raises PipelineError if it does not exist."""
+    try:
+        return [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
+    except UnknownTopicError:
+        fix = f"Create it, for example with `roster topics create {topic}`"
+        raise PipelineError(f"there is no topic {topic!r}", field=field, fix=fix) from None

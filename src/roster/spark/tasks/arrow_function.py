@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.spark.tasks.missing_values import Seen
 from roster.spark.tasks.value_columns import rows_at_fault
+from roster.state.bad_rows import is_of_a_row
 
 _NARROWING = 5.0  # seconds spent on finding the record that makes a function fail
 
@@ -122,7 +123,7 @@ class _UnfitError(Exception):
 
 def is_of_a_record(error: Exception) -> bool:
     """Return True for an error that a record may cause, False for one of the machine or of the returned columns."""
-    return not isinstance(error, (_UnfitError, MissingSchemasError, OSError, MemoryError))
+    return is_of_a_row(error) and not isinstance(error, (_UnfitError, MissingSchemasError))
 
 
 def _records(batch: pa.RecordBatch) -> str:

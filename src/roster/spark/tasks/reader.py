@@ -99,9 +99,7 @@ class ReadTask:
 
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the tasks with these numbers."""
-        if is_in_task() and threading.current_thread() is threading.main_thread():
-            # Ctrl-C in a terminal reaches the workers too; the driver decides whether the batch is cancelled.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        leave_interrupts_to_driver()
         for task in tasks:
             try:
                 yield from self._task(task)
@@ -144,6 +142,12 @@ class ReadTask:
             self._counted.add({task: Counts(records, 0 if queue is None else queue.sent, seen)})
 
 
+def leave_interrupts_to_driver() -> None:
+    """Ignore Ctrl-C in a worker, which a terminal sends there too: the driver decides what is cancelled."""
+    if is_in_task() and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class PartitionTask:
     """Replaces `ReadTask` for tasks with a store for each partition: a split is a partition's whole range.
 
@@ -169,10 +173,10 @@ class PartitionTask:
         """Yield the rows of the tasks with these numbers."""
         raise NotImplementedError
 
-    def _looked(self, number: int, look: Look) -> None:
+    def _looked(self, number: int, look: Look, records: int = 0, dead_letters: int = 0) -> None:
         """Tell the driver which key columns had values in the rows of a split, or of it and others."""
         if self._counted is not None:
-            self._counted.add({("keys", number): Counts(0, 0, look.seen)})
+            self._counted.add({("keys", number): Counts(records, dead_letters, look.seen)})
 
 
 def _refuse(batch: Unreadable) -> None:

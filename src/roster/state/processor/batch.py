@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from roster.state.aggregate import Update
+from roster.state.bad_rows import Failure, bad_rows, is_of_a_row
 from roster.state.event_time import NEVER, microseconds, stream_time, stream_time_change, times_of
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.processor.codec import MakeStruct
@@ -145,6 +146,9 @@ class Code(Protocol):
     def threshold(self, now: int) -> int:
         """Return the time up to which timers are due."""
 
+    def taken(self, *, valid: bool) -> pa.Table | None:
+        """Forget the rows that calls have returned so far; if they are `valid` return them first."""
+
     def close(self) -> pa.Table:
         """End the batch; return all rows."""
 
@@ -158,10 +162,12 @@ def take(
     clock: Callable[[], int],
     make_struct: MakeStruct | None = None,
     has_initial_state: bool = False,
+    sets_aside: bool = False,
 ) -> Update:
     """Call the code for a batch's rows. Nothing is written: the caller commits the changes.
 
-    clock: wall-clock milliseconds. Raises StateError for columns that do not fit, and the code's errors.
+    clock: wall-clock milliseconds. sets_aside: find all rows at which the code fails, and remove timers at which it
+    does. Raises StateError for columns that do not fit, and else the code's errors.
     """
     overlay = Overlay(store)
     processing = clock()
@@ -172,9 +178,9 @@ def take(
     state = KeyedState(overlay, plan, make_struct, current)
     code.open(state, keys.table)
     state.declared()
-    batch = _Batch(plan, overlay, state, code, keys.types)
+    batch = (_BatchSetAside if sets_aside else _Batch)(plan, overlay, state, code, keys.types, has_initial_state)
     now = Now(processing, times.before)
-    batch.rows(keys, now, has_initial_state=has_initial_state)
+    batch.rows(keys, now)
     batch.timers(now)
     if times.after > times.before:
         batch.timers(Now(processing, times.after))
@@ -182,33 +188,47 @@ def take(
     sweep(overlay, state.variables, current, len(table))
     if times.stream_time > times.stream_time_before:
         overlay.put(*stream_time_change(times.stream_time))
-    results = code.close()
+    results = pa.concat_tables([*batch.results, code.close()])
     timer = state.timers.first() if plan.mode is TimeMode.PROCESSING else None
     wait = None if timer is None else timer - code.threshold(clock())
-    return Update(results, overlay.changes(), len(table) - len(fresh), timer_in_ms=wait)
+    places = np.arange(len(table)) if times.fresh is None else np.flatnonzero(times.fresh)
+    bad = {int(places[keys.order[row]]): error for row, error in batch.bad.items()}
+    late = len(table) - len(fresh)
+    return Update(results, overlay.changes(), late, timer_in_ms=wait, bad=bad, failures=tuple(batch.failures))
 
 
 class _Batch:
     def __init__(
-        self, plan: Plan, overlay: Overlay, state: KeyedState, code: Code, types: Sequence[pa.DataType]
+        self,
+        plan: Plan,
+        overlay: Overlay,
+        state: KeyedState,
+        code: Code,
+        types: Sequence[pa.DataType],
+        has_initial_state: bool,
     ) -> None:
         self._plan, self._overlay, self._state, self._code, self._types = plan, overlay, state, code, types
+        self._has_initial_state = has_initial_state
+        self.results: list[pa.Table] = []
+        self.bad: dict[int, Exception] = {}
+        self.failures: list[Failure] = []
 
-    def rows(self, keys: _Keys, now: Now, *, has_initial_state: bool) -> None:
+    def rows(self, keys: _Keys, now: Now) -> None:
         """Call the code for the rows of each key."""
         for variable in self._state.variables.declared.values():
             if variable.kind != "map":
                 self._overlay.read_ahead([variable.prefix + key for key in keys.encoded])
-        current, call = self._state.current, self._code.rows
-        begin, is_new = 0, False
+        current, call, begin = self._state.current, self._rows, 0
         for encoded, key, end in zip(keys.encoded, keys.plain, keys.ends, strict=True):
             current.key = encoded
-            if has_initial_state:
-                is_new = self._overlay.get(TAKEN + encoded) is None
-            call(key, begin, end, now, is_new=is_new)
-            if is_new:
-                self._overlay.put(TAKEN + encoded, b"\x00")
+            call(encoded, key, begin, end, now)
             begin = end
+
+    def _rows(self, encoded: bytes, key: tuple[Any, ...], begin: int, end: int, now: Now) -> None:
+        is_new = self._has_initial_state and self._overlay.get(TAKEN + encoded) is None
+        self._code.rows(key, begin, end, now, is_new=is_new)
+        if is_new:
+            self._overlay.put(TAKEN + encoded, b"\x00")
 
     def timers(self, now: Now) -> None:
         """Call the code for each timer that is due now; timers set meanwhile wait for the next call."""
@@ -220,7 +240,45 @@ class _Batch:
         plain = zip(*(column.to_pylist() for column in keys), strict=True)
         for (encoded, at), key in zip(due, plain, strict=True):
             self._state.current.key = encoded
-            self._code.timer(key, at, now)
+            self._timer(key, at, now)
+
+    def _timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
+        self._code.timer(key, at, now)
+
+
+class _BatchSetAside(_Batch):
+    """Goes on behind calls that fail, with the state as it was before them."""
+
+    def _rows(self, encoded: bytes, key: tuple[Any, ...], begin: int, end: int, now: Now) -> None:
+        def attempt(first: int, behind: int) -> Exception | None:
+            return self._kept(lambda: super(_BatchSetAside, self)._rows(encoded, key, first, behind, now))
+
+        found = bad_rows(end - begin, lambda first, behind: attempt(begin + first, begin + behind))
+        self.bad |= {begin + row: error for row, error in found.items()}
+
+    def _timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
+        error = self._kept(lambda: self._code.timer(key, at, now))
+        if error is not None:
+            self._state.delete_timer(at)
+            columns = [pa.array([value], kind) for value, kind in zip(key, self._types, strict=True)]
+            row = pa.table({"timer": [at], **dict(zip(self._plan.keys, columns, strict=True))})
+            self.failures.append(Failure(row, error, f"timer of {at} ms"))
+
+    def _kept(self, call: Callable[[], None]) -> Exception | None:
+        """Return why a call failed, without what it did."""
+        self._overlay.mark()
+        try:
+            call()
+            taken = self._code.taken(valid=True)
+        except Exception as error:
+            if not is_of_a_row(error):
+                raise
+            self._overlay.undo()
+            self._code.taken(valid=False)
+            return error
+        if taken is not None and len(taken):
+            self.results.append(taken)
+        return None
 
 
 class _Keys:
@@ -230,7 +288,8 @@ class _Keys:
         encoded = encode_keys(table, names).combine_chunks().dictionary_encode()
         places = encoded.indices.to_numpy()
         ends = np.cumsum(np.bincount(places, minlength=len(encoded.dictionary)))
-        self.table = table.take(np.argsort(places, kind="stable")).combine_chunks()
+        self.order = np.argsort(places, kind="stable")
+        self.table = table.take(self.order).combine_chunks()
         self.encoded: list[bytes] = encoded.dictionary.to_pylist()
         self.ends: list[int] = ends.tolist()
         self.types = [_plain_type(self.table[name].type) for name in names]

@@ -27,6 +27,9 @@ class Overlay:
         self._read: dict[bytes, Value] = {}
         self._changed: dict[bytes, Value] = {}
         self._ranges: defaultdict[bytes, dict[bytes, Value]] = defaultdict(dict)
+        self._before: list[tuple[dict[bytes, Value], bytes, Any]] = []
+        """What changes since `mark` replaced, in their order."""
+        self._is_marked = False
 
     def get(self, key: bytes) -> Value:
         """Return the value of a key."""
@@ -44,9 +47,23 @@ class Overlay:
 
     def put(self, key: bytes, value: Value, scope: bytes | None = None) -> None:
         """Set the value of a key, None to remove it. `scope`: the prefix by which `within` finds it."""
-        self._changed[key] = value
-        if scope is not None:
-            self._ranges[scope][key] = value
+        for entries in [self._changed] if scope is None else [self._changed, self._ranges[scope]]:
+            if self._is_marked:
+                self._before.append((entries, key, entries.get(key, _UNKNOWN)))
+            entries[key] = value
+
+    def mark(self) -> None:
+        """Begin changes that `undo` may take back."""
+        self._is_marked, self._before = True, []
+
+    def undo(self) -> None:
+        """Take back all changes since the last `mark`."""
+        for entries, key, value in reversed(self._before):
+            if value is _UNKNOWN:
+                del entries[key]
+            else:
+                entries[key] = value
+        self._before = []
 
     def within(self, scope: bytes, stop: bytes | None = None) -> list[tuple[bytes, bytes]]:
         """Return the entries whose keys begin with `scope`, up to before `stop`, in the order of keys."""

@@ -54,6 +54,10 @@ class Rows:
         arrays = [column_of(values, field) for values, field in zip(columns, self._schema, strict=True)]
         return pa.table(arrays, schema=self._schema)
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._rows.clear()
+
 
 def column_of(values: Any, field: pa.Field, *, from_pandas: bool = False) -> pa.Array:
     """Return values as a column. With `from_pandas` NaN is null. Raises StateError that names the column."""

@@ -48,6 +48,9 @@ class Results(Protocol):
     def table(self) -> pa.Table:
         """Return all rows. Raises StateError for values that do not fit."""
 
+    def clear(self) -> None:
+        """Forget all rows."""
+
 
 class ProcessorCode:
     """A `StatefulProcessor` during one batch; subclasses differ in how they pass and take rows."""
@@ -95,10 +98,11 @@ class ProcessorCode:
     def close(self) -> pa.Table:
         """Call `close`; return all rows."""
         self._guard("close", None, self._processor.close)
-        try:
-            return self._results.table()
-        except StateError as error:
-            raise FunctionError(str(error), field="transform_with_state") from None
+        return results_of(self._results, "transform_with_state")
+
+    def taken(self, *, valid: bool) -> pa.Table | None:
+        """Forget the rows that calls have returned so far; if they are `valid` return them first."""
+        return taken(self._results, "transform_with_state", valid=valid)
 
     def give(self, table: pa.Table) -> None:
         """Prepare the batch's rows."""
@@ -127,6 +131,22 @@ class ProcessorCode:
     def fail(self, method: str, key: tuple[Any, ...] | None, error: Exception) -> NoReturn:
         """Raise the FunctionError for what a method raised."""
         raise failure("transform_with_state", method, key, error) from error
+
+
+def results_of(results: Results, field: str) -> pa.Table:
+    """Return all rows. Raises FunctionError for values that do not fit."""
+    try:
+        return results.table()
+    except StateError as error:
+        raise FunctionError(str(error), field=field) from error
+
+
+def taken(results: Results, field: str, *, valid: bool) -> pa.Table | None:
+    """Forget all rows; return them if they are `valid`. Raises FunctionError for values that do not fit."""
+    try:
+        return results_of(results, field) if valid else None
+    finally:
+        results.clear()
 
 
 def failure(field: str, name: str, key: tuple[Any, ...] | None, error: Exception) -> FunctionError:

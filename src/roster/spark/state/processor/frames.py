@@ -129,6 +129,10 @@ class FrameResults:
         columns = [self._column(parts, field) for parts, field in zip(self._parts, self._schema, strict=True)]
         return pa.table(columns, schema=self._schema)
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._parts = [[] for _ in self._schema]
+
     def _column(self, parts: list[Any], field: pa.Field) -> pa.Array:
         values = _joined(parts)
         if values.dtype.kind == "M" and pa.types.is_timestamp(field.type) and field.type.tz:

@@ -8,13 +8,11 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import StructType
 
-from roster.spark.errors import FunctionError
-from roster.spark.state.processor.code import Given, failure
+from roster.spark.state.processor.code import Given, failure, results_of, taken
 from roster.spark.state.processor.frames import FrameResults, Frames
 from roster.spark.state.processor.handle import make_row
 from roster.state.processor.batch import KeyedState, Now, TimeMode
 from roster.state.processor.states import ValueState
-from roster.state.store import StateError
 
 MODES = {
     GroupStateTimeout.NoTimeout: TimeMode.NONE,
@@ -61,10 +59,11 @@ class GroupStateCode:
 
     def close(self) -> pa.Table:
         """Return all rows."""
-        try:
-            return self._results.table()
-        except StateError as error:
-            raise FunctionError(str(error), field=_FIELD) from None
+        return results_of(self._results, _FIELD)
+
+    def taken(self, *, valid: bool) -> pa.Table | None:
+        """Forget the rows that calls have returned so far; if they are `valid` return them first."""
+        return taken(self._results, _FIELD, valid=valid)
 
     def _call(self, key: tuple[Any, ...], frame: Any, now: Now, *, has_timed_out: bool) -> None:
         value = self._value.get()

@@ -68,6 +68,13 @@ class _Operator:
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return the results and changes of a batch's rows."""
+        return self._take(table, store)
+
+    def set_aside(self, table: pa.Table, store: Store | Snapshot) -> Update:
+        """Return the same, or the rows at which the code fails; timers that fail are removed and named."""
+        return self._take(table, store, sets_aside=True)
+
+    def _take(self, table: pa.Table, store: Store | Snapshot, *, sets_aside: bool = False) -> Update:
         return take(
             table,
             store,
@@ -76,6 +83,7 @@ class _Operator:
             clock=self.clock,
             make_struct=make_row,
             has_initial_state=self.given.initial is not None,
+            sets_aside=sets_aside,
         )
 
     def code(self) -> Code:

@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from roster.spark.errors import PipelineError
+from roster.spark.state.tasks.bad_records import results_aside, set_aside
 from roster.spark.state.tasks.processing import Operator
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.tasks.steps import Step, applied, chained
@@ -111,13 +112,26 @@ class _WithSteps:
 
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
         update = self.operator(table, store)
-        return replace(update, results=self._mapped(update.results))
+        parts = [part for batch in self._results(update) for part in applied(self.function, batch, self._what)]
+        return self._with(update, parts)
 
-    def _mapped(self, results: pa.Table) -> pa.Table:
-        given = "results of the stateful operator" + (f" with the store {self.store!r}" if self.store else "")
-        mapped = [
-            conformed(part, self.schema)
-            for batch in results.to_batches()
-            for part in applied(self.function, conformed(batch, self.given), given)
-        ]
-        return pa.Table.from_batches(mapped, schema=self.schema)
+    def set_aside(self, table: pa.Table, store: Snapshot) -> Update:
+        """Return the operator's rows at fault, or its update without the results at which the steps fail."""
+        update = set_aside(self.operator, table, store)
+        if update.bad:
+            return update
+        done = [results_aside(self.function, batch, self._what) for batch in self._results(update)]
+        failures = [failure for _, failed in done for failure in failed]
+        update = replace(update, failures=(*update.failures, *failures))
+        return self._with(update, [part for parts, _ in done for part in parts])
+
+    @property
+    def _what(self) -> str:
+        return "results of the stateful operator" + (f" with the store {self.store!r}" if self.store else "")
+
+    def _results(self, update: Update) -> list[pa.RecordBatch]:
+        return [conformed(batch, self.given) for batch in update.results.to_batches()]
+
+    def _with(self, update: Update, parts: Sequence[pa.RecordBatch]) -> Update:
+        mapped = [conformed(part, self.schema) for part in parts]
+        return replace(update, results=pa.Table.from_batches(mapped, schema=self.schema))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,6 +54,10 @@ class Operator(Protocol):
         """Compute results and changes of a batch's rows from the state before the batch; write nothing."""
 
 
+Applies: TypeAlias = Callable[[pa.Table, Snapshot], "Update"]
+"""What an operator does with a batch."""
+
+
 class Report(NamedTuple):
     """A task's report to the driver.
 
@@ -81,7 +85,7 @@ def combined(reports: Sequence[Report]) -> Report:
 def process_batch(
     store: LmdbStore,
     target: StoreTarget,
-    operator: Operator,
+    operator: Applies,
     definition: Definition,
     rows: pa.Table,
     inputs: dict[str, int],

@@ -24,7 +24,7 @@ from roster.spark.tasks.result_records import key_of_records
 from roster.spark.tasks.steps import applied
 from roster.state.keys import encode_keys
 from roster.state.rows import RowLayout
-from roster.state.store import StateError
+from roster.state.store import OtherRowsError, StateError
 
 FIELD = "repartition"
 _TIME = "timestamp"
@@ -88,7 +88,7 @@ class RepartitionTopic:
         try:
             rows = self.layout.decode(records.column("value").to_pylist()).table
         except StateError:
-            raise StateError(
+            raise OtherRowsError(
                 f"the records in {self.topic} have not the columns {', '.join(self.columns.names)} as they are now:"
                 " bring the release that wrote them to its end of the input first, or use another group"
             ) from None

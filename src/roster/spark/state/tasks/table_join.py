@@ -126,7 +126,7 @@ class TableSide(NamedTuple):
 
 
 def through_tables(
-    tables: Sequence[TableSide], partition: int, rows: Iterator[pa.RecordBatch], config: ReaderConfig, look: Look
+    tables: Sequence[TableSide], partition: int, config: ReaderConfig, look: Look, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of a partition joined with one table after the other."""
     for table in tables:
@@ -163,7 +163,8 @@ class JoinTask(PartitionTask):
 
                 yield from self._reading.read([len(self._splits)])
             for number in self._numbers[task]:
-                split, rows = self._splits[number], self._reading.read([number])
+                split = self._splits[number]
                 look = Look([split.topic])
-                yield from through_tables(self._tables, split.partition, rows, self._config, look)
+                joined = partial(through_tables, self._tables, split.partition, self._config, look)
+                yield from joined(self._reading.read([number]))
                 self._looked(number, look)

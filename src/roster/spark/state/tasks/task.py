@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -18,15 +18,26 @@ from roster.model.tasks import TaskId
 from roster.records.native import kernel
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
+from roster.spark.state.tasks.bad_records import Aside, Steps
 from roster.spark.state.tasks.catch_up import StoreTarget
-from roster.spark.state.tasks.processing import Report, combined, new_token, process_batch
+from roster.spark.state.tasks.processing import Applies, Report, combined, new_token, process_batch
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
+from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.spark.state.tasks.stores import Restored, RestoreJob, process_id, restore_copy, stores_found
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import TableSide, through_tables
+from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.dead_letters import HEADERS, DeadLetterQueue, LetterRows
 from roster.spark.tasks.missing_values import Look
-from roster.spark.tasks.reader import PartitionTask, ReaderConfig, ReadError, ReadTask, read_splits
+from roster.spark.tasks.reader import (
+    PartitionTask,
+    ReaderConfig,
+    ReadError,
+    ReadTask,
+    leave_interrupts_to_driver,
+    read_splits,
+)
 from roster.spark.tasks.result_records import as_records
 from roster.spark.tasks.write.encoded_values import AS_JSON, RecordEncoding
 from roster.spark.tasks.write.task import conformed
@@ -58,6 +69,7 @@ _SCHEMA = pa.schema(
     ],
     {"rows": "records"},
 )
+_LETTER = _SCHEMA.append(pa.field("headers", HEADERS))
 
 
 def is_record(rows: pa.RecordBatch) -> bool:
@@ -157,15 +169,17 @@ class StatefulTask(PartitionTask):
             other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
             for other in others
         }
+        self._committed = replace(config, isolation_level="read_committed", include_headers=False, dead_letters=None)
         if any(plan.repartition_source is not None for plan in work.plans):
-            committed = replace(config, isolation_level="read_committed", include_headers=False, dead_letters=None)
-            self._arriving = ReadTask(committed, self._alone, None, reading.get("counted"))
+            self._arriving = ReadTask(self._committed, self._alone, None, reading.get("counted"))
+        self._function: ArrowFunction | None = reading.get("function")
         self._work, self._targets, self._reports = work, targets, reports
         self._restore_jobs = jobs
         self._failed = failed
 
     @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        leave_interrupts_to_driver()
         for task in tasks:
             self._begin(task)
             jobs = self._restore_jobs.lanes[task] if task < len(self._restore_jobs.lanes) else ()
@@ -174,8 +188,9 @@ class StatefulTask(PartitionTask):
             for numbers in self._numbers_by_task(task):
                 try:
                     look = Look(self._plan_at(numbers).own_sources)
-                    yield from self._process(numbers, look)
-                    self._looked(numbers[0], look)
+                    aside = self._aside(numbers)
+                    yield from self._process(numbers, look, aside)
+                    self._looked(numbers[0], look, *(() if aside is None else (aside.records, aside.letters.sent)))
                 except FunctionError as error:
                     if self._failed is None or error.passing:
                         raise
@@ -237,27 +252,34 @@ class StatefulTask(PartitionTask):
     def _plan_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
         return self._work.plan_of(self._work.task_of(self._splits[numbers[0]]))
 
-    def _process(self, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
+    def _aside(self, numbers: Sequence[int]) -> Aside | None:
+        """Return what takes a task's bad records, None if these end the run."""
+        writer, task = self._config.dead_letters, self._work.task_of(self._splits[numbers[0]])
+        if writer is None:
+            return None
+        # Positions of rows that no state follows are the table's, and the batch's transaction may fail behind them.
+        is_apart = self._work.output is None and self._work.plan_of(task) is self._work.plans[-1]
+        is_apart = is_apart and not self._work.plans[-1].nodes
+        letters = (DeadLetterQueue if is_apart else LetterRows)(writer, self._config.group, task)
+        return Aside(letters, self._splits[numbers[0]])
+
+    def _process(self, numbers: Sequence[int], look: Look, aside: Aside | None) -> Iterator[pa.RecordBatch]:
         """Process a task's splits: each operator takes the results of the one before."""
         splits, work = [self._splits[number] for number in numbers], self._work
         task, plan = work.task_of(splits[0]), self._plan_at(numbers)
-        rows = self._own_rows(plan, numbers, look)
+        rows = self._own_rows(plan, numbers, look, aside)
         if not plan.nodes:
             yield from self._going_on(rows, plan, look)
+            yield from self._dead(aside)
             return
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
         for node, target in zip(plan.nodes, self._targets[task], strict=True):
-            table = pa.Table.from_batches(self._given(node, rows, numbers, look), schema=node.columns)
-            kind = work.stores[node.store]
-            with kind.place.open(str(task)) as store:
-                of_store = node.operator, kind.definition
-                take = partial(process_batch, store, target, *of_store, table, ends, self._fetch, token)
-                try:
-                    update, report = on_sound(store, take)
-                except OtherDefinitionError as error:
-                    what = refused(node.store, self._config.group, task.partition, error)
-                    raise FunctionError.of(str(what)) from None
+            table = pa.Table.from_batches(self._given(node, rows, numbers, look, aside), schema=node.columns)
+            operator = node.operator if aside is None else aside.operator(node, is_first=node is plan.nodes[0])
+            update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token)
+            if aside is not None:
+                aside.note(table)
             reports.append(report)
             parts += [self._changes(update, target), *(() if target.is_paused else self._late(update, node))]
             rows = iter(_ordered(update.results, node.in_order_of).to_batches())
@@ -265,6 +287,8 @@ class StatefulTask(PartitionTask):
             self._reports.add({task: (combined(reports),)})
         for part in parts:
             yield from part.to_batches()
+        if not target.is_paused:
+            yield from self._dead(aside)
         if plan.repartition_sink is not None:
             yield from self._going_on(rows, plan, look)
             return
@@ -273,30 +297,68 @@ class StatefulTask(PartitionTask):
                 yield from part.to_batches()
             yield from self._leaving(update.results, plan, look)
 
-    def _own_rows(self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
+    def _applied(
+        self, node: OperatorNode, task: TaskId, target: StoreTarget, operator: Applies, *rest: Any
+    ) -> tuple[Update, Report]:
+        """Apply an operator to a batch at a task's store; `rest` are the other arguments of `process_batch`."""
+        kind = self._work.stores[node.store]
+        with kind.place.open(str(task)) as store:
+            try:
+                return on_sound(store, partial(process_batch, store, target, operator, kind.definition, *rest))
+            except OtherDefinitionError as error:
+                what = refused(node.store, self._config.group, task.partition, error)
+                raise FunctionError.of(str(what)) from None
+
+    def _dead(self, aside: Aside | None) -> Iterator[pa.RecordBatch]:
+        """Yield the records of dead letters."""
+        if aside is None:
+            return
+        aside.letters.close()
+        for letter in aside.letters.rows if isinstance(aside.letters, LetterRows) else ():
+            yield letter.append_column("partition", pa.nulls(1, pa.int32())).select(_LETTER.names).cast(_LETTER)
+
+    def _own_rows(
+        self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the sub-topology's input rows, without the other side of joins."""
-        tables = self._tables.get(plan.subtopology.number, ())
+        tables, arriving = self._tables.get(plan.subtopology.number, ()), plan.repartition_source
         for number in numbers:
             split = self._splits[number]
             if split.is_empty or split.topic not in plan.own_sources:
                 continue
-            rows = self._reading.read([number]) if plan.repartition_source is None else self._arrived(plan, number)
-            yield from through_tables(tables, split.partition, rows, self._config, look)
+            joined = partial(through_tables, tables, split.partition, self._config, look)
+            if aside is not None:
+                rows = self._apart(arriving, number, joined, aside)
+            elif arriving is None:
+                rows = joined(self._reading.read([number]))
+            else:
+                read = self._arriving.read([number])
+                rows = joined(row for records in read for row in arriving.to_rows(records))
+            yield from rows if arriving is None else _unpurged(rows)
 
-    def _arrived(self, plan: SubtopologyPlan, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split of the repartition topic."""
-        assert plan.repartition_source is not None  # noqa: S101 - else they are read
-        try:
-            for records in self._arriving.read([number]):
-                yield from plan.repartition_source.to_rows(records)
-        except ReadError as error:
-            if not error.is_lost:
-                raise
-            # Records below the committed offset are purged; if ours are gone, our offset is stale.
-            raise SinkFencedError(f"they have been processed and deleted: {error}") from error
+    def _apart(
+        self,
+        arriving: RepartitionTopic | None,
+        number: int,
+        joined: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        aside: Aside,
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a split's records that do not fail before the first operator."""
+        config, function = self._config, self._function
+        mapped: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] = lambda batch: iter((batch,))  # noqa: E731
+        if arriving is not None:
+            config, function, mapped = self._committed, None, arriving.to_rows
+        elif function is not None:
+            mapped = function.results
+        return aside.rows(config, self._splits[number], Steps(lambda batch: joined(mapped(batch)), "records", function))
 
     def _given(
-        self, node: OperatorNode, rows: Iterator[pa.RecordBatch], numbers: Sequence[int], look: Look
+        self,
+        node: OperatorNode,
+        rows: Iterator[pa.RecordBatch],
+        numbers: Sequence[int],
+        look: Look,
+        aside: Aside | None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield an operator's input, with its columns: upstream rows, and rows of the other topic."""
         other, use = node.other, node.operator.kept["operator"]
@@ -308,7 +370,12 @@ class StatefulTask(PartitionTask):
         yield from (in_columns(batch, node.columns, is_other=False) for batch in own)
         for number in numbers:
             if self._splits[number].topic == other.topic and not self._splits[number].is_empty:
-                read = (conformed(batch, other.other) for batch in self._others[other.topic].read([number]))
+                if aside is None:
+                    rows = self._others[other.topic].read([number])
+                else:
+                    steps = Steps(other.function.results, "records", other.function)
+                    rows = aside.rows(self._config, self._splits[number], steps)
+                read = (conformed(batch, other.other) for batch in rows)
                 for batch in look.over(read, keys, use, (other.topic,)):
                     yield in_columns(batch, node.columns, is_other=True)
 
@@ -357,6 +424,17 @@ class StatefulTask(PartitionTask):
             self._config, isolation_level="read_committed", fail_on_data_loss=True, include_headers=False
         )
         return read_splits(committed, [Split(partition.topic, partition.partition, start, end)])
+
+
+def _unpurged(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what is read of a repartition topic."""
+    try:
+        yield from rows
+    except ReadError as error:
+        if not error.is_lost:
+            raise
+        # Records below the committed offset are purged; if ours are gone, our offset is stale.
+        raise SinkFencedError(f"they have been processed and deleted: {error}") from error
 
 
 def _ordered(rows: pa.Table, column: str | None) -> pa.Table:
