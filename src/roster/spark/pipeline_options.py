@@ -124,8 +124,8 @@ class PipelineOptions:
         str | None,
         Option(
             help="topic for records at which the function of `map_arrow` or an operator fails, and for record batches "
-            "that cannot be read, with headers that name source and error as in Kafka Connect; at least once, with state "
-            "exactly once; None: they end the run",
+            "that cannot be read, with headers that name source and error as in Kafka Connect; at least once, with "
+            "state exactly once; None: they end the run",
         ),
     ] = None
     assignors: Assignors = DEFAULT_ASSIGNORS
