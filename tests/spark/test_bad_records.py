@@ -25,7 +25,6 @@ from roster.spark.state.processor.operator import GroupStateOperator, ProcessorO
 from roster.spark.state.tasks import bad_records
 from roster.spark.state.tasks.bad_records import Aside, Steps
 from roster.spark.state.tasks.operator_steps import with_steps
-from roster.spark.state.tasks.subtopology import OperatorNode
 from roster.spark.tasks.dead_letters import HEADERS, LetterRows
 from roster.spark.tasks.reader import ReaderConfig
 from roster.spark.tasks.steps import Mapped
@@ -94,7 +93,7 @@ class Log:
         aside = Aside(LetterRows(KafkaWriter((), "dead"), "g", "0_3"), split)
         rows = list(aside.rows(config, split, Steps(mapped, "records")))
         table = pa.Table.from_batches(rows, COLUMNS)
-        operator = aside.operator(OperatorNode(self._operator, COLUMNS, "s"), is_first=is_first)
+        operator = aside.operator(self._operator, "s", is_first=is_first)
         update = operator(table, WithChanges(NoState(), self.state))  # type: ignore[arg-type]
         aside.note(table)
         self.state.update(zip(*(update.changes[name].to_pylist() for name in ("key", "value")), strict=True))

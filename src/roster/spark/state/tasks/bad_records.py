@@ -7,9 +7,9 @@ out, and the operator is called with the others: results and state are those of 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +27,6 @@ from roster.state.bad_rows import Failure, bad_rows, is_of_a_row
 from roster.state.event_time import with_entries
 from roster.state.pending import WithChanges
 from roster.state.store import Snapshot, Value
-
-if TYPE_CHECKING:
-    from roster.spark.state.tasks.subtopology import OperatorNode
 
 
 @dataclass(frozen=True)
@@ -139,28 +136,27 @@ class Aside:
             self.records += records.num_rows
             yield from salvage(records)
 
-    def operator(self, node: OperatorNode, *, is_first: bool) -> SettingAside:
+    def operator(self, operator: Operator, store: str, *, is_first: bool) -> SettingAside:
         """Return an operator that leaves rows out; each row of one behind another counts as a record."""
-        self._node, self._is_first = node, is_first
-        self._done = SettingAside(node.operator, self._rows_of_record)
+        self._is_first, self._keys = is_first, operator.result_keys
+        self._by = f"{operator.kept['operator']}(store={store!r})"
+        self._done = SettingAside(operator, self._rows_of_record)
         return self._done
 
     def note(self, table: pa.Table) -> None:
         """Make dead letters of what the operator has left out of its rows."""
-        node, done = self._node, self._done
-        by = f"{node.operator.kept['operator']}(store={node.store!r})"
-        for row, error in sorted(done.bad.items()):
+        for row, error in sorted(self._done.bad.items()):
             if self._is_first:
-                self.letters.reject(self._record_of(row)[0], error, by)
+                self.letters.reject(self._record_of(row)[0], error, self._by)
             else:
-                self._reject(Failure(table.slice(row, 1), error, "row of the operator before"), (), by)
-        for failure in done.failures:
-            keys = [name for name in node.operator.result_keys if name in failure.row.column_names]
-            self._reject(failure, keys, by)
+                self._reject(Failure(table.slice(row, 1), error, "row of the operator before"))
+        for failure in self._done.failures:
+            self._reject(failure)
 
-    def _reject(self, failure: Failure, keys: Sequence[str], by: str) -> None:
+    def _reject(self, failure: Failure) -> None:
+        keys = [name for name in self._keys if name in failure.row.column_names]
         (key,), (value,) = (column.to_pylist() for column in as_records(failure.row, keys))
-        self.letters.reject_row(self._place, (key, value), failure.error, f"{by}, {failure.what}")
+        self.letters.reject_row(self._place, (key, value), failure.error, f"{self._by}, {failure.what}")
 
     def _rows_of_record(self, row: int) -> range:
         return self._record_of(row)[1] if self._is_first else range(row, row + 1)

@@ -276,7 +276,8 @@ class StatefulTask(PartitionTask):
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
         for node, target in zip(plan.nodes, self._targets[task], strict=True):
             table = pa.Table.from_batches(self._given(node, rows, numbers, look, aside), schema=node.columns)
-            operator = node.operator if aside is None else aside.operator(node, is_first=node is plan.nodes[0])
+            of_store, is_first = (node.operator, node.store), node is plan.nodes[0]
+            operator = node.operator if aside is None else aside.operator(*of_store, is_first=is_first)
             update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token)
             if aside is not None:
                 aside.note(table)
