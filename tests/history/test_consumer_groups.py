@@ -23,7 +23,6 @@ from roster.wire.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
-    ConsumerGroupTargetAssignmentMetadataValue,
 )
 from tests.examples_tried import examples
 from tests.history.test_timeline import moves_of, owner_at, told
@@ -112,7 +111,7 @@ class Coordinator:
     def reconcile(self, steps: int | None = None) -> None:
         """Let members reach a new target, in any order; at most so many steps, so that another change overtakes it."""
         names = sorted(self.members)
-        self.write((key(6, "g"), value(ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=self.epoch))))
+        self.write((key(6, "g"), value(ConsumerGroupMetadataValue(epoch=self.epoch))))  # it looks the same
         target = {name: frozenset(range(self.partitions)[place :: len(names)]) for place, name in enumerate(names)}
         while self.members and (waiting := [name for name in names if self.reached.get(name) != self.epoch]):
             if steps is not None and (steps := steps - 1) < 0:

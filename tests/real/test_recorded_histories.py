@@ -18,7 +18,7 @@ from roster.records import native
 from roster.records.fetch import read_ranges
 from roster.records.fetch_decisions import Settings as FetchSettings
 from roster.wire.offsets_topic import partition_of
-from tests.real.realparts import clients
+from tests.real.realparts import clients, jvm
 from tests.real.realparts.clients import HostedMember, Settings
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.groups import partitions, shared_out
@@ -137,16 +137,23 @@ def test_a_group_of_the_new_protocol_has_its_epochs_owners_and_causes(apache_kaf
         shared_out(opened, partitions(topic, 6))
         apache_kafka.add_partitions(topic, 8)
         shared_out(opened, partitions(topic, 8))
+        opened.append(client("confluent", apache_kafka, group, topics=[topic], protocol="consumer", instance="shelf"))
+        shared_out(opened, partitions(topic, 8))
+        opened.pop().close()
+        opened.append(client("confluent", apache_kafka, group, topics=[topic], protocol="consumer", instance="shelf"))
+        shared_out(opened, partitions(topic, 8))
         now = until(lambda: found if (found := admin.describe_group(group)).state == "Stable" else None)
     tables = dict(history_of(apache_kafka.bootstrap, group, topic).tables())
     rows = tables["rebalances"].to_pylist()
     told = [(cause["kind"], row["members"]) for row in rows for cause in row["causes"] if cause["kind"] != "unknown"]
-    assert told == [("joined", 2), ("joined", 3), ("left_or_expired", 2), ("partitions_added", 2)]
+    assert told[:4] == [("joined", 2), ("joined", 3), ("left_or_expired", 2), ("partitions_added", 2)]
+    assert told[4:] == [("joined", 3), ("static_member_replaced", 3)]
     assert (rows[-1]["generation"], rows[-1]["partitions"]) == (now.epoch, 8)
     (left,) = [cause for row in rows for cause in row["causes"] if cause["kind"] == "left_or_expired"]
     (gone,) = first.keys() - {each.client_id for each in now.members}
     assert (left["client_id"], left["member_id"]) == (gone, first[gone])
-    assert all(row["sync_ms"] is not None and row["unowned_partition_ms"] is not None for row in rows[1:])
+    assert all(row["sync_ms"] is not None and row["unowned_partition_ms"] is not None for row in rows[1:-1])
     owned = [row for row in tables["ownership"].to_pylist() if row["until"] is None]
     owners = {(row["topic"], row["partition"], row["member_id"]) for row in owned}
-    assert owners == {(*tp, each.member_id) for each in now.members for tp in each.assignment}
+    told_by_kafka = jvm.consumer_groups(apache_kafka.bootstrap, group)
+    assert owners == {(row["TOPIC"], int(row["PARTITION"]), row["CONSUMER-ID"]) for row in told_by_kafka}

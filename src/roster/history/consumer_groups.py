@@ -20,7 +20,6 @@ from roster.wire.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
-    ConsumerGroupTargetAssignmentMetadataValue,
     decode_consumer_key,
     decode_consumer_value,
 )
@@ -72,8 +71,7 @@ class _Group:
         self._owned: dict[str, _Owned] = {}
         self._matched: dict[str, set[str]] = {}
         """Topics that members with a pattern have had."""
-        self.epoch, self._since, self._target = _NO_EPOCH, 0, _NO_EPOCH
-        self._is_new = False
+        self.epoch, self._since, self._is_new = _NO_EPOCH, 0, False
         self._told: tuple[int, frozenset[str], dict[str, tuple[TopicPartition, ...]]] = (_NO_EPOCH, frozenset(), {})
 
     def take(self, kind: int, member: str, value: bytes | None) -> None:
@@ -84,8 +82,6 @@ class _Group:
                 self.epoch = found.epoch
             case ConsumerGroupMemberMetadataValue() as found:
                 self._members[member] = found
-            case ConsumerGroupTargetAssignmentMetadataValue() as found:
-                self._target = found.assignment_epoch
             case ConsumerGroupCurrentMemberAssignmentValue() as found:
                 listed = chain(found.assigned_partitions, found.partitions_pending_revocation)
                 owned = tuple(sorted(TopicPartition(self._name(t.topic_id), n) for t in listed for n in t.partitions))
@@ -97,7 +93,7 @@ class _Group:
 
     def _remove(self, kind: int, member: str) -> None:
         if kind == 3:
-            self.epoch = self._target = _NO_EPOCH
+            self.epoch = _NO_EPOCH
         elif kind == 5:
             self._members.pop(member, None)
         elif kind == 8:
@@ -110,10 +106,8 @@ class _Group:
         if self.epoch == _NO_EPOCH:
             return None
         mine = [self._owned.get(member) for member in self._members]
-        is_whole = all(each is not None and each.is_settled and each.epoch == self.epoch for each in mine)
-        is_whole = is_whole and (self._target == self.epoch or not mine)
         number, members, _ = self._told
-        if is_whole:
+        if all(each is not None and each.is_settled and each.epoch == self.epoch for each in mine):
             number, members = self.epoch, frozenset(self._members)
         now = (number, members, {name: each.partitions for name, each in self._owned.items() if each.partitions})
         if number == _NO_EPOCH or now == self._told:

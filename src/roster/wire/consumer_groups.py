@@ -1,7 +1,7 @@
 """Records of KIP-848 consumer groups in `__consumer_offsets`, as far as a history reads them; values have version 0.
 
 Source: Kafka's group coordinator record schemas, 4.3. Behind a key's type are the group, and for records of a member
-its id. A partition metadata record (type 4) is of brokers before 4.1, and a target (type 7) is not yet anybody's.
+its id. Records of topics (type 4, before 4.1) and of targets (6 and 7) say nothing that the others do not.
 """
 
 from __future__ import annotations
@@ -33,12 +33,6 @@ class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible="0+"):
     server_assignor: str | None = string(nullable="0+", default=None)
 
 
-class ConsumerGroupTargetAssignmentMetadataValue(Message, versions="0", flexible="0+"):
-    """The group epoch that the newest target assignment is for."""
-
-    assignment_epoch: int = int32()
-
-
 class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible="0+"):
     """What a member owns, and the epoch it has reached; in state 0 it has all of its target, and nothing else."""
 
@@ -59,7 +53,7 @@ VALUES: dict[int, type[Message] | None] = {
     3: ConsumerGroupMetadataValue,
     4: None,
     5: ConsumerGroupMemberMetadataValue,
-    6: ConsumerGroupTargetAssignmentMetadataValue,
+    6: None,
     7: None,
     8: ConsumerGroupCurrentMemberAssignmentValue,
 }
