@@ -1,4 +1,4 @@
-"""Avro and Protobuf into Arrow columns: `python -m benchmarks schemas`. 100,000 records in Confluent's frames.
+"""Avro and Protobuf into Arrow columns and back: `python -m benchmarks schemas`. 100,000 records in Confluent's frames.
 
 `flat` has eight columns, `nested` a struct and a list of structs. Roster's figure is that of the step of a pipeline,
 from record batch to record batch, frames and ids included. Peers get what suits them: pyruhvro a list of values without
@@ -28,10 +28,11 @@ import fastavro
 import polars
 import pyarrow as pa
 
-from roster.records.native import AVRO, compiled
+from roster.records.native import AVRO, AVRO_ENCODE, compiled
 from roster.spark.tasks.avro_values import AvroColumns
 from roster.spark.tasks.protobuf_values import ProtobufColumns, as_spark
 from roster.spark.tasks.schema_frames import CONFLUENT, Known, Writer
+from roster.spark.tasks.write.encoded_values import AvroValues, ProtobufValues
 from roster.wire.avro.columns import layout
 from roster.wire.avro.schema import parse
 from tests.spark.test_protobuf_values import ORDERS, Order, order
@@ -149,6 +150,41 @@ def of_avro(what: str, fields: dict[str, Any], row: Callable[[int], dict[str, An
     file = io.BytesIO()
     fastavro.writer(file, made, map(row, range(records)), sync_interval=1 << 30)
     told("polars, one Avro file", records, best(rounds, lambda: polars.read_avro(io.BytesIO(file.getvalue()))), own)
+    writing_avro(text, expected, bodies, rounds)
+
+
+def writing_avro(text: str, rows: pa.RecordBatch, bodies: list[bytes], rounds: int) -> None:
+    """Print the rates of writing, from record batch to record batch."""
+    schema_, records, made = parse(text), rows.num_rows, fastavro.parse_schema(json.loads(text))
+    structs, write = rows.to_struct_array(), AvroValues(schema_, b"\0\0\0\0\7", compiled(AVRO_ENCODE))
+    assert write.encoded(structs).to_pylist() == [b"\0\0\0\0\7" + body for body in bodies]
+
+    def by_fastavro() -> pa.Array:
+        made_values = []
+        for row in rows.to_pylist():
+            data = io.BytesIO()
+            fastavro.schemaless_writer(data, made, row)
+            made_values.append(data.getvalue())
+        return pa.array(made_values)
+
+    own = best(rounds, lambda: write.encoded(structs))
+    told("writing: Roster", records, own, own)
+    told("writing: fastavro, from Arrow's rows", records, best(min(rounds, 2), by_fastavro), own)
+    try:
+        from pyruhvro import serialize_record_batch  # noqa: PLC0415 - not in the environment
+    except ImportError as missing:
+        print(f"*** MISSING: {missing}", flush=True)
+    else:
+        told(
+            "writing: pyruhvro, without frames",
+            records,
+            best(rounds, lambda: serialize_record_batch(rows, text, 1)),
+            own,
+        )
+    frame = polars.from_arrow(rows)
+    assert isinstance(frame, polars.DataFrame)
+    if "at" not in frame.columns:  # it cannot write times with a zone
+        told("writing: polars, one Avro file", records, best(rounds, lambda: frame.write_avro(io.BytesIO())), own)
 
 
 def of_protobuf(records: int, rounds: int) -> None:
@@ -182,6 +218,14 @@ def of_protobuf(records: int, rounds: int) -> None:
     else:
         work = lambda: protarrow.messages_to_record_batch([Order.FromString(v) for v in values], Order)  # noqa: E731
         told("protarrow", records, best(min(rounds, 3), work), own)
+    rows, messages = read(batch).to_struct_array(), [Order.FromString(value) for value in values]
+    write = ProtobufValues(ORDERS, b"\0\0\0\0\7" + ORDERS.prefix)
+    assert write.encoded(rows).equals(batch["value"])
+    own = best(rounds, lambda: write.encoded(rows))
+    told("writing: Roster (ptars)", records, own, own)
+    told(
+        "writing: Google's library alone", records, best(rounds, lambda: [m.SerializeToString() for m in messages]), own
+    )
 
 
 def run(*, quick: bool = False, records: int = 100_000, rounds: int = 9) -> None:

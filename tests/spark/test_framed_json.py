@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
+import random
+import resource
 import warnings
 from typing import Any
 
@@ -20,6 +22,7 @@ from roster.spark.tasks.schema_steps import FramedJsonParsed, fetch_missing
 from roster.spark.tasks.value_columns import rows_at_fault
 from roster.testing import SchemaRegistry
 from roster.wire.avro.schema import SchemaError
+from tests.examples_tried import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own dependencies warn of theirs
@@ -27,6 +30,7 @@ with warnings.catch_warnings():
     from confluent_kafka.schema_registry.json_schema import JSONSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
+FRAMES = examples(2000, "ROSTER_AVRO_FRAMES", quick=200)
 GIVEN = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 ONE = {
     "title": "Order",
@@ -220,3 +224,72 @@ def test_columns_may_be_given_and_a_subject_of_another_kind_is_refused() -> None
         registry.register("any", '{"properties": {"a": {}}}', "JSON")
         with pytest.raises(PipelineError, match="json_columns: field 'a': values of no named types"):
             FramedJsonParsed(ask, None, "any", "value", "FAILFAST", ()).resolved(GIVEN)
+
+
+def test_mutated_values_are_refused_or_read_with_the_rows_between_them_unharmed() -> None:
+    chance = random.Random(13)
+    good = {
+        "id": 1,
+        "at": "2026-01-02T03:04:05Z",
+        "price": 1.5,
+        "shop": {"name": "sé", "zip": 2},
+        "items": [{"name": "x"}],
+    }
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with SchemaRegistry() as registry:
+        one = registry.register("s", json.dumps(ONE), "JSON")
+        step = FramedJsonParsed(Registry(registry.url), None, "s", "value", "PERMISSIVE", ())
+        read, _ = step.resolved(GIVEN)
+        value = b"\0" + one.to_bytes(4) + json.dumps(good, ensure_ascii=False).encode()
+        expected = rows_of(read, pa.record_batch({"value": [value]})).to_pylist()
+        for _ in range(FRAMES // 50):
+            mixed = []
+            for _ in range(50):
+                bad = bytearray(value)
+                for _ in range(chance.randint(1, 3)):
+                    bad[chance.randrange(5, len(bad))] = chance.choice(
+                        [*b'{}[]",:0e-\\ ', 0, 255, chance.randrange(256)]
+                    )
+                mixed += [value, bytes(bad[: chance.randint(0, len(bad))]) if chance.random() < 0.3 else bytes(bad)]
+            rows = rows_of(read, pa.record_batch({"value": mixed}))
+            rows.validate(full=True)
+            assert rows.take(pa.array(range(0, 100, 2))).to_pylist() == expected * 50
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+HOSTILE = {
+    "deep": b'{"items": ' + b"[" * 100_000,
+    "deep objects": b'{"shop":' * 50_000,
+    "digits": b'{"id": ' + b"9" * 100_000 + b"}",
+    "an exponent": b'{"price": 1e999999999}',
+    "no UTF-8": b'{"note": "\xff\xfe"}',
+    "a surrogate": b'{"note": "\\ud800"}',
+    "a null byte": b'{"note": "a\x00b"}',
+    "two objects": b"{}{}",
+    "an object behind a line": b'{"id": 1}\n{"id": 2}',
+    "a name twice": b'{"id": 1, "id": 2}',
+    "half a name": b'{"id',
+    "a time that is none": b'{"at": "9999-99-99T99:99:99Z"}',
+    "a year too far": b'{"at": "+292279-01-01T00:00:00Z"}',
+    "a day that is none": b'{"day": "2026-02-30"}',
+    "a number of another base": b'{"id": 0x10}',
+    "not a number": b'{"price": NaN}',
+    "an array": b"[1]",
+    "text": b'"x"',
+    "a comment": b'{/* */"id": 1}',
+    "a byte order mark": b"\xef\xbb\xbf{}",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_values_are_null_or_bad_and_harm_no_other(what: str) -> None:
+    with SchemaRegistry() as registry:
+        one = registry.register("s", json.dumps(ONE), "JSON")
+        step = FramedJsonParsed(Registry(registry.url), None, "s", "value", "FAILFAST", ())
+        read, _ = step.resolved(GIVEN)
+        frame = b"\0" + one.to_bytes(4)
+        good = frame + b'{"id": 5, "at": "2026-01-02T03:04:05Z", "shop": {"name": "s"}}'
+        batch = pa.record_batch({"value": [good, frame + HOSTILE[what], good]})
+        with pytest.raises(JsonError) as caught:
+            read(batch)
+        assert list(rows_at_fault(caught.value, batch)) == [1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import random
+import resource
 from decimal import Decimal
 from typing import Any
 
@@ -22,7 +24,7 @@ from roster.wire.columns import avro_encode_kernel
 from tests.examples_tried import examples
 from tests.wire.avro_cases import cases, encoded, read_by_fastavro
 from tests.wire.plain_kernel import PlainKernel
-from tests.wire.test_avro import decoded
+from tests.wire.test_avro import FRAMES, decoded
 
 NATIVE = native.kernel(None, native.AVRO_ENCODE)
 PLAIN = PlainKernel(avro_encode_kernel)
@@ -213,3 +215,25 @@ def test_decimals_of_any_size_are_those_of_fastavro(numbers: list[int], size: in
         assert [read_by_fastavro(each, schema, schema)["c"] for each in found] == numbers
         sizes = [len(each) - ("size" not in kind) for each in found]
         assert sizes == [size if "size" in kind else (n if n >= 0 else ~n).bit_length() // 8 + 1 for n in numbers]
+
+
+def test_what_was_read_of_mutated_values_is_written_and_read_again() -> None:
+    chance = random.Random(11)
+    items = {"type": "array", "items": record("Item", sku="string", tags={"type": "map", "values": ["null", "bytes"]})}
+    schema = record(id="long", shop=["null", "string"], items=items, at=["null", "double"], d=["null", DECIMAL])
+    value = {"id": 7, "shop": "é", "items": [{"sku": "s", "tags": {"a": b"x", "b": None}}], "at": 1.5, "d": Decimal(12)}
+    (data,) = encoded(schema, [value])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(FRAMES // 100):
+        mutated = [bytearray(data) for _ in range(100)]
+        for each in mutated:
+            for _ in range(chance.randint(1, 3)):
+                each[chance.randrange(len(each))] = chance.choice([0, 1, 2, 127, 128, 255, chance.randrange(256)])
+        rows, _ = decoded(schema, schema, list(map(bytes, mutated)))
+        again, problems = decoded(schema, schema, written(schema, rows.to_struct_array()))
+        assert not any(problems)
+        assert str(again.to_pylist()) == str(rows.to_pylist())  # as text: NaN
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 0}
