@@ -56,6 +56,17 @@ AS_SPARK = {
     "different parts": lambda: F.expr("count(distinct n % 3) filter (where n > 1)"),
     "at most": lambda: F.max_by("x", "n"),
     "at least": lambda: F.min_by("n", F.coalesce("x", F.lit(0.0))),
+    "list": lambda: F.collect_list("n"),
+    "list of some": lambda: F.expr("collect_list(x) filter (where n > 1)"),
+    "set": lambda: F.collect_set(F.col("n") % 3),
+    "about": lambda: F.approx_count_distinct("n"),
+    "about parts": lambda: F.approx_count_distinct(F.col("n") % 3, 0.01),
+    "middle": lambda: F.percentile_approx("n", 0.5),
+    "quarters": lambda: F.percentile_approx(F.col("x"), [0.25, 0.5, 0.75], 100),
+    "middle of some": lambda: F.expr("approx_percentile(n, 0.5) filter (where n > 1)"),
+    "different pairs": lambda: F.count_distinct("n", "x"),
+    "of different": lambda: F.sum_distinct("n"),
+    "of different x": lambda: F.expr("sum(distinct x) filter (where x < 100)"),
 }
 """Aggregates whose results are Spark's."""
 
@@ -71,7 +82,9 @@ def test_columns_of_pyspark_have_sparks_results(spark: SparkSession) -> None:
 
 
 def rounded(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: float(f"{value:.12g}") if isinstance(value, float) else value for name, value in row.items()}
+    """A row to compare: the order of a set is that of its values."""
+    found = {name: float(f"{value:.12g}") if isinstance(value, float) else value for name, value in row.items()}
+    return found | {"set": sorted(row["set"])}
 
 
 def test_columns_with_aliases_are_results_by_these_names(spark: SparkSession) -> None:
@@ -185,9 +198,16 @@ def test_random_expressions_have_sparks_types_and_values(spark: SparkSession, se
 @pytest.mark.parametrize(
     ("column", "text", "way"),
     [
-        (lambda: F.count_distinct("n", "x"), "count(n, x)", "deduplicate"),
-        (lambda: F.sum_distinct("n"), "sum(n)", "deduplicate"),
-        (lambda: F.collect_list("n"), "collect_list(n)", "transform_with_state"),
+        (lambda: F.expr("avg(distinct n)"), "avg(distinct n)", "deduplicate"),
+        (lambda: "collect_list(n, 0)", "collect_list(n, 0)", "the most values, a whole number from 1 on"),
+        (
+            lambda: F.approx_count_distinct("n", 2.0),
+            "approx_count_distinct(n, 2.0)",
+            "of 2.0 is not between 0.0008 and 1",
+        ),
+        (lambda: F.percentile_approx("n", 1.5), "percentile_approx(n, 1.5, 10000)", "a percentage between 0 and 1"),
+        (lambda: F.percentile_approx("n", "x"), "percentile_approx(n, 'x', 10000)", "a percentage between 0 and 1"),
+        (lambda: F.median("n"), "median(n)", "approx_percentile(c, 0.5)"),
         (lambda: F.sum("n") / 2, "/(sum(n), 2)", "transform_with_state"),
         (lambda: F.col("n"), "n", "map_arrow behind it"),
         (lambda: F.sum(F.expm1("n")), "sum(expm1(n))", "map_arrow in front of it"),

@@ -159,10 +159,6 @@ def test_a_session_of_many_rows_in_a_burst_is_cut_where_it_was_quiet(tmp_path: A
             lambda: run(Window.session("t", SECOND), {"last": Aggregate.parse("last(n)")}),
             "aggregate 'last': sessions, which merge, do not keep the order of rows for last",
         ),
-        (
-            lambda: run(Window.session("t", SECOND), {"first": Aggregate.parse("min(k)")}),
-            "aggregate 'first': sessions keep numbers, dates and timestamps, no text",
-        ),
     ],
 )
 def test_what_makes_no_session_is_named(make: Any, message: str) -> None:

@@ -7,6 +7,7 @@ which has their length in four bytes. `roster.state.aggregate_functions` says wh
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.model.topology import repeated
-from roster.state import distinct
 from roster.state.aggregate_functions import (
     CHOSEN,
+    COLLECTED,
     FIXED,
+    LISTS,
     MOMENTS,
     NUMBERS_ONLY,
     Aggregate,
@@ -32,6 +34,7 @@ from roster.state.aggregate_functions import (
     order_of,
 )
 from roster.state.bad_rows import Failure
+from roster.state.collected import Collected, joined, lists_of
 from roster.state.keys import encode_keys, is_text
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
 
@@ -92,8 +95,10 @@ class Layout:
     """Stored state of the aggregates, by columns of the row."""
     fixed: Mapping[str, str] = field(default_factory=dict)
     """Types of the columns that results of `FIXED` kinds are made of."""
+    merges: bool = False
+    """True if its rows are made of the stored parts of others."""
 
-    def described(self) -> dict[str, dict[str, str]]:
+    def described(self) -> dict[str, dict[str, Any]]:
         """Describe the stored state of each result, for people and JSON: kind, column, stored type."""
         return {
             name: {
@@ -101,13 +106,23 @@ class Layout:
                 "column": f"{each.text} {self.fixed[name]}" if name in self.fixed else each.text,
                 "type": str(self.kinds[name]) if name in self.kinds else _NUMBERS[self.row[name].str],
             }
+            | ({"arguments": list(each.arguments)} if each.arguments else {})
             for name, each in self.aggregates.items()
         }
 
     @property
     def texts(self) -> list[str]:
-        """Aggregates whose values follow the row."""
-        return [name for name, kind in self.kinds.items() if is_text(kind)]
+        """Stored parts whose values follow the row."""
+        return [name for name in self.stored if self.row[name] == _LENGTH]
+
+    @property
+    def collected(self) -> dict[str, Collected]:
+        """Stored parts that are made of many values."""
+        return {
+            name: Collected(each.kind.value, each.arguments, self.kinds[name])
+            for name, each in self.stored.items()
+            if each.kind in COLLECTED
+        }
 
     @property
     def memory(self) -> np.dtype[Any]:
@@ -119,6 +134,10 @@ class Layout:
     @classmethod
     def of(cls, columns: pa.Schema, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Layout:
         """Return the layout for rows of these columns. Raises StateError as `aggregate` does."""
+        return _layout(columns, tuple(keys), tuple(aggregates.items()))
+
+    @classmethod
+    def _of(cls, columns: pa.Schema, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Layout:
         if not aggregates:
             raise StateError("aggregates: name at least one")
         if doubled := sorted(set(aggregates).intersection(keys)):
@@ -127,15 +146,21 @@ class Layout:
         kinds = {}
         stored = [part for name, each in aggregates.items() for part in each.stored(name)]
         nothing = columns.empty_table()
+        for name, each in aggregates.items():
+            if each.kind is Kind.SUM_DISTINCT:
+                _number(name, each, _values(name, each, nothing).type)
         for name, each in stored:
             kind = _values(name, each, nothing).type
             fields += [(has_of(name), "?"), (name, _number(name, each, kind))]
-            if each.kind is Kind.SET:
-                kinds[name] = pa.binary()
+            if each.kind in COLLECTED:
+                kinds[name] = _collected_type(each, kind)
             elif each.kind is not Kind.COUNT and not _is_number(kind):
                 kinds[name] = kind
         fixed = {
-            name: str(_stored_type(_values(name, each.by or each, nothing).type))
+            name: ", ".join(
+                str(_stored_type(_values(name, replace(of, by=None), nothing).type))
+                for of in (each.chain() if each.kind not in CHOSEN else each.chain()[1:])
+            )
             for name, each in aggregates.items()
             if each.kind in FIXED
         }
@@ -157,6 +182,23 @@ class Layout:
                 decoded[name][place] = text
         return decoded
 
+    def apart(self, values: Sequence[bytes]) -> tuple[list[bytes], npt.NDArray[np.int64]]:
+        """Return the value of each row of values that have several, and the place of the value it comes from."""
+        size, texts, found, counts = self.row.itemsize, self.texts, list[bytes](), list[int]()
+        for value in values:
+            begin, before = 0, len(found)
+            while begin < len(value):
+                end = begin + size
+                if texts and end <= len(value):
+                    row = np.frombuffer(value, self.row, 1, begin)[0]
+                    end += sum(int(row[name]) for name in texts)
+                if end > len(value):
+                    raise ValueDamagedError
+                found.append(value[begin:end])
+                begin = end
+            counts.append(len(found) - before)
+        return found, np.repeat(np.arange(len(values)), counts)
+
     def decode_rows(self, data: bytes, *, fits: bool) -> npt.NDArray[Any]:
         """Return the rows of concatenated values. Raises ValueDamagedError if they are not whole rows."""
         if not fits:
@@ -164,13 +206,16 @@ class Layout:
         return np.frombuffer(data, self.row)
 
     def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
-        """Append the aggregates to a table of their keys; `as_numbers`: the stored numbers instead."""
+        """Append the aggregates to a table of their keys; `as_numbers`: the stored parts instead."""
+        texts = self.texts
         for name in self.stored if as_numbers else self.aggregates:
             if not as_numbers and self.aggregates[name].is_derived:
-                found, has = self.aggregates[name].derived(name, rows)
-                column = pa.array(found, mask=~has)
+                parts = {of: rows[of] for of, _ in self.aggregates[name].stored(name)}
+                if name in texts:
+                    parts[name] = pa.array(rows[name], pa.binary(), mask=~rows[has_of(name)])
+                column = self.aggregates[name].derived(name, parts, self.kinds.get(name))
             else:
-                column = pa.array(rows[name], pa.binary() if name in self.texts else None, mask=~rows[has_of(name)])
+                column = pa.array(rows[name], pa.binary() if name in texts else None, mask=~rows[has_of(name)])
                 if name in self.kinds and not as_numbers:
                     column = result_of(column, self.kinds[name])
             table = table.append_column(name, column)
@@ -181,13 +226,16 @@ class Layout:
         for name in self.stored:
             column = table[name]
             rows[has_of(name)][places] = column.is_valid().to_numpy()
-            rows[name][places] = column.fill_null(0).to_numpy()
+            rows[name][places] = column.fill_null(b"" if name in self.texts else 0).to_numpy()
 
     def of_parts(self) -> Layout:
         """Return the layout that makes one row of several with the numbers of `with_results`, but for `set_moments`."""
         kinds = dict.fromkeys((Kind.COUNT, Kind.MEAN, Kind.M2), Kind.SUM)
-        parts = {name: Aggregate(kinds.get(each.kind, each.kind), name) for name, each in self.stored.items()}
-        return replace(self, stored=parts)
+        parts = {
+            name: Aggregate(kinds.get(each.kind, each.kind), name, arguments=each.arguments)
+            for name, each in self.stored.items()
+        }
+        return replace(self, stored=parts, merges=True)
 
     def encode(self, rows: npt.NDArray[Any]) -> list[bytes]:
         """Return the bytes of each row."""
@@ -201,7 +249,24 @@ class Layout:
         return [b"".join(parts) for parts in zip(encoded, *texts, strict=True)] if texts else encoded
 
 
+@functools.lru_cache(maxsize=64)
+def _layout(columns: pa.Schema, keys: tuple[str, ...], aggregates: tuple[tuple[str, Aggregate], ...]) -> Layout:
+    """Return the layout for a schema, kept for the next batch: its types take a run of all expressions."""
+    return Layout._of(columns, keys, dict(aggregates))
+
+
 _NUMBERS = {"<i8": "int64", "<f8": "double"}
+_LENGTH = "<u4"
+"""Type of a part whose bytes follow the row, which has their length."""
+
+
+def _collected_type(each: Aggregate, kind: pa.DataType) -> pa.DataType:
+    """Return the type of a list, or of the result of percentiles; other parts are bytes."""
+    if each.kind in LISTS:
+        return pa.list_(_stored_type(kind))
+    if each.kind is Kind.QUANTILES:
+        return pa.list_(_stored_type(kind)) if isinstance(each.arguments[0], tuple) else _stored_type(kind)
+    return pa.binary()
 
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:
@@ -225,6 +290,8 @@ def cut(value: bytes, row: Any, texts: Sequence[str]) -> list[bytes]:
 
 def result_of(column: Any, kind: pa.DataType) -> Any:
     """Return values of the state, numbers or bytes, as those of a type."""
+    if pa.types.is_list(kind):
+        return lists_of(column, kind)
     return column.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else column.cast(kind)
 
 
@@ -252,8 +319,10 @@ def _number(name: str, each: Aggregate, kind: Any) -> str:
     """Return the type of a part in the row."""
     if each.kind is Kind.COUNT:
         return "<i8"
-    if each.kind is Kind.SET and (is_text(kind) or _number(name, replace(each, kind=Kind.MIN), kind)):
-        return "<u4"
+    if each.kind in COLLECTED and _number(name, replace(each, kind=Kind.MIN), kind):
+        if each.kind is not Kind.QUANTILES or not (is_text(kind) or pa.types.is_boolean(kind)):
+            return _LENGTH
+        raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, no number, date or timestamp")
     if each.kind in (Kind.MEAN, Kind.M2) and _is_number(kind):
         return "<f8"
     if pa.types.is_floating(kind):
@@ -265,7 +334,7 @@ def _number(name: str, each: Aggregate, kind: Any) -> str:
     elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_boolean(kind):
         return "<i8"
     elif is_text(kind):
-        return "<u4"
+        return _LENGTH
     else:
         problem = "no number of up to 64 bits with a sign, boolean, date, timestamp, text or bytes"
     raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, {problem}")
@@ -280,7 +349,8 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     for name, each in layout.stored.items():
         if each.source not in values_of:
             values_of[each.source] = _values(name, each, table)
-    parts = [part for name in layout.stored for part in _grouping(name, layout, values_of)]
+    collected = layout.collected
+    parts = [part for name in layout.stored for part in _grouping(name, layout, values_of, collected.get(name))]
     places = [f"{number} {part.name}" for number, part in enumerate(parts)]
     columns |= {place: part.column for place, part in zip(places, parts, strict=True)}
     wanted = [(place, part.function, part.options) for place, part in zip(places, parts, strict=True)]
@@ -288,8 +358,10 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     by_name = {}
     for place, part in zip(places, parts, strict=True):
         values = found[f"{place}_{part.function}"]
-        if part.function == "distinct":
-            values = distinct.joined(values)
+        if (of := collected.get(part.name)) is not None and layout.merges:
+            values = pa.array([of.merged(list(filter(None, each))) for each in values.to_pylist()], pa.binary())
+        elif of is not None:
+            values = of.part(joined(values))
         by_name[part.name] = values if part.values is None else part.values.take(values)
     for name, each in layout.stored.items():
         if each.kind is Kind.M2:
@@ -310,14 +382,17 @@ class _Grouping:
     values: Any = None
 
 
-def _grouping(name: str, layout: Layout, values_of: Mapping[Any, Any]) -> Iterator[_Grouping]:
+def _grouping(
+    name: str, layout: Layout, values_of: Mapping[Any, Any], collected: Collected | None
+) -> Iterator[_Grouping]:
     """Yield what makes a stored part of a batch's rows, from their values by `Aggregate.source`."""
     each = layout.stored[name]
     column = values_of[each.source]
     if each.kind is Kind.COUNT:
         yield _Grouping(name, column, "count")
-    elif each.kind is Kind.SET:
-        yield _Grouping(name, distinct.marks(column), "distinct", pc.CountOptions(mode="only_valid"))
+    elif collected is not None:
+        elements = column if layout.merges else collected.elements(column)
+        yield _Grouping(name, elements, "list" if layout.merges else collected.function)
     elif each.kind in CHOSEN:
         order = layout.stored.get(order_of(name))
         places, rows = _choices(each.kind, column, None if order is None else values_of[order.source])
@@ -377,6 +452,7 @@ def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDA
         column = by_key[name]
         batch[has_of(name)] = column.is_valid().to_numpy()
         batch[name] = column.fill_null(b"" if pa.types.is_binary(column.type) else 0).to_numpy()
+    collected = layout.collected
     for name, each in layout.stored.items():
         kind, has, had = each.kind, batch[has_of(name)], old[has_of(name)]
         new[has_of(name)] = has | had
@@ -384,8 +460,9 @@ def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDA
             kept = _is_kept(kind, name, old, batch)
             new[name] = np.where(kept, old[name], batch[name])
             new[has_of(name)] = np.where(kept, had, has)
-        elif kind is Kind.SET:
-            new[name] = [distinct.union(known, more) for known, more in zip(old[name], batch[name], strict=True)]
+        elif kind in COLLECTED:
+            pairs = zip(old[name].tolist(), batch[name].tolist(), strict=True)
+            new[name] = [collected[name].merged(pair) for pair in pairs]
         elif kind in (Kind.COUNT, Kind.SUM):
             if kind is Kind.SUM and new.dtype[name].kind == "i":
                 _check_sum(name, old[name].astype(np.float64) + batch[name].astype(np.float64))

@@ -6,14 +6,15 @@ A function is stored as one or several parts, each a column of the state's row.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from roster.state import distinct
+from roster.state import collected
 from roster.state.expressions import Expression, evaluate, names_of
 from roster.state.store import StateError
 
@@ -37,8 +38,17 @@ class Kind(Enum):
     MIN_BY = "min_by"
     MAX_BY = "max_by"
     COUNT_DISTINCT = "count_distinct"
+    SUM_DISTINCT = "sum_distinct"
+    COLLECT_LIST = "collect_list"
+    COLLECT_SET = "collect_set"
+    APPROX_COUNT_DISTINCT = "approx_count_distinct"
+    APPROX_PERCENTILE = "approx_percentile"
     SET = "distinct"
-    """The distinct values."""
+    """The distinct values, as marks."""
+    HLL = "hll"
+    """A sketch of the distinct values."""
+    QUANTILES = "quantiles"
+    """Values with bounds of their ranks."""
     MEAN = "mean"
     M2 = "m2"
     """The sum of squared distances from the mean."""
@@ -67,19 +77,41 @@ FUNCTIONS = {
     "any_value": Kind.FIRST,
     "last": Kind.LAST,
     "last_value": Kind.LAST,
+    "collect_list": Kind.COLLECT_LIST,
+    "array_agg": Kind.COLLECT_LIST,
+    "collect_set": Kind.COLLECT_SET,
+    "approx_count_distinct": Kind.APPROX_COUNT_DISTINCT,
 }
 """Functions of one column, by Spark's names."""
 BY_ANOTHER = {"min_by": Kind.MIN_BY, "max_by": Kind.MAX_BY}
 """Functions of a column and one that orders the rows, by Spark's names."""
+PERCENTILES = {"approx_percentile": Kind.APPROX_PERCENTILE, "percentile_approx": Kind.APPROX_PERCENTILE}
+"""Functions of a column, percentages and an accuracy, by Spark's names."""
+DEFAULTS: dict[Kind, tuple[Any, ...]] = {
+    Kind.COLLECT_LIST: (collected.BOUND,),
+    Kind.COLLECT_SET: (collected.BOUND,),
+    Kind.APPROX_COUNT_DISTINCT: (collected.sketch_size(0.05),),
+}
+"""Arguments of functions whose further arguments may be left out."""
 IGNORING_NULLS = {Kind.FIRST: Kind.FIRST_VALID, Kind.LAST: Kind.LAST_VALID}
 
 MOMENTS = frozenset({Kind.VAR_POP, Kind.VAR_SAMP, Kind.STDDEV_POP, Kind.STDDEV_SAMP})
 """Functions of the rows' mean and distances from it."""
 CHOSEN = frozenset({Kind.FIRST, Kind.LAST, Kind.FIRST_VALID, Kind.LAST_VALID, Kind.MIN_BY, Kind.MAX_BY})
 """Functions whose value is that of one row."""
-FIXED = frozenset({Kind.MIN_BY, Kind.MAX_BY, Kind.COUNT_DISTINCT})
+LISTS = frozenset({Kind.COLLECT_LIST, Kind.COLLECT_SET})
+COLLECTED = LISTS | {Kind.SET, Kind.HLL, Kind.QUANTILES}
+"""Parts that are bytes made of many values."""
+_SUMMARIES = {
+    Kind.COUNT_DISTINCT: Kind.SET,
+    Kind.SUM_DISTINCT: Kind.COLLECT_SET,
+    Kind.APPROX_COUNT_DISTINCT: Kind.HLL,
+    Kind.APPROX_PERCENTILE: Kind.QUANTILES,
+}
+"""Results of collected values, and what is stored of them."""
+FIXED = frozenset({Kind.MIN_BY, Kind.MAX_BY, *LISTS, *_SUMMARIES})
 """Functions whose state says nothing about other columns, or columns of another type."""
-NUMBERS_ONLY = frozenset({Kind.SUM, Kind.MEAN, Kind.M2})
+NUMBERS_ONLY = frozenset({Kind.SUM, Kind.MEAN, Kind.M2, Kind.SUM_DISTINCT})
 """Parts that only numbers have."""
 
 _WRITTEN = re.compile(r"\s*(\w+)\s*\(\s*(?:`((?:[^`]|``)+)`|([^\s()`'\",+*/%<>=|&!]+|\*))\s*\)\s*")
@@ -89,13 +121,16 @@ _WRITTEN = re.compile(r"\s*(\w+)\s*\(\s*(?:`((?:[^`]|``)+)`|([^\s()`'\",+*/%<>=|
 class Aggregate:
     """A function of a column, or of an expression over columns.
 
-    column: its name; of an expression its text. by: the column that orders the rows, for `BY_ANOTHER`.
+    column: its name; of an expression its text. by: the column that orders the rows, for `BY_ANOTHER`; of distinct rows
+    the next column. arguments: of lists and sets the most values, of a sketch the logarithm of its size, of percentiles
+    the percentages, a number or a tuple, and the accuracy.
     """
 
     kind: Kind
     column: str
     expression: Expression | None = None
     by: Aggregate | None = None
+    arguments: tuple[Any, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Aggregate | None:
@@ -107,24 +142,28 @@ class Aggregate:
         column = found[3] if found[2] is None else found[2].replace("``", "`")
         if kind is Kind.COUNT and found[2] is None and column == "1":
             column = ALL_ROWS
-        return cls(kind, column) if column != ALL_ROWS or kind is Kind.COUNT else None
+        if column == ALL_ROWS and kind is not Kind.COUNT:
+            return None
+        return cls(kind, column, arguments=DEFAULTS.get(kind, ()))
 
     @property
     def text(self) -> str:
         """The arguments, for people and definitions."""
-        return self.column if self.by is None else f"{self.column}, {self.by.column}"
+        by = [] if self.by is None else [self.by.text]
+        given = (list(each) if isinstance(each, tuple) else each for each in self.arguments)
+        return ", ".join([self.column, *by, *map(str, given)])
 
     @property
-    def source(self) -> tuple[str, Expression | None]:
+    def source(self) -> tuple[Any, ...]:
         """What the values are computed from, the same for aggregates of the same column or expression."""
-        return self.column, self.expression
+        return self.column, self.expression, self.by if self.kind is Kind.SET else None
 
     def stored(self, name: str) -> list[tuple[str, Aggregate]]:
         """Return the parts of the named result, by columns of the state's row; the first has the result's name."""
         if self.kind is Kind.AVG:
             return [(name, self._part(Kind.SUM)), (count_of(name), self._part(Kind.COUNT))]
-        if self.kind is Kind.COUNT_DISTINCT:
-            return [(name, self._part(Kind.SET))]
+        if self.kind in _SUMMARIES:
+            return [(name, self._part(_SUMMARIES[self.kind]))]
         if self.kind in MOMENTS:
             parts = (name, Kind.M2), (mean_of(name), Kind.MEAN), (count_of(name), Kind.COUNT)
             return [(part, self._part(kind)) for part, kind in parts]
@@ -137,10 +176,12 @@ class Aggregate:
         return [(name, self)]
 
     def _part(self, kind: Kind) -> Aggregate:
-        return Aggregate(kind, self.column, self.expression)
+        return replace(self, kind=kind)
 
     def values(self, table: pa.Table) -> Any:
         """Return the column of a table. Raises StateError if there is none, or its types do not fit."""
+        if self.kind is Kind.SET and self.by is not None:
+            return collected.rows_of([replace(each, by=None).values(table) for each in self.chain()])
         if self.column == ALL_ROWS:
             return pa.chunked_array([pa.array(np.ones(len(table), np.int8))])
         needed = [self.column] if self.expression is None else names_of(self.expression)
@@ -150,28 +191,34 @@ class Aggregate:
             return table[self.column]
         return pa.chunked_array([evaluate(self.expression, table)])
 
+    def chain(self) -> list[Aggregate]:
+        """Return it with those behind it in `by`."""
+        return [self] if self.by is None else [self, *self.by.chain()]
+
     @property
     def is_derived(self) -> bool:
         """True if the result is computed from its parts."""
-        return self.kind in (Kind.AVG, Kind.COUNT_DISTINCT) or self.kind in MOMENTS
+        return self.kind is Kind.AVG or self.kind in _SUMMARIES or self.kind in MOMENTS
 
-    @property
-    def derived_type(self) -> pa.DataType:
-        """The type of a derived result."""
-        return pa.int64() if self.kind is Kind.COUNT_DISTINCT else pa.float64()
+    def derived_type(self, stored: pa.DataType | None) -> pa.DataType:
+        """Return the type of a derived result. stored: of the part of its name, None for a number."""
+        if self.kind is Kind.APPROX_PERCENTILE:
+            return stored
+        if self.kind is Kind.SUM_DISTINCT and stored is not None:
+            return stored.value_type
+        return pa.int64() if self.kind in _SUMMARIES else pa.float64()
 
-    def derived(self, name: str, rows: Any) -> tuple[Any, Any]:
-        """Return the results of rows of a state, and which of them are there."""
-        whole = rows[name]
-        if self.kind is Kind.COUNT_DISTINCT:
-            sizes = np.fromiter(map(len, whole), np.int64, len(whole)) if whole.dtype == object else whole
-            return sizes.astype(np.int64) // distinct.WIDTH, np.ones(len(whole), np.bool_)
-        count = rows[count_of(name)]
+    def derived(self, name: str, parts: Mapping[str, Any], stored: pa.DataType | None) -> Any:
+        """Return the results of a state's parts by name: arrays of NumPy, of bytes Arrow's."""
+        whole, kind = parts[name], self.derived_type(stored)
+        if self.kind in _SUMMARIES:
+            return collected.result(_SUMMARIES[self.kind].value, self.arguments, whole, kind)
+        count = parts[count_of(name)]
         if self.kind in (Kind.AVG, Kind.VAR_POP, Kind.STDDEV_POP):
             found, has = whole / np.maximum(count, 1), count > 0
         else:
             found, has = whole / np.maximum(count - 1, 1), count > 1
-        return np.sqrt(found) if self.kind in (Kind.STDDEV_POP, Kind.STDDEV_SAMP) else found, has
+        return pa.array(np.sqrt(found) if self.kind in (Kind.STDDEV_POP, Kind.STDDEV_SAMP) else found, kind, mask=~has)
 
 
 def has_of(name: str) -> str:

@@ -137,7 +137,8 @@ class Definition:
     def layout(self) -> Layout:
         """The layout of values, for a definition with aggregates."""
         aggregates = {
-            name: Aggregate(Kind(of["kind"]), of["column"]) for name, of in self.document["aggregates"].items()
+            name: Aggregate(Kind(of["kind"]), of["column"], arguments=_hashable(of.get("arguments", ())))
+            for name, of in self.document["aggregates"].items()
         }
         return Layout(
             aggregates,
@@ -259,11 +260,16 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+
+
 def _schema(columns: Mapping[str, str]) -> pa.Schema:
     return pa.schema([(name, type_of(kind)) for name, kind in columns.items()])
 
 
 _TIMESTAMP = re.compile(r"timestamp\[(\w+), tz=(.+)\]")
+_LIST = re.compile(r"list<\w+: (.+)>")
 _DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)")
 
 
@@ -271,6 +277,8 @@ def type_of(text: str) -> pa.DataType:
     """Return the type that Arrow writes so. Raises ValueError for another text."""
     if found := _TIMESTAMP.fullmatch(text):
         return pa.timestamp(found[1], found[2])
+    if found := _LIST.fullmatch(text):
+        return pa.list_(type_of(found[1]))
     if found := _DECIMAL.fullmatch(text):
         return getattr(pa, f"decimal{found[1]}")(int(found[2]), int(found[3]))
     return pa.type_for_alias(text)
@@ -279,7 +287,7 @@ def type_of(text: str) -> pa.DataType:
 def shown(value: Any) -> str:
     """Return a part of a definition for people."""
     if isinstance(value, Mapping):
-        if value.keys() == {"kind", "column", "type"}:
+        if {"kind", "column", "type"} <= value.keys() <= {"kind", "column", "type", "arguments"}:
             return f"{value['kind']}({value['column']}) {value['type']}"
         return "(" + ", ".join(f"{name} {shown(each)}" for name, each in value.items()) + ")"
     if isinstance(value, list):

@@ -5,6 +5,7 @@ Entries do not say which definition wrote them, so all entries of a store change
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -332,7 +333,11 @@ class Evolution:
     def values(self, values: Sequence[bytes]) -> pa.Array:
         """Return the new values. Raises ValueDamagedError."""
         if self.before.texts or self.after.texts:
-            return pa.array(self.after.encode(self._rows(self.before.decode(values))), pa.binary())
+            whole = list(values)
+            each, places = self.before.apart(whole) if self.has_several else (whole, np.arange(len(whole)))
+            new = self.after.encode(self._rows(self.before.decode(each)))
+            bounds = np.searchsorted(places, np.arange(len(values) + 1)).tolist()
+            return pa.array([b"".join(new[begin:end]) for begin, end in itertools.pairwise(bounds)], pa.binary())
         size = self.before.row.itemsize
         lengths = np.fromiter(map(len, values), np.int64, len(values))
         counts = lengths // size

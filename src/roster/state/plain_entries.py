@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
@@ -81,9 +80,8 @@ class PlainEntries(_Whole):
             return keys.append_column("first", _moments([read_time(value) for value in values]))
         if not self._has_sessions:
             return self._layout.with_results(keys, self._layout.decode(values))
-        counts = [len(value) // self._layout.row.itemsize for value in values]
-        rows = self._layout.decode_rows(b"".join(values), fits=True)
-        keys = keys.take(pa.array(np.repeat(np.arange(len(values)), counts)))
+        parts, places = self._layout.apart(values)
+        rows, keys = self._layout.decode(parts), keys.take(pa.array(places))
         for name, column in (("first", START), ("last", "last")):
             keys = keys.append_column(name, _moments(rows[column]))
         return self._layout.with_results(keys, rows)

@@ -4,7 +4,7 @@ A single row is a session from its time to its time plus the gap. It is merged w
 overlaps, as in Spark's `session_window`. A session is closed once the stream time has reached its end plus the grace
 period. The sessions depend only on the order of the partition's records.
 
-    key of the state   encoded key columns: all open sessions of the key, each a fixed-width row
+    key of the state   encoded key columns: all open sessions of the key, each a row as of `aggregate`
     0x02, time, key    the key may have a session that ends then; rewritten only when that time has passed
 """
 
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, Update, grouped, row_of, set_moments
 from roster.state.aggregate_functions import CHOSEN, Aggregate
+from roster.state.byte_slices import cut
 from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, StateError, Store, Value
@@ -68,8 +69,6 @@ class SessionAggregation:
     def layout(self, columns: pa.Schema) -> Layout:
         """Return the layout of the aggregates of one session."""
         layout = Layout.of(columns, self.keys, self.aggregates)
-        if layout.texts:
-            raise StateError(f"aggregate {layout.texts[0]!r}: sessions keep numbers, dates and timestamps, no text")
         if chosen := [name for name, each in self.aggregates.items() if each.kind in CHOSEN]:
             kind = self.aggregates[chosen[0]].kind.value
             raise StateError(
@@ -109,7 +108,7 @@ class SessionAggregation:
         number[order] = np.cumsum(first) - 1
         of_rows, of_old = number[: len(rows)], number[len(rows) : len(rows) + count]
         begins = np.flatnonzero(first)
-        made = np.zeros(len(begins), known.layout.row)
+        made = np.zeros(len(begins), known.layout.memory)
         places = place[order][begins]
         made[START] = time[order][begins]
         made["last"] = time[order][np.append(begins[1:], len(order)) - 1] if len(begins) else 0
@@ -129,9 +128,9 @@ class SessionAggregation:
         """Set the aggregates of the sessions that have rows of the batch."""
         layout = known.layout
         parts = grouped(table.append_column(_SESSION, pa.array(of_rows, pa.int64())), [_SESSION], layout)
-        if len(old):
+        if len(old) or layout.collected:
             before = layout.with_results(pa.table({_SESSION: pa.array(of_old, pa.int64())}), old, as_numbers=True)
-            several = pa.concat_tables([parts.cast(before.schema), before])
+            several = pa.concat_tables([before, parts.cast(before.schema)])
             parts = grouped(several, [_SESSION], layout.of_parts())
             layout.set_results(made, parts[_SESSION].to_numpy(), parts)
             set_moments(layout, made, several[_SESSION].to_numpy(), several)
@@ -282,6 +281,9 @@ def _ends_key(time: int) -> bytes:
 def _decoded(values: list[Value], layout: Layout) -> tuple[npt.NDArray[Any], Times]:
     """Return the sessions of all values, and the place of each."""
     whole = [value or b"" for value in values]
+    if layout.texts:
+        parts, places = layout.apart(whole)
+        return layout.decode(parts), places
     lengths = np.fromiter(map(len, whole), np.int64, len(whole))
     rows = layout.decode_rows(b"".join(whole), fits=not (lengths % layout.row.itemsize).any())
     return rows, np.repeat(np.arange(len(whole)), lengths // layout.row.itemsize)
@@ -289,10 +291,11 @@ def _decoded(values: list[Value], layout: Layout) -> tuple[npt.NDArray[Any], Tim
 
 def _encoded(rows: npt.NDArray[Any], count: Any, layout: Layout) -> pa.Array:
     """Return the value of each place, null without sessions; `rows` are by place."""
-    size = layout.row.itemsize
-    offsets = np.concatenate([[0], np.cumsum(count * size)])
-    data = pa.py_buffer(rows.tobytes())
-    plain = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(count), [None, pa.py_buffer(offsets.astype(np.int64)), data]
-    ).cast(pa.binary())
+    if layout.texts:
+        parts = layout.encode(rows)
+        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+        data, sizes = b"".join(parts), np.bincount(np.repeat(np.arange(len(count)), count), lengths, len(count))
+    else:
+        data, sizes = rows.tobytes(), count * layout.row.itemsize
+    plain = cut(data, np.concatenate([[0], np.cumsum(sizes)])).cast(pa.binary())
     return pc.if_else(pa.array(count > 0), plain, pa.scalar(None, pa.binary()))

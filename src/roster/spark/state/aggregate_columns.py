@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column
 
 from roster.spark.errors import PipelineError
 from roster.spark.state.column_expressions import alias_of, class_of, expression_of, members, parsed
-from roster.state.aggregate_functions import ALL_ROWS, BY_ANOTHER, FUNCTIONS, IGNORING_NULLS, Aggregate, Kind
+from roster.state.aggregate_functions import (
+    ALL_ROWS,
+    BY_ANOTHER,
+    DEFAULTS,
+    FUNCTIONS,
+    IGNORING_NULLS,
+    PERCENTILES,
+    Aggregate,
+    Kind,
+)
+from roster.state.collected import sketch_size
 from roster.state.expressions import Call, Constant, Expression, Name
 from roster.state.store import StateError
 
 _FIELD = "aggregates"
+_ACCURACY = 10_000
+"""Accuracy of percentiles, as Spark's."""
 _EXAMPLE = "For example {'orders': 'count(*)', 'revenue': F.sum('price')}, or [F.sum('price').alias('revenue')]"
 
 Aggregates = Mapping[str, str | Column] | Sequence[Column]
@@ -64,9 +77,13 @@ def _of_node(node: Any) -> Aggregate:
         raise _not_kept("compute with results in map_arrow behind it")
     function, arguments = node.nameParts().mkString(".").lower(), members(node.arguments())
     if node.isDistinct():
-        if function != "count" or len(arguments) != 1:
+        if function not in _DISTINCT or (function == "sum" and len(arguments) != 1) or not arguments:
             raise _not_kept("deduplicate by the keys and the columns in front of it")
-        function = "count_distinct"
+        *others, last = [_where(_condition(node), expression_of(each)) for each in arguments]
+        found = _of_value(_DISTINCT[function], last)
+        for value in reversed(others):
+            found = _of_value(_DISTINCT[function], value, found)
+        return found
     return _of_function(function, arguments, _condition(node), ignores_nulls=_ignores_nulls(node, arguments))
 
 
@@ -79,15 +96,19 @@ def _of_function(
     if function in BY_ANOTHER and len(arguments) == 2:
         value, by = map(expression_of, arguments)
         return _of_value(BY_ANOTHER[function], value, by=_of_value(Kind.MIN, _where(condition, by)))
-    kind = FUNCTIONS.get(function)
+    kind = {**FUNCTIONS, **PERCENTILES}.get(function)
     if kind is Kind.COUNT and (not arguments or _is_all_rows(arguments)):
         return Aggregate(kind, ALL_ROWS) if condition is None else _of_value(kind, _where(condition, _ONE))
     if kind in IGNORING_NULLS and len(arguments) == 2:
         arguments = arguments[:1]
     if kind is not None and (not arguments or class_of(arguments[0]) == "UnresolvedStar"):
         raise _not_kept("name a column, as in sum(price)")
+    if kind in _FURTHER:
+        found = _of_value(kind, _where(condition, expression_of(arguments[0])))
+        return replace(found, arguments=_further(kind, arguments[1:]))
     if kind is None or len(arguments) != 1:
-        raise _not_kept("keep others with transform_with_state")
+        near = "approx_percentile(c, 0.5) is near it, in a state that does not grow"
+        raise _not_kept(near if function in ("median", "percentile") else "keep others with transform_with_state")
     if kind in IGNORING_NULLS:
         if condition is not None and not ignores_nulls:
             raise _not_kept("a condition needs `ignore nulls`")
@@ -96,6 +117,45 @@ def _of_function(
 
 
 _ONE = Constant(1, "int")
+_DISTINCT = {"count": Kind.COUNT_DISTINCT, "sum": Kind.SUM_DISTINCT}
+_MOST = "the most values, a whole number from 1 on"
+_FURTHER = {
+    Kind.COLLECT_LIST: _MOST,
+    Kind.COLLECT_SET: _MOST,
+    Kind.APPROX_COUNT_DISTINCT: "a relative standard deviation between 0.0008 and 1",
+    Kind.APPROX_PERCENTILE: "a percentage between 0 and 1, or an array of them, and an accuracy from 1 on",
+}
+"""Functions with further arguments, and what these are."""
+
+
+def _further(kind: Kind, nodes: list[Any]) -> tuple[Any, ...]:
+    """Return the arguments behind a column. Raises StateError for others than the function's."""
+    values = [_value(node) for node in nodes]
+    first, is_only = values[0] if values else None, len(values) == 1
+    if kind is Kind.APPROX_PERCENTILE:
+        shares = first if isinstance(first, tuple) else (first,)
+        accuracy = [*values, _ACCURACY][1] if 0 < len(values) < 3 else None
+        if shares and all(isinstance(each, int | float) and 0 <= each <= 1 for each in shares) and _is_most(accuracy):
+            return first, accuracy
+    elif not values:
+        return DEFAULTS[kind]
+    elif kind is Kind.APPROX_COUNT_DISTINCT and is_only and isinstance(first, int | float):
+        return (sketch_size(first),)
+    elif is_only and _is_most(first):
+        return (first,)
+    raise StateError(f"{kind.value} takes a column and {_FURTHER[kind]}")
+
+
+def _is_most(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _value(node: Any) -> Any:
+    """Return the value of a constant, of an array of them a tuple; None for anything else."""
+    if class_of(node) == "UnresolvedFunction" and node.nameParts().mkString(".").lower() == "array":
+        return tuple(_value(each) for each in members(node.arguments()))
+    found = expression_of(node)
+    return found.value if isinstance(found, Constant) else None
 
 
 def _of_value(kind: Kind, value: Expression, by: Aggregate | None = None) -> Aggregate:
@@ -138,5 +198,5 @@ def _text(given: str | Column) -> str:
 
 
 def _not_kept(way: str) -> StateError:
-    functions = ", ".join(sorted({*FUNCTIONS, *BY_ANOTHER, "count_if"}))
+    functions = ", ".join(sorted({*FUNCTIONS, *BY_ANOTHER, *PERCENTILES, "count_if"}))
     return StateError(f"none of {functions}; {way}")

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from roster.state.aggregate import Layout, result_of
 from roster.state.aggregate_functions import has_of
 from roster.state.byte_slices import as_bytes, cut, gathered, spread
+from roster.state.collected import data_of, lists_of
 from roster.state.event_time import Times, microseconds
 from roster.state.store import ValueDamagedError
 
@@ -100,8 +101,9 @@ class AggregateRows:
     """
 
     def __init__(self, layout: Layout, taken: Sequence[str]) -> None:
+        self._layout = layout
         self.row, self._kinds, self._texts = layout.row, layout.kinds, layout.texts
-        self._results = layout.aggregates
+        self._results, self._lists = layout.aggregates, [name for name in layout.texts if _is_list(layout, name)]
         wanted = [
             f"{each.kind.value} of {part}" if part in self._derived else part
             for part, each in layout.stored.items()
@@ -127,27 +129,47 @@ class AggregateRows:
     def fields(self) -> list[pa.Field]:
         """The columns."""
         kinds = {column: self._kind(name) for name, column in self.stored.items()}
-        kinds = {name: self._results[name].derived_type for name in self._derived} | kinds
+        derived = {name: self._results[name].derived_type(self._kinds.get(name)) for name in self._derived}
+        kinds = derived | kinds
         return [pa.field(name, kinds[name]) for name in self.names]
 
     def _kind(self, name: str) -> Any:
+        if name in self._texts and name in self._derived:
+            return pa.binary()
         return self._kinds.get(name) or pa.from_numpy_dtype(self.row[name])
 
     def columns(self, rows: npt.NDArray[Any], texts: Mapping[str, Any]) -> list[Any]:
         """Return the columns of rows; `texts` are those behind them, by name."""
         found = {}
         for name in self._derived:
-            values, has = self._results[name].derived(name, rows)
-            found[name] = pa.array(values, mask=~has)
+            parts = {part: rows[part] for part, _ in self._results[name].stored(name)}
+            if name in texts:
+                parts[name] = _valid(texts[name], rows[has_of(name)])
+            found[name] = self._results[name].derived(name, parts, self._kinds.get(name))
         for name, column in self.stored.items():
             missing = ~rows[has_of(name)]
             if name in texts:
-                plain = pc.if_else(pa.array(missing), pa.scalar(None, texts[name].type), texts[name])
-                found[column] = plain.cast(self._kinds[name])
+                plain = _valid(texts[name], ~missing)
+                found[column] = (
+                    lists_of(plain, self._kinds[name]) if name in self._lists else plain.cast(self._kind(name))
+                )
             else:
                 plain = pa.array(rows[name], mask=missing)
                 found[column] = result_of(plain, self._kinds[name]) if name in self._kinds else plain
         return [found[name] for name in self.names]
+
+    def apart(self, values: Any) -> tuple[Any, npt.NDArray[np.int64]]:
+        """Return the value of each row of values that have several, and the place of the value it comes from."""
+        if self._texts:
+            parts, places = self._layout.apart(values.to_pylist())
+            return pa.array(parts, pa.large_binary()), places
+        data, offsets = as_bytes(values)
+        size = self.row.itemsize
+        counts, rest = np.divmod(np.diff(offsets), size)
+        if rest.any():
+            raise ValueDamagedError
+        bounds = np.arange(counts.sum() + 1) * size
+        return cut(data[offsets[0] : offsets[-1]], bounds), np.repeat(np.arange(len(counts)), counts)
 
     def split(self, values: Any) -> tuple[npt.NDArray[Any], dict[str, Any]]:
         """Return the row of each value, and the texts behind it by name. Raises ValueDamagedError."""
@@ -177,12 +199,21 @@ class AggregateRows:
             plain = table[column].combine_chunks()
             rows[has_of(name)] = plain.is_valid().to_numpy(zero_copy_only=False)
             if name in self._texts:
+                plain = data_of(plain) if name in self._lists else plain
                 content = pc.fill_null(plain.cast(pa.binary()).cast(pa.large_binary()), b"")
                 rows[name] = np.diff(as_bytes(content)[1])
                 texts.append(content)
             else:
                 rows[name] = _as_numbers(plain).fill_null(0).to_numpy(zero_copy_only=False)
         return texts
+
+
+def _is_list(layout: Layout, name: str) -> bool:
+    return name in layout.aggregates and not layout.aggregates[name].is_derived and pa.types.is_list(layout.kinds[name])
+
+
+def _valid(values: Any, has: npt.NDArray[np.bool_]) -> Any:
+    return pc.if_else(pa.array(has), values, pa.scalar(None, values.type))
 
 
 def _as_numbers(column: Any) -> Any:

@@ -15,10 +15,18 @@ import pyarrow as pa
 from roster.state.aggregate import Layout
 from roster.state.byte_slices import as_bytes, cut
 from roster.state.keys import decode_keys, encode_keys
-from roster.state.saved.columns import MOMENT, AggregateRows, duration, entry_table, joined, moments, ordered_times
+from roster.state.saved.columns import (
+    MOMENT,
+    AggregateRows,
+    duration,
+    entry_table,
+    joined,
+    moments,
+    ordered_times,
+    rows_as_values,
+)
 from roster.state.saved.plain import ENTRIES
 from roster.state.sessions import ENDS_KEY
-from roster.state.store import ValueDamagedError
 from roster.state.windows import END, START
 
 _ENDS = "ends"
@@ -43,16 +51,11 @@ class SavedSessions:
         keys, key_starts = as_bytes(entries["key"])
         is_plain = pa.array(keys[key_starts[:-1]] != ENDS_KEY[0])
         entries = entries.filter(is_plain)
-        data, offsets = as_bytes(entries["value"])
-        size = self._rows.row.itemsize
-        counts, rest = np.divmod(np.diff(offsets), size)
-        if rest.any():
-            raise ValueDamagedError
-        rows = np.frombuffer(data[offsets[0] : offsets[-1]], self._rows.row)
-        places = pa.array(np.repeat(np.arange(len(counts)), counts))
+        values, places = self._rows.apart(entries["value"])
+        rows, texts = self._rows.split(values)
         columns = [moments(rows[START]), moments(rows["last"] + self._gap)]
-        columns += [column.take(places) for column in decode_keys(entries["key"], self._keys.types)]
-        columns += [*self._rows.columns(rows, {}), moments(rows["ends"])]
+        columns += [column.take(pa.array(places)) for column in decode_keys(entries["key"], self._keys.types)]
+        columns += [*self._rows.columns(rows, texts), moments(rows["ends"])]
         return {ENTRIES: pa.table(columns, schema=self.schemas()[ENTRIES])}
 
     def entries(self, tables: Mapping[str, pa.Table]) -> pa.Table:
@@ -63,7 +66,7 @@ class SavedSessions:
         order = np.lexsort((table[START].cast(pa.int64()).to_numpy(), places))
         table = table.take(pa.array(order))
         rows = np.zeros(len(table), self._rows.row)
-        self._rows.fill(rows, table)
+        texts = self._rows.fill(rows, table)
         counts = np.bincount(places, minlength=len(encoded.dictionary))
         bounds = np.concatenate([[0], np.cumsum(counts)])
         start, end = (table[name].cast(pa.int64()).to_numpy() for name in (START, END))
@@ -72,6 +75,7 @@ class SavedSessions:
         else:
             ends = np.repeat(np.minimum.reduceat(end, bounds[:-1]), counts)
         rows[START], rows["last"], rows["ends"] = start, end - self._gap, ends
-        values = cut(rows, bounds * self._rows.row.itemsize)
+        data, offsets = as_bytes(rows_as_values(rows, texts))
+        values = cut(data, offsets[bounds])
         noted = joined(ENDS_KEY, ordered_times(ends[bounds[:-1]]), encoded.dictionary)
         return pa.concat_tables([entry_table(encoded.dictionary, values), entry_table(noted, None)])

@@ -1,0 +1,267 @@
+"""What a key keeps of many values, as bytes: lists, sets and sketches. The bytes of several batches are merged.
+
+distinct       16 bytes for each value: numbers as they are, text and bytes by their BLAKE2b hash
+collect_list, collect_set   the values: 8 bytes for each, or of text and bytes its length in 4 bytes and its bytes
+hll            a HyperLogLog sketch of Apache DataSketches
+quantiles      see `roster.state.quantiles`
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster._extras import missing_error
+from roster.state import quantiles
+from roster.state.byte_slices import as_bytes, cut
+from roster.state.keys import is_text
+from roster.state.store import StateError, ValueDamagedError
+
+BOUND = 1000
+"""Values that a list or a set keeps of a key, unless another number is given."""
+
+_MARK, _NUMBER, _LENGTH = 16, 8, 4
+_LEAST_SIZE, _MOST_SIZE = 4, 21
+"""Logarithms of the registers that a sketch can have."""
+
+
+def sketch_size(error: float) -> int:
+    """Return the logarithm of the registers that a sketch needs for a relative standard deviation of its count.
+
+    Raises StateError for one that no sketch has.
+    """
+    size = math.ceil(math.log2((1.04 / error) ** 2)) if 0 < error < 1 else 0
+    if not 0 < size <= _MOST_SIZE:
+        raise StateError(f"a relative standard deviation of {error} is not between 0.0008 and 1")
+    return max(size, _LEAST_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """How a part is made of values. kind: the part. arguments: of its aggregate. stored: of a list its type."""
+
+    kind: str
+    arguments: tuple[Any, ...]
+    stored: pa.DataType
+
+    def __post_init__(self) -> None:
+        if self.kind == "hll":
+            _library()
+
+    @property
+    def function(self) -> str:
+        """Arrow's function that gathers the elements of a key: in the order of rows, or only different ones."""
+        return "distinct" if self.kind in ("distinct", "hll") else "list"
+
+    def elements(self, column: Any) -> Any:
+        """Return the bytes of each value, none for null; `joined` they are the bytes of the values of a key."""
+        if self.kind in ("distinct", "hll"):
+            found = marks(column)
+        elif self.kind == "quantiles":
+            found = _wide(_numbers(column).cast(pa.float64(), safe=False))
+        else:
+            if self.kind == "collect_set" and pa.types.is_floating(column.type):
+                column = pa.chunked_array([pa.array(_canonical(column), mask=column.is_null().to_numpy())])
+            found = _elements(column)
+        return found.fill_null(b"")
+
+    def part(self, joined: Any) -> Any:
+        """Return the parts of a batch, of the joined elements of its keys."""
+        if self.kind == "quantiles":
+            return pc.binary_join_element_wise(pa.scalar(quantiles.NOTHING), joined, b"")
+        if self.kind == "distinct":
+            return joined
+        if self.kind == "hll":
+            return pa.array([_sketch(each, self.arguments[0]) for each in joined.to_pylist()], pa.binary())
+        return pa.array([self.merged([each]) for each in joined.to_pylist()], pa.binary())
+
+    def merged(self, parts: Sequence[bytes]) -> bytes:
+        """Return the parts of a key, in the order of its rows, as one."""
+        if self.kind == "quantiles":
+            return quantiles.merged(parts, self.arguments[1])
+        if self.kind == "hll":
+            union = _union(parts, self.arguments[0])
+            return bytes(union.get_result(_library().HLL_6).serialize_compact())
+        if self.kind == "distinct":
+            return b"".join(dict.fromkeys(itertools.chain.from_iterable(map(_marks_of, parts))))
+        values: Iterable[bytes] = itertools.chain.from_iterable(_cut(each, self.stored.value_type) for each in parts)
+        if self.kind == "collect_set":
+            values = dict.fromkeys(values)
+        return b"".join(itertools.islice(values, self.arguments[0] if self.arguments else None))
+
+
+def joined(lists: Any) -> Any:
+    """Return the elements of each list as one value."""
+    whole = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
+    content, offsets = as_bytes(whole.values)
+    return cut(content, offsets[whole.offsets.to_numpy()]).cast(pa.binary())
+
+
+def result(kind: str, arguments: tuple[Any, ...], parts: Any, goal: pa.DataType) -> Any:
+    """Return the result of each part, bytes of Arrow's; `goal` is its type. Null without a value, but of counts."""
+    if kind == "distinct":
+        return pc.divide(pc.binary_length(parts).cast(pa.int64()), _MARK)
+    if kind == "hll":
+        return pa.array([_estimate(each) for each in parts.to_pylist()], pa.int64())
+    if kind == "collect_set":
+        found = [_sum(each, goal) for each in parts.to_pylist()]
+        return pa.array(found, goal)
+    wanted = arguments[0] if isinstance(arguments[0], tuple) else arguments[:1]
+    rows = [quantiles.at(each, wanted) if each is not None else None for each in parts.to_pylist()]
+    if goal is not None and pa.types.is_list(goal):
+        values = np.array([value for row in rows if row is not None for value in row], np.float64)
+        offsets = np.cumsum([0, *(0 if row is None else len(row) for row in rows)])
+        missing = pa.array([row is None for row in rows], pa.bool_())
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _as(values, goal.value_type), mask=missing)
+    values = np.array([0.0 if row is None else row[0] for row in rows], np.float64)
+    return pc.if_else(pa.array([row is not None for row in rows], pa.bool_()), _as(values, goal), None)
+
+
+def lists_of(data: Any, kind: pa.DataType) -> Any:
+    """Return the lists that parts of `collect_list` or `collect_set` hold; null for null."""
+    element, missing = kind.value_type, data.is_null()
+    plain = data.fill_null(b"")
+    if is_text(element):
+        rows = [[text[_LENGTH:] for text in _cut(each, element)] for each in plain.to_pylist()]
+        found = pa.array(rows, pa.list_(pa.binary())).cast(kind)
+        return pc.if_else(missing, pa.scalar(None, kind), found)
+    content, offsets = as_bytes(plain)
+    if (np.diff(offsets) % _NUMBER).any():
+        raise ValueDamagedError
+    numbers = content[offsets[0] : offsets[-1]].view("<f8" if pa.types.is_floating(element) else "<i8")
+    places = pa.array((offsets - offsets[0]) // _NUMBER, pa.int32())
+    return pa.ListArray.from_arrays(places, _as(numbers, element), mask=missing)
+
+
+def data_of(lists: Any) -> Any:
+    """Return lists as the parts that hold them; an empty one for null."""
+    offsets = np.concatenate([[0], np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy())])
+    elements = _elements(pa.chunked_array([lists.flatten()])).combine_chunks().cast(pa.binary())
+    return joined(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements))
+
+
+def marks(column: Any) -> Any:
+    """Return 16 bytes for each value of a column of one type, the same for equal ones; null for null.
+
+    Floats are equal as in Spark: NaN to itself, and 0.0 to -0.0.
+    """
+    if is_text(column.type):
+        encoded = column.cast(pa.binary()).combine_chunks().dictionary_encode()
+        hashes = [hashlib.blake2b(value, digest_size=_MARK).digest() for value in encoded.dictionary.to_pylist()]
+        return pa.chunked_array([pa.array(hashes, pa.binary()).take(encoded.indices)])
+    if pa.types.is_floating(column.type):
+        numbers = _canonical(column).view(np.int64)
+    else:
+        numbers = _numbers(column).cast(pa.int64()).fill_null(0).to_numpy()
+    wide = np.zeros((len(numbers), 2), "<i8")
+    wide[:, 0] = numbers
+    return _where_valid(column, wide, _MARK)
+
+
+def rows_of(columns: Sequence[Any]) -> Any:
+    """Return bytes for each row of several columns, the same for equal ones; null if a value is."""
+    return pc.binary_join_element_wise(*map(marks, columns), b"")
+
+
+def _canonical(column: Any) -> Any:
+    """Return floats with one representation of zero and of NaN; 0.0 for null."""
+    values = column.cast(pa.float64()).fill_null(0).to_numpy() + 0.0
+    return np.where(np.isnan(values), np.nan, values)
+
+
+def _numbers(column: Any) -> Any:
+    return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column.cast(_storage(column.type))
+
+
+def _storage(kind: pa.DataType) -> pa.DataType:
+    return pa.float64() if pa.types.is_floating(kind) else pa.int64()
+
+
+def _where_valid(column: Any, values: Any, width: int) -> Any:
+    data = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(values.tobytes())])
+    found = data.cast(pa.binary())
+    return pa.chunked_array([pc.if_else(column.combine_chunks().is_valid(), found, pa.scalar(None, pa.binary()))])
+
+
+def _wide(column: Any) -> Any:
+    return _where_valid(column, column.fill_null(0).to_numpy(), _NUMBER)
+
+
+def _elements(column: Any) -> Any:
+    if not is_text(column.type):
+        return _wide(_numbers(column).cast(_storage(column.type)))
+    plain = column.cast(pa.binary())
+    lengths = pc.binary_length(plain).cast(pa.int32()).fill_null(0).to_numpy().astype("<u4")
+    return pc.binary_join_element_wise(_where_valid(column, lengths, _LENGTH), plain, b"")
+
+
+def _cut(data: bytes, kind: pa.DataType) -> Iterator[bytes]:
+    """Yield the elements of a list, of text with their lengths in front."""
+    at, width = 0, _NUMBER
+    while at < len(data):
+        if is_text(kind):
+            width = _LENGTH + int.from_bytes(data[at : at + _LENGTH], "little")
+        if at + width > len(data):
+            raise ValueDamagedError
+        yield data[at : at + width]
+        at += width
+
+
+def _marks_of(data: bytes) -> Iterator[bytes]:
+    return (data[at : at + _MARK] for at in range(0, len(data), _MARK))
+
+
+def _as(numbers: Any, kind: pa.DataType) -> Any:
+    """Return stored numbers as values of a type; float64 as whole numbers towards zero."""
+    if pa.types.is_floating(kind):
+        return pa.array(numbers, pa.float64()).cast(kind)
+    whole = pa.array(numbers.astype(np.int64))
+    return (whole.cast(pa.int32()) if pa.types.is_date32(kind) else whole).cast(kind)
+
+
+def _sum(data: bytes | None, kind: pa.DataType) -> float | int | None:
+    """Return the sum of a list of numbers, null without one or beyond the type."""
+    if not data:
+        return None
+    values = np.frombuffer(data, "<f8" if pa.types.is_floating(kind) else "<i8").tolist()
+    total = math.fsum(values) if pa.types.is_floating(kind) and np.isfinite(values).all() else sum(values)
+    return total if pa.types.is_floating(kind) or -(1 << 63) <= total < 1 << 63 else None
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        import datasketches  # noqa: PLC0415 - only these sketches need it
+    except ModuleNotFoundError as missing:
+        raise missing_error("approx_count_distinct", "state", ["datasketches"]) from missing
+    return datasketches
+
+
+def _sketch(data: bytes, size: int) -> bytes:
+    """Return a sketch of marks, by their first eight bytes."""
+    sketch = _library().hll_sketch(size, _library().HLL_6)
+    for number in np.frombuffer(data, "<i8")[::2].tolist():
+        sketch.update(number)
+    return bytes(sketch.serialize_compact())
+
+
+def _union(parts: Iterable[bytes], size: int) -> Any:
+    union = _library().hll_union(size)
+    for each in parts:
+        if each:
+            union.update(_library().hll_sketch.deserialize(each))
+    return union
+
+
+def _estimate(data: bytes | None) -> int:
+    """Return the count of a sketch: by the estimator of a union of two, which does not depend on the order of rows."""
+    return round(_union([data, data], _MOST_SIZE).get_estimate()) if data else 0
