@@ -26,6 +26,7 @@ SECTIONS = {
     "assignors": "sticky assignors against Java, franz-go, kafka-python and aiokafka",
     "tasks": "the task assignor against Kafka Streams",
     "state": "stores of tasks, and operators by columns",
+    "stages": "where the CPU time of stateful operators goes",
     "restore": "a store from its changelog on a broker",
     "processors": "StatefulProcessor classes against Spark itself",
     "aggregates": "totals by key beside Spark, Kafka Streams and quix-streams",

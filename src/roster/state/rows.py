@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.byte_slices import Numbers, cut, gathered, offsets_of, spread
+from roster.state.byte_slices import Numbers, as_bytes, cut, gathered, offsets_of, spread
 from roster.state.keys import is_text
 from roster.state.store import StateError, Value, ValueDamagedError
 
@@ -59,7 +59,7 @@ class RowLayout:
         """Fingerprint at the beginning of a value; values with other columns are refused."""
         return zlib.crc32("\n".join(f"{field.name} {field.type}" for field in self.columns).encode())
 
-    def appended(self, old: Sequence[Value], table: pa.Table, times: Numbers, places: Numbers) -> pa.Array:
+    def appended(self, old: Sequence[Value] | pa.Array, table: pa.Table, times: Numbers, places: Numbers) -> pa.Array:
         """Return each old value with rows of a table appended; `places` are the indexes of their values.
 
         Raises StateError as `decode` does.
@@ -80,7 +80,7 @@ class RowLayout:
         ]
         return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
-    def decode(self, values: Sequence[Value]) -> StoredRows:
+    def decode(self, values: Sequence[Value] | pa.Array) -> StoredRows:
         """Return the rows of all values. Raises StateError for rows of other columns."""
         known = _Values.of(values, self)
         size, places = self.header.itemsize, np.repeat(np.arange(len(values)), known.counts)
@@ -135,10 +135,10 @@ class _Values:
     size: int
 
     @classmethod
-    def of(cls, values: Sequence[Value], layout: RowLayout) -> _Values:
-        data = np.frombuffer(b"".join(value or b"" for value in values), np.uint8)
-        lengths = np.fromiter((len(value or b"") for value in values), np.int64, len(values))
-        starts = np.cumsum(lengths) - lengths
+    def of(cls, values: Sequence[Value] | pa.Array, layout: RowLayout) -> _Values:
+        column = values if isinstance(values, pa.Array) else pa.array(values, pa.large_binary())
+        data, offsets = as_bytes(column.fill_null(b""))
+        starts, lengths = offsets[:-1], np.diff(offsets)
         counts = np.zeros(len(values), np.int64)
         there = lengths >= _PREFIX.itemsize
         at = spread(starts[there], np.full(int(there.sum()), _PREFIX.itemsize))

@@ -49,7 +49,7 @@ class SavedSides:
             mine = np.flatnonzero(first == prefix[0])
             if not len(mine):
                 continue
-            stored = layout.decode(entries["value"].take(pa.array(mine)).to_pylist())
+            stored = layout.decode(entries["value"].take(pa.array(mine)).combine_chunks())
             table = stored.table
             if side in self._marks:
                 at = starts[:-1][mine] + PREFIX_LENGTH

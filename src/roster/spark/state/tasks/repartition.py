@@ -70,7 +70,7 @@ class RepartitionTopic:
         """
         keys = key_of_records(rows, self.keys).cast(pa.binary())
         count = len(rows)
-        values = self.layout.appended([b""] * count, rows, np.zeros(count, np.int64), np.arange(count))
+        values = self.layout.appended(pa.repeat(b"", count), rows, np.zeros(count, np.int64), np.arange(count))
         partitions: Any = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
         if self.partitions is not None and count:
             whole = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
@@ -86,7 +86,7 @@ class RepartitionTopic:
     def to_rows(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the rows of records. Raises StateError for others' records, FunctionError if `then` fails."""
         try:
-            rows = self.layout.decode(records.column("value").to_pylist()).table
+            rows = self.layout.decode(records.column("value")).table
         except StateError:
             raise OtherRowsError(
                 f"the records in {self.topic} have not the columns {', '.join(self.columns.names)} as they are now:"
