@@ -6,9 +6,9 @@
 One process, one core, without Spark and sockets: the functions that a task calls, one after the other, on batches of
 `records` rows of `keys` keys in random order (`many` for the aggregate of many keys, whose store has them all before).
 Values are JSON objects of a key, a price and a time. Figures are million records a second of a core, medians of the
-rounds: read, record batches into columns; parse, JSON into rows; store, reads of the operator, and the batch before applied
-and this one kept; operator, the rest of it; changelog and results, up to encoded records. The rows of `repartition` are
-written to its topic and read back.
+rounds: read, record batches into columns; parse, JSON into rows; store, reads of the operator, and the batch before
+applied and this one kept; operator, the rest of it; changelog and results, up to encoded records. The rows of
+`repartition` are written to its topic and read back.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def measured(name: str, records: int, keys: int, rounds: int) -> None:
             for begin in range(0, keys, 200_000):
                 known = [f"key {number:08}" for number in range(begin, min(begin + 200_000, keys))]
                 update = operator(pa.table({"key": known, "price": np.zeros(len(known))}), store)
-                store.commit(update.changes["key"], update.changes["value"], Position())
+                store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position())
         work: Callable[[int], None] = (
             bench.repartition if operator is None else lambda number: bench.turn(store, operator, number)
         )
