@@ -102,7 +102,7 @@ def test_what_the_leader_notes_replaces_guesses_and_tells_rebalances_that_looks_
     )
     assert same.causes == ["t has grown"]
     assert same.told == ["join 30 ms", "assign 4 ms", "no plan is better"]
-    assert other.told == ["join 30 ms", "assign 4 ms", "2 partitions: balance", "a better plan: a has 2"]
+    assert other.told == ["join 30 ms", "assign 4 ms", "2 partitions: balance", "a better plan exists: a has 2"]
     assert timeline_of(replace(before, note=note), replace(before, at=4.0, note=note)) == []
     (kept,) = timeline_of(replace(before, note=note), seen(4, {"a": [0, 1], "b": []}, note=note))
     assert (kept.causes, kept.told) == (["B b-id joined"], [])

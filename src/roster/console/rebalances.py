@@ -96,7 +96,7 @@ class RebalanceTimeline:
             f"join {note.join_ms} ms",
             f"assign {note.assign_ms} ms",
             *(f"{counted(count, 'partition')}: {text}" for text, count in why.items()),
-            *({None: [], "": ["no plan is better"]}.get(note.proof, [f"a better plan: {note.proof}"])),
+            *({None: [], "": ["no plan is better"]}.get(note.proof, [f"a better plan exists: {note.proof}"])),
         ]
         return "" if note.cause == Cause.JOIN else note.reason
 

@@ -87,7 +87,8 @@ TABLES: Mapping[str, pa.Schema] = {
 """The derived tables. None stands for what is not known; `ownership.until` for an interval that has not ended.
 
 join_ms, assign_ms: until the leader's JoinGroup was answered, and from then to its SyncGroup, as it says. sync_ms: from
-the end of the join phase until the coordinator stored the assignment. proof: BEST, or what a better plan would improve.
+the end of the join phase until the coordinator stored the assignment, or from a consumer group's new epoch until every
+member had reached it. proof: BEST, or what a better plan would improve.
 """
 
 
@@ -105,8 +106,7 @@ class GroupHistory:
         of = {table: rows.filter(pc.equal(rows["table"], table)) for table in (COMMITS, GROUPS, ENDS)}
         records = of[GROUPS].sort_by("log_offset")
         stored = (ms_of(records["at"]).tolist(), records["key"].to_pylist(), records["value"].to_pylist())
-        named = of[ENDS].select(["topic_id", "topic"]).group_by(["topic_id", "topic"]).aggregate([]).to_pylist()
-        self._records = list(as_classic(zip(*stored, strict=True), {row["topic_id"]: row["topic"] for row in named}))
+        self._records = list(as_classic(zip(*stored, strict=True), _names(of[ENDS])))
         self.timeline = timeline(self._records)
         group_of = self.timeline.group
         pairs = zip(group_of.topic.tolist(), group_of.number.tolist(), strict=True)
@@ -266,6 +266,15 @@ def _listed(partitions: list[TopicPartition], rows: Any) -> dict[str, Any]:
         "topic": pa.array([tp.topic for tp in partitions], pa.string()).take(rows),
         "partition": pa.array([tp.partition for tp in partitions], pa.int32()).take(rows),
     }
+
+
+def _names(ends: pa.Table) -> dict[bytes, str]:
+    """Return the topics by their ids."""
+    ids = ends["topic_id"].combine_chunks().dictionary_encode()
+    known = pc.is_valid(ids)
+    place = np.zeros(len(ids.dictionary), np.int64)
+    place[ids.indices.filter(known).to_numpy()] = np.flatnonzero(known)
+    return dict(zip(ids.dictionary.to_pylist(), ends["topic"].take(place).to_pylist(), strict=True))
 
 
 def _series(rows: pa.Table) -> dict[TopicPartition, Series]:

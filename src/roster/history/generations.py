@@ -46,7 +46,8 @@ class Generation:
 
     member: [members] numbers of the members, ascending. subscription, capacity: [members] the number of what each
     reads, and its capacity. owner: [owned] the member of each of the partitions `owned`. claimed: partitions that
-    members said they owned when they joined. joined_at_ms: when all had joined. note: what the leader said of it.
+    members said they owned when they joined. joined_at_ms: when the join phase ended, or the epoch
+    of a consumer group began. note: what the leader said of it.
     """
 
     at_ms: int

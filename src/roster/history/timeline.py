@@ -3,6 +3,7 @@
 A generation differs from the one before it, and the differences are what can have caused the rebalance. Where there is
 none the cause is unknown. Records do not say whether a member that is gone left or expired, nor which of several
 changes came first. A leader of Roster's says why it asked for the rebalance, and why partitions move: that goes first.
+A record of the generation before with other owners is a step of a consumer group between two of its epochs.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ class Rebalance:
     """A rebalance that ended, or a static member's replacement without one; times in wall-clock ms.
 
     `now` is what the coordinator stored. `missing` is how many generations before this one were never stored with an
-    assignment: rebalances that did not end. `sync_ms` is the time from the end of the join phase to the assignment,
-    known on Roster's broker only. moved: [moved] numbers of partitions with another owner than before, or none; source,
-    target: [moved] names (`Timeline.names`), NO_OWNER if none; why: [moved] index into WHYS. `unowned_ms` is how long
-    the partitions that lost their owner here had none, summed; None: some have none yet.
+    assignment: rebalances that did not end. `sync_ms` is the time from the end of the join phase to the assignment, or
+    from a consumer group's new epoch until all have reached it. moved: [moved] numbers of partitions with another owner
+    than before, or none; source, target: [moved] names (`Timeline.names`), NO_OWNER if none; why: [moved] index into
+    WHYS. `unowned_ms` is how long the partitions that lost their owner here had none, summed; None: some have none yet.
     """
 
     now: Generation
