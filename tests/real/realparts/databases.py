@@ -119,6 +119,13 @@ class Database:
         self._server.wait()
         self._server = None
 
+    def shut_down(self) -> None:
+        """End the server in order, and with it all connections."""
+        assert self._server is not None
+        self._server.send_signal(signal.SIGINT)
+        self._server.wait(START_SECONDS)
+        self._server = None
+
     def stop(self) -> None:
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -36,6 +36,8 @@ log = logging.getLogger("roster.pipeline")
 _ORPHAN_SECONDS = 3600
 """Age after which staging of any application is dropped."""
 _TIDYING_SECONDS = 300
+_CHECK_FAILED = 4025
+"""MariaDB's error of a CHECK, which its driver does not tell from the server's own."""
 _DROPS_IN_TRANSACTION = ("postgresql", "sqlite")
 
 Result = TypeVar("Result")
@@ -148,6 +150,10 @@ class DatabaseSink(PositionedSink):
         except sa.exc.SQLAlchemyError as error:
             problem = f"{self._shown}: {self._server.said(error)}"
             fix = "Check the database, url, and what its user may do"
+            is_of_check = getattr(getattr(error, "orig", None), "args", ())[:1] == (_CHECK_FAILED,)
+            if is_of_check or isinstance(error, (sa.exc.DataError, sa.exc.IntegrityError)):
+                problem = f"`{self._table}` refuses a row, {problem}"
+                fix = "Leave such rows out or correct them in map_arrow, or change the column or constraint"
             raise PipelineError(problem, field=self.name, fix=fix) from None
 
     @override
