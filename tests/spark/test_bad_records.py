@@ -69,6 +69,7 @@ class Log:
         self.state: dict[bytes, bytes | None] = {}
         self.results: list[dict[str, Any]] = []
         self.letters: list[dict[str, str]] = []
+        self.records = 0
         patch.setattr(bad_records, "read_splits", self._read)
 
     def _read(self, _: ReaderConfig, splits: Sequence[Split], **__: Any) -> Iterator[pa.RecordBatch]:
@@ -96,6 +97,7 @@ class Log:
         operator = aside.operator(self._operator, "s", is_first=is_first)
         update = operator(table, WithChanges(NoState(), self.state))  # type: ignore[arg-type]
         aside.note(table)
+        self.records += aside.records
         self.state.update(zip(*(update.changes[name].to_pylist() for name in ("key", "value")), strict=True))
         self.results += update.results.to_pylist()
         for letter in aside.letters.rows:  # type: ignore[attr-defined]
@@ -151,6 +153,7 @@ def test_a_sum_leaves_out_the_records_that_take_it_beyond_its_range(script: Scri
     log = run(operator, script, cuts)
     sums, bad = totals(script)
     assert sorted(log.rejected()) == bad
+    assert log.records == len(script)
     assert {row["k"]: row["total"] for row in log.results} == sums
     whole = run(operator, script, [])
     assert (log.state, sorted(log.rejected())) == (whole.state, sorted(whole.rejected())), "as in any other batches"

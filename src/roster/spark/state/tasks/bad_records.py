@@ -20,6 +20,7 @@ from roster.spark.errors import FunctionError
 from roster.spark.state.tasks.processing import Operator
 from roster.spark.tasks.arrow_function import ArrowFunction, is_of_a_record
 from roster.spark.tasks.dead_letters import DeadLetters, Salvage
+from roster.spark.tasks.missing_values import Seen, together
 from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.spark.tasks.result_records import as_records
 from roster.state.aggregate import Update
@@ -118,6 +119,7 @@ class Aside:
         self._ends: list[int] = []
         """Number of rows up to the end of each part."""
         self.records = 0
+        self.seen: Seen = {}
 
     def rows(self, config: ReaderConfig, split: Split, steps: Steps) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split's records at which the steps do not fail; note which records they come from."""
@@ -135,6 +137,8 @@ class Aside:
         for records in read_splits(replace(config, include_headers=True), [split], **unreadable):
             self.records += records.num_rows
             yield from salvage(records)
+        if steps.first is not None:
+            self.seen = together(self.seen, steps.first.values_seen())
 
     def operator(self, operator: Operator, store: str, *, is_first: bool) -> SettingAside:
         """Return an operator that leaves rows out; each row of one behind another counts as a record."""

@@ -29,7 +29,7 @@ from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import TableSide, through_tables
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.dead_letters import HEADERS, DeadLetterQueue, LetterRows
-from roster.spark.tasks.missing_values import Look
+from roster.spark.tasks.missing_values import Look, together
 from roster.spark.tasks.reader import (
     PartitionTask,
     ReaderConfig,
@@ -190,6 +190,8 @@ class StatefulTask(PartitionTask):
                     look = Look(self._plan_at(numbers).own_sources)
                     aside = self._aside(numbers)
                     yield from self._process(numbers, look, aside)
+                    if aside is not None:
+                        look.seen = together(look.seen, aside.seen)
                     self._looked(numbers[0], look, *(() if aside is None else (aside.records, aside.letters.sent)))
                 except FunctionError as error:
                     if self._failed is None or error.passing:
