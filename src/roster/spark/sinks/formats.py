@@ -65,6 +65,7 @@ class Avro:
                 name = re.sub(r"\W|^(?=\d)", "_", subject, flags=re.ASCII)
                 text = json.dumps(schema_of(values, name))
             if text is not None and subject is not None:
+                _check(AvroValues(parse(text), b"", compiled(AVRO_ENCODE)), values)  # before it is there for ever
                 return Writer("AVRO", text), framed(registry.register(subject, text))
         except RegistryError as error:
             raise _refused(error, subject) from None
@@ -101,11 +102,16 @@ def encoding_of(form: Format | None, values: pa.DataType, topic: str | None, par
     subject = form.subject or (None if topic is None else f"{topic}-{part}")
     try:
         made = form.encoding(values, subject)
-        made.encoded(pa.array([], values), "" if part == "value" else part)
+        _check(made, values)
     except SchemaError as error:
         fix = f"Cast the column or leave it out, or register a schema that fits as subject {subject!r}"
         raise PipelineError(str(error), field=f"{part} of {_FIELD}", fix=fix) from None
     return made
+
+
+def _check(encoding: Encoding, values: pa.DataType) -> None:
+    """Raise SchemaError if the columns do not fit."""
+    encoding.encoded(pa.array([], values), "" if pa.types.is_struct(values) else "key")
 
 
 def _refused(error: RegistryError, subject: str | None) -> PipelineError:

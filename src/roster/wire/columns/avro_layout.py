@@ -59,7 +59,7 @@ SIGNATURES: dict[str, dict[str, str | None]] = {
         "out64": "int64",
         "float32": "float32",
         "float64": "float64",
-        "problems": "uint8",
+        "told": "uint8",
     }
 }
 """Parameters of the compiled function: arrays by the type of their elements, and numbers (None). `out8` to `float64`
