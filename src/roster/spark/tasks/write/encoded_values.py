@@ -87,11 +87,26 @@ def _check_message(message: Any, values: Any, path: str) -> None:
             found = _without_null(found.flatten(), name)
         if of is not None and pa.types.is_struct(found.type):
             _check_message(of, found, f"{name}.")
-        elif field_.enum_type is not None and not pa.types.is_integer(found.type):
+        elif not (pa.types.is_null(found.type) or _takes(field_, found.type)):
+            raise SchemaError(f"column {name!r}: {found.type} is not written as such a field of {message.full_name}")
+        elif field_.enum_type is not None:
             names = pa.array(field_.enum_type.values_by_name, pa.string())
-            lost = found.filter(pc.and_(found.is_valid(), pc.invert(pc.is_in(found, names))))
+            lost = found.filter(pc.and_(found.is_valid(), pc.invert(pc.is_in(found.cast(pa.string()), names))))
             if len(lost):
                 raise SchemaError(f"column {name!r}: {field_.enum_type.full_name} has no {lost[0].as_py()!r}")
+
+
+def _takes(field_: Any, given: Any) -> bool:
+    """Return whether a cast to a field's type keeps the values, or refuses them."""
+    if field_.type in (field_.TYPE_STRING, field_.TYPE_ENUM):
+        return given in (pa.string(), pa.large_string())
+    if field_.type == field_.TYPE_BYTES:
+        return given in (pa.binary(), pa.large_binary())
+    if field_.type in (field_.TYPE_BOOL, field_.TYPE_FLOAT):
+        return bool(given == (pa.bool_() if field_.type == field_.TYPE_BOOL else pa.float32()))
+    is_whole = pa.types.is_integer(given) or (pa.types.is_decimal(given) and given.scale == 0)
+    is_wide = field_.type == field_.TYPE_DOUBLE and pa.types.is_floating(given)
+    return field_.message_type is not None or is_whole or is_wide
 
 
 def _without_null(items: Any, name: str) -> Any:
