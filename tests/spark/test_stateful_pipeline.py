@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-AGGREGATES = {"n": "count(*)", "total": "sum(n)", "most": "max(n)", "mean": "avg(n)"}
+AGGREGATES = {
+    "n": "count(*)",
+    "total": "sum(n)",
+    "most": "max(n)",
+    "mean": "avg(n)",
+    "first": "collect_list(n, 5)",
+    "about": "approx_count_distinct(n, 0.01)",  # exact as long as they are few
+    "middle": "approx_percentile(n, 0.5)",
+}
 
 
 def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -51,7 +59,16 @@ class Feed:
 
     def totals(self) -> dict[str, dict[str, Any]]:
         return {
-            name: {"name": name, "n": len(of), "total": sum(of), "most": max(of), "mean": sum(of) / len(of)}
+            name: {
+                "name": name,
+                "n": len(of),
+                "total": sum(of),
+                "most": max(of),
+                "mean": sum(of) / len(of),
+                "first": of[:5],
+                "about": len(set(of)),
+                "middle": sorted(of)[(len(of) - 1) // 2],
+            }
             for name, of in self.sent.items()
         }
 

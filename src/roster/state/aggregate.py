@@ -359,7 +359,7 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     for place, part in zip(places, parts, strict=True):
         values = found[f"{place}_{part.function}"]
         if (of := collected.get(part.name)) is not None and layout.merges:
-            values = pa.array([of.merged(list(filter(None, each))) for each in values.to_pylist()], pa.binary())
+            values = pa.array([of.merged(each) for each in values.to_pylist()], pa.binary())
         elif of is not None:
             values = of.part(joined(values))
         by_name[part.name] = values if part.values is None else part.values.take(values)

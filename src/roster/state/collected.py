@@ -75,17 +75,18 @@ class Collected:
         return found.fill_null(b"")
 
     def part(self, joined: Any) -> Any:
-        """Return the parts of a batch, of the joined elements of its keys."""
+        """Return the parts of a batch, of the joined elements of its keys; `merged` leaves of them what is kept."""
         if self.kind == "quantiles":
             return pc.binary_join_element_wise(pa.scalar(quantiles.NOTHING), joined, b"")
-        if self.kind == "distinct":
-            return joined
         if self.kind == "hll":
             return pa.array([_sketch(each, self.arguments[0]) for each in joined.to_pylist()], pa.binary())
-        return pa.array([self.merged([each]) for each in joined.to_pylist()], pa.binary())
+        return joined
 
     def merged(self, parts: Sequence[bytes]) -> bytes:
         """Return the parts of a key, in the order of its rows, as one."""
+        parts = [part for part in parts if part]
+        if self.function == "distinct" and len(parts) == 1:
+            return parts[0]
         if self.kind == "quantiles":
             return quantiles.merged(parts, self.arguments[1])
         if self.kind == "hll":
@@ -93,6 +94,8 @@ class Collected:
             return bytes(union.get_result(_library().HLL_6).serialize_compact())
         if self.kind == "distinct":
             return b"".join(dict.fromkeys(itertools.chain.from_iterable(map(_marks_of, parts))))
+        if self.kind == "collect_list" and not is_text(self.stored.value_type):
+            return b"".join(parts)[: _NUMBER * self.arguments[0]]
         values: Iterable[bytes] = itertools.chain.from_iterable(_cut(each, self.stored.value_type) for each in parts)
         if self.kind == "collect_set":
             values = dict.fromkeys(values)
@@ -113,17 +116,16 @@ def result(kind: str, arguments: tuple[Any, ...], parts: Any, goal: pa.DataType)
     if kind == "hll":
         return pa.array([_estimate(each) for each in parts.to_pylist()], pa.int64())
     if kind == "collect_set":
-        found = [_sum(each, goal) for each in parts.to_pylist()]
-        return pa.array(found, goal)
+        return pa.array([_sum(each, goal) for each in parts.to_pylist()], goal)
     wanted = arguments[0] if isinstance(arguments[0], tuple) else arguments[:1]
-    rows = [quantiles.at(each, wanted) if each is not None else None for each in parts.to_pylist()]
-    if goal is not None and pa.types.is_list(goal):
-        values = np.array([value for row in rows if row is not None for value in row], np.float64)
-        offsets = np.cumsum([0, *(0 if row is None else len(row) for row in rows)])
-        missing = pa.array([row is None for row in rows], pa.bool_())
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _as(values, goal.value_type), mask=missing)
-    values = np.array([0.0 if row is None else row[0] for row in rows], np.float64)
-    return pc.if_else(pa.array([row is not None for row in rows], pa.bool_()), _as(values, goal), None)
+    rows = [None if each is None else quantiles.at(each, wanted) for each in parts.to_pylist()]
+    is_list, missing = pa.types.is_list(goal), np.array([row is None for row in rows], np.bool_)
+    values = np.array([value for row in rows for value in row or ()], np.float64)
+    flat = _as(values, goal.value_type if is_list else goal)
+    starts = np.cumsum([0, *(len(row or ()) for row in rows)])
+    if is_list:
+        return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), flat, mask=pa.array(missing, pa.bool_()))
+    return flat.take(pa.array(starts[:-1], mask=missing))
 
 
 def lists_of(data: Any, kind: pa.DataType) -> Any:
@@ -221,10 +223,11 @@ def _marks_of(data: bytes) -> Iterator[bytes]:
 
 
 def _as(numbers: Any, kind: pa.DataType) -> Any:
-    """Return stored numbers as values of a type; float64 as whole numbers towards zero."""
+    """Return stored numbers as values of a type; float64 as whole numbers towards zero, those below 2^63."""
     if pa.types.is_floating(kind):
         return pa.array(numbers, pa.float64()).cast(kind)
-    whole = pa.array(numbers.astype(np.int64))
+    is_whole = numbers.dtype.kind == "i"
+    whole = pa.array(numbers if is_whole else np.minimum(numbers, np.nextafter(2.0**63, 0)).astype(np.int64))
     return (whole.cast(pa.int32()) if pa.types.is_date32(kind) else whole).cast(kind)
 
 

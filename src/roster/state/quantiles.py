@@ -33,11 +33,10 @@ def merged(parts: Sequence[bytes], accuracy: int) -> bytes:
     """Return one summary of several, in the order of their values."""
     entries, rests = np.zeros(0, _ENTRY), []
     for part in parts:
-        if part:
-            more, rest = _read(part)
-            known, entries = entries, _both(entries, more)
-            entries = _compressed(entries, accuracy) if len(known) and len(more) else entries
-            rests.append(rest)
+        more, rest = _read(part)
+        known, entries = entries, _both(entries, more)
+        entries = _compressed(entries, accuracy) if len(known) and len(more) else entries
+        rests.append(rest)
     rest, piece = np.concatenate(rests) if rests else np.zeros(0), max(accuracy, _LEAST_PIECE)
     whole = len(rest) // piece * piece
     for at in range(0, whole, piece):
