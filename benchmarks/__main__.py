@@ -38,10 +38,11 @@ SECTIONS = {
     "upserts": "tables with one row a key against appended ones and MERGE",
     "databases": "rows into PostgreSQL beside Spark's JDBC writer",
     "pipeline": "Spark reading from a group",
-    "small_batches": "small batches read by the driver or by a task",
+    "small_batches": "small batches read by the worker that stays or by Spark's",
     "handover": "partitions that move between applications",
     "metrics": "what metrics cost a batch, and a scrape",
     "start": "imports, Spark's session, the first result, a second pipeline",
+    "latency": "from produce to a reader of committed records, beside Structured Streaming",
     "trickle": "CPU and latency of a slow topic",
 }
 

@@ -71,15 +71,19 @@ class Committed(NamedTuple):
 class Application:
     """One application in a process of its own; `batches` fills while it runs."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, **options: int | str) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, *, module: str = "benchmarks.applications", **options: int | str
+    ) -> None:
         words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.applications", bootstrap, group, topic, *words],
+            [sys.executable, "-m", module, bootstrap, group, topic, *words],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
         self.batches: list[Committed] = []
+        self.said: list[dict[str, Any]] = []
+        """What it printed that is no batch."""
         self._seen: dict[int, float] = {}
         self.up = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -92,6 +96,8 @@ class Application:
                 said = json.loads(line)
                 if "ranges" in said:
                     self.batches.append(Committed(said["at"], said["planned"], {int(p) for p in said["ranges"]}))
+                else:
+                    self.said.append(said)
                 self.up.set()
 
     def cpu(self) -> float:

@@ -1,4 +1,4 @@
-"""Small batches as DataFrames: read by the driver or by a task, in turns in one Spark application.
+"""Small batches as DataFrames: read by the staying worker or by Spark's, in turns in one Spark application.
 
     python -m benchmarks small_batches
     python -m benchmarks.small_batches [--records 200] [--batches 20] [--rounds 3] [--warm 200]
@@ -30,9 +30,7 @@ from roster.records.produce import KafkaWriter
 from roster.spark import session
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.driver.offset_ranges import tasks
-from roster.spark.jobs import small_batches
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
-from roster.spark.jobs.small_batches import SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.sinks.foreach import ForeachBatch
 from roster.spark.tasks.arrow_function import as_struct
@@ -44,8 +42,8 @@ SINKS = {
     "sql": ForeachBatch(lambda df, _: df.groupBy("partition").count().collect()),
 }
 TOPIC = "small"
-READERS = {"driver": small_batches.MOST_OFFSETS, "task": 0}
-"""The most offsets that the driver reads, by who is to read."""
+READERS = {"staying worker": 10_000, "Spark's": 0}
+"""The most offsets of a batch that is no Spark job, by who is to read."""
 
 
 def fill(bootstrap: str, records: int) -> None:
@@ -77,16 +75,17 @@ def main(words: Sequence[str] | None = None) -> None:
         spark = session("bench", "local[1]", spark_sql_shuffle_partitions=1, spark_driver_memory="512m")
         spark.sparkContext.setLogLevel("OFF")
         config = ReaderConfig(bootstrap=broker.bootstrap, group="bench", compiled=compiled())
-        small = SmallBatches(config)
         jobs = SparkJobs(spark, config.group)
-        runner = SparkRunner(jobs, ReadBatches(jobs, config, None), as_struct(config.schema), small=small)
+        runners = {
+            name: SparkRunner(jobs, ReadBatches(jobs, config, None), as_struct(config.schema), small=most)
+            for name, most in READERS.items()
+        }
         planned = Batch(
             0, Owner("bench", 1, "m"), {TopicPartition(TOPIC, p): Range(0, size) for p in range(PARTITIONS)}
         )
 
         def one(reader: str, sink: str) -> None:
-            small_batches.MOST_OFFSETS = READERS[reader]
-            outcome = runner.run(planned, tasks(planned.ranges, 1), SINKS[sink])
+            outcome = runners[reader].run(planned, tasks(planned.ranges, 1), SINKS[sink])
             assert outcome.rows == size * PARTITIONS
 
         used = CpuTime(os.getpid(), without=broker.pid)
@@ -102,6 +101,8 @@ def main(words: Sequence[str] | None = None) -> None:
             cpu, seconds = (statistics.median(column) for column in zip(*figures, strict=True))
             rounds = " ".join(f"{each:.0f}" for each, _ in figures)
             print(f"{f'{sink}, read by {reader}':<28}{cpu:>8.0f}{rounds:>20}{seconds:>8.0f}", flush=True)
+        for runner in runners.values():
+            runner.close()
         spark.stop()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from roster.client import (
     Admin,
@@ -112,6 +112,29 @@ def test_a_member_alone_owns_everything_and_commits(make: Callable[..., GroupMem
     assert set(member.end_offsets(owned.partitions).values()) == {0}
     assert set(member.beginning_offsets(owned.partitions).values()) == {0}
     assert member.offsets_for_times({TopicPartition(topic, 0): 0}) == {TopicPartition(topic, 0): None}
+
+
+def test_a_wait_for_records_ends_with_the_first_record_or_a_change_of_ownership(
+    make: Callable[..., GroupMember], topic: str, bootstrap: str
+) -> None:
+    member = make(metadata_max_age_ms=60_000)
+    member.start()
+    owned = member.ownership()
+    positions = dict.fromkeys(owned.partitions, 0)
+    assert member.wait_for_records(positions, owned.epoch, 0.01) == owned
+    producer = Producer({"bootstrap.servers": bootstrap})
+    waiting = threading.Thread(target=member.wait_for_records, args=(positions, owned.epoch, 600.0))
+    waiting.start()
+    producer.produce(topic, b"value", partition=2)
+    producer.flush()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    member.wait_for_records(positions, owned.epoch, 600.0)  # there is one already
+    ends = member.end_offsets(owned.partitions)
+    joining = threading.Thread(target=make().start)
+    joining.start()
+    assert member.wait_for_records(ends, owned.epoch, 600.0).epoch != owned.epoch
+    joining.join()
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])

@@ -1,10 +1,10 @@
 """A pipeline as an application of its own: the tests start it, hold it mid-batch, pause it and kill it.
 
-    app.py BOOTSTRAP GROUP TOPIC OUT [--hold FILE] [--most N] [--available-now] [--master URL] [--in-driver]
+    app.py BOOTSTRAP GROUP TOPIC OUT [--hold FILE] [--most N] [--available-now] [--master URL] [--small]
 
 Prints one JSON object a line: {"batch": …} when a batch starts, {"done": …} when it counts, {"end": …} at the end.
-Tasks wait as long as FILE exists, and write their process id to FILE.held meanwhile. With --in-driver the driver does
-small batches in the place of tasks, however slow the machine is; it says no {"batch": …}.
+Tasks wait as long as FILE exists, and write their process id to FILE.held meanwhile. With --small the staying worker
+does the batches in the place of Spark's tasks; it says no {"batch": …}.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import pyarrow as pa
 
 def main() -> None:
     from roster.spark import ParquetSink, Pipeline, session
-    from roster.spark.jobs import small_batches
-    from roster.spark.options import DRIVER, Tuning
+    from roster.spark.options import Tuning
 
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "group", "topic", "out"):
@@ -33,7 +32,7 @@ def main() -> None:
     parser.add_argument("--available-now", action="store_true")
     parser.add_argument("--master", default="local[1]")
     parser.add_argument("--session-timeout-ms", type=int, default=10_000)
-    parser.add_argument("--in-driver", action="store_true")
+    parser.add_argument("--small", action="store_true")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -65,11 +64,10 @@ def main() -> None:
         spark_executor_memory="512m",
         spark_executor_cores=1,
         # Tasks run in workers as any application has them: nothing is loaded before.
-        **({} if arguments.in_driver else {"spark.python.daemon.module": "pyspark.daemon"}),
+        **({} if arguments.small else {"spark.python.daemon.module": "pyspark.daemon"}),
     )
     spark.sparkContext.setLogLevel("ERROR")
-    if arguments.in_driver:
-        Pipeline._tuning = Tuning(small_batches=DRIVER)
+    Pipeline._tuning = Tuning() if arguments.small else Tuning(small_batch_offsets=0)
     pipeline = Pipeline(
         spark,
         arguments.bootstrap,
@@ -80,9 +78,7 @@ def main() -> None:
         trigger_interval_ms=0,
         on_progress=lambda p: say(done=p.batch, rows=p.rows, lag=p.total_lag, generation=p.generation),
     ).map_arrow(wait_while_held, "partition int, offset long, value binary")
-    if arguments.in_driver:
-        small_batches._MOST_SECONDS, small_batches._LEFT_TO_SPARK = 60.0, 0
-    else:
+    if not arguments.small:
         pipeline.transform(announce)
     pipeline.write(ParquetSink(arguments.out)).run(available_now=arguments.available_now)
     say(end=True)

@@ -53,6 +53,11 @@ class FakeMember:
             (self.script.pop(0) if self.script else self.end)()
         return self._now
 
+    def wait_for_records(
+        self, positions: Mapping[TopicPartition, int], epoch: int, timeout: float, *, is_committed: bool = False
+    ) -> Ownership:
+        return self.wait(epoch, timeout)
+
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership) -> None:
         if self.commit_errors:
             raise self.commit_errors.pop(0)

@@ -103,7 +103,7 @@ def test_paused_killed_and_restarted_mid_batch_no_record_is_lost_or_doubled(topi
     holds = [tmp_path / "hold-first", tmp_path / "hold-second"]
     with (
         story.application("first", holds[0]) as first,
-        story.application("second", holds[1], "--in-driver") as second,
+        story.application("second", holds[1], "--small") as second,
     ):
         both_have_a_share(topics, story.group)
         story.fill(4000)
@@ -111,7 +111,7 @@ def test_paused_killed_and_restarted_mid_batch_no_record_is_lost_or_doubled(topi
         paused_until_its_partitions_moved(story, first, holds[0])
         driver_killed(story, first, holds[0])
         all_killed(story, second, holds[1])
-    with story.application("restarted", holds[0], "--most", "100", "--in-driver") as restarted:
+    with story.application("restarted", holds[0], "--most", "100", "--small") as restarted:
         story.until_all_is_committed()
         story.assert_exact()
         finished_by_ctrl_c(story, restarted, holds[0])

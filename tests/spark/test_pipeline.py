@@ -81,7 +81,7 @@ def test_an_aggregate_over_partitions_counts_every_record_once(
 
     def pipeline() -> Pipeline:
         return (
-            tuned(min_offsets_per_task=100)(
+            tuned(min_offsets_per_task=100, small_batch_offsets=0)(
                 spark,
                 topics.bootstrap,
                 group,

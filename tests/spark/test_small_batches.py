@@ -1,187 +1,297 @@
-"""Batches of a few records are done by the driver: the rows that tasks read; what does not fit is left to them."""
+"""Small batches are done by a worker that stays, with rows and errors of Spark's tasks; it may die, hang and grow."""
 
 from __future__ import annotations
 
 import os
+import signal
 import uuid
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark import SparkFiles, TaskContext
 
-from roster.records.encoding import EncodingWriter
-from roster.records.produce import KafkaWriter
-from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline
-from roster.spark.batch import Split
-from roster.spark.jobs import runner, small_batches
+from roster.model import TopicPartition
+from roster.spark import FunctionError, ParquetSink, Pipeline
+from roster.spark.batch import Batch, Owner, Range, Split
+from roster.spark.jobs import small_batches, staying_worker
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
-from roster.spark.jobs.small_batches import MOST_BYTES, MOST_OFFSETS, CancelledError, SmallBatches, copied
+from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.tasks.arrow_function import ArrowFunction, as_struct
+from roster.spark.jobs.staying_worker import StayingWorker, WorkerError
+from roster.spark.options import Tuning
+from roster.spark.tasks.accumulators import ByTask
+from roster.spark.tasks.arrow_function import as_struct
 from roster.spark.tasks.reader import ReaderConfig, ReadError
-from roster.spark.tasks.steps import Filtered, Mapped
-from tests.spark.spark_topics import committed_records
 from tests.spark.tuned import tuned
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from roster.spark import Batch, Progress
+    from roster.spark import Progress
     from tests.spark.spark_topics import Topics
 
-CONFIG = ReaderConfig(bootstrap="127.0.0.1:9092", group="g")
-FEW = [(Split("t", 0, 0, 5), Split("t", 1, 3, 8))]
+MOST = Tuning().small_batch_offsets
+FEW = [[Split("t", 0, 0, 5)], [Split("t", 1, 3, 8)]]
 
 
-class Reads:
-    """In place of `read_splits`: yields record batches or raises, and counts."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *found: pa.RecordBatch | Exception) -> None:
-        self.found, self.calls = found, 0
-        self.config = CONFIG
-        monkeypatch.setattr(small_batches, "read_splits", self)
-
-    def __call__(self, config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-        self.calls, self.config = self.calls + 1, config
-        assert config.read_timeout_ms <= 2_000
-        for each in self.found:
-            if isinstance(each, Exception):
-                raise each
-            yield each
+def batch(offsets: int) -> Batch:
+    return Batch(1, Owner("g", 1, "m"), {TopicPartition("t", 0): Range(0, offsets)})
 
 
-def values(*each: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"value": pa.array(each, pa.binary())})
+class Worker:
+    """In place of the process: answers, or raises."""
+
+    def __init__(self) -> None:
+        self.problem: Exception | None = None
+        self.calls = 0
+
+    def run(self, _: object) -> list[int]:
+        self.calls += 1
+        if self.problem is not None:
+            raise self.problem
+        return [1]
 
 
-def read(batches: SmallBatches) -> list[pa.RecordBatch] | None:
-    return batches.read(FEW) if batches.takes(FEW) else None
+class Jobs:
+    """In place of `SparkJobs`."""
+
+    def __init__(self, master: str = "local[2]") -> None:
+        self.context, self.is_local = self, master.startswith("local")
+        self.master = master
+        self.cancels: list[Callable[[], None]] = []
+        self.when_cancelled = self.cancels.append
 
 
-def test_the_records_of_a_small_batch_are_read_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    Reads(monkeypatch, values(b"a", b"b"), values(b"c"))
-    assert read(SmallBatches(CONFIG)) == [values(b"a", b"b"), values(b"c")]
+def made(jobs: Jobs | None = None, most: int = 10) -> tuple[Any, Worker]:
+    batches: Any = SmallBatches(jobs or Jobs(), most)  # type: ignore[arg-type]
+    batches._worker = worker = Worker()
+    return batches, worker
 
 
-@pytest.mark.parametrize(
-    "tasks",
-    [
-        [],
-        [()],
-        [(Split("t", 0, 0, 5),), (Split("t", 1, 0, 5),)],
-        [(Split("t", 0, 0, MOST_OFFSETS), Split("t", 1, 0, 1))],
-    ],
-    ids=["none", "empty", "two tasks", "too many"],
-)
-def test_other_batches_are_left_to_tasks(tasks: list[Any]) -> None:
-    assert not SmallBatches(CONFIG).takes(tasks)
+def test_the_worker_gets_a_small_batch_as_one_task_and_a_large_one_is_left_as_it_is() -> None:
+    batches, _ = made()
+    ranges = {TopicPartition("t", 0): Range(0, 5), TopicPartition("t", 1): Range(3, 8)}
+    parts = [[Split("t", 0, 0, 2), Split("t", 1, 3, 8)], [Split("t", 0, 2, 5)]]
+    assert batches.begin(Batch(1, Owner("g", 1, "m"), ranges), parts) == [[Split("t", 0, 0, 5), Split("t", 1, 3, 8)]]
+    assert batches.takes([()])
+    assert not batches.takes([(), ()]), "another task was added"
+    assert batches.begin(batch(11), FEW) == FEW
+    assert not batches.takes([()])
 
 
-@pytest.mark.parametrize(
-    "found",
-    [[ReadError("no record for 2000 ms")], [values(b"a"), ReadError("gone")], [values(b"x" * MOST_BYTES), values(b"")]],
-    ids=["silence", "an error after some", "large"],
-)
-def test_what_cannot_be_read_at_once_is_left_to_tasks_for_a_while(
-    found: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads, batches = Reads(monkeypatch, *found), SmallBatches(CONFIG)
-    assert [read(batches) for _ in range(101)] == [None] * 101
-    assert reads.calls == 1
-    reads.found = (values(b"a"),)
-    assert read(batches) is not None
+@pytest.mark.parametrize(("master", "most"), [("spark://host:7077", 10), ("local[2]", 0)])
+def test_on_a_cluster_and_without_a_limit_spark_does_all(master: str, most: int) -> None:
+    batches, _ = made(Jobs(master), most)
+    assert batches.begin(batch(1), FEW) == FEW
+    assert not batches.takes([()])
+    batches.begin(None, [()])
+    assert not batches.takes([()])
 
 
-def test_a_batch_that_is_cancelled_is_not_left_to_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    Reads(monkeypatch, values(b"a"))
-    batches = SmallBatches(CONFIG)
-    batches.cancel()
+def test_what_the_worker_cannot_do_is_left_to_spark_for_a_while() -> None:
+    batches, worker = made()
+    worker.problem = WorkerError("Traceback\nZeroDivisionError: division by zero\n")
+    batches.begin(batch(1), FEW)
+    assert batches.results(None) is None
+    assert not batches.takes([()])
+    worker.problem = None
+    for _ in range(small_batches._LEFT_TO_SPARK):
+        assert batches.begin(batch(1), FEW) == FEW
+    batches.begin(batch(1), FEW)
+    assert batches.results(None) == [1]
+    assert worker.calls == 2
+
+
+@pytest.mark.parametrize(("master", "is_final"), [("local[2]", True), ("local[2,3]", False)])
+def test_an_error_of_roster_fails_the_batch_unless_spark_would_retry(master: str, is_final: bool) -> None:
+    batches, worker = made(Jobs(master))
+    worker.problem = WorkerError("Traceback\nroster.spark.tasks.reader.ReadError: records are gone\n")
+    batches.begin(batch(1), FEW)
+    if is_final:
+        with pytest.raises(ReadError, match="records are gone"):
+            batches.results(None)
+    else:
+        assert batches.results(None) is None
+
+
+def test_a_cancelled_batch_is_not_left_to_spark() -> None:
+    jobs = Jobs()
+    batches, worker = made(jobs)
+    batches._worker.cancel = lambda: None
+    batches.begin(batch(1), FEW)
+    jobs.cancels[0]()
     with pytest.raises(CancelledError):
-        read(batches)
+        batches.results(None)
+    assert worker.calls == 0
+    batches.begin(batch(1), FEW)
+    worker.problem = WorkerError("the worker ended")
+    batches._is_cancelled = True
     with pytest.raises(CancelledError):
-        batches.leave("a writer's error")
-    batches.begin()
-    assert read(batches) is not None
+        batches.results(None)
+    batches.begin(batch(1), FEW)
+    assert batches.takes([()])
 
 
-@pytest.mark.parametrize("encodes", [False, True])
-def test_a_writer_that_waits_for_a_broker_notices_that_the_batch_is_cancelled(
-    monkeypatch: pytest.MonkeyPatch, encodes: bool
-) -> None:
-    plain = KafkaWriter((), "t")
-    opened: list[Any] = []
-    monkeypatch.setattr(KafkaWriter, "open", lambda _, on_wait=None: opened.append(on_wait))
-    monkeypatch.setattr(EncodingWriter, "open", lambda _, on_wait=None: opened.append(on_wait))
-    batches = SmallBatches(CONFIG)
-    batches.opening(EncodingWriter(plain) if encodes else plain).open()
-    batches.cancel()
-    with pytest.raises(CancelledError):
-        opened[0]()
+def test_batches_that_take_long_are_spark_s_until_smaller_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, _ = made(most=1000)
+    monkeypatch.setattr(small_batches, "_LONG", -1.0)
+    for offsets in (1000, 500, 250):
+        batches.begin(batch(offsets), FEW)
+        assert batches.results(None) == [1]
+    assert batches.begin(batch(126), FEW) == FEW
+    monkeypatch.setattr(small_batches, "_LONG", 60.0)
+    for offsets in (3, 100, 250, 500, 1000):
+        batches.begin(batch(offsets), FEW)
+        assert batches.takes([()]), offsets
+        batches.results(None)
 
 
-def test_dead_letters_keep_the_headers_of_records_that_the_driver_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = Reads(monkeypatch, values(b"a"))
-    read(SmallBatches(replace(CONFIG, dead_letters=KafkaWriter((), "failed")), ArrowFunction(iter, values().schema)))
-    assert reads.config.include_headers
-    read(SmallBatches(CONFIG))
-    assert not reads.config.include_headers
+# -- the process -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("mode", "steps", "does"),
-    [
-        ("auto", [], True),
-        ("auto", [Filtered(pc.field("n") > 0)], True),
-        ("auto", [Filtered(pc.field("n") > 0), Mapped(lambda rows: rows, "n long")], False),
-        ("driver", [Mapped(lambda rows: rows, "n long")], True),
-        ("tasks", [], False),
-    ],
-)
-def test_functions_of_the_user_run_in_the_driver_only_if_that_is_asked_for(
-    mode: str, steps: list[Any], does: bool
-) -> None:
-    assert (SmallBatches.of(mode, CONFIG, steps, None) is not None) is does
+def pid(_: Iterator[int]) -> list[Any]:
+    return [os.getpid()]
 
 
-def test_a_function_is_given_as_tasks_get_it() -> None:
-    seen: list[int] = []
+def fails(_: Iterator[int]) -> list[Any]:
+    raise ValueError("three")
 
-    def count(rows: pa.RecordBatch) -> pa.RecordBatch:
-        seen.append(rows.num_rows)
-        assert len(seen) == 1, "kept from an earlier batch"
-        return rows
 
-    function = ArrowFunction(count, values().schema)
-    for _ in range(2):
-        mine = copied(function)
-        assert mine is not None
-        assert [*mine(values(b"a"))] == [values(b"a")]
-    assert seen == []
+def ends(_: Iterator[int]) -> list[Any]:
+    os._exit(3)
+
+
+def exits(_: Iterator[int]) -> list[Any]:
+    raise SystemExit(2)
+
+
+def surroundings(_: Iterator[int]) -> list[Any]:
+    import added_here  # type: ignore[import-not-found]
+
+    context = TaskContext.get()
+    assert context is not None
+    return [added_here.VALUE, SparkFiles.get("file.txt"), context.partitionId(), os.environ["PYTHONHASHSEED"]]
+
+
+KEPT: list[bytes] = []
+"""Leaks in the worker."""
+
+
+def grown(_: Iterator[int]) -> list[Any]:
+    KEPT.append(b"x" * (64 << 20))
+    return [os.getpid()]
+
+
+@pytest.fixture
+def worker(spark: SparkSession) -> Iterator[StayingWorker]:
+    made = StayingWorker(spark.sparkContext)
+    yield made
+    made.close()
+
+
+def test_a_worker_stays_and_is_replaced_when_it_ends(spark: SparkSession, worker: StayingWorker) -> None:
+    (first,) = worker.run(pid)
+    assert first != os.getpid()
+    assert worker.run(pid) == [first]
+    with pytest.raises(WorkerError, match="ValueError: three"):
+        worker.run(fails)
+    with pytest.raises(WorkerError, match="SystemExit: 2"):
+        worker.run(exits)
+    assert worker.run(pid) == [first], "an error does not end it"
+    with pytest.raises(WorkerError, match="the worker ended"):
+        worker.run(ends)
+    (second,) = worker.run(pid)
+    assert second != first
+    os.kill(second, signal.SIGKILL)
+    until(lambda: worker._process is not None and worker._process.poll() is not None, 10)
+    assert worker.run(pid) != [second]
+    value = spark.sparkContext.broadcast(5)
+    with pytest.raises(WorkerError, match="broadcast"):
+        worker.run(partial(lambda value, _: [value.value], value))
+    assert len(worker.run(pid)) == 1
+
+
+def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker: StayingWorker, tmp_path: Path) -> None:
+    (tmp_path / "added_here.py").write_text("VALUE = 7\n")
+    (tmp_path / "file.txt").write_text("text")
+    spark.sparkContext.addPyFile(str(tmp_path / "added_here.py"))
+    spark.sparkContext.addFile(str(tmp_path / "file.txt"))
+    count = spark.sparkContext.accumulator({}, ByTask())
+
+    def counted(tasks: Iterator[int]) -> list[Any]:
+        count.add({"task": 4})
+        return surroundings(tasks)
+
+    (by_spark,) = [spark.sparkContext.parallelize([0], 1).mapPartitions(surroundings).collect()]
+    assert worker.run(counted) == by_spark
+    assert count.value == {"task": 4}
+
+
+def test_a_worker_that_grows_is_replaced(worker: StayingWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staying_worker, "_MORE_MEMORY", 32 << 20)
+    monkeypatch.setattr(staying_worker, "_SETTLED", 2)
+    (first,) = worker.run(pid)
+    assert worker.run(pid) == worker.run(pid) == [first]
+    worker._settled //= 8
+    assert worker.run(grown) == [first]
+    assert worker.run(pid) != [first]
+
+
+def test_a_task_that_hangs_ends_when_it_is_cancelled(worker: StayingWorker, tmp_path: Path) -> None:
+    import threading
+    import time
+
+    mark = tmp_path / "hangs"
+
+    def hangs(_: Iterator[int]) -> list[Any]:
+        mark.touch()
+        time.sleep(600)
+        return []
+
+    def cancel() -> None:
+        until(mark.exists, 60)
+        worker.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(WorkerError, match="the worker ended"):
+        worker.run(hangs)
+    thread.join()
+    worker.cancel()
+    assert len(worker.run(pid)) == 1, "without a task there is nothing to cancel"
+
+
+# -- pipelines ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_driver_and_tasks_read_the_same_rows(spark: SparkSession, topics: Topics, include_headers: bool) -> None:
+def test_worker_and_spark_s_tasks_read_the_same_rows(
+    spark: SparkSession, topics: Topics, include_headers: bool
+) -> None:
     topic = topics.create(3)
     topics.fill(topic, 3, 30, headers=[("h", b"1"), ("h", None)], timestamp=1_700_000_000_123)
     topics.fill(topic, 3, 30)
     config = ReaderConfig(bootstrap=topics.bootstrap, group="g", include_headers=include_headers)
     columns = as_struct(config.schema)
-    tasks = [tuple(Split(topic, number, number, 20) for number in range(3))]
     jobs = SparkJobs(spark, "g")
-    runner: Any = SparkRunner(jobs, ReadBatches(jobs, config, None), columns, small=SmallBatches(config))
+    runner: Any = SparkRunner(jobs, ReadBatches(jobs, config, None), columns, small=MOST)
+    tasks = runner._small.begin(batch(60), [[Split(topic, number, number, 20)] for number in range(3)])
     frame = runner._frame(tasks)
     assert is_local(frame)
     assert sum(counts.records for counts in runner._counted.value.values()) == 57
-    runner._small = None
+    runner._small._is_here = False
     by_tasks = runner._frame(tasks)
     assert frame.schema == by_tasks.schema
     assert frame.rdd.getNumPartitions() == by_tasks.rdd.getNumPartitions() == 1
     assert [*map(tuple, frame.collect())] == [*map(tuple, by_tasks.collect())]
+    runner.close()
 
 
 def is_local(df: DataFrame) -> bool:
@@ -189,7 +299,9 @@ def is_local(df: DataFrame) -> bool:
     return "LocalRelation" in plan.toString()
 
 
-def test_a_pipeline_reads_small_batches_itself_and_large_ones_in_tasks(spark: SparkSession, topics: Topics) -> None:
+def test_frames_have_small_batches_in_the_plan_and_what_is_large_comes_from_tasks(
+    spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic, seen = topics.create(2, 10), dict[int, tuple[bool, int]]()
     reports: list[Progress] = []
 
@@ -202,38 +314,60 @@ def test_a_pipeline_reads_small_batches_itself_and_large_ones_in_tasks(spark: Sp
 
     group = f"g-{uuid.uuid4().hex[:8]}"
     pipeline(lambda df: df.where("offset > 0")).run(available_now=True)
-    topics.fill(topic, 2, 2 * MOST_OFFSETS)
+    topics.fill(topic, 2, MOST + 2)
     pipeline(lambda df: df).run(available_now=True)
-    assert seen == {10: (True, 8), 2 * MOST_OFFSETS: (False, 2 * MOST_OFFSETS)}
-    assert [report.rows for report in reports] == [10, 2 * MOST_OFFSETS]
+    monkeypatch.setattr(small_batches, "MOST_BYTES", 100)
+    topics.fill(topic, 2, 20)
+    pipeline(lambda df: df).run(available_now=True)
+    assert seen == {10: (True, 8), MOST + 2: (False, MOST + 2), 20: (False, 20)}
+    assert [report.rows for report in reports] == [10, MOST + 2, 20]
 
 
 def where(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The process that does the rows. Raises at offset 3."""
     if 3 in rows.column("offset").to_pylist():
         raise ValueError("three")
-    pids = pa.array([os.getpid()] * rows.num_rows, pa.int64())
-    return pa.RecordBatch.from_arrays([rows.column("offset"), pids], ["offset", "pid"])
+    parents = pa.array([os.getppid()] * rows.num_rows, pa.int64())
+    return pa.RecordBatch.from_arrays([rows.column("offset"), parents], ["offset", "parent"])
 
 
-@pytest.mark.parametrize("mode", ["driver", "auto"])
-def test_sinks_that_write_in_tasks_write_small_batches_in_the_driver(
-    spark: SparkSession, topics: Topics, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [MOST, 0])
+def test_functions_and_writers_run_in_the_worker_and_their_errors_are_those_of_spark_s_tasks(
+    spark: SparkSession, topics: Topics, tmp_path: Path, most: int
 ) -> None:
-    topic, jobs = topics.create(2, 10), list[int]()
-    results = SparkRunner._results
-    monkeypatch.setattr(SparkRunner, "_results", lambda *given: jobs.append(1) or results(*given))
+    topic = topics.create(2, 10)
     sink = ParquetSink(tmp_path / "out")
     options: dict[str, Any] = {"log": False, "dead_letter_topic": topics.create(1)}
     reports: list[Progress] = []
-    tuned(small_batches=mode)(
-        spark, topics.bootstrap, f"g-{topic}", topic, on_progress=reports.append, **options
-    ).filter(pc.field("offset") < 4).map_arrow(where, "offset long, pid long").write(sink).run(available_now=True)
+    kind = tuned(small_batch_offsets=most)
+    kind(spark, topics.bootstrap, f"g-{topic}", topic, on_progress=reports.append, **options).filter(
+        pc.field("offset") < 4
+    ).map_arrow(where, "offset long, parent long").write(sink).run(available_now=True)
     rows = sink.read(spark).collect()
     assert sorted(row.offset for row in rows) == [0, 0, 1, 1, 2, 2]
-    assert ({row.pid for row in rows} == {os.getpid()}) is (mode == "driver")
-    assert len(jobs) == (1 if mode == "driver" else 2), "the first is that of the warm-up"
+    assert ({row.parent for row in rows} == {os.getpid()}) is (most > 0)
     assert [(report.rows, report.dead_letters) for report in reports] == [(10, 2)]
+    failing = ParquetSink(tmp_path / "failing")
+    pipeline = kind(spark, topics.bootstrap, f"failing-{topic}", topic, log=False)
+    with pytest.raises(FunctionError, match=r"^map_arrow: ValueError: three \(.*\), given .*-0 offset 3"):
+        pipeline.map_arrow(where, "offset long, parent long").write(failing).run(available_now=True)
+    assert failing.positions() == {}
+    assert not [*(tmp_path / "failing").rglob("*.parquet")]
+
+
+def test_a_worker_that_dies_in_a_batch_leaves_it_to_spark(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic, sink = topics.create(2, 10), ParquetSink(tmp_path / "out")
+    driver = os.getpid()
+
+    def dies(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if rows.num_rows and os.getppid() == driver:
+            os._exit(1)
+        return rows.select(["offset"])
+
+    Pipeline(spark, topics.bootstrap, f"g-{topic}", topic, log=False).map_arrow(dies, "offset long").write(sink).run(
+        available_now=True
+    )
+    assert sorted(row.offset for row in sink.read(spark).collect()) == sorted([*range(5)] * 2)
 
 
 def test_a_small_batch_of_bad_records_only_is_done_once(spark: SparkSession, topics: Topics) -> None:
@@ -248,44 +382,3 @@ def test_a_small_batch_of_bad_records_only_is_done_once(spark: SparkSession, top
     assert seen == [0]
     assert [(report.rows, report.dead_letters) for report in reports] == [(3, 3)]
     assert sum(topics.ends(letters).values()) == 3
-
-
-def test_an_error_of_the_function_in_the_driver_is_that_of_a_task(
-    spark: SparkSession, topics: Topics, tmp_path: Path
-) -> None:
-    topic, errors = topics.create(2, 10), []
-    for mode in ("driver", "tasks"):
-        sink = ParquetSink(tmp_path / mode)
-        pipeline = tuned(small_batches=mode)(spark, topics.bootstrap, f"{mode}-{topic}", topic, log=False)
-        with pytest.raises(FunctionError) as caught:
-            pipeline.map_arrow(where, "offset long, pid long").write(sink).run(available_now=True)
-        errors.append(str(caught.value))
-        assert sink.positions() == {}
-        assert not [*(tmp_path / mode).rglob("*.parquet")]
-    assert errors[0] == errors[1]
-
-
-def test_what_the_driver_cannot_write_a_task_writes_once(
-    spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic, copy = topics.create(2, 10), topics.create(2)
-    real, failed = runner.written, list[int]()  # record batches that were made in the driver
-
-    def full(writer: Any, rows: Iterator[pa.RecordBatch]) -> Any:
-        failed.append(len(real(writer, rows)))
-        raise OSError("no space left on device")
-
-    reports: list[Progress] = []
-    pipeline = Pipeline(spark, topics.bootstrap, f"g-{topic}", topic, log=False, on_progress=reports.append)
-    pipeline.write(KafkaSink(topics.bootstrap, copy, exactly_once=True))
-    warm_up = SparkRunner.warm_up
-
-    def warm(*given: Any) -> None:
-        warm_up(*given)
-        monkeypatch.setattr(runner, "written", full)
-
-    monkeypatch.setattr(SparkRunner, "warm_up", warm)
-    pipeline.run(available_now=True)
-    assert failed
-    assert [report.rows for report in reports] == [10]
-    assert committed_records(topics, copy) == committed_records(topics, topic)

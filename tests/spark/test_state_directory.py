@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from roster.spark.errors import PipelineError
-from roster.spark.jobs.runner import task_error
+from roster.spark.jobs.task_errors import task_error
 from roster.spark.state.tasks.stores import check_state_dir
 from roster.state.store import StoreFullError, disk_error
 

@@ -111,7 +111,7 @@ def test_a_large_batch_is_written_by_tasks_that_own_their_partitions_in_the_orde
     spark: SparkSession, both: Topics, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_transactions, "_MOST_DRIVER_BYTES", 0)
-    monkeypatch.setattr(Pipeline, "_tuning", Tuning(min_offsets_per_task=50))
+    monkeypatch.setattr(Pipeline, "_tuning", Tuning(min_offsets_per_task=50, small_batch_offsets=0))
     topic, out = both.create(3, 3000), both.create(4)
     # Record batches of some records each, and two tasks that read from each partition.
     sink = KafkaSink(both.bootstrap, out, options={"batch.size": 1000}, exactly_once=True)

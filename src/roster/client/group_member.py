@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from roster.assignors import as_tuple
+from roster.client.arrivals import Arrivals
 from roster.client.cluster import Cluster
 from roster.client.committed_offsets import committed_offsets
 from roster.client.coordinators import Coordinators
@@ -96,6 +97,8 @@ class GroupMember:
         self._ownership = Ownership()
         self._commits: dict[int, Future[None]] = {}
         self._tokens = count(1)
+        self._arrivals = Arrivals(self._cluster, self._arrived)
+        self._has_arrived = False
         self._stopped = threading.Event()
         self._runner: MemberShell | None = None
         self._loop: LoopThread | None = None
@@ -216,6 +219,22 @@ class GroupMember:
         with self._changed:
             self._changed.wait_for(lambda: self._ownership.epoch != epoch or self._closed, timeout)
             return self._ownership
+
+    def wait_for_records(
+        self, positions: Mapping[TopicPartition, int], epoch: int, timeout: float, *, is_committed: bool = False
+    ) -> Ownership:
+        """Wait like `wait`, or until one of these partitions has a record at its position or behind."""
+        with self._changed:
+            self._has_arrived = False
+        self._running().call(self._arrivals.watch(positions, timeout, is_committed=is_committed))
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_arrived or self._ownership.epoch != epoch or self._closed, timeout)
+            return self._ownership
+
+    def _arrived(self) -> None:
+        with self._changed:
+            self._has_arrived = True
+            self._changed.notify_all()
 
     def topics(self) -> frozenset[str]:
         """The topics followed now: those subscribed to, or those known to match the pattern."""

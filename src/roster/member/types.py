@@ -34,6 +34,8 @@ class Channel(Enum):
     """To the coordinator, for Heartbeat, OffsetCommit and LeaveGroup, which must not queue behind a parked request."""
     ANY = "any"
     """To any broker, for everything else."""
+    RECORDS = "records"
+    """To any broker, for Fetch, which it may hold until there are records."""
 
 
 class FailureKind(Enum):

@@ -24,7 +24,6 @@ from roster.spark.driver.runner_protocol import BetweenBatches
 from roster.spark.driver.switching import Switching
 from roster.spark.errors import PipelineError
 from roster.spark.jobs.runner import BatchWork, ReadBatches, SparkRunner
-from roster.spark.jobs.small_batches import SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import BatchSink, Source
@@ -152,11 +151,13 @@ def _stateful(
         clean = cleaning(stores.copies, options.state, places, jobs)
         paused = (lambda _: ()) if switching is None else switching.paused
         batches = StatefulBatches(jobs, cluster, config, function, stores, joins, clean, replayed, paused)
+        runner = SparkRunner(jobs, batches, as_struct(ROWS), small=options.tuning.small_batch_offsets)
+        opened.callback(runner.close)
         source = _source(options)
         sink = sink.bind(source if switching is None else replace(source, noted=switching.noted))
         return Assembly(
             options,
-            SparkRunner(jobs, batches, as_struct(ROWS)),
+            runner,
             sink,
             opened.pop_all(),
             stores.member,
@@ -199,14 +200,14 @@ def _stateless(
         _check_state_dir(jobs.spark, options)
     with contextlib.ExitStack() as opened:
         work: BatchWork = ReadBatches(jobs, config, function)
-        small, between = SmallBatches.of(options.tuning.small_batches, config, first.before, function), BetweenBatches()
+        between = BetweenBatches()
         if tables:
             joins = TableJoins.open(options, tables, options.topics)
             opened.callback(joins.close)
             owned = OwnedTasks()
             clean = cleaning(owned, options.state, joins.places, jobs)
             work = JoinedBatches(jobs, config, function, joins, options.state.dir, clean)
-            small, between = None, BetweenJoinedBatches(owned, clean)
+            between = BetweenJoinedBatches(owned, clean)
         sink.open(jobs.spark, options.group, options.start_timeout_ms)
         opened.callback(sink.close)
         admin = opened.enter_context(
@@ -214,7 +215,8 @@ def _stateless(
         )
         switching = Switching(options.group, admin, paused=options.paused, keeps_state=False)
         sink = sink.bind(replace(_source(options), noted=switching.noted))
-        runner = SparkRunner(jobs, work, joined, declared.transform, small)
+        runner = SparkRunner(jobs, work, joined, declared.transform, options.tuning.small_batch_offsets)
+        opened.callback(runner.close)
         return Assembly(options, runner, sink, opened.pop_all(), between_batches=between, switching=switching)
 
 

@@ -24,9 +24,6 @@ from roster.spark.errors import PipelineError
 from roster.spark.pipeline_options import PipelineOptions, StartingOffsets
 from roster.spark.state_options import State
 
-AUTO, DRIVER, TASKS = "auto", "driver", "tasks"
-"""Where small batches run. AUTO: in the driver unless there are `map_arrow` functions."""
-
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
@@ -35,12 +32,13 @@ class Tuning:
     """Values found by measurement; tests and benchmarks change them.
 
     min_offsets_per_task: smallest part into which a range is split. poll_interval_ms: time between looks for new
-    records while there are none. small_batches: AUTO, DRIVER or TASKS. acceptable_lag, max_warmups: as in TaskOptions.
+    records while there are none. small_batch_offsets: most offsets of a batch that is no Spark job.
+    acceptable_lag, max_warmups: as in TaskOptions.
     """
 
     min_offsets_per_task: int = 1_000
     poll_interval_ms: int = 200
-    small_batches: str = AUTO
+    small_batch_offsets: int = 10_000
     acceptable_lag: int = TaskOptions.acceptable_lag
     max_warmups: int = TaskOptions.max_warmups
 

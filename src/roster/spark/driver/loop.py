@@ -96,6 +96,8 @@ class DriverLoop:
         self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
         self._margin = margin
         self._positions: dict[TopicPartition, int] = {}
+        self._ends: Mapping[TopicPartition, int] = {}
+        """The log end offsets at the last look."""
         self._targets: dict[TopicPartition, int] = {}
         """With `available_now`: the log end offset of each partition when it was assigned. Those of repartition topics
         are looked up again once all targets are reached, once for each of these topics."""
@@ -158,7 +160,7 @@ class DriverLoop:
                     self._note_nothing_read()
                     return
                 self._look_at_sink()
-                self._idle(self._options.tuning.poll_interval_ms / 1000, ownership)
+                self._wait_for_records(self._options.tuning.poll_interval_ms / 1000, ownership)
         finally:
             self._guard.close()
 
@@ -174,7 +176,7 @@ class DriverLoop:
         if not self._positions:
             return ownership, self._restore(ownership, available_now=available_now)
         timer = _Timer()
-        ends = self._member.end_offsets(self._positions.keys())
+        ends = self._ends = self._member.end_offsets(self._positions.keys())
         available = self._available(ends, available_now=available_now)
         if not available:
             return ownership, self._restore(ownership, available_now=available_now)
@@ -567,6 +569,15 @@ class DriverLoop:
         while not self._stopping and (left := until - time.monotonic()) > 0:
             if self._member.wait(ownership.epoch, min(left, STOP_CHECK_SECONDS)).epoch != ownership.epoch:
                 return
+
+    def _wait_for_records(self, seconds: float, ownership: Ownership) -> None:
+        """Wait for `seconds`, a change of ownership, `stop`, or records in partitions that had none left to read."""
+        read = {p: at for p, at in self._positions.items() if self._ends.get(p, at) <= at}
+        if self._stopping or not read or seconds > STOP_CHECK_SECONDS:
+            self._idle(seconds, ownership)
+            return
+        is_committed = self._options.isolation_level == "read_committed"
+        self._member.wait_for_records(read, ownership.epoch, seconds, is_committed=is_committed)
 
     def _owner(self, ownership: Ownership) -> Owner:
         return Owner(self._options.group, ownership.generation, ownership.member_id)

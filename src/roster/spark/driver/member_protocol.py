@@ -27,6 +27,11 @@ class Membership(Protocol):
     def wait(self, epoch: int, timeout: float) -> Ownership:
         """Return the ownership once its epoch differs from `epoch`, or after `timeout` seconds."""
 
+    def wait_for_records(
+        self, positions: Mapping[TopicPartition, int], epoch: int, timeout: float, *, is_committed: bool = False
+    ) -> Ownership:
+        """Wait like `wait`, or until one of these partitions has a record at its position or behind."""
+
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership) -> None:
         """Commit offsets of work done under `ownership`."""
 

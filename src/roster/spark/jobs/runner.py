@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -19,20 +17,20 @@ from pyspark.sql.types import StructType
 from roster.records.produce import WriteError
 from roster.spark.batch import Batch, Split
 from roster.spark.driver.runner_protocol import Outcome
-from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
+from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.spark.jobs.driver_rows import DriverRows
 from roster.spark.jobs.slot_probe import SlotProbe
-from roster.spark.jobs.small_batches import MOST_BYTES, SmallBatches
-from roster.spark.jobs.spark_jobs import SparkJobs, check_session
+from roster.spark.jobs.small_batches import SmallBatches
+from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.streaming_only import WAY_OUT, checked
+from roster.spark.jobs.task_errors import task_error
 from roster.spark.sinks.batch_sink import BatchSink
 from roster.spark.tasks.accumulators import ByTask
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.tasks.missing_values import MissingValues
-from roster.spark.tasks.reader import Counts, ReaderConfig, ReadError, ReadTask
+from roster.spark.tasks.reader import Counts, ReaderConfig, ReadTask
 from roster.spark.tasks.schema_steps import fetch_missing
-from roster.spark.tasks.write.task import ReadWriteTask, TaskWriter, Writer, conformed, written
-from roster.state.store import StateError
+from roster.spark.tasks.write.task import ReadWriteTask, TaskWriter, Writer
 
 log = logging.getLogger(__name__)
 
@@ -107,16 +105,14 @@ class SparkRunner:
         work: BatchWork,
         columns: StructType,
         transform: Callable[[DataFrame], DataFrame] | None = None,
-        small: SmallBatches | None = None,
+        small: int = 0,
     ) -> None:
         """`columns` are those of the rows that the tasks of `work` make.
 
-        `small` reads the batches that the driver does itself; None: tasks do all batches.
+        small: most offsets of a batch that is done without a Spark job.
         """
         self._jobs, self._work, self._columns, self._transform = jobs, work, columns, transform
-        self._small = small
-        if small is not None:
-            jobs.when_cancelled(small.cancel)
+        self._small = SmallBatches(jobs, small)
         self._driver_rows = DriverRows(jobs.spark, columns)
         self._counted: Counted = jobs.context.accumulator({}, ByTask())
         self._failed: Failed = jobs.context.accumulator({}, ByTask())
@@ -135,10 +131,11 @@ class SparkRunner:
 
     def check(self) -> None:
         """Raise PipelineError if the session was stopped."""
-        check_session(self._jobs.spark)
+        self._jobs.check()
 
     def ask_for_slot(self) -> SlotProbe:
-        """Start a probe for a task slot."""
+        """Start a probe for a task slot, and the worker of small batches."""
+        self._small.start()
         probe = SlotProbe(self._jobs.context, self._jobs.group)
         probe.start()
         return probe
@@ -151,27 +148,24 @@ class SparkRunner:
     def _run_without_rows(self, sink: BatchSink) -> None:
         with self._jobs.under("warm-up", "warms up"):
             try:
-                tasks: Splits = [()] * max(self.cores, 1)
-                writer = self._task_writer(sink, None)
+                writer, tasks = self._task_writer(sink, None), [()] * max(self.cores, 2)
+                self._small.begin(None, [()])
                 if isinstance(writer, TaskWriter):
+                    if self._small.takes([()]):
+                        self._small.results(ReadWriteTask(writer, self._reading([()]).read))
                     self._results(writer, tasks)
                 else:
+                    if (rows := self._small_rows([()], quiet=True)) is not None:
+                        self._driver_rows.frame(rows).collect()
                     sink.warm_up(self._frame(tasks))
-                self._warm_up_driver(sink, writer)
             except Exception as error:
                 if isinstance(error, (PySparkException, Py4JError)) and (short := task_error(error)) is not None:
                     raise short from None
                 raise
 
-    def _warm_up_driver(self, sink: BatchSink, writer: Writer | None) -> None:
-        """Load what the driver needs to do a small batch itself."""
-        if self._small is None:
-            return
-        self._small.warm_up()
-        if writer is None:
-            self._driver_rows.frame(arrow_schema(self._columns).empty_table()).collect()
-        elif sink.writes_in_driver and isinstance(writer, TaskWriter):
-            written(writer, iter(()))
+    def close(self) -> None:
+        """End the worker of small batches."""
+        self._small.close()
 
     def cancel(self) -> None:
         """Cancel the running batch; from any thread."""
@@ -189,8 +183,7 @@ class SparkRunner:
         Spark, the transform and the sink.
         """
         self._counted.value, self._failed.value = {}, {}
-        if self._small is not None:
-            self._small.begin()
+        tasks = self._small.begin(batch, tasks)
         try:
             return self._work.run(batch, tasks, functools.partial(self._write, sink))
         except MissingSchemasError as error:
@@ -221,13 +214,13 @@ class SparkRunner:
 
     def _write_batch(self, batch: Batch, tasks: Splits, sink: BatchSink) -> Any:
         """Read, map, transform and write; return the sink's handle."""
-        if self._small is not None and self._transform is None and sink.writes_in_driver and self._small.takes(tasks):
-            writer = self._task_writer(sink, batch)
-            if isinstance(writer, TaskWriter):
-                here = functools.partial(self._results_here, self._small, writer, batch, tasks)
-                return self._collected(sink, writer, batch, here)
-        with self._batch_jobs(batch):
-            writer = self._task_writer(sink, batch)
+        writer = self._task_writer(sink, batch)
+        if isinstance(writer, TaskWriter) and self._small.takes(tasks):
+            # Telling Spark of a batch costs more than a small one.
+            results = self._small.results(ReadWriteTask(writer, self._reading(tasks).read))
+            if results is not None:
+                return self._collected(sink, writer, batch, lambda: results)
+        with self._jobs.under(str(batch.number), f"batch {batch.number}"):
             if writer is None:
                 return sink.write(self._frame(tasks, quiet=sink.accepts_part), batch)
             return self._collected(sink, writer, batch, functools.partial(self._results, writer, tasks))
@@ -238,19 +231,6 @@ class SparkRunner:
         except BaseException:
             sink.abort(sink.collect(writer, [], batch), batch)
             raise
-
-    def _results_here(self, small: SmallBatches, writer: TaskWriter, batch: Batch, tasks: Splits) -> list[Any]:
-        """Read, map and write in this process, or if that fails in the tasks; return what the outputs returned."""
-        records = small.read(tasks)
-        if records is not None:
-            try:
-                return [written(small.opening(writer), small.reading(records, self._counted, self._failed).read([0]))]
-            except Exception as error:
-                if isinstance(error, WriteError) and error.is_final:
-                    raise
-                small.leave(error)
-        with self._batch_jobs(batch):
-            return self._results(writer, tasks)
 
     def _task_writer(self, sink: BatchSink, batch: Batch | None) -> Writer | None:
         return None if self._transform is not None else sink.task_writer(batch, self._columns)
@@ -269,9 +249,6 @@ class SparkRunner:
     def _reading(self, tasks: Splits, *, quiet: bool = True) -> Reading:
         """Return what makes rows inside the tasks; with `quiet` an error of the function does not fail the task."""
         return self._work.reading(tasks, self._counted, self._failed if quiet else None)
-
-    def _batch_jobs(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
-        return self._jobs.under(str(batch.number), f"batch {batch.number}")
 
     def _function_error(self) -> FunctionError:
         failures = [(FunctionError.of(*told), told) for _, told in sorted(self._failed.value.items())]
@@ -297,24 +274,10 @@ class SparkRunner:
         return result
 
     def _small_rows(self, tasks: Splits, *, quiet: bool) -> pa.Table | None:
-        """Read and map a batch in this process; return None if tasks must do it."""
-        small = self._small
-        records = small.read(tasks) if small is not None and small.takes(tasks) else None
-        if small is None or records is None:
+        """Return the rows of a small batch; None if Spark's tasks must make them."""
+        if not self._small.takes(tasks):
             return None
-        schema = arrow_schema(self._columns)
-        try:
-            reading = small.reading(records, self._counted, self._failed if quiet else None)
-            rows = [conformed(batch, schema) for batch in reading.read([0])]
-        except Exception as error:
-            small.leave(error)
-            return None
-        table = pa.Table.from_batches(rows, schema) if rows else schema.empty_table()
-        if table.nbytes <= MOST_BYTES:
-            return table
-        small.leave(f"{table.nbytes} bytes of rows")
-        self._counted.value, self._failed.value = {}, {}
-        return None
+        return self._small.rows(self._reading(tasks, quiet=quiet).read, arrow_schema(self._columns))
 
     def _transformed(self, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
         """Apply the transform; check the first batch's plan for operators that need a stream."""
@@ -325,30 +288,6 @@ class SparkRunner:
         for warning in warnings:
             log.warning("transform: %s: a batch knows nothing of the others. %s", warning, WAY_OUT)
         return result
-
-
-def task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
-    """Find the task's own error in Spark's, which wraps it in a hundred lines."""
-    own = "FunctionError|MissingSchemasError|SinkFencedError"
-    kinds = rf"spark\.errors\.(?:{own})|spark\.tasks\.reader\.ReadError|state\.store\.\w+"
-    found = re.search(rf"roster\.({kinds}|records\.produce\.WriteError): (.*)", str(error))
-    if found is None:
-        return None
-    kind, text = found[1], found[2].strip()
-    if kind.endswith(".StoreFullError"):
-        return PipelineError(text, field="State.dir", fix="Free some, or name another disk")
-    if kind.startswith("state."):
-        return StateError(text)
-    return _TASK_ERRORS[kind.rpartition(".")[2]](text)
-
-
-_TASK_ERRORS: Mapping[str, Callable[[str], PipelineError | ReadError | WriteError]] = {
-    "FunctionError": FunctionError.of,
-    "MissingSchemasError": FunctionError.of,
-    "SinkFencedError": SinkFencedError,
-    "ReadError": ReadError,
-    "WriteError": WriteError,
-}
 
 
 def _ranges(batch: Batch) -> str:

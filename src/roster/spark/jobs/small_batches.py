@@ -1,137 +1,138 @@
-"""Small batches, read by the driver: starting a task costs more than reading a few records."""
+"""Small batches: a worker that stays does them, as starting a Spark job costs more than their few records."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 
-from roster.records.encoding import EncodingWriter
-from roster.records.native import kernel
-from roster.records.produce import KafkaWriter
-from roster.spark.batch import Split
-from roster.spark.options import AUTO, TASKS
-from roster.spark.tasks.arrow_function import ArrowFunction
-from roster.spark.tasks.reader import ReaderConfig, ReadError, ReadTask, read_splits
-from roster.spark.tasks.steps import Mapped, Step
-from roster.spark.tasks.write.task import TaskOutput, TaskWriter
+from roster.spark.batch import Batch, Split
+from roster.spark.jobs.spark_jobs import SparkJobs
+from roster.spark.jobs.staying_worker import StayingWorker, WorkerError
+from roster.spark.jobs.task_errors import task_error
+from roster.spark.tasks.write.task import conformed
 
 log = logging.getLogger(__name__)
 
-MOST_OFFSETS = 1_000
 MOST_BYTES = 512 << 10
-"""Largest size of the Arrow columns: rows of a DataFrame become part of Spark's plan and task."""
-_MOST_SECONDS = 2.0
-"""Spark cannot cancel what the driver reads, and the group waits for the batch."""
+"""Largest size of the Arrow columns that become a DataFrame: they become part of Spark's plan and task."""
+_LONG = 2.0
+"""Seconds of a batch after which those like it are Spark's, which has more than one core."""
 _LEFT_TO_SPARK = 100
 """Batches left to Spark after one that could not be done here."""
 
 
 class CancelledError(Exception):
-    """The batch was cancelled while the driver worked on it."""
+    """The batch was cancelled while the worker had it."""
 
 
 class SmallBatches:
-    """Decides which batches of one small task the driver does itself, and reads their records.
+    """Decides which batches the staying worker does, and gives them to it.
 
-    On any obstacle (no answer, missing records, large records) Spark's tasks take over: they read the same ranges,
-    retry, and name the problem.
+    On any obstacle (an error that is not one of Roster's, a worker that ended, a task that needs Spark's own worker)
+    Spark's tasks take over: they read the same ranges, retry, and name the problem.
     """
 
-    def __init__(self, config: ReaderConfig, function: ArrowFunction | None = None) -> None:
-        """`config` is the tasks' reader configuration, `function` what they map records with."""
-        wait = min(config.read_timeout_ms, round(_MOST_SECONDS * 1000))
-        # A dead letter keeps its headers, even if the function does not see them.
-        headers = config.include_headers or (function is not None and config.dead_letters is not None)
-        self._task_config, self._function = config, function
-        self._config = replace(config, read_timeout_ms=wait, include_headers=headers)
+    def __init__(self, jobs: SparkJobs, most_offsets: int) -> None:
+        """`most_offsets` of a batch; 0: Spark does all batches."""
+        # On a cluster the stores are on other hosts.
+        self._most = most_offsets if jobs.is_local else 0
+        # With retries (local[N, F]) Spark has a failure's last word, else the first one fails the batch.
+        self._is_final = "," not in (jobs.context.master or "")
+        self._worker = StayingWorker(jobs.context)
         self._left_to_spark = 0
         self._is_cancelled = False
+        self._limit, self._offsets = self._most, 0
+        """The most offsets with which a batch is thought to be short, and those of the present one."""
+        self._is_here = False
+        if self._most:
+            jobs.when_cancelled(self._cancel)
 
-    @classmethod
-    def of(
-        cls, mode: str, config: ReaderConfig, steps: Iterable[Step], function: ArrowFunction | None
-    ) -> SmallBatches | None:
-        """Return the reader of small batches for a pipeline with these steps, which `function` applies.
+    def start(self) -> None:
+        """Start the worker, which loads modules meanwhile."""
+        if self._most:
+            self._worker.start()
 
-        None if tasks read all batches.
-        """
-        is_mapped = any(isinstance(step, Mapped) for step in steps)
-        return None if mode == TASKS or (mode == AUTO and is_mapped) else cls(config, function)
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.close()
 
-    def begin(self) -> None:
-        """Begin a batch, and clear the cancellation of the one before."""
-        self._is_cancelled = False
-
-    def cancel(self) -> None:
-        """Make `check` raise, from any thread."""
-        self._is_cancelled = True
-
-    def check(self) -> None:
-        """Raise CancelledError if the batch was cancelled."""
-        if self._is_cancelled:
-            raise CancelledError("the batch was cancelled")
-
-    def leave(self, why: object) -> None:
-        """Leave this batch and some of the next ones to tasks. Raises CancelledError if it was cancelled."""
-        self.check()
-        log.debug("small batches are left to tasks for a while: %s", why)
-        self._left_to_spark = _LEFT_TO_SPARK
-
-    def takes(self, tasks: Sequence[Sequence[Split]]) -> bool:
-        """Return True if the driver should try this batch."""
-        if len(tasks) != 1 or not 0 < sum(split.end - split.start for split in tasks[0]) <= MOST_OFFSETS:
-            return False
+    def begin(self, batch: Batch | None, tasks: Sequence[Sequence[Split]]) -> Sequence[Sequence[Split]]:
+        """Begin a batch: return its tasks, one if the worker is to do it. None: a warm-up."""
+        self._is_cancelled, self._is_here = False, batch is None and self._most > 0
+        self._offsets = 0 if batch is None else batch.offsets
+        if batch is None or batch.offsets > self._limit:
+            return tasks
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
-            return False
-        return True
+            return tasks
+        self._is_here = True
+        # From the batch's ranges: two tasks may have parts of one partition, which one task reads as one.
+        return [[Split(*partition, span.start, span.end) for partition, span in sorted(batch.ranges.items())]]
 
-    def read(self, tasks: Sequence[Sequence[Split]]) -> list[pa.RecordBatch] | None:
-        """Return the records, in order within a partition; None if tasks must read them.
+    def takes(self, tasks: Sequence[Sequence[Split]]) -> bool:
+        """Return True if the worker should try these tasks of the batch."""
+        return self._is_here and len(tasks) == 1
 
-        Raises CancelledError.
+    def results(self, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any] | None:
+        """Return what the only task yields; None if Spark's tasks must do it.
+
+        Raises CancelledError, and the task's error if it is one of Roster's own.
         """
-        until, size, read = time.monotonic() + _MOST_SECONDS, 0, []
+        began = time.monotonic()
         try:
-            for batch in read_splits(self._config, tasks[0]):
-                self.check()
-                size += batch.nbytes
-                if size > MOST_BYTES or time.monotonic() > until:
-                    self.leave(f"{size} bytes read so far")
-                    return None
-                read.append(batch)
-        except ReadError as error:
-            self.leave(error)
+            if self._is_cancelled:
+                raise CancelledError("the batch was cancelled")
+            results = self._worker.run(work)
+        except WorkerError as error:
+            if self._is_cancelled:
+                raise CancelledError("the batch was cancelled") from None
+            own = task_error(error) if self._is_final else None
+            if own is not None:
+                raise own from None
+            self._leave(error)
             return None
-        return read
+        if time.monotonic() - began > _LONG and self._offsets > 1:
+            self._limit = self._offsets // 2
+        elif 2 * self._offsets >= self._limit:
+            self._limit = min(2 * self._limit, self._most)
+        return results
 
-    def reading(self, records: Sequence[pa.RecordBatch], counted: Any, failed: Any) -> ReadTask:
-        """Return what maps these records in this process; the rest is as for `ReadTask`."""
-        return ReadTask(self._task_config, [()], copied(self._function), counted, failed, records)
+    def rows(self, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> pa.Table | None:
+        """Return the rows of the only task with these columns; None if Spark's tasks must make them; as `results`."""
+        found = self.results(RowsTask(read, schema, MOST_BYTES))
+        if found is None:
+            return None
+        if not found:
+            self._leave(f"more than {MOST_BYTES} bytes of rows")
+            return None
+        return pa.ipc.open_stream(found[0]).read_all()
 
-    def opening(self, writer: TaskWriter) -> TaskWriter:
-        """Return the batch's writer; it stops waiting for brokers when the batch is cancelled."""
-        return _Checking(writer, self.check) if isinstance(writer, (KafkaWriter, EncodingWriter)) else writer
+    def _leave(self, why: object) -> None:
+        log.debug("small batches are left to Spark for a while: %s", why)
+        self._is_here, self._left_to_spark = False, _LEFT_TO_SPARK
 
-    def warm_up(self) -> None:
-        """Load what the first batch needs."""
-        kernel(self._config.compiled)
-
-
-class _Checking:
-    def __init__(self, writer: KafkaWriter | EncodingWriter, check: Callable[[], None]) -> None:
-        self._writer, self._check = writer, check
-
-    def open(self) -> TaskOutput:
-        return self._writer.open(self._check)
+    def _cancel(self) -> None:
+        self._is_cancelled = True
+        self._worker.cancel()
 
 
-def copied(function: ArrowFunction | None) -> ArrowFunction | None:
-    """Return a copy, as tasks get one, so that a function's own state does not last from batch to batch."""
-    return None if function is None else cloudpickle.loads(cloudpickle.dumps(function))  # type: ignore[no-untyped-call]
+class RowsTask:
+    """Yields a task's rows as one stream of Arrow's; nothing if they are too many bytes."""
+
+    def __init__(
+        self, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]], schema: pa.Schema, most_bytes: int
+    ) -> None:
+        self._read, self._schema, self._most = read, schema, most_bytes
+
+    def __call__(self, tasks: Iterable[int]) -> Iterator[bytes]:
+        """Yield the rows of the tasks with these numbers."""
+        table = pa.Table.from_batches([conformed(rows, self._schema) for rows in self._read(tasks)], self._schema)
+        if table.nbytes <= self._most:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, self._schema) as stream:
+                stream.write_table(table)
+            yield sink.getvalue().to_pybytes()

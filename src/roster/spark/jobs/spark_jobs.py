@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_AGE = 0.1
+"""Seconds for which an answer of the JVM is used."""
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -29,6 +32,8 @@ class SparkJobs:
     def __init__(self, spark: SparkSession, group: str) -> None:
         self.spark, self.group = spark, group
         self.context: SparkContext = spark.sparkContext
+        self._cores, self._counted_at = 0, float("-inf")
+        self._checked_at = float("-inf")
         self._prefix = f"roster-{group}-{uuid.uuid4().hex[:8]}"
         self._cancels: list[Callable[[], None]] = []
         self.job_group: str | None = None
@@ -36,8 +41,10 @@ class SparkJobs:
 
     @property
     def cores(self) -> int:
-        """Number of tasks that run at once: Spark's default parallelism."""
-        return self.context.defaultParallelism
+        """Number of tasks that run at once: Spark's default parallelism, which asking for costs a small batch much."""
+        if time.monotonic() > self._counted_at + _AGE:
+            self._cores, self._counted_at = self.context.defaultParallelism, time.monotonic()
+        return self._cores
 
     @property
     def is_local(self) -> bool:
@@ -74,6 +81,12 @@ class SparkJobs:
             except (PySparkException, Py4JError) as error:
                 log.warning("stores cannot be looked after: %s", str(error).partition("\n")[0])
                 return []
+
+    def check(self) -> None:
+        """Raise PipelineError if the session was stopped a moment ago."""
+        if time.monotonic() > self._checked_at + _AGE:
+            check_session(self.spark)
+            self._checked_at = time.monotonic()
 
     def when_cancelled(self, cancel: Callable[[], None]) -> None:
         """Have `cancel` call this too, from any thread."""

@@ -55,10 +55,6 @@ class BatchSink(Sink):
     """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
     ends the batch at once. False: Spark fails the task, and retries it, before `write` returns."""
 
-    writes_in_driver: bool = False
-    """True if the writer of `task_writer` may also run in the driver's process, as an attempt of the only task of a
-    small batch, followed by attempts of a task if it fails. Rows, `collect` and `commit` are the same."""
-
     def check(self, schema: StructType) -> None:
         """Raise PipelineError if rows with these columns cannot be written; before `open` where they are known."""
 

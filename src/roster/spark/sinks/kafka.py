@@ -80,7 +80,6 @@ class KafkaSink(BatchSink):
     """
 
     accepts_part = True
-    writes_in_driver = True
 
     def __init__(
         self,

@@ -223,7 +223,6 @@ class TransactionalSink(BatchSink):
     """Records of batches and the group's offsets, in one transaction for each batch."""
 
     accepts_part = True
-    writes_in_driver = True
     commits_offsets = True
 
     def __init__(

@@ -113,8 +113,6 @@ class ParquetSink(BatchSink):
     @override
     def open(self, spark: SparkSession | None, group: str | None = None, timeout_ms: int = 60_000) -> None:
         self._spark = spark
-        # Elsewhere rows of a task must have been found on the driver's disk first.
-        self.writes_in_driver = spark is not None and runs_in_one_process(spark)
         try:
             self._log = CommitLog(self._storage, checkpoint_every=self._checkpoint_every)
             if group is not None:
@@ -192,7 +190,6 @@ class ParquetSink(BatchSink):
         # The first batch keeps an empty file: Spark cannot infer the columns of an output without files.
         names = [name for name in counts if counts[name]] or ([] if log.files else list(counts)[:1])
         log.commit(batch.owner, batch.ranges, written.folder, names, rows)
-        self.writes_in_driver = self.writes_in_driver or rows > 0
 
     @override
     def abort(self, written: WrittenFolder | None, batch: Batch) -> None:

@@ -28,7 +28,6 @@ class PositionedSink(BatchSink):
     """
 
     accepts_part = True
-    writes_in_driver = True
     name = "table"
 
     def __init__(self, mode: str, keys: str | Sequence[str]) -> None:

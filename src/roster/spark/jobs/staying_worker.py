@@ -1,0 +1,119 @@
+"""The driver's side of the worker that stays: it is started, given tasks, and replaced when it dies or grows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import threading
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import py4j
+import pyspark
+from pyspark import SparkContext, SparkFiles, cloudpickle
+from pyspark.accumulators import _accumulatorRegistry
+
+from roster.spark.tasks.worker_main import Answer, Request
+
+_MORE_MEMORY = 1 << 30
+"""Bytes by which a worker may grow; then it is replaced, as a function may leak."""
+_SETTLED = 20  # tasks after which its memory is what it needs
+
+
+class WorkerError(Exception):
+    """A task was not done: it failed, with the traceback of its error, or its worker ended."""
+
+
+class StayingWorker:
+    """One process, started anew whenever it is gone. All methods but `cancel` are for one thread at a time."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context: Any = context
+        self._files = ""
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._is_busy = False
+        self._tasks, self._settled = 0, 0
+
+    def start(self) -> None:
+        """Start the process, unless it runs; it loads what tasks need meanwhile."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        self._files = self._files or SparkFiles.getRootDirectory()
+        ours, theirs = Pipe()
+        # Spark's own workers find PySpark like this too.
+        paths = [os.environ.get("PYTHONPATH", ""), *(str(Path(each.__path__[0]).parent) for each in (pyspark, py4j))]
+        environment = {**os.environ, **self._context.environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        number = theirs.fileno()
+        command = [self._context.pythonExec, "-m", "roster.spark.tasks.worker_main", str(number)]
+        with theirs, self._lock:
+            self._process = subprocess.Popen(  # noqa: S603 - the session's own Python
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[number], env=environment
+            )
+            self._connection, self._tasks, self._settled = ours, 0, 0
+
+    def run(self, work: Any) -> list[Any]:
+        """Run a task, a function that is given its number and yields results, and return these.
+
+        Its updates of accumulators count if it succeeds. Raises WorkerError; `cancel` makes it raise one.
+        """
+        self.start()
+        self._context._pickled_broadcast_vars.clear()
+        task = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
+        if any(True for _ in self._context._pickled_broadcast_vars):
+            self._context._pickled_broadcast_vars.clear()
+            raise WorkerError("only Spark's own workers have broadcast variables")
+        answer = self._ask(Request(self._files, tuple(self._context._python_includes or ()), task))
+        self._look_at(answer.memory)
+        if answer.problem:
+            raise WorkerError(answer.problem)
+        for number, update in answer.updates.items():
+            if number in _accumulatorRegistry:
+                _accumulatorRegistry[number] += update
+        return answer.results
+
+    def _ask(self, request: Request) -> Answer:
+        connection, process = self._connection, self._process
+        assert connection is not None  # noqa: S101 - it was started
+        assert process is not None  # noqa: S101 - likewise
+        self._is_busy = True
+        try:
+            connection.send_bytes(pickle.dumps(tuple(request)))
+            return Answer(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from our own process
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            self.close()
+            raise WorkerError(f"the worker ended (exit status {process.returncode})") from error
+        finally:
+            self._is_busy = False
+
+    def _look_at(self, memory: int) -> None:
+        """Have the process replaced if it has grown by much more than it needed first."""
+        self._tasks += 1
+        if self._tasks <= _SETTLED:
+            self._settled = max(self._settled, memory)
+        elif memory > 2 * self._settled + _MORE_MEMORY:
+            self.close()
+            self.start()
+
+    def cancel(self) -> None:
+        """End the process if it has a task; from any thread."""
+        with self._lock:
+            if self._is_busy and self._process is not None:
+                self._process.kill()
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            process, connection, self._process, self._connection = self._process, self._connection, None, None
+        if connection is not None:
+            connection.close()
+        if process is not None:
+            with contextlib.suppress(OSError):
+                process.kill()
+            process.wait()
