@@ -150,14 +150,26 @@ def driver_killed(story: Story, killed: Application, hold: Path) -> None:
 
 
 def all_killed(story: Story, killed: Application, hold: Path) -> None:
-    """The group's last application, whose driver does the batch; nothing but its successor can finish it."""
+    """The group's last application, whose staying worker does the batch; nothing but its successor can finish it."""
     story.hold(hold)
     mark = hold.with_name(f"{hold.name}.held")
-    until(lambda: mark.read_text() == str(killed.process.pid), START_SECONDS, "the driver itself is held")
-    killed.signal(signal.SIGKILL)
+    until(lambda: parent(int(mark.read_text())) == killed.process.pid, START_SECONDS, "the staying worker is held")
+    worker = int(mark.read_text())
+    os.kill(killed.process.pid, signal.SIGKILL)
     killed.ends()
+    until(lambda: parent(worker) is None, START_SECONDS, "the worker has ended with its driver")
+    killed.signal(signal.SIGKILL)
     assert story.topics.committed(story.group) != story.topics.ends(story.topic)
     hold.unlink()
+
+
+def parent(pid: int) -> int | None:
+    """The process that started another; None if that one is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else int(fields[1])
 
 
 def finished_by_ctrl_c(story: Story, application: Application, hold: Path) -> None:
