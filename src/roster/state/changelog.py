@@ -22,7 +22,7 @@ ENTRIES_PER_TRANSACTION = 5_000_000
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 """Columns that `restore` reads, one row per record; others are ignored."""
-_SORTED_ROWS, _SORTED_BYTES = 1_000_000, 128 << 20
+_SORTED_ROWS, _SORTED_BYTES = 250_000, 64 << 20
 """Rows, and bytes of them, that are sorted at once: the more, the fewer pages of a store are changed twice."""
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from roster._clock import wall_ms
 from roster.model import TopicPartition
-from roster.state.changelog import restore
+from roster.state.changelog import ENTRIES_PER_TRANSACTION, restore
 from roster.state.definition import STATE_KEY, Noted
 from roster.state.store import Position
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 Fetch: TypeAlias = Callable[[TopicPartition, int, int], Iterable[pa.RecordBatch]]
 """Reads the committed records of a partition from one offset up to before another."""
 
-_OFFSETS_PER_TRANSACTION = 1_000_000
+_OFFSETS_PER_TRANSACTION = ENTRIES_PER_TRANSACTION
 """Most changelog offsets to apply in one transaction of the store."""
 _FEWEST_OFFSETS = 20_000
 """Least changelog offsets to apply in one go."""
