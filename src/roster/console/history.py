@@ -74,7 +74,7 @@ class GroupHistory:
         """Rebalances seen; several between two snapshots count once."""
         self.generation_at_least: int | None = None
         """Lower bound of a classic group's generation, which no request returns: a member that joined with partitions
-        of generation g proves that the group is past g."""
+        of generation g proves that the group is past g, and a leader of Roster's notes the number."""
         self.note: LeaderNote | None = None
         """What the leader said of the last rebalance."""
         self.epoch: int | None = None
