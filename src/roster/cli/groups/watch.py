@@ -44,8 +44,8 @@ def watch(group: str, interval: float, once: bool, as_json: bool, no_view: bool,
     """Show a live GROUP: owner, lag and rate of each partition, rebalances and other events.
 
     It only reads, from any Kafka, until Ctrl-C. A lost connection is reported and tried again.
-    No request returns the generation of a classic group: shown is a lower bound, from what a leader of Roster's notes or
-    the claims in the members' subscriptions, if they carry a generation. A group of KIP-848 has an epoch.
+    No request returns the generation of a classic group: shown is a lower bound, from what a leader of Roster's notes
+    or the claims in the members' subscriptions, if they carry a generation. A group of KIP-848 has an epoch.
     """
     with admin(target) as cluster:
         first = look(cluster, group)
