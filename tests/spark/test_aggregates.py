@@ -91,6 +91,8 @@ def test_columns_with_aliases_are_results_by_these_names(spark: SparkSession) ->
     found = parse_aggregates([F.count("*").alias("orders"), F.sum(F.col("n") * F.col("x")).alias("revenue")])
     assert {name: each.text for name, each in found.items()} == {"orders": "*", "revenue": "(n * x)"}
     assert parse_aggregates({"revenue": "sum(n * x)"})["revenue"] == found["revenue"]
+    ends = parse_aggregates({"most": "approx_percentile(x, 1)", "both": F.percentile_approx("x", [0, 1], 50)})
+    assert [each.text for each in ends.values()] == ["x, 1.0, 10000", "x, [0.0, 1.0], 50"], "1 and 1.0 are one state"
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def _further(kind: Kind, nodes: list[Any]) -> tuple[Any, ...]:
         shares = first if isinstance(first, tuple) else (first,)
         accuracy = [*values, _ACCURACY][1] if 0 < len(values) < 3 else None
         if shares and all(isinstance(each, int | float) and 0 <= each <= 1 for each in shares) and _is_most(accuracy):
-            return first, accuracy
+            return tuple(map(float, first)) if isinstance(first, tuple) else float(shares[0]), accuracy
     elif not values:
         return DEFAULTS[kind]
     elif kind is Kind.APPROX_COUNT_DISTINCT and is_only and isinstance(first, int | float):
