@@ -30,6 +30,7 @@ SECTIONS = {
     "restore": "a store from its changelog on a broker",
     "processors": "StatefulProcessor classes against Spark itself",
     "aggregates": "totals by key beside Spark, Kafka Streams and quix-streams",
+    "nexmark": "Nexmark's queries beside Structured Streaming's",
     "standby": "an owner of state that is killed, with a standby copy and without",
     "changes": "a definition that changes in place",
     "switch": "two groups that take turns in writing",
