@@ -17,6 +17,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def run(*, quick: bool = False, rounds: int = 4, seconds: float = 10.0) -> None:
     durations = Durations()
     counted = _cpu_seconds(lambda: durations.add(time.perf_counter() - 1.0), 100_000)
     print(f"a request of roster broker: {counted * 1e6:.2f} µs more with --http")
-    _told(100 if quick else 300)
+    _told(100 if quick else 400)
     _paired(1 if quick else rounds, 3.0 if quick else seconds)
 
 
@@ -99,16 +100,18 @@ def _all_cpu() -> float:
 def _told(events: int) -> None:
     """Print what it costs to tell Spark of batches, 20 a second, with its UI on."""
     spark = session("told", "local[1]", **{"spark.ui.enabled": True, "spark.ui.port": 0})
-    for number, pause in ((2_000, 0.0), (events, 0.05)):
-        begin = _all_cpu()
-        for _ in range(number):
-            time.sleep(pause)
-        idle, begin = _all_cpu() - begin, _all_cpu()
-        with telling_spark(spark, "g", "KafkaSink") as told:
-            for each in range(number):
-                told.progress(_progress(each))
-                time.sleep(pause)
-        spent = (_all_cpu() - begin - idle) / number
+    with telling_spark(spark, "g", "KafkaSink") as told:
+        for each in range(4_000):  # none of one generation, so that each has an event
+            told.progress(replace(_progress(each), generation=each))
+    begin = _all_cpu()
+    for _ in range(events):
+        time.sleep(0.05)
+    idle, begin = _all_cpu() - begin, _all_cpu()
+    with telling_spark(spark, "g", "KafkaSink") as told:
+        for each in range(events):
+            told.progress(_progress(each))
+            time.sleep(0.05)
+    spent = (_all_cpu() - begin - idle) / events
     print(f"a batch that Spark is told of: {spent * 1e6:.0f} µs, {spent * 20:.2%} of a core at 20 a second")
     spark.stop()
 

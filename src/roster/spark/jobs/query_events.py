@@ -13,13 +13,16 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from roster.spark.batch import Progress, spark_names, utc
+from roster.model import TopicPartition
+from roster.spark.batch import Progress, Range, StoreProgress, spark_names, utc
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +30,12 @@ _QUERIES = uuid.UUID("5d0f4b5e-6f0c-5f0e-9d52-2f1f6c1d7a10")
 """Namespace of the ids of queries: like Spark's they outlast a run, here because a group has always the same."""
 _PAUSE = 1.0
 """Seconds in which batches gather after some were told: telling of them together takes half the CPU."""
+_SHARED_MS = 250
+"""Batches of one generation that end within this time share an event, so that events cost the same at any rate."""
 _END_SECONDS = 10.0  # for what is still to be told when a run ends
 _LEFT_OUT = (Py4JError, AttributeError, TypeError, OSError)
 """What py4j raises where Spark has no such class or method, or its JVM is gone."""
+_NOTHING = StoreProgress(0, 0)
 _METRICS = ("batches", "records", "late", "deadLetters", "lag")
 
 _totals: dict[tuple[str, str], dict[str, Any]] = {}
@@ -78,19 +84,30 @@ class QueryEvents:
         self._streams.postListenerEvent(started(*ids, self._group, utc(time.time() * 1000)))
         keeps = self._is_kept()
         totals, count = self._registered(), dict.fromkeys(_METRICS, 0)
-        while (progress := self._heard.get()) is not None:
+        sink = {"description": self._sink, "numOutputRows": -1, "metrics": {}}
+        while batches := self._gathered():
             if keeps or len(self._streams.listListeners()):
-                sink = {"description": self._sink, "numOutputRows": -1, "metrics": {}}
-                told = {**self._ids, **spark_names(progress), "sink": sink}
-                event = parse(json.dumps({"Event": f"{listener}QueryProgressEvent", "progress": told}))
-                self._streams.postListenerEvent(event)
-            _add(count, progress)
-            if self._heard.empty():
-                _write(totals, count)
-                self._ending.wait(_PAUSE)
-        _write(totals, count)
+                for progress in shared(batches):
+                    told = {**self._ids, **spark_names(progress), "sink": sink}
+                    event = parse(json.dumps({"Event": f"{listener}QueryProgressEvent", "progress": told}))
+                    self._streams.postListenerEvent(event)
+            for progress in batches:
+                _add(count, progress)
+            _write(totals, count)
+            self._ending.wait(_PAUSE)
         error = self._java("scala.Option").apply(self._error)
         self._streams.postListenerEvent(self._java(f"{listener}QueryTerminatedEvent")(*ids, error))
+
+    def _gathered(self) -> list[Progress]:
+        """Wait for a batch; return it and those that are there by then, none once the run has ended."""
+        found = []
+        while (progress := self._heard.get()) is not None:
+            found.append(progress)
+            if self._heard.empty():
+                return found
+        if found:
+            self._heard.put(None)
+        return found
 
     def _java(self, name: str) -> Any:
         """Return a class of the JVM."""
@@ -134,6 +151,43 @@ def telling_spark(spark: SparkSession, group: str, sink: str) -> Iterator[QueryE
         raise
     else:
         events.close(None)
+
+
+def shared(batches: Sequence[Progress]) -> Iterator[Progress]:
+    """Yield what each event tells: a batch, or the sum of batches of one generation that ended within a short time."""
+    group: list[Progress] = []
+    for each in batches:
+        if group and (each.generation != group[0].generation or _end(each) - _end(group[0]) >= _SHARED_MS):
+            yield _sum(group)
+            group = []
+        group.append(each)
+    if group:
+        yield _sum(group)
+
+
+def _end(progress: Progress) -> int:
+    return progress.started_at + progress.duration_ms
+
+
+def _sum(batches: Sequence[Progress]) -> Progress:
+    """Return batches as one: rows, times and changes are summed, all else is as after the last."""
+    if len(batches) == 1:
+        return batches[0]
+    ranges: dict[TopicPartition, Range] = {}
+    phases: Counter[str] = Counter()
+    stores: dict[str, dict[str, StoreProgress]] = {}
+    for each in batches:
+        ranges |= {tp: Range(ranges.get(tp, span).start, span.end) for tp, span in each.ranges.items()}
+        phases.update(each.phases)
+        for name, tasks in each.stores.items():
+            of = stores.setdefault(name, {})
+            for task, store in tasks.items():
+                was = of.get(task, _NOTHING)
+                of[task] = store._replace(changed=was.changed + store.changed, late=was.late + store.late)
+    summed: dict[str, Any] = {name: sum(getattr(each, name) for each in batches) for name in ("duration_ms", "rows")}
+    since = sum(each.duration_ms if each.since_ms is None else each.since_ms for each in batches)
+    times = {"started_at": batches[0].started_at, "since_ms": since, "phases": phases}
+    return replace(batches[-1], ranges=ranges, stores=stores, **times, **summed)
 
 
 def _add(count: dict[str, int], progress: Progress) -> None:
