@@ -7,12 +7,16 @@ rebalance is compared with what was done to the group.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import multiprocessing
 import os
 import random
 import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -67,56 +71,72 @@ def records(numbers: range, rebalances: int, commit_ms: int, causes: dict[str, A
     moments = np.arange(0, DAY_MS, commit_ms)
     dictionary = pa.array(keys, pa.binary())
     for begin in range(0, len(moments), 400):
-        at = np.repeat(moments[begin : begin + 400], len(keys))
-        made = np.zeros(len(at), _VALUE)
-        made["v"], made["epoch"], made["offset"], made["at"] = 3, 1, at // 10, START + at
+        moment = np.repeat(moments[begin : begin + 400], len(keys))
+        made = np.zeros(len(moment), _VALUE)
+        made["v"], made["epoch"], made["offset"], made["at"] = 3, 1, moment // 10, START + moment
         values = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(_VALUE.itemsize), len(at), [None, pa.py_buffer(made.tobytes())]
+            pa.binary(_VALUE.itemsize), len(moment), [None, pa.py_buffer(made.tobytes())]
         ).cast(pa.binary())
-        yield _batch(dictionary.take(pa.array(np.tile(np.arange(len(keys)), len(at) // len(keys)))), values, START + at)
+        of = pa.array(np.tile(np.arange(len(keys)), len(moment) // len(keys)))
+        yield _batch(dictionary.take(of), values, START + moment, begin * len(keys))
 
 
-def _batch(keys: pa.Array, values: pa.Array, at: Any) -> pa.RecordBatch:
+def _batch(keys: pa.Array, values: pa.Array, at: Any, offset: int = 0) -> pa.RecordBatch:
     count = len(at)
     return pa.RecordBatch.from_pydict(
         {
             "key": keys,
             "value": values,
             "partition": pa.array(np.zeros(count, np.int32)),
-            "offset": pa.array(np.arange(count)),
+            "offset": pa.array(offset + np.arange(count)),
             "timestamp": pa.array(at).cast(pa.timestamp("ms", "UTC")),
         }
     )
 
 
 def record(folder: Path, groups: int, rebalances: int, commit_ms: int) -> tuple[dict[str, Any], int, float]:
-    """Decode and store the records of all groups and the ends of each minute; what was done, records, CPU seconds."""
-    loops, causes, count, took = native.kernel(None, native.OFFSETS), {}, 0, 0.0
-    minutes = START + np.arange(0, DAY_MS + 1, 60_000)
-    for begin in range(0, groups, _AT_ONCE):
-        numbers = range(begin, min(begin + _AT_ONCE, groups))
-        for index, batch in enumerate(records(numbers, rebalances, commit_ms, causes)):
-            began = time.process_time()
-            for rows in rows_of(loops, batch):
-                if len(rows):
-                    place = folder / RECORDS / f"table={rows['table'][0]}" / f"day={rows['day'][0]}"
-                    place.mkdir(parents=True, exist_ok=True)
-                    kept = rows.drop_columns(["table", "day"])
-                    pq.write_table(pa.table(kept), place / f"{begin}-{index}.parquet", compression="zstd")
-            took += time.process_time() - began
-            count += len(batch)
-        tps = [(f"{kind}-{n}", p) for n in numbers for kind, size in (("topic", 8), ("other", 4)) for p in range(size)]
-        topics, partitions = zip(*tps, strict=True)
-        at = np.tile(minutes, len(tps))
-        columns = {
-            "topic": pa.array(np.repeat(np.array(topics, object), len(minutes)), pa.string()),
-            "partition": pa.array(np.repeat(partitions, len(minutes)), pa.int32()),
-            "begin": pa.array(np.zeros(len(at), np.int64)),
-            "end": pa.array((at - START) // 10 + 300),
-            "at": pa.array(at).cast(pa.timestamp("ms", "UTC")).cast(ENDS_SCHEMA.field("at").type),
-            "topic_id": pa.nulls(len(at), pa.binary()),
-        }
-        HistoryFolder(folder).put("ends", START, pa.table(columns), f"-{begin}")
+    """Decode and store the records of all groups and the ends of each minute, in two processes as on two cores.
+
+    Returns what was done, records, and CPU seconds of decoding and storing.
+    """
+    causes: dict[str, Any] = {}
+    count, took = 0, 0.0
+    shares = [range(begin, min(begin + _AT_ONCE, groups)) for begin in range(0, groups, _AT_ONCE)]
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+        work = partial(record_share, folder, rebalances=rebalances, commit_ms=commit_ms)
+        for done, records_, seconds in processes.map(work, shares):
+            causes |= done
+            count, took = count + records_, took + seconds
+    return causes, count, took
+
+
+def record_share(folder: Path, numbers: range, rebalances: int, commit_ms: int) -> tuple[dict[str, Any], int, float]:
+    """Record some groups: what was done, records, CPU seconds."""
+    loops, count, took = native.kernel(None, native.OFFSETS), 0, 0.0
+    causes: dict[str, Any] = {}
+    begin, minutes = numbers.start, START + np.arange(0, DAY_MS + 1, 60_000)
+    for index, batch in enumerate(records(numbers, rebalances, commit_ms, causes)):
+        began = time.process_time()
+        for rows in rows_of(loops, batch):
+            if len(rows):
+                place = folder / RECORDS / f"table={rows['table'][0]}" / f"day={rows['day'][0]}"
+                place.mkdir(parents=True, exist_ok=True)
+                kept = rows.drop_columns(["table", "day"])
+                pq.write_table(pa.table(kept), place / f"{begin}-{index}.parquet", compression="zstd")
+        took += time.process_time() - began
+        count += len(batch)
+    tps = [(f"{kind}-{n}", p) for n in numbers for kind, size in (("topic", 8), ("other", 4)) for p in range(size)]
+    topics, partitions = zip(*tps, strict=True)
+    at = np.tile(minutes, len(tps))
+    columns = {
+        "topic": pa.array(np.repeat(np.array(topics, object), len(minutes)), pa.string()),
+        "partition": pa.array(np.repeat(partitions, len(minutes)), pa.int32()),
+        "begin": pa.array(np.zeros(len(at), np.int64)),
+        "end": pa.array((at - START) // 10 + 300),
+        "at": pa.array(at).cast(pa.timestamp("ms", "UTC")).cast(ENDS_SCHEMA.field("at").type),
+        "topic_id": pa.nulls(len(at), pa.binary()),
+    }
+    HistoryFolder(folder).put("ends", START, pa.table(columns), f"-{begin}")
     return causes, count, took
 
 
@@ -166,11 +186,13 @@ def measure(groups: int, rebalances_each: int, commit_seconds: int) -> None:
     """Print rates, sizes and memory."""
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "history"
+        began = time.monotonic()
         causes, count, took = record(folder, groups, rebalances_each, 1000 * commit_seconds)
         rebalances = groups * rebalances_each
+        print(f"          {time.monotonic() - began:.0f} s")
         print(f"recorded  {count:12,} records, {count / took / 1e6:.2f} M/s of a core, {_mb(folder / RECORDS)} MB")
         print(f"          {_mb(folder / 'ends')} MB of ends")
-        spark = session("history-day", master="local[2]")
+        spark = session("history-day", master="local[2]", spark_driver_memory="2g")
         spark.range(1).count()
         tables, cpu = _measured(lambda: history_tables(spark, str(folder), f"{scratch}/tables"))
         size = _mb(Path(scratch) / "tables")
@@ -179,16 +201,18 @@ def measure(groups: int, rebalances_each: int, commit_seconds: int) -> None:
         replays = f"{scratch}/all"
         _, cpu = _measured(lambda: replay_history(spark, str(folder), POLICIES).write.parquet(replays))
         print(f"replay    {5 * rebalances / cpu:12,.0f} rebalances and policies/s of a core, {cpu:.0f} CPU s: all five")
+        memory = _peaks()
         spark.stop()
     for name, rate in alone(min(groups, 100), rebalances_each).items():
         print(f"alone     {rate:12,.0f} rebalances/s of a core: {name}")
-    print(f"memory    {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB of this process at most")
+    print(f"memory    {memory}")
 
 
 def _measured(work: Callable[[], Any]) -> tuple[Any, float]:
     """Call; what it returns, and the CPU seconds that this process, its JVM and their workers took."""
-    before = _tree()
+    before, began = _tree(), time.monotonic()
     found = work()
+    print(f"          {time.monotonic() - began:.0f} s")
     return found, sum(took - before.get(pid, 0.0) for pid, took in _tree().items())
 
 
@@ -204,6 +228,19 @@ def _tree() -> dict[int, float]:
     while more := {pid for pid, parent in parents.items() if parent in tree} - tree:
         tree |= more
     return {pid: cpu_seconds(pid) for pid in tree if pid in parents}
+
+
+def _peaks() -> str:
+    """The most memory that this process, its JVM and the largest worker had, and the most of a recording process."""
+    peaks: dict[str, list[int]] = {"driver": [], "JVM": [], "largest worker": []}
+    for pid in _tree():
+        with contextlib.suppress(OSError):
+            status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            kind = "driver" if pid == os.getpid() else "JVM" if status["Name"].strip() == "java" else "largest worker"
+            peaks[kind].append(int(status["VmHWM"].split()[0]) // 1024)
+    recorder = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    found = {name: max(each, default=0) for name, each in peaks.items()} | {"recorder": recorder}
+    return ", ".join(f"{name} {mb} MB" for name, mb in found.items())
 
 
 def _mb(folder: Path) -> int:

@@ -1,8 +1,8 @@
 """What metrics cost: a batch, a scrape of many partitions, a broker's request, a batch that Spark is told of, and a
-pipeline of 20 batches a second that is scraped each second beside one that is not.
+pipeline of 20 batches a second that is scraped and looked at beside one that is not: two minutes.
 
     python -m benchmarks metrics
-    python -m benchmarks.metrics [--rounds 4] [--seconds 10]
+    python -m benchmarks.metrics [--rounds 3] [--seconds 12]
 """
 
 from __future__ import annotations
@@ -39,7 +39,17 @@ from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import free_ports
 
 PHASES = {"plan": 2, "work": 700, "transaction": 20}
-SCRAPER = "import sys, time, urllib.request\nwhile True: urllib.request.urlopen(sys.argv[1]).read(); time.sleep(1)"
+VIEWER = """import sys, threading, time
+from urllib.request import urlopen
+address, group, pause = sys.argv[1:]
+def scrape():
+    time.sleep(float(pause))
+    urlopen(f"{address}/metrics").read()
+threading.Thread(target=scrape, daemon=True).start()
+for line in urlopen(f"{address}/page/live?group={group}"):
+    pass
+"""
+"""Looks at the page of a group, as a browser does, and scrapes once."""
 
 
 class Positions:
@@ -50,7 +60,7 @@ class Positions:
         return {each: GroupPositions(dict.fromkeys(only, GroupPosition(1, 5, 0)), {}) for each in groups}
 
 
-def run(*, quick: bool = False, rounds: int = 4, seconds: float = 10.0) -> None:
+def run(*, quick: bool = False, rounds: int = 3, seconds: float = 12.0) -> None:
     """Print CPU times."""
     for partitions in (10, 100, 1_000):
         reader: Any = Positions()
@@ -88,12 +98,12 @@ def _cpu_seconds(function: Callable[[], object], rounds: int) -> float:
 
 
 def _all_cpu() -> float:
-    """CPU seconds of this process, its JVM and its workers, without the scraper and the broker."""
+    """CPU seconds of this process, its JVM and its workers, without the viewer and the broker."""
     found = 0.0
     for pid in tree(os.getpid()):
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_text()
-            found += 0.0 if SCRAPER in command or "broker" in command.split("\0") else cpu_of(pid)
+            found += 0.0 if VIEWER in command or "broker" in command.split("\0") else cpu_of(pid)
     return found
 
 
@@ -117,66 +127,70 @@ def _told(events: int) -> None:
 
 
 def _paired(rounds: int, seconds: float) -> None:
-    """Print what a pipeline costs that serves metrics, beside one that does not, in turns."""
+    """Print what a pipeline costs that serves metrics and the page, beside one that does not, in turns."""
     with contextlib.ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         broker = opened.enter_context(BrokerProcess(folder / "data"))
         opened.enter_context(Admin(broker.bootstrap)).create_topic("t", 4)
         producer = idempotent_producer(broker.bootstrap, {"linger.ms": 20})
-        for number in range(200_000):
+        for number in range(60_000):
             producer.produce("t", b"%d" % number, partition=number % 4)
-            if number % 20_000 == 0:
-                producer.flush()
         producer.flush()
         spark = session("paired", "local[2]")
         opened.callback(spark.stop)
-        found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
-        for number in range(-1, rounds):
-            for is_scraped in (False, True) if number % 2 else (True, False):
-                figures = _pipeline(spark, broker.bootstrap, f"g{number}{is_scraped}", seconds, is_scraped=is_scraped)
-                if number >= 0:
-                    found[is_scraped].append(figures)
-        for is_scraped, each in found.items():
-            cores, middle, p99 = (statistics.median(values) for values in zip(*each, strict=True))
-            name = "scraped each second" if is_scraped else "without metrics"
-            print(f"{name:20} {cores:6.1%} of a core, batches of {middle:.0f} ms, p99 {p99:.0f} ms (medians)")
-        differences = [with_[0] - without[0] for with_, without in zip(found[True], found[False], strict=True)]
-        print("pairs, of a core:", " ".join(f"{each:+.1%}" for each in differences))
+        _pipeline(spark, broker.bootstrap, "warm", seconds, is_seen=True)
+        cores: dict[bool, list[float]] = {False: [], True: []}
+        batches: dict[bool, list[float]] = {False: [], True: []}
+        for number in range(rounds):
+            for is_seen in (False, True) if number % 2 else (True, False):
+                spent, taken = _pipeline(spark, broker.bootstrap, f"g{number}{is_seen}", seconds, is_seen=is_seen)
+                cores[is_seen].append(spent)
+                batches[is_seen] += taken
+        for is_seen, name in ((False, "without"), (True, "scraped and looked at")):
+            middle, p99 = statistics.median(batches[is_seen]), statistics.quantiles(batches[is_seen], n=100)[98]
+            core = statistics.mean(cores[is_seen])
+            print(f"{name:22} {core:6.2%} of a core, batches of {middle:.2f} ms, p99 {p99:.2f} ms")
+        more = [with_ - without for with_, without in zip(cores[True], cores[False], strict=True)]
+        tail = [statistics.quantiles(batches[is_seen], n=100)[98] for is_seen in (True, False)]
+        print(f"more, of a core: {statistics.mean(more):+.2%}; pairs {' '.join(f'{each:+.2%}' for each in more)}")
+        print(f"more at p99: {tail[0] - tail[1]:+.2f} ms of {len(batches[True])} batches")
 
 
 def _pipeline(
-    spark: Any, bootstrap: str, group: str, seconds: float, *, is_scraped: bool
-) -> tuple[float, float, float]:
-    """Return the part of a core, and the median and 99th percentile of the batches' milliseconds."""
-    address, taken = f"127.0.0.1:{free_ports(1)[0]}", list[int]()
+    spark: Any, bootstrap: str, group: str, seconds: float, *, is_seen: bool
+) -> tuple[float, Sequence[float]]:
+    """Return the part of a core, and the milliseconds of each batch, from reading to the group's commit."""
+    address, taken = f"127.0.0.1:{free_ports(1)[0]}", list[float]()
     pipeline = Pipeline(
         *(spark, bootstrap, group, "t"),
         max_offsets_per_batch=40,
         trigger_interval_ms=50,
         on_progress=lambda progress: taken.append(progress.duration_ms),
-        http=address if is_scraped else None,
+        http=address if is_seen else None,
         log=False,
     ).foreach_batch(lambda df, batch: df.count())
     pipeline.start()
-    while len(taken) < 20:
+    while len(taken) < 40:
         time.sleep(0.05)
-    with _scraper(address) if is_scraped else contextlib.nullcontext():
+    with _seeing(address, group, seconds) if is_seen else contextlib.nullcontext():
         time.sleep(1)
         taken.clear()
         begin, began = _all_cpu(), time.monotonic()
         time.sleep(seconds)
         spent, passed = _all_cpu() - begin, time.monotonic() - began
-        percentiles = statistics.quantiles(taken, n=100)
+        found = taken.copy()
     pipeline.stop()
     pipeline.wait()
-    return spent / passed, statistics.median(taken), percentiles[98]
+    return spent / passed, found
 
 
 @contextlib.contextmanager
-def _scraper(address: str) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-c", SCRAPER, f"http://{address}/metrics"])
+def _seeing(address: str, group: str, seconds: float) -> Iterator[None]:
+    """Look at the page of a group, and scrape once in the middle of the time that is measured."""
+    process = subprocess.Popen([sys.executable, "-c", VIEWER, f"http://{address}", group, str(1 + seconds / 2)])
     try:
         yield
+        assert process.poll() is None, "the viewer was sent away"
     finally:
         process.kill()
         process.wait()
@@ -184,6 +198,6 @@ def _scraper(address: str) -> Iterator[None]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=12.0)
     run(**vars(parser.parse_args()))

@@ -82,7 +82,7 @@ def test_tables_and_replays_of_all_groups_are_those_of_each(
     damaged = next((folder / "records" / "table=groups").rglob("*.parquet"))
     damaged.write_bytes(damaged.read_bytes()[:-9])
     command[command.index(str(to))] = str(tmp_path / "again")
-    assert run(command) == 1
+    assert run(command) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("roster: error: ")]
-    assert line.startswith("roster: error: Spark: ")
+    assert line.startswith("roster: error: --from: ")
     assert damaged.name in line

@@ -97,14 +97,15 @@ class Positions:
     def seconds_per_record(self, tp: TopicPartition) -> float | None:
         """Return the seconds that the group usually took for a record that was waiting; None: none ever waited.
 
-        It is the median over pairs of commits between which only records were read that were there at the first.
+        It is the median over the last steps of minutes in which only records were read that were there before.
         """
         commits, ends = self.commits.get(tp), self.ends.get(tp)
         if commits is None or ends is None:
             return None
-        read, took = np.diff(commits.offsets), np.diff(commits.times)
-        there = np.interp(commits.times[:-1], ends.times, ends.offsets, left=-1, right=-1)
-        busy = (read > 0) & (commits.offsets[1:] <= there)
+        before, after = _steps(commits)
+        read, took = after.offsets - before.offsets, after.times - before.times
+        there = np.interp(before.times, ends.times, ends.offsets, left=-1, right=-1)
+        busy = (read > 0) & (after.offsets <= there)
         return float(np.median(took[busy] / 1000 / read[busy])) if busy.any() else None
 
 
@@ -140,5 +141,13 @@ def _since_made(ends: Series) -> Series:
 
 def _usual(commits: Series) -> float:
     """Return the median time between two commits that move the offset, in ms."""
-    moved = commits.times[np.flatnonzero(np.diff(commits.offsets, prepend=-1) > 0)]
-    return float(np.median(np.diff(moved))) if len(moved) > 1 else 0.0
+    before, after = _steps(commits)
+    return float(np.median(after.times - before.times)) if len(after.times) else 0.0
+
+
+def _steps(commits: Series) -> tuple[Series, Series]:
+    """Return of each minute the last commit that moves the offset, and the one that moved it before."""
+    times, offsets = (each[np.flatnonzero(np.diff(commits.offsets, prepend=-1))] for each in commits)
+    last = np.flatnonzero(np.diff(times // 60_000, append=-1))
+    last = last[last > 0]
+    return Series(times[last - 1], offsets[last - 1]), Series(times[last], offsets[last])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from roster.assignors import Assignor, find_assignor
 from roster.client import Admin
-from roster.history.derived import ENDS, EVENTS, EVERY, TABLES, GroupHistory, derive
+from roster.history.derived import ENDS, EVERY, TABLES, GroupHistory, derive
 from roster.history.folder import POLLED, RECORDS, HistoryError, HistoryFolder
 from roster.history.recorders import MINUTE_MS, record_ends, regularly
 from roster.history.replay import REPLAYS, replay
 from roster.history.report import GROUPS_SHOWN, PLOT_POINTS, report
-from roster.history.tables import COMMITS, GROUPS, SCHEMA, HistoryRows
+from roster.history.tables import SCHEMA, HistoryRows
+from roster.history.thinned import PACKED, packed_ends, packed_events, topics_read, unpacked
 from roster.records.native import OFFSETS, compiled
 from roster.security import Security
 from roster.spark.pipeline import Pipeline
@@ -92,7 +94,13 @@ def history_tables(spark: SparkSession, place: str, to: str | None = None) -> di
     if to is not None:
         if any((Path(to) / name).exists() for name in (RECORDS, POLLED, ENDS)):
             raise HistoryError(f"to: {to} has a history, which the tables would replace; name another folder")
-        every.write.mode("overwrite").partitionBy("table").parquet(to)
+        setting = "spark.sql.maxConcurrentOutputFileWriters"
+        before = spark.conf.get(setting)
+        spark.conf.set(setting, len(TABLES))  # else Spark sorts all rows by table
+        try:
+            every.write.mode("overwrite").partitionBy("table").parquet(to)
+        finally:
+            spark.conf.set(setting, str(before))
         every = spark.read.schema(every.schema).parquet(to)
     return {name: every.where(F.col("table") == name).select(*schema.names) for name, schema in TABLES.items()}
 
@@ -125,21 +133,30 @@ def _by_group(
     spark: SparkSession, place: str, function: Callable[[pa.Table], pa.Table], schema: pa.Schema
 ) -> DataFrame:
     """Apply a function to the events of each group; groups differ in size, so tasks have several."""
-    columns = [name for name in EVENTS.names if name != "topic_id"]
-    source = spark.read.parquet(HistoryFolder(place).source())
-    events = source.where(F.col("table").isin(COMMITS, GROUPS)).select(*columns)
-    events = events.withColumn("topic_id", F.lit(None).cast("binary"))
-    if (Path(place) / ENDS).is_dir():
-        ends = spark.read.parquet(f"{place}/{ENDS}").withColumnRenamed("end", "offset")
-        read = events.where(F.col("topic").isNotNull()).select("group", "topic").distinct()
-        ends = ends.join(read, "topic").withColumn("table", F.lit(ENDS))
-        events = events.unionByName(ends.drop("begin", "day"), allowMissingColumns=True)
+    folder = HistoryFolder(place)
+    source = Path(folder.source()).name
     tasks = 4 * spark.sparkContext.defaultParallelism
+
+    def rows(name: str, read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+        """Read the files of a folder, in tasks of about equal size."""
+        paths = sorted(folder.files(name), key=os.path.getsize)
+        shares = [paths[number::tasks] for number in range(min(tasks, len(paths)))]
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for number in (number for batch in batches for number in batch["id"].to_pylist()):
+                yield from read(shares[number])
+
+        numbers = spark.range(0, len(shares), 1, max(len(shares), 1))
+        return numbers.mapInArrow(work, from_arrow_schema(schema))
+
+    events = rows(source, partial(packed_events, folder.rebalances()), PACKED)
+    ends = rows(ENDS, packed_ends, PACKED).drop("group")
+    topics = rows(source, topics_read, pa.schema([PACKED.field(name) for name in ("group", "topic")])).distinct()
+    events = events.unionByName(ends.join(F.broadcast(topics), "topic"))
     return (
-        events.select(*EVENTS.names)
-        .repartition(tasks, "group")
+        events.repartition(tasks, "group")
         .groupBy("group")
-        .applyInArrow(function, from_arrow_schema(schema))
+        .applyInArrow(lambda rows: function(unpacked(rows)), from_arrow_schema(schema))
     )
 
 

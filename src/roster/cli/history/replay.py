@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from roster.assignors import ASSIGNORS, Assignor
-from roster.cli.errors import UserError
+from roster.cli.errors import UserError, one_line
 from roster.cli.output import print_table
 from roster.cli.plan.assignor_name import AssignorName
 from roster.cli.recorded import from_option, recorded
@@ -42,9 +42,14 @@ def replay(folder: str, to: str, assignors: list[Any]) -> None:
         raise UserError(f"--to: {to} exists; name a new folder")
     recorded(folder)
     with spark_session(None, "history replay") as spark:
+        from roster.history.folder import HistoryError  # noqa: PLC0415 - needs an extra
         from roster.spark.history import replay_history, replay_report  # noqa: PLC0415 - only this command needs Spark
 
-        replay_history(spark, folder, assignors).write.parquet(f"{to}/replays")
+        try:
+            replays = replay_history(spark, folder, assignors)
+        except HistoryError as error:
+            raise UserError(f"--from: {one_line(error)}") from None
+        replays.write.parquet(f"{to}/replays")
         rows = spark.read.parquet(f"{to}/replays")
         page, totals = replay_report(rows)
         (place / "report.html").write_text(page, encoding="utf-8")

@@ -1,0 +1,174 @@
+"""A history read in tasks: commits thinned before a shuffle, and packed, so that a row has many of them.
+
+Of a partition's commits the last of each minute stays. Of those that move its offset also the one before it stays, and
+the first after a minute without any. Around the rebalances of its group all stay. So lag by the minute, lag and
+standstill at rebalances, and medians over the last steps of minutes are those of all commits; only where offsets were
+set back is the end of a standstill known to a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from roster.history.derived import ENDS, EVENTS, TIME
+from roster.history.tables import COMMITS, GROUPS
+from roster.model.arrays import Bool, Int64
+
+PACKED = pa.schema([each for each in EVENTS if each.name not in ("partition", "offset")])
+"""Rows of EVENTS; of commits and ends `value` has many rows of one topic, and what they have not in common is null."""
+_NAMES = ("partition", "offset", "at", "log_offset")
+_ROW = np.dtype(list(zip(_NAMES, ("<i4", "<i8", "<i8", "<i8"), strict=True)))
+_BATCH = 1 << 20
+"""Rows that are read at once; a row's place in them has 20 bits."""
+_AT_ONCE = 1 << 22
+"""Rows that are packed together."""
+_MINUTE = 60_000_000
+
+
+def read(files: Sequence[str], names: Sequence[str], wanted: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield columns of Parquet files, text as dictionaries, and `wanted` rows only."""
+    texts = {"group", "topic", "topic_id"} & set(names)
+    form = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(dictionary_columns=texts))
+    found = ds.dataset(list(files), format=form, partitioning="hive")
+    yield from found.to_batches(columns=list(names), filter=wanted, batch_size=_BATCH, use_threads=False)
+
+
+def topics_read(files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the distinct pairs of group and topic in commits of some files."""
+    for batch in read(files, ["group", "topic"], pc.field("table") == COMMITS):
+        group, topic = batch["group"], batch["topic"]
+        size = len(topic.dictionary) or 1
+        pairs = np.unique(_codes(group) * size + _codes(topic))
+        columns = [group.dictionary.take(pa.array(pairs // size)), topic.dictionary.take(pa.array(pairs % size))]
+        yield pa.RecordBatch.from_arrays(columns, names=["group", "topic"])
+
+
+def packed_events(rebalances: pa.Table, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of groups and the thinned commits of some files; `rebalances`: group and time of each."""
+    names, minutes = _around(rebalances)
+
+    def thinned() -> Iterator[pa.RecordBatch]:
+        for batch in read(files, ["group", "topic", *_NAMES], pc.field("table") == COMMITS):
+            is_removal = batch["offset"].null_count
+            yield _thinned(batch.filter(pc.is_valid(batch["offset"])) if is_removal else batch, names, minutes)
+
+    for batch in read(files, ["table", "group", "key", "value", "at", "log_offset"], pc.field("table") == GROUPS):
+        yield _of_schema(PACKED, {name: batch[name] for name in batch.schema.names}, len(batch))
+    yield from _packed(COMMITS, thinned())
+
+
+def packed_ends(files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the ends in some files by topic, without groups."""
+
+    def of_topics() -> Iterator[pa.RecordBatch]:
+        for batch in read(files, ["topic_id", "topic", "partition", "end", "at"]):
+            columns = [*batch.columns, pa.array(np.zeros(len(batch), np.int64))]
+            yield pa.RecordBatch.from_arrays(columns, ["topic_id", "topic", *_NAMES])
+
+    yield from _packed(ENDS, of_topics())
+
+
+def unpacked(rows: pa.Table) -> pa.Table:
+    """Return the rows of EVENTS of one group, of its rows of PACKED."""
+    rows = rows.cast(PACKED)  # Spark names the time zone otherwise
+    made = [rows.filter(pc.equal(rows["table"], GROUPS))]
+    for table in (COMMITS, ENDS):
+        those = rows.filter(pc.equal(rows["table"], table))
+        numbers = np.frombuffer(b"".join(those["value"].to_pylist()), _ROW)
+        sizes = pc.binary_length(those["value"]).to_numpy() // _ROW.itemsize
+        found = those.select(["table", "group", "topic", "topic_id"]).take(np.repeat(np.arange(len(those)), sizes))
+        for name in _NAMES:
+            found = found.append_column(
+                EVENTS.field(name), pa.array(numbers[name].copy()).cast(EVENTS.field(name).type)
+            )
+        made.append(found)
+    return pa.concat_tables([EVENTS.empty_table(), *made], promote_options="default")
+
+
+def _codes(column: pa.DictionaryArray) -> Int64:
+    """Return the numbers of values in the dictionary; -1: null."""
+    return np.asarray(column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
+
+
+def _of_schema(schema: pa.Schema, columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+    """Return rows of a schema; columns that are not there are null."""
+    every = [
+        columns[each.name].cast(each.type) if each.name in columns else pa.nulls(count, each.type) for each in schema
+    ]
+    return pa.RecordBatch.from_arrays(every, schema=schema)
+
+
+def _around(rebalances: pa.Table) -> tuple[pa.Array, Int64]:
+    """Return the names of groups, and ascending the minutes around their rebalances as number of the name << 32."""
+    group = rebalances["group"].combine_chunks().dictionary_encode()
+    minute = rebalances["at"].cast(pa.int64()).to_numpy() // _MINUTE
+    at = (_codes(group) << 32) + minute
+    return group.dictionary, np.unique(np.concatenate([at - 1, at, at + 1]))
+
+
+def _thinned(batch: pa.RecordBatch, names: pa.Array, minutes: Int64) -> pa.RecordBatch:
+    """Return the rows that stay, of commits in the order of their log."""
+    if not len(batch):
+        return batch
+    group, topic = batch["group"], batch["topic"]
+    partition = batch["partition"].to_numpy().astype(np.int64)
+    key = (_codes(group) * len(topic.dictionary) + _codes(topic)) * (int(partition.max()) + 1) + partition
+    if int(key.max()) < 1 << 43:
+        order = np.sort((key << 20) + np.arange(len(key))) & (_BATCH - 1)
+    else:
+        order = np.argsort(key, kind="stable")
+    minute = batch["at"].cast(pa.int64()).to_numpy()[order] // _MINUTE
+    number = pc.index_in(group.dictionary, names).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    at = (number[_codes(group)[order]] << 32) + minute
+    runs = np.flatnonzero(np.diff(at, prepend=-1))
+    is_near = np.append(minutes, -1)[np.searchsorted(minutes, at[runs])] == at[runs]
+    is_near = np.repeat(is_near, np.diff(runs, append=len(at)))
+    return batch.take(pa.array(order[_stays(key[order], minute, batch["offset"].to_numpy()[order], is_near)]))
+
+
+def _stays(key: Int64, minute: Int64, offset: Int64, is_near: Bool) -> Bool:
+    """Return which commits stay, sorted by partition and then as in the log."""
+    is_last_of_all = np.append((key[1:] != key[:-1]) | (minute[1:] != minute[:-1]), True)
+    moves = np.flatnonzero(np.append(True, (key[1:] != key[:-1]) | (offset[1:] != offset[:-1])))
+    key, minute = key[moves], minute[moves]
+    is_same = key[1:] == key[:-1]
+    is_last = np.append(~is_same | (minute[1:] != minute[:-1]), True)
+    is_before_last = np.append(is_same & is_last[1:], False)
+    is_first = np.append(True, ~is_same | (np.diff(minute) > 1))
+    found: Bool = is_near | is_last_of_all
+    found[moves[is_last | is_before_last | is_first]] = True
+    return found
+
+
+def _packed(table: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of PACKED, each with many rows that have the first two columns in common."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= _AT_ONCE:
+            yield _pack(table, waiting)
+            waiting = []
+    if waiting:
+        yield _pack(table, waiting)
+
+
+def _pack(table: str, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    rows = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+    by = {name: rows[name].combine_chunks() for name in rows.column_names[:2]}
+    of, topic = by.values()
+    key = (_codes(of) + 1) * len(topic.dictionary) + _codes(topic)
+    order = np.argsort(key, kind="stable")
+    packed = np.empty(len(rows), _ROW)
+    for name in _NAMES:
+        values = rows[name] if name != "at" else rows[name].cast(TIME).cast(pa.int64())
+        packed[name] = values.to_numpy()[order]
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    ends = (np.append(first, len(rows)) * _ROW.itemsize).astype(np.int32)
+    value = pa.Array.from_buffers(pa.binary(), len(first), [None, pa.py_buffer(ends), pa.py_buffer(packed)])
+    columns = {name: each.take(pa.array(order[first])) for name, each in by.items()}
+    return _of_schema(PACKED, {"table": pa.repeat(table, len(first)), "value": value, **columns}, len(first))
