@@ -186,7 +186,7 @@ def _sum(batches: Sequence[Progress]) -> Progress:
                 of[task] = store._replace(changed=was.changed + store.changed, late=was.late + store.late)
     summed: dict[str, Any] = {name: sum(getattr(each, name) for each in batches) for name in ("duration_ms", "rows")}
     since = sum(each.duration_ms if each.since_ms is None else each.since_ms for each in batches)
-    times = {"started_at": batches[0].started_at, "since_ms": since, "phases": phases}
+    times: dict[str, Any] = {"started_at": batches[0].started_at, "since_ms": since, "phases": phases}
     return replace(batches[-1], ranges=ranges, stores=stores, **times, **summed)
 
 
