@@ -64,7 +64,7 @@ class SmallBatches:
         """Begin a batch: return its tasks, one if the worker is to do it. None: a warm-up."""
         self._is_cancelled, self._is_here = False, batch is None and self._most > 0
         self._offsets = 0 if batch is None else batch.offsets
-        if batch is None or batch.offsets > self._limit:
+        if batch is None or not self._most or batch.offsets > self._limit:
             return tasks
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
