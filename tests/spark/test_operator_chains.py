@@ -6,16 +6,17 @@ import json
 import shutil
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
 from roster.model import TopicPartition
 from roster.spark import ParquetSink, Pipeline, State, Window
@@ -318,6 +319,7 @@ events = st.tuples(
     st.lists(rows, max_size=25),
     st.lists(events, max_size=12),
 )
+@example(["processor", "processor", "hopping"], {1}, [], [("commit", 0, [12]), ("commit", 0, [4])])
 @settings(max_examples=examples(50, "ROSTER_STATE_SCRIPTS"))
 def test_a_chain_equals_its_operators_alone(
     tmp_path_factory: pytest.TempPathFactory, names: Any, repartitioned: Any, sent: Any, script: Any
@@ -443,16 +445,64 @@ def test_a_task_of_another_release_ends_with_one_error_before_anything_is_writte
     assert [json.loads(value)["n"] for _, value in group.results()] == [3, 6, 9]
 
 
-@pytest.mark.parametrize("repartitioned", [(), (1,)])
-def test_rows_that_come_by_key_are_not_late_for_a_window_behind(repartitioned: Collection[int], tmp_path: Path) -> None:
-    made = Operations(SESSION).transform_with_state(Passing(), "user", SHAPE)
-    if repartitioned:
-        made.repartition("user", partitions=2)
-    windows(made, "hours", Window("at", HOUR))
-    group = Group(plans_of(made), tmp_path)
-    group.send({"user": user, "n": 1, "at": BEGIN + number * HOUR} for number in range(9) for user in USERS)
-    while group.batch([99]):
+def passing(made: Operations, store: str, **time: Any) -> Operations:
+    return made.transform_with_state(Passing(), "user", SHAPE, store=store, **time)
+
+
+def moved(made: Operations, name: str) -> Operations:
+    return made.repartition("user", name=name, partitions=2)
+
+
+def latest(made: Operations, store: str) -> Operations:
+    return made.aggregate("user", {"n": "sum(n)", "at": "max(at)"}, store=store).map_arrow(in_shape, SHAPE)
+
+
+TIMED = partial(passing, time_mode="EventTime", event_time="at")
+HOURS = partial(windows, window=Window("at", HOUR))
+
+
+def results_of(chain: Sequence[Any], sent: Sequence[Mapping[str, Any]], sizes: Sequence[int], disk: Path) -> list[Any]:
+    """Results of rows that pass through operators in batches of these sizes."""
+    made = Operations(SESSION)
+    for number, add in enumerate(chain):
+        add(made, f"s{number}")
+    group = Group(plans_of(made), disk)
+    group.send(sent)
+    while group.batch(sizes):
         pass
+    return [json.loads(value) for _, value in group.results()]
+
+
+@pytest.mark.parametrize(
+    ("chain", "sizes"),
+    [
+        pytest.param([passing, HOURS], [99], id="window"),
+        pytest.param([passing, moved, HOURS], [99, 4, 4], id="repartition, window"),
+        pytest.param([passing, moved, passing, HOURS], [99, 4, 4], id="repartition, processor, window"),
+        pytest.param([passing, moved, passing, moved, HOURS], [99, 4, 4, 3, 3], id="two of each, window"),
+    ],
+)
+def test_rows_that_come_by_key_are_not_late_for_a_window_behind(chain: Any, sizes: Any, tmp_path: Path) -> None:
+    sent = [{"user": user, "n": 1, "at": BEGIN + number * HOUR} for number in range(9) for user in USERS]
+    found = results_of(chain, sent, sizes, tmp_path)
     expected = {(user, BEGIN + number * HOUR) for number in range(8) for user in USERS}
-    found = [json.loads(value) for _, value in group.results()]
     assert {(row["user"], datetime.fromisoformat(row["window_start"])) for row in found} == expected
+
+
+@pytest.mark.parametrize("front", [passing, latest])
+def test_rows_that_come_by_key_are_not_late_for_a_processor_of_event_time_behind(front: Any, tmp_path: Path) -> None:
+    sent = [{"user": user, "n": 1, "at": BEGIN + number * HOUR} for number, user in enumerate("abccba")]
+    found = results_of([front, moved, TIMED], sent, [99, 1, 1], tmp_path)
+    expected = sent if front is passing else sent[3:]
+    assert {datetime.fromisoformat(row["at"]) for row in found} == {row["at"] for row in expected}
+
+
+def listed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.set_column(2, "at", pa.array([[at] for at in batch["at"].to_pylist()], pa.list_(batch["at"].type)))
+
+
+def test_a_list_of_the_name_of_a_time_further_behind_is_no_order() -> None:
+    lists = StructType([*SHAPE.fields[:2], StructField("at", ArrayType(TimestampType()))])
+    made = passing(passing(Operations(SESSION), "lists").map_arrow(listed, lists), "times")
+    (plan,) = plans_of(HOURS(made, "hours"))
+    assert [node.in_order_of for node in plan.nodes] == [None, "at", None]

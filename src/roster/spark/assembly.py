@@ -247,12 +247,13 @@ def subtopology_plans(
     sources: tuple[str, ...] = options.topics  # type: ignore[assignment] # patterns were refused earlier
     plans: list[SubtopologyPlan] = []
     arriving: RepartitionTopic | None = None
-    behind = iter([*declared.operators[1:], None])
+    behind = list(declared.operators)
     for number, plan in enumerate(declared.subtopologies):
         nodes: list[OperatorNode] = []
         tables, columns = _joined(plan, columns)
         for operator in plan.operators:
-            node, columns = _node(operator, columns, records, next(behind))
+            behind.pop(0)
+            node, columns = _node(operator, columns, records, behind)
             nodes.append(node)
         others = [node.other.topic for node in nodes if node.other is not None]
         of = Subtopology(number, (*sources, *others), [node.store for node in nodes])
@@ -268,11 +269,11 @@ def subtopology_plans(
 
 
 def _node(
-    declared: DeclaredOperator, columns: StructType, records: StructType, behind: DeclaredOperator | None
+    declared: DeclaredOperator, columns: StructType, records: StructType, behind: Sequence[DeclaredOperator]
 ) -> tuple[OperatorNode, StructType]:
     """Return an operator's node for rows with these columns, and its result columns. Raises PipelineError.
 
-    behind: the operator that gets its results, if any.
+    behind: the operators that get its results, one after the other.
     """
     _check_names(columns)
     stateful, other = declared.stateful, None
@@ -285,10 +286,11 @@ def _node(
     results = operator(rows.empty_table(), NoState()).results.schema
     _check_names(results)
     order = None
-    if behind is not None and stateful.is_by_key:
-        # Results come sorted by key; without sorting by time the next operator would drop later keys' rows as late.
-        time = getattr(behind.stateful.operator, "time_column", None)
-        order = time if time in results.names else None
+    if stateful.is_by_key:
+        # By key, rows of later keys would be late; behind a repartition, where batches cut, also further on.
+        times = (getattr(each.stateful.operator, "time_column", None) for each in behind)
+        sortable = {field.name for field in results if not pa.types.is_nested(field.type)}
+        order = next((time for time in times if time in sortable), None)
     node = OperatorNode(operator, rows, stateful.store, stateful.late, other, order, stateful.migrate)
     return node, from_arrow_schema(results)
 

@@ -108,7 +108,7 @@ def aggregation(
         raise PipelineError(str(error), field="aggregate") from None
     has_updates = results == "updates"
     retracts = has_updates and isinstance(operator, SessionAggregation)
-    return Stateful(operator, store, has_updates=has_updates, retracts=retracts, migrate=migrate)
+    return Stateful(operator, store, has_updates=has_updates, retracts=retracts, is_by_key=has_updates, migrate=migrate)
 
 
 def _check_migrate(migrate: object, aggregates: Mapping[str, object]) -> None:

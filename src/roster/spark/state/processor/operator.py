@@ -44,6 +44,11 @@ class _Operator:
         return self.plan.keys if set(self.plan.keys).issubset(self.given.output.names) else ()
 
     @property
+    def time_column(self) -> str | None:
+        """The column of times, if any."""
+        return self.plan.event_time
+
+    @property
     def kept(self) -> Mapping[str, Any]:
         """Definition of the state besides its variables, by name."""
         return {"operator": self.name, "time_mode": self.plan.mode.value, "event_time": self.plan.event_time}
