@@ -43,7 +43,9 @@ class FakeCopies(BetweenBatches):
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(each for each in partitions if self.needs.get(each))
 
-    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
+    def due(
+        self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
+    ) -> frozenset[TopicPartition]:
         if not self.timers:
             return frozenset()
         only_once, due = self.timers.pop(0)

@@ -122,6 +122,7 @@ def _stateful(
 ) -> Assembly:
     """Return the parts of a pipeline with stores, and open the sink."""
     replayed: Callable[[], Collection[TaskId]] = frozenset
+    _check_idle(options, plans, sink)
     can_switch = _check_paused(options, plans)
     if isinstance(sink, (ParquetSink, PositionedSink)):
         _check_table(plans, sink)
@@ -175,11 +176,28 @@ def _check_paused(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
         problem = "rows on their way between two sub-topologies have no offset that both groups know"
     elif any(node.has_timers for node in plans[0].nodes):
         problem = "timers of processing time fire at other moments in each group"
+    elif options.idle_after is not None:
+        problem = "windows of a partition without records close at other moments in each group (idle_after)"
     if problem and options.paused:
         raise PipelineError(
             f"such a pipeline cannot be paused: {problem}", field="paused", fix="Stop one group and start the other"
         )
     return not problem
+
+
+def _check_idle(options: Options, plans: Sequence[SubtopologyPlan], sink: BatchSink) -> None:
+    """Raise PipelineError if `idle_after` has nothing to close, or results that need a position."""
+    if options.idle_after is None:
+        return
+    closing = [plan for plan in plans if any(node.closes for node in plan.nodes)]
+    if not closing:
+        raise PipelineError("there are no windows or sessions to close", field="idle_after", fix="Leave it out")
+    if closing[-1] is plans[-1] and isinstance(sink, (ParquetSink, PositionedSink)):
+        raise PipelineError(
+            "results in a table have no position for a batch without records",
+            field="idle_after",
+            fix="Leave it out, or write the results to a topic, by KafkaSink, and from there to the table",
+        )
 
 
 def _stateless(
@@ -192,6 +210,7 @@ def _stateless(
     sink: BatchSink,
 ) -> Assembly:
     """Return the parts of a pipeline without a stateful operator, and open the sink."""
+    _check_idle(options, (), sink)
     first = declared.first
     tables, joined = _joined(first, columns)
     if declared.transform is None:

@@ -138,7 +138,7 @@ class StoreProgress(NamedTuple):
     late: int = 0
     """Rows left out because their time was over or null; likewise."""
     stream_time_ms: int | None = None
-    """Largest event time of all rows so far, in ms since the epoch; None without event time."""
+    """Largest event time of all rows so far, or later with `idle_after`, in ms since 1970; None without event time."""
     restored: int = 0
     """Changelog records applied before the batch; likewise."""
     restored_bytes: int = 0

@@ -23,6 +23,8 @@ from roster.spark.consumer_settings import CONSUMER_SETTINGS, Consumer, parse_co
 from roster.spark.errors import PipelineError
 from roster.spark.pipeline_options import PipelineOptions, StartingOffsets
 from roster.spark.state_options import State
+from roster.state.durations import as_timedelta
+from roster.state.store import StateError
 
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
@@ -73,6 +75,7 @@ class Options(PipelineOptions):
         self.access  # noqa: B018 - likewise
         self._check_http()
         self._check_dead_letter_topic()
+        self.idle_seconds  # noqa: B018 - likewise
 
     @cached_property
     def access(self) -> Access:
@@ -82,6 +85,21 @@ class Options(PipelineOptions):
         except SettingError as error:
             problem, fix = f"{error.key}: {error.problem}", error.fix[0].upper() + error.fix[1:]
             raise PipelineError(problem, field="http_security", fix=fix) from None
+
+    @cached_property
+    def idle_seconds(self) -> float | None:
+        """Time after which a partition without records is idle, in seconds."""
+        if self.idle_after is None:
+            return None
+        try:
+            seconds = as_timedelta("idle_after", self.idle_after).total_seconds()
+        except StateError as error:
+            raise PipelineError(str(error), field="idle_after") from None
+        if seconds <= 0:
+            raise PipelineError(
+                f"{shown(self.idle_after)} is no time", field="idle_after", fix="For example '5 minutes'"
+            )
+        return seconds
 
     @property
     def http_address(self) -> Address | None:

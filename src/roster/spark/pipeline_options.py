@@ -16,6 +16,7 @@ from roster.model.options import INT64_MAX, Option
 from roster.spark.batch import Progress
 from roster.spark.consumer_settings import ConsumerSettings
 from roster.spark.state_options import State
+from roster.state.durations import Duration
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 """`"earliest"`, `"latest"`, a moment (the first record at or after it), or a map by partition, written
@@ -126,6 +127,14 @@ class PipelineOptions:
             help="topic for records at which the function of `map_arrow` or an operator fails, and for record batches "
             "that cannot be read, with headers that name source and error as in Kafka Connect; at least once, with "
             "state exactly once; None: they end the run",
+        ),
+    ] = None
+    idle_after: Annotated[
+        Duration | None,
+        Option(
+            kind="str or `timedelta`",
+            help="time without records after which a partition's windows and sessions close by the stream time of "
+            "other partitions, or [by the clock](../state/windows.md#partitions-without-records); None: never",
         ),
     ] = None
     assignors: Assignors = DEFAULT_ASSIGNORS

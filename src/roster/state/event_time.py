@@ -3,7 +3,7 @@
 The stream time at a row is the largest time of all rows of the task up to it, in the order of offsets, as in Kafka
 Streams. Which rows are late depends only on that order, not on batch boundaries, so a retried batch has the same
 results: `windows`, `sessions`, `deduplicate` and `stream_join` each say which. Without new records in a task's
-partition its stream time does not change.
+partition its stream time does not change, unless it is told to by `idle_changes`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.store import Snapshot, StateError, Store
+from roster.state.store import Snapshot, StateError, Store, Value
 
 STREAM_TIME_KEY = b"\xffstream time"
 """Key of the stream time in a store; behind all encoded keys, which begin with 0x00 or 0x01."""
+
+MARKS = b"\xff"
+"""Least key of entries that are not an operator's state."""
 
 NEVER = -(1 << 62)
 """Stream time before the first row."""
@@ -58,6 +61,13 @@ def stream_time_after(before: Snapshot, changes: pa.Table) -> int | None:
     place: int = pc.index(changes["key"], STREAM_TIME_KEY).as_py()
     now = stream_time(before) if place < 0 else read_time(changes["value"][place].as_py())
     return None if now == NEVER else now // 1000
+
+
+def idle_changes(store: Snapshot, until: int | None) -> dict[bytes, Value]:
+    """Return the change that moves the stream time on to `until`, in milliseconds; none if the store is empty."""
+    if until is None or until * 1000 <= stream_time(store) or not store.scan(stop=MARKS, limit=1):
+        return {}
+    return dict([stream_time_change(until * 1000)])
 
 
 def running(times: Times, before: int) -> Times:

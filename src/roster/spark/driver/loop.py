@@ -253,8 +253,9 @@ class DriverLoop:
     def _available(self, ends: Mapping[TopicPartition, int], *, available_now: bool) -> dict[TopicPartition, Range]:
         """Return what there is to read; with `available_now` up to the log end offset seen first.
 
-        A range is empty if its task must run without records, for timers.
+        A range is empty if its task must run without records: for timers, or as it has had none for a time.
         """
+        behind = {p for p, at in self._positions.items() if ends.get(p, at) > at}
         ends = self._between_batches.readable(ends)
         if available_now:
             for partition, end in ends.items():
@@ -265,7 +266,7 @@ class DriverLoop:
         limits = {} if self._switching is None else self._switching.limits(self._positions)
         ends = {p: min(end, bounds.get(p, end), limits.get(p, end)) for p, end in ends.items()}
         held = self._between_batches.held(self._positions) | {p for p in limits if limits[p] <= self._positions[p]}
-        due = self._between_batches.due(self._positions, once=available_now)
+        due = self._between_batches.due(self._positions, behind, once=available_now)
         return {
             p: Range(at, max(at, ends[p]))
             for p, at in self._positions.items()

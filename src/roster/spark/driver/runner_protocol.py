@@ -54,10 +54,12 @@ class BetweenBatches:
         """Return up to where partitions with these log ends may be read."""
         return ends
 
-    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
-        """Return partitions whose tasks must run now, even without records.
+    def due(
+        self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
+    ) -> frozenset[TopicPartition]:
+        """Return those of the owned partitions whose tasks must run now, even without records.
 
-        once: only those whose tasks have not run since they were assigned.
+        behind: partitions with records to read. once: only those whose tasks have not run since they were assigned.
         """
         return frozenset()
 

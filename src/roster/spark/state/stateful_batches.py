@@ -104,8 +104,12 @@ class StatefulBatches:
         self._clean()
         self._check_once_more()
         replayed, paused = self._replayed(), self._stores.changelogs.tasks_of(self._paused(batch.ranges))
+        until = self._stores.idleness.until(batch)
         self._targets = {
-            task: [target._replace(is_replay=task in replayed, is_paused=task in paused) for target in targets]
+            task: [
+                target._replace(is_replay=task in replayed, is_paused=task in paused, idle_until=time)
+                for target, time in zip(targets, until.get(task) or [None] * len(targets), strict=True)
+            ]
             for task, targets in self._stores.targets.prepare(batch).items()
         }
         targets = [target for each in self._targets.values() for target in each]
@@ -139,6 +143,7 @@ class StatefulBatches:
         self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
         self.tokens = tokens_of(self._reports.value)
         last = {task: attempts[-1].stores for task, attempts in self._reports.value.items()}
+        self._stores.idleness.worked(batch, last)
         self._seen = {task: each for task, each in self._seen.items() if task in self._copies.active()} | last
         return replace(summed(outcome, last, self._copies), stores=self._store_progress(last))
 
@@ -212,7 +217,7 @@ class StatefulBatches:
 
 
 class BetweenStatefulBatches(BetweenBatches):
-    """Restores copies and cleans up, and says which partitions wait for their store or run for a timer."""
+    """Restores copies and cleans up, and says which partitions wait for their store or run without records."""
 
     def __init__(self, batches: StatefulBatches, stores: Stores, clean: Cleaning) -> None:
         self._batches, self._stores, self._clean = batches, stores, clean
@@ -234,8 +239,11 @@ class BetweenStatefulBatches(BetweenBatches):
         return {partition: min(end, self._stores.ends.get(partition, end)) for partition, end in ends.items()}
 
     @override
-    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
-        return self._stores.wakeups.due(partitions, once=once)
+    def due(
+        self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
+    ) -> frozenset[TopicPartition]:
+        idle = self._stores.idleness.due(partitions, behind, once=once)
+        return self._stores.wakeups.due(partitions, once=once) | idle
 
     @override
     def committed(self, batch: Batch) -> None:

@@ -17,6 +17,7 @@ from roster.spark.state.changelogs import Changelog, Changelogs, check_whole, op
 from roster.spark.state.copies.restore_schedule import Copies
 from roster.spark.state.definition_check import DefinitionCheck
 from roster.spark.state.grown_input import GrownInput
+from roster.spark.state.idleness import Idleness
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
 from roster.spark.state.store_targets import StoreTargets
@@ -39,6 +40,7 @@ class Stores:
     targets: StoreTargets
     copies: Copies
     wakeups: Wakeups
+    idleness: Idleness
 
     def __init__(
         self,
@@ -96,6 +98,10 @@ class Stores:
         self.targets = StoreTargets(self.admin, self.changelogs, _OF_OTHERS)
         self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag)
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)
+        after = self.options.idle_seconds
+        closing = {plan.subtopology.number: [node.closes for node in plan.nodes] for plan in self.plans}
+        closing = {} if after is None else {number: of for number, of in closing.items() if any(of)}
+        self.idleness = Idleness(self.changelogs, closing, after or 0.0)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
 
@@ -159,6 +165,7 @@ class Stores:
         self.targets.forget(partitions)
         self.copies.took(partitions)
         self.wakeups.took(partitions)
+        self.idleness.took(partitions)
 
     def committed(self, tokens: dict[TaskId, str], batch: Batch) -> None:
         """Record that a batch was committed, with the token of each task's attempt."""
@@ -170,6 +177,7 @@ class Stores:
     def aborted(self, batch: Batch) -> None:
         """Record that a batch is not committed."""
         self.targets.forget(batch.ranges)
+        self.idleness.took(batch.ranges)
         self.copies.doubt(self.changelogs.tasks_of(batch.ranges))
 
     def close(self) -> None:

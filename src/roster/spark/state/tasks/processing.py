@@ -16,9 +16,9 @@ from roster.spark.batch import StoreProgress
 from roster.spark.errors import SinkFencedError
 from roster.spark.state.tasks.catch_up import Fetch, StoreTarget, catch_up
 from roster.state.definition import STATE_KEY, Definition, Noted
-from roster.state.event_time import stream_time_after, with_entries
+from roster.state.event_time import idle_changes, stream_time_after, with_entries
 from roster.state.evolution import Evolved, evolution
-from roster.state.pending import Pending
+from roster.state.pending import Pending, WithChanges
 from roster.state.processor.variables import REGISTRY_KEY, decode_registry
 from roster.state.store import Position, Snapshot, Store
 from roster.state.table_evolution import Changed
@@ -116,9 +116,12 @@ def process_batch(
             )
         inputs = {**before, **inputs}
         seen = None if way is None else way.seen(snapshot)
-        update = operator(rows, snapshot if seen is None else seen)
+        idle = idle_changes(snapshot, target.idle_until) if seen is None and not len(rows) else {}
+        update = operator(rows, WithChanges(snapshot, idle) if idle else snapshot if seen is None else seen)
         if seen is not None:
             update = replace(update, changes=_rewritten(store, seen, update.changes))
+        if idle:
+            update = replace(update, changes=with_entries(update.changes, list(idle), list(idle.values())))
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
         said = _said(snapshot if seen is None else seen, update.changes, noted)
         entries, size, at = snapshot.entries, snapshot.disk_bytes, stream_time_after(snapshot, update.changes)

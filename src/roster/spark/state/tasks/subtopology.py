@@ -46,6 +46,11 @@ class OperatorNode:
         """True if its keys may have processing-time timers."""
         return getattr(self.operator, "has_timers", False)
 
+    @property
+    def closes(self) -> bool:
+        """True if it has windows or sessions, which are closed at a stream time."""
+        return not {"window", "session"}.isdisjoint(self.operator.kept)
+
 
 @dataclass(frozen=True)
 class SubtopologyPlan:

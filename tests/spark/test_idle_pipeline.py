@@ -1,0 +1,122 @@
+"""Windows of partitions without records in a Spark session: each has one result, also behind a kill."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Window
+from tests.librdkafka import idempotent_producer
+from tests.spark.idle_app import SIZE, windows
+from tests.spark.programs import environment
+from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.process]
+
+PROGRAM = Path(__file__).with_name("idle_app.py")
+BEGIN = datetime(2025, 3, 1, 12, tzinfo=UTC)
+
+
+class Feed:
+    """Sends rows, and knows the windows that come of them."""
+
+    def __init__(self, topics: Topics, topic: str) -> None:
+        self._producer, self._topic = idempotent_producer(topics.bootstrap), topic
+        self.windows: Counter[tuple[datetime, str]] = Counter()
+
+    def send(self, partition: int, key: str, *seconds: int, late: bool = False) -> None:
+        for second in seconds:
+            at = BEGIN + timedelta(seconds=second)
+            row = {"k": key, "n": 1, "at": at.isoformat()}
+            self._producer.produce(self._topic, json.dumps(row), key, partition)
+            if not late:
+                self.windows[at - timedelta(seconds=second % SIZE.seconds), key] += 1
+        assert self._producer.flush(60) == 0
+
+
+def rows(topics: Topics, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(value or b"") for _, _, value in committed_records(topics, topic)]
+
+
+def found(topics: Topics, out: str) -> list[tuple[tuple[datetime, str], int]]:
+    results = rows(topics, out)
+    assert all(row["count"] == row["total"] for row in results)
+    return sorted(((datetime.fromisoformat(row["window_start"]), row["k"]), row["count"]) for row in results)
+
+
+def test_each_window_of_quiet_partitions_comes_once_though_its_owner_is_killed_behind_it(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic, out, late = topics.create(2), topics.create(1), topics.create(1)
+    feed, group = Feed(topics, topic), f"idle-{uuid.uuid4().hex[:8]}"
+    feed.send(0, "a", 0, 1, 2, 3, 5)
+    feed.send(1, "b", 1, 1, 4)
+    arguments = [topics.bootstrap, group, topic, out, late]
+    log = (tmp_path / "log").open("w")
+    command = [sys.executable, str(PROGRAM), *arguments, str(tmp_path / "one")]
+    application = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
+    try:
+        until(
+            lambda: application.poll() is not None or len(found(topics, out)) == len(feed.windows),
+            120,
+            "the last windows of both partitions",
+        )
+        assert application.poll() is None, (tmp_path / "log").read_text()[-3000:]
+    finally:
+        application.send_signal(signal.SIGKILL)
+        application.wait()
+        log.close()
+    assert found(topics, out) == sorted(feed.windows.items())
+    feed.send(0, "a", 5, late=True)
+    feed.send(1, "b", 20, 21)
+    pipeline = windows(spark, *arguments, str(tmp_path / "another")).start()
+    try:
+        until(
+            lambda: not pipeline.is_active or len(found(topics, out)) == len(feed.windows),
+            120,
+            "the window behind the kill",
+        )
+        assert pipeline.is_active
+    finally:
+        pipeline.stop()
+        pipeline.wait(60)
+    assert found(topics, out) == sorted(feed.windows.items())
+    assert [row["k"] for row in rows(topics, late)] == ["a"], "what was closed without records stays closed"
+    # A run up to the log ends closes nothing by the clock.
+    feed.send(0, "c", 60, late=True)
+    windows(spark, *arguments, str(tmp_path / "another")).run(available_now=True)
+    assert found(topics, out) == sorted(feed.windows.items())
+
+
+def test_idle_after_is_refused_where_it_closes_nothing_or_results_need_a_position(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(1)
+
+    def refused(message: str, *, sink: Any = None, window: Any = None, state: bool = True, **options: Any) -> None:
+        pipeline = Pipeline(spark, topics.bootstrap, "idle", topic, **{"idle_after": "1 minute"} | options)
+        pipeline.json_columns("k string, at timestamp")
+        if state:
+            pipeline.aggregate("k", {"n": "count(*)"}, window=window)
+        pipeline.write(sink or KafkaSink(topics.bootstrap, topics.create(1)))
+        with pytest.raises(PipelineError, match=message):
+            pipeline.run(available_now=True)
+
+    window = Window("at", "1 hour")
+    refused("there are no windows or sessions to close")
+    refused("there are no windows or sessions to close", state=False, sink=ParquetSink(str(tmp_path)))
+    refused("results in a table have no position", window=window, sink=ParquetSink(str(tmp_path)))
+    refused("cannot be paused: windows of a partition without records", window=window, paused=True)
