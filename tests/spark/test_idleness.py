@@ -36,10 +36,10 @@ T0, T1, T2 = (TaskId(0, number) for number in range(3))
 class Case:
     """An application with the three partitions of a topic; a partition is idle after 60 seconds."""
 
-    def __init__(self, *, closing: tuple[bool, ...] = (True,)) -> None:
+    def __init__(self, *, closing: tuple[int, ...] = (0,)) -> None:
         self.at = 1000.0
         changelogs = Changelogs([Changelog("g-s-changelog", "id", 3, Subtopology(0, ("t",), ("s",)))])
-        self.idleness = Idleness(changelogs, {0: closing}, 60.0, now=lambda: self.at)
+        self.idleness = Idleness(changelogs, closing, 60.0, now=lambda: self.at)
         self.idleness.took([P0, P1, P2])
 
     def due(self, *behind: TopicPartition, once: bool = False, owned: Any = (P0, P1, P2)) -> set[TopicPartition]:
@@ -126,9 +126,9 @@ def test_a_task_that_is_taken_over_counts_from_then_and_looks_its_stream_time_up
 
 
 def test_turns_go_on_while_one_of_several_stores_waits_for_others() -> None:
-    case = Case(closing=(True, True, False))
+    case = Case()
 
-    def store(at: int, changed: int = 0) -> StoreProgress:
+    def store(at: int | None, changed: int = 0) -> StoreProgress:
         return StoreProgress(3, 9, changed, stream_time_ms=at)
 
     def ran(task: TaskId, *stores: StoreProgress, records: int = 0) -> Any:
@@ -137,22 +137,22 @@ def test_turns_go_on_while_one_of_several_stores_waits_for_others() -> None:
         case.idleness.worked(batch, {task: stores})
         return until
 
-    ran(T0, store(5_000), store(9_000), store(9), records=1)
+    ran(T0, store(5_000), store(9_000), store(None), records=1)
     case.at += 60
-    ran(T1, store(6_000), store(8_000), store(99), records=1)
+    ran(T1, store(6_000), store(8_000), store(None), records=1)
     assert case.due(owned=(P0, P1)) == {P0}
-    assert ran(T0, store(5_000), store(9_000), store(9)) == {T0: [6_000, None, None]}
+    assert ran(T0, store(5_000), store(9_000), store(None)) == {T0: [6_000, 9_000, None]}
     case.at += 59
-    ran(T1, store(6_000), store(9_500), store(99), records=1)
+    ran(T1, store(6_000), store(9_500), store(None), records=1)
     case.at += 1
     assert case.due(owned=(P0, P1)) == {P0}
-    assert ran(T0, store(5_000), store(9_000), store(9)) == {T0: [6_000, 9_500, None]}
+    assert ran(T0, store(5_000), store(9_000), store(None)) == {T0: [6_000, 9_500, None]}
     case.at += 90
     assert case.due(P1, owned=(P0, P1)) == set()
 
 
-def test_stores_that_nothing_closes_keep_their_stream_time() -> None:
-    case = Case(closing=(False,))
+def test_a_sub_topology_in_which_nothing_closes_has_no_turns() -> None:
+    case = Case(closing=())
     case.ran({T0: 5_000}, records=1)
     case.at += 1000
     assert case.due(owned=(P0,)) == set()

@@ -69,6 +69,8 @@ NO_SPARK: Any = None
         ({"starting_offsets": datetime(2026, 1, 1)}, "starting_offsets: 2026-01-01T00:00:00 has no time zone"),  # noqa: DTZ001
         ({"max_offsets_per_batch": 0}, "max_offsets_per_batch: 0 is not a whole number from 1 to 9223372036854775807"),
         ({"max_batch_ms": 1.5}, "max_batch_ms: 1.5 is not a whole number from 1 to 2147483647"),
+        ({"idle_after": 5}, "idle_after=5 is no duration: use timedelta(hours=1) or '1 hour'"),
+        ({"idle_after": "0 seconds"}, "idle_after: '0 seconds' is no time. Use '5 minutes'"),
         ({"isolation_level": "serial"}, "isolation_level: 'serial' is not known: use 'read_uncommitted' or 'read_c"),
         (
             {"consumer": {"heartbeat.interval.ms": 45_000}},

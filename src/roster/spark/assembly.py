@@ -189,15 +189,11 @@ def _check_idle(options: Options, plans: Sequence[SubtopologyPlan], sink: BatchS
     """Raise PipelineError if `idle_after` has nothing to close, or results that need a position."""
     if options.idle_after is None:
         return
-    closing = [plan for plan in plans if any(node.closes for node in plan.nodes)]
-    if not closing:
+    if not any(plan.closes for plan in plans):
         raise PipelineError("there are no windows or sessions to close", field="idle_after", fix="Leave it out")
-    if closing[-1] is plans[-1] and isinstance(sink, (ParquetSink, PositionedSink)):
-        raise PipelineError(
-            "results in a table have no position for a batch without records",
-            field="idle_after",
-            fix="Leave it out, or write the results to a topic, by KafkaSink, and from there to the table",
-        )
+    if plans[-1].closes and isinstance(sink, (ParquetSink, PositionedSink)):
+        problem = "results in a table have no position for a batch without records"
+        raise PipelineError(problem, field="idle_after", fix="Leave it out, or write to a topic and from there on")
 
 
 def _stateless(

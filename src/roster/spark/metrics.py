@@ -149,12 +149,7 @@ class PipelineMetrics(Collector):
         sizes = {each: store.bytes for each, store in of.items()}
         yield gauge("roster_state_bytes", "Their size on the disk.", labels, sizes)
         times = {each: store.stream_time_ms / 1000 for each, store in of.items() if store.stream_time_ms is not None}
-        yield gauge(
-            "roster_state_stream_time_seconds",
-            "Largest event time of a task's rows, or later with idle_after.",
-            labels,
-            times,
-        )
+        yield gauge("roster_state_stream_time_seconds", "Stream time of a task.", labels, times)
 
     def _looked_up(self) -> dict[str, GroupPositions]:
         """Return the positions of owned partitions; the last ones if no broker answers."""

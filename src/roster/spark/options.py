@@ -89,17 +89,13 @@ class Options(PipelineOptions):
     @cached_property
     def idle_seconds(self) -> float | None:
         """Time after which a partition without records is idle, in seconds."""
-        if self.idle_after is None:
-            return None
         try:
-            seconds = as_timedelta("idle_after", self.idle_after).total_seconds()
+            after = None if self.idle_after is None else as_timedelta("idle_after", self.idle_after).total_seconds()
         except StateError as error:
             raise PipelineError(str(error), field="idle_after") from None
-        if seconds <= 0:
-            raise PipelineError(
-                f"{shown(self.idle_after)} is no time", field="idle_after", fix="For example '5 minutes'"
-            )
-        return seconds
+        if after is not None and after <= 0:
+            raise PipelineError(f"{shown(self.idle_after)} is no time", field="idle_after", fix="Use '5 minutes'")
+        return after
 
     @property
     def http_address(self) -> Address | None:

@@ -21,9 +21,6 @@ from roster.state.store import Snapshot, StateError, Store, Value
 STREAM_TIME_KEY = b"\xffstream time"
 """Key of the stream time in a store; behind all encoded keys, which begin with 0x00 or 0x01."""
 
-MARKS = b"\xff"
-"""Least key of entries that are not an operator's state."""
-
 NEVER = -(1 << 62)
 """Stream time before the first row."""
 
@@ -65,7 +62,7 @@ def stream_time_after(before: Snapshot, changes: pa.Table) -> int | None:
 
 def idle_changes(store: Snapshot, until: int | None) -> dict[bytes, Value]:
     """Return the change that moves the stream time on to `until`, in milliseconds; none if the store is empty."""
-    if until is None or until * 1000 <= stream_time(store) or not store.scan(stop=MARKS, limit=1):
+    if until is None or until * 1000 <= stream_time(store) or not store.scan(stop=STREAM_TIME_KEY[:1], limit=1):
         return {}
     return dict([stream_time_change(until * 1000)])
 

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from operator import and_
+from dataclasses import dataclass, field
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Batch, StoreProgress
 from roster.spark.state.changelogs import Changelogs
 
+Times = list[int | None]
+"""Stream time of each store of a task in ms, None for one without; empty if no batch has told them yet."""
+
 
 @dataclass(slots=True)
 class _Quiet:
-    """A task since its last records: seconds of when these were and of its next turn.
-
-    times: stream time of each store in ms as of `noted`; None if no batch has told them yet.
-    """
+    """A task without records: seconds of its last ones and of its next turn; its stream times as of `noted`."""
 
     since: float
     turn: float
     noted: float
-    times: Sequence[int | None] | None = None
+    times: Times = field(default_factory=list)
 
 
 class Idleness:
@@ -35,23 +34,18 @@ class Idleness:
     """
 
     def __init__(
-        self,
-        changelogs: Changelogs,
-        closing: Mapping[int, Sequence[bool]],
-        after: float,
-        now: Callable[[], float] = time.monotonic,
+        self, changelogs: Changelogs, closing: Collection[int], after: float, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """closing: which stores go by stream time, by sub-topology. `now` in seconds."""
+        """`closing`: sub-topologies of which some store goes by stream time. `now` in seconds."""
         self._changelogs, self._closing, self._after, self._now = changelogs, closing, after, now
         self._of: dict[TaskId, _Quiet] = {}
-        self._busy: set[TaskId] = set()
-        self._due: set[TaskId] = set()
-        self._given: dict[TaskId, list[int | None]] = {}
+        self._given: dict[TaskId, Times] = {}
         self._asked = 0.0
 
     def took(self, partitions: Collection[TopicPartition]) -> None:
         """Record tasks that run here from now on, or whose last batch is not committed."""
-        self._records_at(self._now(), dict.fromkeys(self._changelogs.tasks_of(partitions)))
+        for task in self._changelogs.tasks_of(partitions):
+            self._note(task, [])
 
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
@@ -60,67 +54,51 @@ class Idleness:
 
         behind: partitions with records to read. once: return none, as a run up to the log ends waits for nothing.
         """
-        if not self._closing:
-            return frozenset()
-        owned, now = set(self._changelogs.tasks_of(partitions)), self._now()
+        tasks_of, now = self._changelogs.tasks_of, self._now()
+        owned, busy = set(tasks_of(partitions)), set(tasks_of(behind))
         self._of = {task: quiet for task, quiet in self._of.items() if task in owned}
-        self._busy = set(self._changelogs.tasks_of(behind))
-        until = self._until_at(now)
-        waiting = {task for task, quiet in self._of.items() if quiet.turn <= now and not once}
-        is_told = {task for task in waiting if self._of[task].times is not None}
-        self._due = {task for task in waiting - self._busy if task not in is_told or {*until(task)} != {None}}
-        return frozenset(each for each in partitions if not self._due.isdisjoint(self._changelogs.tasks_of([each])))
+        self._given, self._asked = {}, now
+        least: dict[tuple[int, int], int] = {}
+        for task, quiet in self._of.items():
+            if task in busy or quiet.since + self._after > now:
+                for place, at in enumerate(quiet.times):
+                    if at is not None:
+                        store = task.subtopology, place
+                        least[store] = min(at, least.get(store, at))
+        for task, quiet in self._of.items():
+            if quiet.turn <= now and task not in busy and not once:
+                passed, number = int((now - quiet.noted) * 1000), task.subtopology
+                times = enumerate(quiet.times)
+                given = [None if at is None else max(at, least.get((number, n), at + passed)) for n, at in times]
+                if not given or given != quiet.times:
+                    self._given[task] = given
+        return frozenset(each for each in partitions if not self._given.keys().isdisjoint(tasks_of([each])))
 
-    def until(self, batch: Batch) -> Mapping[TaskId, Sequence[int | None]]:
-        """Return the stream time in ms that each store of a batch's tasks without records gets, None if none."""
-        self._asked = self._now()
-        until = self._until_at(self._asked)
-        self._given = {task: found for task in self._due & self._idle_in(batch) if (found := until(task))}
-        return self._given
+    def until(self, batch: Batch) -> Mapping[TaskId, Times]:
+        """Return the stream time that each store of a batch's tasks without records gets."""
+        return {task: given for task, given in self._given.items() if given and task not in self._read_in(batch)}
 
     def worked(self, batch: Batch, stores: Mapping[TaskId, Sequence[StoreProgress]]) -> None:
         """Record what a batch's tasks did."""
-        times = {task: [store.stream_time_ms for store in of] for task, of in stores.items()}
-        idle = self._idle_in(batch)
-        self._records_at(self._now(), {task: of for task, of in times.items() if task not in idle})
-        for task in idle & self._due & times.keys():
-            quiet, closing = self._of[task], self._closing[task.subtopology]
-            if (given := self._given.get(task)) is not None:
-                stays = [at is None and own is not None for at, own in zip(given, quiet.times or (), strict=True)]
-                # A turn that changes nothing has found nothing open.
-                is_over = not any(store.changed for store in stores[task]) and not any(map(and_, stays, closing))
-                quiet.turn = float("inf") if is_over else self._asked + self._after
-                quiet.noted = self._asked
-            quiet.times = times[task]
-        self._due, self._given = set(), {}
+        read = self._read_in(batch)
+        for task, of in stores.items():
+            times, given = [store.stream_time_ms for store in of], self._given.get(task)
+            if task in read:
+                self._note(task, times)
+            elif given is not None:
+                quiet = self._of[task]
+                # A turn that changes nothing has found nothing open, unless a store waits for others.
+                waits = any(at is not None and at == own for at, own in zip(given, quiet.times, strict=True))
+                if given:
+                    goes_on = waits or any(store.changed for store in of)
+                    quiet.turn, quiet.noted = self._asked + self._after if goes_on else float("inf"), self._asked
+                quiet.times = times
+        self._given = {}
 
-    def _records_at(self, now: float, tasks: Mapping[TaskId, Sequence[int | None] | None]) -> None:
-        quiet = {task: _Quiet(now, now + self._after, now, times) for task, times in tasks.items()}
-        self._of |= {task: each for task, each in quiet.items() if task.subtopology in self._closing}
+    def _note(self, task: TaskId, times: Times) -> None:
+        if task.subtopology in self._closing:
+            now = self._now()
+            self._of[task] = _Quiet(now, now + self._after, now, times)
 
-    def _idle_in(self, batch: Batch) -> set[TaskId]:
-        read = self._changelogs.tasks_of(source for source, span in batch.ranges.items() if span.size)
-        return set(self._changelogs.tasks_of(batch.ranges)).difference(read) & self._of.keys()
-
-    def _until_at(self, now: float) -> Callable[[TaskId], list[int | None]]:
-        """Return what tells the stream time that each store of a task without records gets; None: none."""
-        least: dict[tuple[int, int], int] = {}
-        for task, quiet in self._of.items():
-            for place, at in enumerate(quiet.times or ()):
-                if at is not None and (task in self._busy or quiet.since + self._after > now):
-                    store = task.subtopology, place
-                    least[store] = min(at, least.get(store, at))
-
-        def until(task: TaskId) -> list[int | None]:
-            quiet, found = self._of[task], list[int | None]()
-            for place, (own, closes) in enumerate(
-                zip(quiet.times or (), self._closing[task.subtopology], strict=False)
-            ):
-                if own is None or not closes:
-                    found.append(None)
-                    continue
-                at = least.get((task.subtopology, place), own + int((now - quiet.noted) * 1000))
-                found.append(at if at > own else None)
-            return found
-
-        return until
+    def _read_in(self, batch: Batch) -> set[TaskId]:
+        return set(self._changelogs.tasks_of(source for source, span in batch.ranges.items() if span.size))

@@ -99,8 +99,7 @@ class Stores:
         self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag)
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)
         after = self.options.idle_seconds
-        closing = {plan.subtopology.number: [node.closes for node in plan.nodes] for plan in self.plans}
-        closing = {} if after is None else {number: of for number, of in closing.items() if any(of)}
+        closing = [plan.subtopology.number for plan in self.plans if after and plan.closes]
         self.idleness = Idleness(self.changelogs, closing, after or 0.0)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))

@@ -67,6 +67,11 @@ class SubtopologyPlan:
     repartition_sink: RepartitionTopic | None = None
     tables: tuple[Rows, ...] = ()
 
+    @property
+    def closes(self) -> bool:
+        """True if one of its operators closes what it keeps at a stream time."""
+        return any(node.closes for node in self.nodes)
+
     def into(self, counts: Mapping[str, int]) -> SubtopologyPlan:
         """Return the plan for a repartition topic that has so many partitions."""
         to = self.repartition_sink
