@@ -54,6 +54,8 @@ class Idleness:
 
         behind: partitions with records to read. once: return none, as a run up to the log ends waits for nothing.
         """
+        if not self._of:
+            return frozenset()
         tasks_of, now = self._changelogs.tasks_of, self._now()
         owned, busy = set(tasks_of(partitions)), set(tasks_of(behind))
         self._of = {task: quiet for task, quiet in self._of.items() if task in owned}
