@@ -18,9 +18,13 @@ from tests.librdkafka import idempotent_producer
 from tests.metrics.test_exporter import LAG, Series, exporter_of, series, text_of
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.jvm import consumer_groups
+from tests.spark.applications import Application
+from tests.spark.test_applications import PROGRAM
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from tests.real.realparts.apache import ApacheKafka
@@ -78,7 +82,7 @@ class Ways:
 
 @pytest.mark.gate
 def test_three_ways_show_the_same_lag_through_rebalances_kills_and_truncation(
-    spark: SparkSession, apache_kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, apache_kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("roster.spark.metrics._LOOK_INTERVAL", 0.0)
     group, plain, compacted = unique("equal"), apache_kafka.create_topic(partitions=4, records=300), unique("compacted")
@@ -130,6 +134,21 @@ def test_three_ways_show_the_same_lag_through_rebalances_kills_and_truncation(
             while len(ways.pipeline()) != 5:  # its session expires, as after kill -9
                 held.one_batch()
             assert ways.pipeline() == ways.agree(), "one has what the dead one had"
+
+            hold, arguments = tmp_path / "hold", (apache_kafka.bootstrap, group, plain, str(tmp_path / "out"))
+            hold.touch()
+            settings = ("--hold", str(hold), "--session-timeout-ms", str(SESSION_MS))
+            with Application(PROGRAM, *arguments, *settings, log=tmp_path / "app.log") as application:
+                while not hold.with_name("hold.held").exists():  # another pipeline joins, and is amid a batch
+                    apache_kafka.produce({(plain, number): 20 for number in range(4)})
+                    held.one_batch()
+                assert 0 < len(mine := ways.pipeline()) < 5
+                assert mine.items() <= ways.agree().items(), "two pipelines have some each"
+                application.kill()
+            while len(ways.pipeline()) != 5:
+                apache_kafka.produce({(plain, 0): 20})
+                held.one_batch()
+            assert ways.pipeline() == ways.agree(), "one has what the killed pipeline had"
 
             place = TopicPartition(plain, 0)
             deleted = admin.end_offsets([place])[place] - 5

@@ -1,0 +1,122 @@
+"""One application that owns very many partitions: what it costs at rest, and a batch with a record in each of them.
+
+    python -m benchmarks many
+    python -m benchmarks.many [--partitions 10000] [--broker roster|apache|HOST:PORT] [--seconds 30] [--batches 3]
+
+The application counts records by `foreach_batch`, with default settings, in a process of its own. At rest: CPU of the
+driver, its JVM and its Python workers as a part of one core, after the last batch. A batch: seconds from planning to
+commit, added up where several cover all partitions, and from the first record's `produce` to the last commit; medians.
+Memory is what is resident of the whole process tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from confluent_kafka import Producer
+
+from benchmarks.applications import VALUE, Application, tree
+from benchmarks.pipeline import broker
+from roster.client import Admin
+
+PATIENCE = 300.0
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--broker", default="roster")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--batches", type=int, default=3)
+    arguments = parser.parse_args(words)
+    with TemporaryDirectory() as folder, broker(arguments.broker, Path(folder)) as (bootstrap, _):
+        measure(bootstrap, arguments.partitions, arguments.batches, arguments.seconds)
+
+
+def measure(bootstrap: str, partitions: int, batches: int, seconds: float) -> None:
+    """Print a line for each figure."""
+    topic = f"many-{uuid.uuid4().hex[:8]}"
+    begin = time.monotonic()
+    with Admin(bootstrap) as admin:
+        admin.create_topic(topic, partitions)
+    print(f"{partitions:,} partitions made in {time.monotonic() - begin:.1f} s", flush=True)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
+    with Application(bootstrap, topic, topic) as application:
+        warm(application, producer, topic, partitions)
+        took, whole = [], []
+        for _ in range(batches):
+            began = time.time()
+            seen = len(application.batches)
+            send(producer, topic, partitions)
+            wait(lambda seen=seen: covered(application, seen) == partitions)
+            mine = application.batches[seen:]
+            took.append(sum(batch.at - batch.planned for batch in mine))
+            whole.append(mine[-1].at - began)
+            print(f"  {len(mine)} batches: {', '.join(f'{b.at - b.planned:.2f} s, {len(b.partitions)}' for b in mine)}")
+        time.sleep(5)
+        at, spent, before = time.time(), application.cpu(), application.cpu_by_part()
+        time.sleep(seconds)
+        share = (application.cpu() - spent) / (time.time() - at)
+        each = {part: cpu - before[part] for part, cpu in application.cpu_by_part().items()}
+        parts = ", ".join(f"{part} {100 * cpu / seconds:.1f}" for part, cpu in each.items())
+        print(f"at rest {100 * share:.1f} % of a core ({parts})")
+        print(
+            f"all partitions: {statistics.median(took):.2f} s in batches, {statistics.median(whole):.2f} s from produce"
+        )
+        print(f"resident: {sum(map(resident, tree(application.process.pid))) / 1e6:.0f} MB", flush=True)
+
+
+def warm(application: Application, producer: Producer, topic: str, partitions: int) -> None:
+    """Send until a batch has records of all partitions, so that the group is stable and the JVM has run the code."""
+    begin = time.monotonic()
+    wait(application.up.is_set)
+    send(producer, topic, partitions)
+    wait(lambda: covered(application, 0) == partitions)
+    print(f"first records of all partitions {time.monotonic() - begin:.1f} s after its start", flush=True)
+
+
+def covered(application: Application, since: int) -> int:
+    """How many partitions batches have had records of."""
+    return len(set().union(*(batch.partitions for batch in application.batches[since:])))
+
+
+def send(producer: Producer, topic: str, partitions: int) -> None:
+    """One record to each partition."""
+    for partition in range(partitions):
+        with contextlib.suppress(BufferError):
+            producer.produce(topic, VALUE, partition=partition)
+        if partition % 1000 == 0:
+            producer.poll(0)
+    producer.flush()
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, with patience."""
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError("the application did not get there")
+        time.sleep(0.05)
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has resident; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+    return 0
+
+
+def run(*, quick: bool) -> None:
+    """With all partitions, or a tenth."""
+    main(["--partitions", "1000", "--seconds", "10"] if quick else [])
+
+
+if __name__ == "__main__":
+    main()
