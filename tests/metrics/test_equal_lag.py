@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import threading
 import urllib.request
@@ -18,7 +19,7 @@ from tests.librdkafka import idempotent_producer
 from tests.metrics.test_exporter import LAG, Series, exporter_of, series, text_of
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.jvm import consumer_groups
-from tests.spark.applications import Application
+from tests.spark.programs import Application
 from tests.spark.test_applications import PROGRAM
 from tests.waiting import until
 
@@ -144,7 +145,7 @@ def test_three_ways_show_the_same_lag_through_rebalances_kills_and_truncation(
                     held.one_batch()
                 assert 0 < len(mine := ways.pipeline()) < 5
                 assert mine.items() <= ways.agree().items(), "two pipelines have some each"
-                application.kill()
+                application.signal(signal.SIGKILL)
             while len(ways.pipeline()) != 5:
                 apache_kafka.produce({(plain, 0): 20})
                 held.one_batch()
