@@ -45,6 +45,7 @@ SECTIONS = {
     "start": "imports, Spark's session, the first result, a second pipeline",
     "latency": "from produce to a reader of committed records, beside Structured Streaming",
     "many": "an application that owns 10,000 partitions",
+    "many_members": "a group of 1,000 applications in virtual time",
     "trickle": "CPU and latency of a slow topic",
 }
 
