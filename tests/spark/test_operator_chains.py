@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from dataclasses import dataclass, field
@@ -213,6 +214,7 @@ class Group:
             with pytest.MonkeyPatch.context() as patched:
                 left = store % len(self.work().stores) if befalls == "killed" else 1 << 30
                 patched.setattr("roster.spark.state.tasks.task.process_batch", dying(left))
+                patched.setattr("roster.spark.state.tasks.task.read_together", lambda *_: contextlib.nullcontext())
                 try:
                     rows = [row for each in task.read([0]) for row in each.to_pylist()]
                 except KilledError:

@@ -19,6 +19,7 @@ from roster.spark.driver.runner_protocol import BetweenBatches
 from roster.spark.jobs.slot_probe import check_worker
 from roster.spark.options import Options, Tuning
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,10 +82,10 @@ class SlotRunner(FakeRunner):
 class Rig:
     """A run with everything around it faked; members are made as `joins` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool = False) -> None:
         self.members: list[FakeMember] = []
         self.runner, self.sink = SlotRunner(), FakeSink()
-        self.run = Run(OPTIONS, self.runner, self.sink, self._join, Reporter("g"))
+        self.run = Run(OPTIONS, self.runner, self.sink, self._join, Reporter("g"), is_alone=lambda: alone)
         self.on_start: Callable[[FakeMember], object] = lambda member: None
 
     def _join(self, options: Options) -> FakeMember:
@@ -146,6 +147,36 @@ def test_it_warms_up_before_it_joins_and_so_owns_nothing_meanwhile() -> None:
     rig.run.work(available_now=True)
     assert rig.runner.warmed == 1
     assert len(rig.members) == 1
+
+
+def test_the_first_of_a_group_joins_while_it_warms_up() -> None:
+    rig, joined = Rig(alone=True), threading.Event()
+    rig.on_start = lambda member: joined.set()
+    rig.runner.on_warm_up = lambda: joined.wait(10) and None
+    rig.run.work(available_now=True)
+    assert joined.is_set()
+    assert (rig.runner.warmed, len(rig.members)) == (1, 1)
+    assert rig.members[0].of("close")
+
+
+def test_the_first_of_a_group_leaves_it_if_its_warm_up_fails_or_is_stopped() -> None:
+    def joining(member: FakeMember) -> None:
+        until(lambda: bool(member.of("close")), 10)
+        raise ClosedError("the member was closed")
+
+    def fail() -> None:
+        raise PipelineError("no column x", field="transform")
+
+    failing = Rig(alone=True)
+    failing.on_start, failing.runner.on_warm_up = joining, fail
+    with pytest.raises(PipelineError, match="no column x"):
+        failing.run.work(available_now=False)
+    stopped = Rig(alone=True)
+    stopped.on_start, stopped.runner.on_warm_up = joining, stopped.run.stop
+    stopped.run.work(available_now=False)
+    for rig in (failing, stopped):
+        assert rig.members[0].of("close")
+        assert rig.runner.batches == []
 
 
 def test_stopped_while_warming_up_its_jobs_are_cancelled_and_nothing_joins() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import uuid
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,7 +31,6 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -64,7 +64,7 @@ class Jobs:
 
     def __init__(self, master: str = "local[2]") -> None:
         self.context, self.is_local = self, master.startswith("local")
-        self.master = master
+        self.master, self.environment = master, dict[str, str]()
         self.cancels: list[Callable[[], None]] = []
         self.when_cancelled = self.cancels.append
 
@@ -217,6 +217,27 @@ def test_a_worker_stays_and_is_replaced_when_it_ends(spark: SparkSession, worker
     with pytest.raises(WorkerError, match="broadcast"):
         worker.run(partial(lambda value, _: [value.value], value))
     assert len(worker.run(pid)) == 1
+
+
+def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
+    spark: SparkSession, worker: StayingWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = worker.run(pid)
+    monkeypatch.setattr(staying_worker, "_spare", [])
+    worker.leave()
+    following, beside = StayingWorker.of(spark.sparkContext), StayingWorker.of(spark.sparkContext)
+    assert following.run(pid) == [first]
+    assert beside is not following, "a process is one pipeline's"
+    following.leave()
+    with monkeypatch.context() as patch:
+        patch.setenv("SETTING", "new")
+        assert StayingWorker.of(spark.sparkContext) is not following, "it does not know the setting"
+    monkeypatch.setattr(staying_worker, "_SPARE_SECONDS", 0.0)
+    again = StayingWorker.of(spark.sparkContext)
+    assert again.run(pid) == [first]
+    again.leave()
+    until(lambda: not Path(f"/proc/{first}").exists(), 10)
+    assert staying_worker._spare == []
 
 
 def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker: StayingWorker, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import InheritableThread
@@ -15,7 +16,7 @@ from pyspark.sql import DataFrame
 from roster.model.options import taking
 from roster.spark.assembly import assembled, state_definitions
 from roster.spark.batch import Batch, Progress
-from roster.spark.driver.member_protocol import Membership
+from roster.spark.driver.member_protocol import Membership, is_alone
 from roster.spark.driver.reporting import Reporter, enable_logging, level_of
 from roster.spark.driver.run import Run, client_id_of
 from roster.spark.driver.signals import stopping
@@ -302,7 +303,9 @@ class Pipeline(Operations):
                 if self._on_progress is not None:
                     self._on_progress(progress)
 
-            run = Run(options, assembly.runner, assembly.sink, membership, reporter, report, *parts)
+            is_local = (self._spark.sparkContext.master or "").startswith("local")
+            alone = partial(is_alone, options) if is_local else lambda: False
+            run = Run(options, assembly.runner, assembly.sink, membership, reporter, report, *parts, alone)
             with self._lock:
                 self._run_now = run
                 if self._stopping:

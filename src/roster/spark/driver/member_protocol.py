@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from roster.client import GroupMember, OffsetAndMetadata, Ownership
+from roster.client import Admin, ClientError, GroupMember, OffsetAndMetadata, Ownership
+from roster.client.live_group import members_of
 from roster.client.member_statistics import MemberStatistics
 from roster.member.options import MemberSettings
 from roster.model import TopicPartition
@@ -77,6 +78,15 @@ def group_member(options: Options) -> Membership:
         assignors=options.assignors,
         **member_settings(options),
     )
+
+
+def is_alone(options: Options) -> bool:
+    """Return True if the group has no members, False if that is unknown."""
+    try:
+        with Admin(options.bootstrap, request_timeout_ms=2_000, security=options.security) as admin:
+            return not members_of(admin, options.group)
+    except ClientError:
+        return False
 
 
 def member_settings(options: Options) -> dict[str, Any]:

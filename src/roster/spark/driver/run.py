@@ -3,7 +3,8 @@
 A release that changes the state in place joins when no member of the earlier one is left.
 
 Warming up runs the pipeline's own plan on no rows. It forks Python workers, loads modules and compiled code, and checks
-the transform before the member joins: a partition that moves here waits for one batch, not for a start.
+the transform before the member joins: a partition that moves here waits for one batch, not for a start. The first
+member of a group joins meanwhile: nobody else has partitions, and the group waits some seconds for more members.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
@@ -79,10 +81,13 @@ class Run:
         on_progress: Callable[[Progress], object] | None = None,
         between_batches: BetweenBatches | None = None,
         switching: Switching | None = None,
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
+        """is_alone: says whether the group has no members, and tasks run here at once."""
         self._options, self._runner, self._sink = options, runner, sink
         self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
         self._between_batches, self._switching = between_batches or BetweenBatches(), switching
+        self._is_alone = is_alone
         self._stopping = threading.Event()
         self._joining: Membership | None = None
         self._loop: DriverLoop | None = None
@@ -111,14 +116,10 @@ class Run:
         """
         batches, size, suspects = 0, batch_size(self._options), Suspects()
         self._reporter.line("warms executors up, then joins")
-        while self._has_slot() and self._warm_up() and self._old_have_left():
-            member = self._membership(
-                replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1))
-            )
+        while True:
             with contextlib.ExitStack() as cleanup:
-                cleanup.callback(member.close)
-                member.statistics = self._reporter.statistics
-                if not self._join(member):
+                member = self._warm_member(cleanup)
+                if member is None:
                     return
                 loop = DriverLoop(
                     member,
@@ -191,9 +192,36 @@ class Run:
             self._stopping.wait(_OLD_LOOK)
         return not self._stopping.is_set()
 
+    def _warm_member(self, cleanup: contextlib.ExitStack) -> Membership | None:
+        """Wait for a slot, warm up and join; return the member, which `cleanup` closes.
+
+        None: the run was stopped meanwhile.
+        """
+        if not self._stopping.is_set() and self._is_alone():
+            thread = cleanup.enter_context(ThreadPoolExecutor(1, "roster-join"))
+            self._between_batches.find_stores()
+            member = self._new_member(cleanup)
+            joining = thread.submit(self._join, member)
+            is_warm = self._has_slot() and self._warm_up()
+            self.phase = JOINING
+            return member if is_warm and joining.result() else None
+        if not self._has_slot():
+            return None
+        self.phase = WARMING
+        self._between_batches.find_stores()
+        if self._warm_up() and self._old_have_left():
+            self.phase, member = JOINING, self._new_member(cleanup)
+            return member if self._join(member) else None
+        return None
+
+    def _new_member(self, cleanup: contextlib.ExitStack) -> Membership:
+        member = self._membership(replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1)))
+        cleanup.callback(member.close)
+        member.statistics, self._joining = self._reporter.statistics, member
+        return member
+
     def _join(self, member: Membership) -> bool:
         """Join the group; return False if the run was stopped meanwhile."""
-        self.phase, self._joining = JOINING, member
         try:
             if not self._stopping.is_set():
                 member.start(self._options.start_timeout_ms / 1000)

@@ -54,6 +54,9 @@ class BetweenBatches:
         """Return up to where partitions with these log ends may be read."""
         return ends
 
+    def find_stores(self) -> None:
+        """Find the stores on this host, before the warm-up. Raises PipelineError if stores cannot be kept."""
+
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:

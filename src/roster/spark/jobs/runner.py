@@ -164,7 +164,7 @@ class SparkRunner:
                 raise
 
     def close(self) -> None:
-        """End the worker of small batches."""
+        """Give up the worker of small batches."""
         self._small.close()
 
     def cancel(self) -> None:

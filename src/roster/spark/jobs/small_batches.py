@@ -42,7 +42,7 @@ class SmallBatches:
         self._most = most_offsets if jobs.is_local else 0
         # With retries (local[N, F]) Spark has a failure's last word, else the first one fails the batch.
         self._is_final = "," not in (jobs.context.master or "")
-        self._worker = StayingWorker(jobs.context)
+        self._worker = StayingWorker.of(jobs.context)
         self._left_to_spark = 0
         self._is_cancelled = False
         self._limit, self._offsets = self._most, 0
@@ -57,8 +57,8 @@ class SmallBatches:
             self._worker.start()
 
     def close(self) -> None:
-        """End the worker."""
-        self._worker.close()
+        """Leave the worker to the session's next pipeline."""
+        self._worker.leave()
 
     def begin(self, batch: Batch | None, tasks: Sequence[Sequence[Split]]) -> Sequence[Sequence[Split]]:
         """Begin a batch: return its tasks, one if the worker is to do it. None: a warm-up."""

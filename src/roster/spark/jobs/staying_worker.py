@@ -22,6 +22,8 @@ from roster.spark.tasks.worker_main import Answer, Request
 _MORE_MEMORY = 1 << 30
 """Bytes by which a worker may grow; then it is replaced, as a function may leak."""
 _SETTLED = 20  # tasks after which its memory is what it needs
+_SPARE_SECONDS = 60.0
+"""Time for which a worker without a pipeline waits for the session's next, as Spark's idle ones do."""
 
 
 class WorkerError(Exception):
@@ -39,6 +41,32 @@ class StayingWorker:
         self._connection: Connection | None = None
         self._is_busy = False
         self._tasks, self._settled = 0, 0
+        self._environment: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, context: SparkContext) -> StayingWorker:
+        """Return the worker of a pipeline of this session that has ended, or a new one."""
+        environment = _environment(context)
+        for each in list(_spare):
+            if each._context is context and each._environment == environment:
+                with contextlib.suppress(ValueError):
+                    _spare.remove(each)
+                    return each
+        return cls(context)
+
+    def leave(self) -> None:
+        """Leave the worker to the session's next pipeline, for a while."""
+        if self._process is None:
+            return
+        _spare.append(self)
+        timer = threading.Timer(_SPARE_SECONDS, self._end_spare)
+        timer.daemon = True
+        timer.start()
+
+    def _end_spare(self) -> None:
+        with contextlib.suppress(ValueError):  # another pipeline has it
+            _spare.remove(self)
+            self.close()
 
     def start(self) -> None:
         """Start the process, unless it runs; it loads what tasks need meanwhile."""
@@ -47,14 +75,12 @@ class StayingWorker:
         self.close()
         self._files = self._files or SparkFiles.getRootDirectory()
         ours, theirs = Pipe()
-        # Spark's own workers find PySpark like this too.
-        paths = [os.environ.get("PYTHONPATH", ""), *(str(Path(each.__path__[0]).parent) for each in (pyspark, py4j))]
-        environment = {**os.environ, **self._context.environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        self._environment = _environment(self._context)
         number = theirs.fileno()
         command = [self._context.pythonExec, "-m", "roster.spark.tasks.worker_main", str(number)]
         with theirs, self._lock:
             self._process = subprocess.Popen(  # noqa: S603 - the session's own Python
-                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[number], env=environment
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[number], env=self._environment
             )
             self._connection, self._tasks, self._settled = ours, 0, 0
 
@@ -89,6 +115,9 @@ class StayingWorker:
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             self.close()
             raise WorkerError(f"the worker ended (exit status {process.returncode})") from error
+        except BaseException:  # the answer would reach the next task
+            self.close()
+            raise
         finally:
             self._is_busy = False
 
@@ -117,3 +146,13 @@ class StayingWorker:
             with contextlib.suppress(OSError):
                 process.kill()
             process.wait()
+
+
+_spare: list[StayingWorker] = []
+"""Those whose pipelines have ended."""
+
+
+def _environment(context: Any) -> dict[str, str]:
+    """Return the environment of a worker; Spark's own find PySpark like this too."""
+    paths = [os.environ.get("PYTHONPATH", ""), *(str(Path(each.__path__[0]).parent) for each in (pyspark, py4j))]
+    return {**os.environ, **context.environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

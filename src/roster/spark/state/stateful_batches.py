@@ -32,7 +32,7 @@ from roster.spark.state.stores import Stores
 from roster.spark.state.tasks.catch_up import StoreTarget
 from roster.spark.state.tasks.other_stream import spread, together
 from roster.spark.state.tasks.processing import Report
-from roster.spark.state.tasks.stores import Restored, RestoreJob, check_state_dir
+from roster.spark.state.tasks.stores import Restored, RestoreJob, check_state_dir, found_here
 from roster.spark.state.tasks.task import STORE, RestoreJobs, StatefulTask
 from roster.spark.tasks.accumulators import ByAttempt, ByTask
 from roster.spark.tasks.arrow_function import ArrowFunction
@@ -93,11 +93,18 @@ class StatefulBatches:
         jobs.when_cancelled(stores.targets.cancel)
 
     def warm_up(self, run: Callable[[], None]) -> None:
-        """Check the state directories, load what a batch needs, and find the stores on the executors' hosts."""
-        check_state_dir(self._stores.options.state.dir, self._jobs.on_each_host)
-        self._found.value, self._restore_jobs = {}, RestoreJobs(found=self._found, ran=self._noting())
+        """Load what a batch needs, and find the stores on the executors' hosts."""
+        found = None if self._cluster is None else self._found
+        self._found.value, self._restore_jobs = {}, RestoreJobs(found=found, ran=self._noting())
         run()
-        self._copies.found(self._found.value)
+        if found is not None:
+            self._copies.found(found.value)
+
+    def find_stores(self) -> None:
+        """Check the state directories, and find the stores if they are on this host; else the warm-up does."""
+        check_state_dir(self._stores.options.state.dir, self._jobs.on_each_host)
+        if self._cluster is None:
+            self._copies.found(found_here(self._topology.places))
 
     def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
         """Look up how far each store has to go, deal copies to the batch's tasks, and write it."""
@@ -237,6 +244,10 @@ class BetweenStatefulBatches(BetweenBatches):
     @override
     def readable(self, ends: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         return {partition: min(end, self._stores.ends.get(partition, end)) for partition, end in ends.items()}
+
+    @override
+    def find_stores(self) -> None:
+        self._batches.find_stores()
 
     @override
     def due(

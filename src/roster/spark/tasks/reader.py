@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import signal
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from roster._errors import RosterError
@@ -22,7 +24,7 @@ from roster.spark.tasks.missing_values import Look, Seen
 from roster.spark.tasks.python_workers import freeze_loaded, is_in_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from pyspark import Accumulator
 
@@ -183,15 +185,65 @@ def _refuse(batch: Unreadable) -> None:
     raise ReadError(f"{batch}; with dead_letter_topic a batch of an input topic goes there, and the run goes on")
 
 
+_MOST_OFFSETS, _MOST_BYTES = 10_000, 16 << 20
+"""Most that is read together and held: beyond it requests are few for their records."""
+
+_held: dict[tuple[str, bool, Split], list[pa.RecordBatch]] = {}
+"""Records that were read together with those of other splits, until they are asked for."""
+
+
+@contextlib.contextmanager
+def read_together(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[None]:
+    """Read these splits with one request to each leader; while this lasts `read_splits` of one of them has its records.
+
+    Those that are many, or cannot all be read, are left to `read_splits`, whose caller knows what to do. Raises as it
+    does.
+    """
+    splits = [split for split in splits if not split.is_empty]
+    if len(splits) > 1 and sum(split.end - split.start for split in splits) <= _MOST_OFFSETS:
+        found = _by_split(config, splits)
+        _held.update({(config.isolation_level, config.include_headers, split): found[split] for split in found})
+    try:
+        yield
+    finally:
+        _held.clear()
+
+
+def _by_split(config: ReaderConfig, splits: Sequence[Split]) -> dict[Split, list[pa.RecordBatch]]:
+    """Return the records of each split; {} if they are too large, gone or unreadable."""
+    found: dict[Split, list[pa.RecordBatch]] = {split: [] for split in splits}
+    of, size = {(split.topic, split.partition): split for split in splits}, 0
+    unreadable: list[Unreadable] = []
+    with contextlib.closing(read_splits(config, splits, unreadable.append)) as read:
+        try:
+            for records in read:
+                size += records.nbytes
+                if size > _MOST_BYTES or unreadable:
+                    return {}
+                codes = [records[name].dictionary_encode().indices.to_numpy() for name in ("topic", "partition")]
+                changes = np.flatnonzero(np.any(np.diff(codes) != 0, axis=0)) + 1
+                for begin, end in itertools.pairwise([0, *changes.tolist(), records.num_rows]):
+                    place = records["topic"][begin].as_py(), records["partition"][begin].as_py()
+                    found[of[place]].append(records.slice(begin, end - begin))
+        except ReadError as error:
+            if not error.is_lost:
+                raise
+            return {}
+    return {} if unreadable else found
+
+
 def read_splits(
     config: ReaderConfig, splits: Sequence[Split], on_unreadable: Callable[[Unreadable], None] = _refuse
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Yield all records of the splits (each of another partition), in order within a partition.
 
     A split ends once a record at or past its end offset was seen, or the partition's end.
     Unreadable batches are passed to `on_unreadable`, and left out if it returns.
     Raises ReadError when nothing arrives for `read_timeout_ms` or records of the split are gone.
     """
+    if len(splits) == 1 and (held := _held.pop((config.isolation_level, config.include_headers, splits[0]), None)):
+        yield from held
+        return
     is_committed = config.isolation_level == "read_committed"
     settings = replace(config.fetch, is_committed=is_committed, fail_on_data_loss=config.fail_on_data_loss)
     try:

@@ -55,6 +55,7 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the driver decides
     threading.Thread(target=_die_with, args=(descriptor,), daemon=True).start()
     connection = Connection(descriptor)
+    importlib.import_module("roster.spark.state.tasks.task")  # and with it what all tasks need, while Spark starts
     with contextlib.suppress(EOFError, BrokenPipeError):
         for number in itertools.count(1):
             request = Request(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from the driver

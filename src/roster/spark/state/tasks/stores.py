@@ -69,6 +69,16 @@ def stores_found(place: Place) -> dict[TaskId, int]:
     return found
 
 
+def found_here(places: Sequence[Place]) -> dict[str, dict[TopicPartition, int]]:
+    """Return {process id: {changelog partition: offset}} of the usable stores on this host; {} without places."""
+    found = {
+        TopicPartition(place.changelog, task.partition): at
+        for place in places
+        for task, at in stores_found(place).items()
+    }
+    return {process_id(places[0]): found} if places else {}
+
+
 def process_id(place: Place) -> str:
     """Return the process id of the applications that share these stores, 32 hex digits; create it if missing."""
     path = place.root / _PROCESS

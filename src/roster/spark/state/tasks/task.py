@@ -24,7 +24,7 @@ from roster.spark.state.tasks.processing import Applies, Report, combined, new_t
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.store_location import Place, on_sound
-from roster.spark.state.tasks.stores import Restored, RestoreJob, process_id, restore_copy, stores_found
+from roster.spark.state.tasks.stores import Restored, RestoreJob, found_here, process_id, restore_copy
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import TableSide, through_tables
 from roster.spark.tasks.arrow_function import ArrowFunction
@@ -37,6 +37,7 @@ from roster.spark.tasks.reader import (
     ReadTask,
     leave_interrupts_to_driver,
     read_splits,
+    read_together,
 )
 from roster.spark.tasks.result_records import as_records
 from roster.spark.tasks.write.encoded_values import AS_JSON, RecordEncoding
@@ -169,7 +170,8 @@ class StatefulTask(PartitionTask):
             other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
             for other in others
         }
-        self._committed = replace(config, isolation_level="read_committed", include_headers=False, dead_letters=None)
+        headers = config.dead_letters is not None
+        self._committed = replace(config, isolation_level="read_committed", include_headers=headers, dead_letters=None)
         if any(plan.repartition_source is not None for plan in work.plans):
             self._arriving = ReadTask(self._committed, self._alone, None, reading.get("counted"))
         self._function: ArrowFunction | None = reading.get("function")
@@ -185,22 +187,36 @@ class StatefulTask(PartitionTask):
             jobs = self._restore_jobs.lanes[task] if task < len(self._restore_jobs.lanes) else ()
             if not self._numbers[task] and not jobs:
                 self._warm_up()
-            for numbers in self._numbers_by_task(task):
-                try:
-                    look = Look(self._plan_at(numbers).own_sources)
-                    aside = self._aside(numbers)
-                    yield from self._process(numbers, look, aside)
-                    if aside is not None:
-                        look.seen = together(look.seen, aside.seen)
-                    self._looked(numbers[0], look, *(() if aside is None else (aside.records, aside.letters.sent)))
-                except FunctionError as error:
-                    if self._failed is None or error.passing:
-                        raise
-                    self._failed.add({numbers[0]: (str(error), error.details)})
-                    return
+            try:
+                yield from self._processed(self._numbers[task])
+            except FunctionError as error:
+                if self._failed is None or error.passing:
+                    raise
+                self._failed.add({self._numbers[task][0]: (str(error), error.details)})
+                return
             for copy in self.restore(jobs):
                 if self._restore_jobs.done is not None:
                     self._restore_jobs.done.add({copy.changelog: copy})
+
+    def _processed(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Process these splits; small ones are read at once, as are those of repartition topics."""
+        by_task: dict[TaskId, list[int]] = {}
+        together_by: dict[bool, list[Split]] = {True: [], False: []}
+        sources = {plan.repartition_source.topic for plan in self._work.plans if plan.repartition_source is not None}
+        for number in numbers:
+            split = self._splits[number]
+            by_task.setdefault(self._work.task_of(split), []).append(number)
+            together_by[split.topic in sources].append(split)
+        own = replace(self._config, include_headers=self._config.include_headers or self._committed.include_headers)
+        with read_together(own, together_by[False]), read_together(self._committed, together_by[True]):
+            for of_task in by_task.values():
+                look = Look(self._plan_at(of_task).own_sources)
+                aside = self._aside(of_task)
+                yield from self._process(of_task, look, aside)
+                if aside is not None:
+                    look.seen = together(look.seen, aside.seen)
+                counted = () if aside is None else (aside.records, aside.letters.sent)
+                self._looked(of_task[0], look, *counted)
 
     def restore_lanes(self, tasks: Iterable[int]) -> Iterator[Restored]:
         """Restore the copies assigned to otherwise idle Spark tasks."""
@@ -236,20 +252,8 @@ class StatefulTask(PartitionTask):
                 plan.repartition_sink.to_records(plan.columns.empty_table())
         for _ in self._reading.read([len(self._splits)]):
             pass
-        if self._restore_jobs.found is not None and work.places:
-            found = {
-                TopicPartition(place.changelog, task.partition): at
-                for place in work.places
-                for task, at in stores_found(place).items()
-            }
-            self._restore_jobs.found.add({process_id(work.places[0]): found})
-
-    def _numbers_by_task(self, task: int) -> list[list[int]]:
-        """Return the split numbers of each of the group's tasks."""
-        targets: dict[TaskId, list[int]] = {}
-        for number in self._numbers[task]:
-            targets.setdefault(self._work.task_of(self._splits[number]), []).append(number)
-        return list(targets.values())
+        if self._restore_jobs.found is not None:
+            self._restore_jobs.found.add(found_here(work.places))
 
     def _plan_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
         return self._work.plan_of(self._work.task_of(self._splits[numbers[0]]))
