@@ -48,7 +48,7 @@ def test_without_the_right_to_the_records_groups_are_polled_and_it_says_so(
     monkeypatch.setattr(record, "_refusal", lambda *_: "grant this client READ on the topic")
     folder = str(tmp_path / "history")
     tps = {TopicPartition(TOPIC, number) for number in range(3)}
-    with GroupMember(bootstrap, GROUP, [TOPIC], client_id="app") as member:
+    with GroupMember(bootstrap, GROUP, [TOPIC], client_id="app", leader_note=True) as member:
         owned = until(lambda: owned if (owned := member.ownership()).partitions == tps else None)
         member.commit({TopicPartition(TOPIC, 1): OffsetAndMetadata(0)}, owned)
         with Admin(bootstrap) as admin:

@@ -151,7 +151,7 @@ def test_mypy_knows_names_and_types_of_every_option(tmp_path):
 
 def test_help_of_a_pipeline_fits_two_screens():
     assert len(pydoc.plain(pydoc.render_doc(Pipeline.__init__)).splitlines()) + len(Pipeline.__doc__.splitlines()) <= 90
-    assert len(inspect.signature(Pipeline).parameters) == 4 + 22
+    assert len(inspect.signature(Pipeline).parameters) == 4 + 23
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:

@@ -28,7 +28,10 @@ def test_both_kinds_of_groups_are_shown_as_kafka_has_them(
     monkeypatch.setattr(watch_module, "FOCUS_INTERVAL", 0.3)
     topic, stem = apache_kafka.create_topic(partitions=6, records=7), unique("group")
     every = partitions(topic, 6)
-    chosen = {"roster": {"assignors": ["cooperative-sticky"]}, "confluent": {"protocol": "consumer"}}
+    chosen = {
+        "roster": {"assignors": ["cooperative-sticky"], "leader_note": True},
+        "confluent": {"protocol": "consumer"},
+    }
     groups = {kind: f"{stem}-{kind}" for kind in chosen}
     members = {kind: [client(kind, apache_kafka, groups[kind], topics=[topic], **chosen[kind])] for kind in chosen}
     for kind, group in groups.items():

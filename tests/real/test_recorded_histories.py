@@ -49,7 +49,9 @@ def test_what_rosters_leader_says_stands_in_the_records_of_any_broker(cluster: A
     topic, group = cluster.create_topic(unique("topic"), partitions=6), unique("group")
     opened = []
     for _ in range(2):
-        opened.append(client("roster", cluster, group, topics=[topic], assignors=["cooperative-sticky"]))
+        opened.append(
+            client("roster", cluster, group, topics=[topic], assignors=["cooperative-sticky"], leader_note=True)
+        )
         shared_out(opened, partitions(topic, 6))
     cluster.add_partitions(topic, 8)
     shared_out(opened, partitions(topic, 8))

@@ -59,7 +59,7 @@ def test_what_was_done_to_a_group_is_what_its_history_says(
 ) -> None:
     topic, group, recorder = cluster.create_topic(partitions=6, records=5), unique("group"), unique("recorder")
     everything, folder = partitions(topic, 6), str(tmp_path / "history")
-    chosen = {"topics": [topic], "assignors": ["cooperative-sticky"]}
+    chosen = {"topics": [topic], "assignors": ["cooperative-sticky"], "leader_note": True}
 
     first = client("roster", cluster, group, **chosen)
     shared_out([first], everything)

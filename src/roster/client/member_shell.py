@@ -56,6 +56,7 @@ class MemberShell:
         on_heartbeat: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.member = Member(config, chance)
+        self._explains = config.leader_note
         self._cluster = cluster
         self._coordinators = Coordinators(cluster)
         self._on_effect = on_effect
@@ -134,7 +135,7 @@ class MemberShell:
     async def _assign(self, task: Assign) -> None:
         try:
             assigned = await asyncio.get_running_loop().run_in_executor(
-                self._assigning, partial(assign_group, task.assignor, task.group, explain=True)
+                self._assigning, partial(assign_group, task.assignor, task.group, explain=self._explains)
             )
         except Exception as error:
             self.feed(AssignFailed(task.id, f"{task.assignor.name}: {type(error).__name__}: {error}"))

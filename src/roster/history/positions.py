@@ -69,7 +69,7 @@ class Positions:
         at the first.
         """
         total, longest = np.zeros(len(moments)), np.full(len(moments), np.nan)
-        for tp, commits in self.commits.items():
+        for tp, commits in sorted(self.commits.items()):
             ends = self.ends.get(tp)
             last = np.searchsorted(commits.times, moments, "right") - 1
             if ends is None:
@@ -140,14 +140,13 @@ def _since_made(ends: Series) -> Series:
 
 
 def _usual(commits: Series) -> float:
-    """Return the median time between two commits that move the offset, in ms."""
+    """Return the median time from a commit to the next one, where that moves the offset, in ms."""
     before, after = _steps(commits)
     return float(np.median(after.times - before.times)) if len(after.times) else 0.0
 
 
 def _steps(commits: Series) -> tuple[Series, Series]:
-    """Return of each minute the last commit that moves the offset, and the one that moved it before."""
-    times, offsets = (each[np.flatnonzero(np.diff(commits.offsets, prepend=-1))] for each in commits)
-    last = np.flatnonzero(np.diff(times // 60_000, append=-1))
-    last = last[last > 0]
-    return Series(times[last - 1], offsets[last - 1]), Series(times[last], offsets[last])
+    """Return of each minute the last commit that moves the offset, and the one just before it."""
+    moves = np.flatnonzero(np.diff(commits.offsets)) + 1
+    last = moves[np.flatnonzero(np.diff(commits.times[moves] // 60_000, append=-1))]
+    return Series(*(each[last - 1] for each in commits)), Series(*(each[last] for each in commits))

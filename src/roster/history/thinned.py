@@ -1,6 +1,6 @@
 """A history read in tasks: commits thinned before a shuffle, and packed, so that a row has many of them.
 
-Of a partition's commits the last of each minute stays. Of those that move its offset also the one before it stays, and
+Of a partition's commits the last of each minute stays, the last that moves its offset with the one just before it, and
 the first after a minute without any. Around the rebalances of its group all stay. So lag by the minute, lag and
 standstill at rebalances, and medians over the last steps of minutes are those of all commits; only where offsets were
 set back is the end of a standstill known to a minute.
@@ -135,13 +135,13 @@ def _stays(key: Int64, minute: Int64, offset: Int64, is_near: Bool) -> Bool:
     """Return which commits stay, sorted by partition and then as in the log."""
     is_last_of_all = np.append((key[1:] != key[:-1]) | (minute[1:] != minute[:-1]), True)
     moves = np.flatnonzero(np.append(True, (key[1:] != key[:-1]) | (offset[1:] != offset[:-1])))
+    found: Bool = is_near | is_last_of_all
     key, minute = key[moves], minute[moves]
     is_same = key[1:] == key[:-1]
     is_last = np.append(~is_same | (minute[1:] != minute[:-1]), True)
-    is_before_last = np.append(is_same & is_last[1:], False)
     is_first = np.append(True, ~is_same | (np.diff(minute) > 1))
-    found: Bool = is_near | is_last_of_all
-    found[moves[is_last | is_before_last | is_first]] = True
+    found[moves[is_last | is_first]] = True
+    found[np.maximum(moves[is_last] - 1, 0)] = True
     return found
 
 
