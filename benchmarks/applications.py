@@ -35,8 +35,8 @@ OPTIONS = ("session_timeout_ms", "trigger_interval_ms")
 class Stream:
     """A producer that spreads `rate` records a second over the partitions of a topic, ten times a second."""
 
-    def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    def __init__(self, bootstrap: str, topic: str, rate: int, linger_ms: int = 5) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": linger_ms})
         self._topic, self._rate = topic, rate
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

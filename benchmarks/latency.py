@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
-from benchmarks.applications import Application, say
+from benchmarks.applications import Application, Stream, say
 from benchmarks.peers import MissingError
 from benchmarks.pipeline import broker
 from roster.client import Admin
@@ -50,23 +50,8 @@ _TICK = 0.001
 START_SECONDS = 120.0
 
 
-class Stream:
+class TimedStream(Stream):
     """Sends records to a topic, each at its time, until it is closed; a value begins with that time."""
-
-    def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-        self._topic, self._rate = topic, rate
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Stream:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._producer.flush(10)
 
     def _run(self) -> None:
         begin, sent = time.monotonic(), 0
@@ -111,7 +96,7 @@ def measure(bootstrap: str, engine: str, case: str, given: argparse.Namespace, r
     options = {"engine": engine, "case": case}
     application = Application(bootstrap, topic, topic, module="benchmarks.latency", **options)
     stop, found, begin, spent = threading.Event(), list[float](), float("inf"), 0.0
-    with application, Stream(bootstrap, topic, rate):
+    with application, TimedStream(bootstrap, topic, rate, linger_ms=0):
         began = time.time()
         for at, latency in latencies(bootstrap, f"{topic}-out", stop, application):
             if begin == float("inf"):

@@ -16,7 +16,7 @@ import contextlib
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +25,7 @@ from confluent_kafka import Producer
 from benchmarks.applications import VALUE, Application, tree
 from benchmarks.pipeline import broker
 from roster.client import Admin
+from tests.waiting import until
 
 PATIENCE = 300.0
 
@@ -55,7 +56,7 @@ def measure(bootstrap: str, partitions: int, batches: int, seconds: float) -> No
             began = time.time()
             seen = len(application.batches)
             send(producer, topic, partitions)
-            wait(lambda seen=seen: covered(application, seen) == partitions)
+            until(lambda seen=seen: covered(application, seen) == partitions, PATIENCE)
             mine = application.batches[seen:]
             took.append(sum(batch.at - batch.planned for batch in mine))
             whole.append(mine[-1].at - began)
@@ -76,9 +77,9 @@ def measure(bootstrap: str, partitions: int, batches: int, seconds: float) -> No
 def warm(application: Application, producer: Producer, topic: str, partitions: int) -> None:
     """Send until a batch has records of all partitions, so that the group is stable and the JVM has run the code."""
     begin = time.monotonic()
-    wait(application.up.is_set)
+    until(application.up.is_set, PATIENCE)
     send(producer, topic, partitions)
-    wait(lambda: covered(application, 0) == partitions)
+    until(lambda: covered(application, 0) == partitions, PATIENCE)
     print(f"first records of all partitions {time.monotonic() - begin:.1f} s after its start", flush=True)
 
 
@@ -95,15 +96,6 @@ def send(producer: Producer, topic: str, partitions: int) -> None:
         if partition % 1000 == 0:
             producer.poll(0)
     producer.flush()
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, with patience."""
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > until:
-            raise TimeoutError("the application did not get there")
-        time.sleep(0.05)
 
 
 def resident(pid: int) -> int:
