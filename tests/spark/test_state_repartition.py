@@ -301,18 +301,18 @@ def test_a_repartition_topic_gets_another_number_of_partitions_alone(
         go_on(8)
     assert moved("--partitions", "by-name", "8") == 2
     assert f"the group has no repartition topic 'by-name'. It has {passing}" in capsys.readouterr().err
-    warm_up = StatefulBatches.warm_up
+    find_stores = StatefulBatches.find_stores
     for partitions, sent in ((8, range(250, 350)), (2, range(300, 400))):
         if partitions == 2:
             assert moved("--partitions", passing, "2") == 0, capsys.readouterr().err
         else:
 
-            def warm(self: StatefulBatches, *given: Any) -> None:
-                warm_up(self, *given)
+            def found_then_moved(self: StatefulBatches) -> None:
+                find_stores(self)  # the last look before this application joins
                 assert moved("--partitions", passing, "8") == 0, capsys.readouterr().err
 
             with monkeypatch.context() as amid:
-                amid.setattr(StatefulBatches, "warm_up", warm)
+                amid.setattr(StatefulBatches, "find_stores", found_then_moved)
                 with pytest.raises(PipelineError, match=r"made anew since this application started\. Start it again"):
                     go_on(3)
         produce(topics, topic, sent)
