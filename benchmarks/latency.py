@@ -2,14 +2,15 @@
 
     python -m benchmarks latency
     python -m benchmarks.latency [--broker roster|apache|HOST:PORT ...] [--rate 200 --rate 2000] [--seconds 20]
-                                [--warm 15] [--case copy ...] [--engine roster|spark ...]
+                                [--warm 15] [--case copy ...] [--engine roster|default|spark ...]
 
 Cases: `copy` of records to another topic; `function`, the same through a `map_arrow` function; `totals`, count and
 maximum by key, with state; `processor`, the same by a StatefulProcessor in rows (Structured Streaming:
-`transformWithStateInPandas`). Each runs in an application of its own, with `local[2]`, `trigger_interval_ms=0` and
-default settings otherwise. One producer sends each record at its time, of 10,000 keys in 4 partitions; a result's
-latency is that of its newest record. CPU is that of the application's whole process tree, as a part of one core; behind
-it is the mean ms of each phase of a batch. Structured Streaming writes at least once, without transactions.
+`transformWithStateInPandas`). Each runs in an application of its own, with `local[2]`, `trigger_interval_ms=0` (not
+with the engine `default`, which is Roster too) and default settings otherwise. One producer sends each record at its
+time, of 10,000 keys in 4 partitions; a result's latency is that of its newest record. CPU is that of the application's
+whole process tree, as a part of one core; behind it is the mean ms of each phase of a batch. Structured Streaming
+writes at least once, without transactions.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from roster.spark import Pipeline, Progress
 
 CASES = ("copy", "function", "totals", "processor")
-ENGINES = ("roster", "spark")
+ENGINES = ("roster", "default", "spark")
 KEYS, PARTITIONS = 10_000, 4
 DIGITS = 19  # of nanoseconds since the epoch
 PADDING = b"x" * 80
@@ -272,7 +273,7 @@ def application(words: Sequence[str]) -> None:
     with TemporaryDirectory() as folder:
         pipeline = Pipeline(
             *(spark, given.bootstrap, given.group, given.topic),
-            trigger_interval_ms=0,
+            trigger_interval_ms=None if given.engine == "default" else 0,
             state=State(dir=folder),
             on_progress=note,
             log="warning",

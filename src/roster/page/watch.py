@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 FOCUS_INTERVAL = 2.0
 """Seconds between looks at a group whose page is open."""
+_RAREST = 15.0
+"""Seconds between two looks that take less, whatever part of its time looking may take."""
 _FORGOTTEN_AFTER = 30.0
 """Seconds until a page that nobody has open is forgotten."""
 _TIMED = 64
@@ -112,7 +114,7 @@ class GroupsWatch:
     """Watches groups until closed.
 
     groups: a name, or the pattern that whole names fit. interval: seconds between two looks. share: of its time that
-    looking may take at most; then looks are rarer.
+    looking may take; then looks are rarer, down to one in 15 s.
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class GroupsWatch:
                     log.exception("a look failed")
                 spent = time.monotonic() - began
                 # What waits for connections, or for a broker that is down, is no work.
-                least = spent / self._share - spent if has_worked and not is_first else 0.0
+                least = min(spent / self._share - spent, max(_RAREST, spent)) if has_worked and not is_first else 0.0
                 self._stopped.wait(max(interval - spent, least))
                 is_first = False
 

@@ -18,7 +18,7 @@ from roster.spark.state.queries.pages import Served, ready_answer, state_pages
 
 log = logging.getLogger(__name__)
 
-_PAGE_INTERVAL, _PAGE_SHARE = 2.0, 0.02
+_PAGE_INTERVAL, _PAGE_SHARE = 2.0, 0.004
 """Seconds between two looks at the group for its page, and the share of its time that a look may take."""
 _ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - compared with
 _RUNNING = "running"

@@ -77,8 +77,9 @@ class PipelineOptions:
     trigger_interval_ms: Annotated[
         int | None,
         Option(
-            help="time between the starts of two batches, at least; None: what the sink suggests (`ParquetSink` "
-            "10,000), or 750 to 900 so that records are done within a second, which a full batch does not wait for",
+            help="time between the starts of two batches, at least; 0: none; None: the sink's own (`ParquetSink` "
+            "10,000), or 100 to 900 so that batches take a tenth of a core and records are done within a second; full "
+            "batches do not wait then",
             unit="ms",
             least=0,
             spark="Trigger.ProcessingTime",

@@ -12,7 +12,9 @@ _GROWTH = 2
 _DONE_WITHIN = 0.95
 """Seconds from a look for records to the end of the next batch, which has the records that came after the look; 50 ms
 are for the looks themselves."""
-_SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.75, 0.9  # seconds
+_SHORTEST_INTERVAL, _SHORTEST_OF_SLOW, _LONGEST_INTERVAL = 0.1, 0.75, 0.9  # seconds
+_COST_FACTOR = 10
+"""The interval in mean durations of batches: a tenth of a core, as a small batch does one thing after another."""
 _RECENT = 16
 """Number of recent batches that the interval is derived from."""
 
@@ -60,11 +62,12 @@ class BatchSize:
 
 
 class BatchInterval:
-    """Time between the starts of two batches that are not full, so that records are done within a second.
+    """Time between the starts of two batches that are not full: it follows from what recent ones took.
 
-    A batch costs the same for one record as for hundreds, so fewer batches are better, provided that one as long as the
-    longest recent one still ends in time. Batches of more than 250 ms do not make the interval shorter than 750 ms:
-    more frequent ones would occupy a whole core.
+    A batch costs the same for one record as for hundreds. The interval is ten times the mean of recent batches, so that
+    they take about a tenth of a core, but at least 100 ms, as each commits a transaction, and at most so long that
+    records are done within a second. Batches of more than 250 ms do not make it shorter than 750 ms: more frequent ones
+    would occupy a whole core.
     """
 
     def __init__(self) -> None:
@@ -74,7 +77,10 @@ class BatchInterval:
     def seconds(self) -> float:
         """Seconds between the starts."""
         slowest = max(self._recent, default=_DONE_WITHIN)
-        return min(max(_DONE_WITHIN - slowest, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
+        longest = min(max(_DONE_WITHIN - slowest, _SHORTEST_OF_SLOW), _LONGEST_INTERVAL)
+        if not self._recent:
+            return longest
+        return min(max(_COST_FACTOR * sum(self._recent) / len(self._recent), _SHORTEST_INTERVAL), longest)
 
     def done(self, seconds: float) -> None:
         """Record a batch that ended."""

@@ -49,7 +49,7 @@ class BatchSink(Sink):
     default_trigger_interval_ms: int | None = None
     """Milliseconds between the starts of two batches if the pipeline's `trigger_interval_ms` is None; a full batch, and
     the first one after partitions were assigned, do not wait. None: as many as let records be done within a second,
-    from 750 to 900."""
+    100 to 900 by what batches take."""
 
     accepts_part: bool = False
     """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
