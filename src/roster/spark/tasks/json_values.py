@@ -56,13 +56,11 @@ class JsonColumns(ValueColumns):
 
 
 class FramedJsonColumns(JsonColumns):
-    """The same for objects in Confluent's frames, whose `required` fields must have a value."""
+    """The same for objects in Confluent's frames."""
 
-    def __init__(
-        self, fields: pa.Schema, required: Sequence[tuple[str, ...]], known: Known, mode: str, keep: Sequence[str]
-    ) -> None:
+    def __init__(self, fields: pa.Schema, known: Known, mode: str, keep: Sequence[str]) -> None:
         super().__init__(fields, known.column, mode, keep)
-        self._required, self._known = required, known
+        self._known = known
 
     def _read(self, batch: pa.RecordBatch, values: pa.Array) -> Read:
         frames = Frames.of(values, self._known, batch)
@@ -76,12 +74,6 @@ class FramedJsonColumns(JsonColumns):
         is_good[list(bad)] = False
         inner = pc.if_else(pa.array(frames.in_header), values, pc.binary_slice(values, FRAME, _END))
         read = super()._read(batch, pc.if_else(pa.array(is_good), inner, pa.scalar(None, pa.binary())))
-        for path in self._required:
-            is_there, column = pa.array(is_good), read.rows.column(path[0])
-            for name in path[1:]:
-                is_there, column = pc.and_(is_there, column.is_valid()), column.field(name)
-            lost = np.flatnonzero(np.asarray(pc.and_(is_there, column.is_null())))
-            bad |= dict.fromkeys(lost.tolist(), f"the value has no {'.'.join(path)!r}, which is required")
         return Read(read.rows, JsonError, dict(sorted((bad | dict(read.bad)).items())))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from roster._extras import missing_error
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registered, Registry, RegistryError
-from roster.schemas.json_schema import JsonSchema, json_schema
+from roster.schemas.json_schema import json_schema
 from roster.spark.errors import MissingSchemasError, PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema, as_struct
 from roster.spark.tasks.avro_values import AvroColumns
@@ -25,8 +25,7 @@ from roster.spark.tasks.protobuf_values import Message, ProtobufColumns, as_spar
 from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer, framed
 from roster.spark.tasks.steps import BatchFunction, check_mode, checked_fields, with_kept
 from roster.wire.avro.columns import layout, of_arrow
-from roster.wire.avro.fingerprint import fingerprint
-from roster.wire.avro.schema import SchemaError, Type, parse
+from roster.wire.avro.schema import SchemaError, Type, loaded, parse
 
 log = logging.getLogger(__name__)
 _JSON = "json_columns"
@@ -115,7 +114,7 @@ class AvroParsed:
             return self.kept[-1].known
         known = Known("", self.framing, self.column)
         for text in self.schemas:
-            known.writers[fingerprint(text) if self.framing == SINGLE_OBJECT else ONLY] = Writer("AVRO", text)
+            known.writers[fingerprint_of(text) if self.framing == SINGLE_OBJECT else ONLY] = Writer("AVRO", text)
         return known
 
     def _reader(self, known: Known) -> Type:
@@ -177,19 +176,17 @@ class FramedJsonParsed:
         known = self.kept[-1].known
         if self.columns is not None:
             struct = as_struct(self.columns, _JSON)
-            fields, required = JsonSchema(checked_fields(struct), ())
+            fields = checked_fields(struct)
         else:
             latest = latest_of(self.registry, self.subject, "JSON", _JSON)
             known.writers[latest.id] = writer_of(latest)
             try:
-                fields, required = json_schema(
-                    latest.text, {name: text for name, (_, text) in latest.references.items()}
-                )
+                fields = json_schema(latest.text, {name: text for name, (_, text) in latest.references.items()})
             except SchemaError as error:
                 raise PipelineError(str(error), field=_JSON, fix="Name the fields that you need in schema=") from None
             struct = from_arrow_schema(fields, prefer_timestamp_ntz=True)
         columns = with_kept(struct, given, self.column, self.keep, _JSON)
-        return FramedJsonColumns(fields, required, known, self.mode, self.keep), columns
+        return FramedJsonColumns(fields, known, self.mode, self.keep), columns
 
 
 def check_source(registry: Registry | None, descriptors: bytes | None, message: str, field: str) -> None:
@@ -227,6 +224,20 @@ def message_of(
         problem = f"no columns of message {name!r}: {error}".replace("\n", " ")
         raise PipelineError(problem, field=field, fix="Check message= and the descriptors") from None
     return message, frame + message.prefix if frame else b""
+
+
+def fingerprint_of(text: str) -> int:
+    """Return the CRC-64-AVRO of a schema's canonical form, signed. Raises SchemaError, MissingExtraError."""
+    if find_spec("fastavro") is None:
+        raise missing_error("avro_columns(framing='single-object')", "avro", ["fastavro"])
+    from fastavro.schema import SchemaParseException, fingerprint, to_parsing_canonical_form  # noqa: PLC0415 - an extra
+
+    parse(text)
+    try:
+        digest = fingerprint(to_parsing_canonical_form(loaded(text)), "CRC-64-AVRO")
+    except SchemaParseException as error:
+        raise SchemaError(str(error)) from None
+    return int.from_bytes(bytes.fromhex(digest), "little", signed=True)
 
 
 def _check_framing(framing: str, framings: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,9 @@ _SIMPLE = {
     "string": pa.string(),
     "enum": pa.string(),
 }
+_NEVER_READ: dict[Any, str] = {pa.int8(): "int", pa.int16(): "int", pa.null(): "null"}
+"""Other types that are written."""
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _LOGICAL = {"date": pa.date32(), **{logical: arrow for logical, (arrow, _) in TIMES.items()}}
 _WIDTHS = {"null": -1, "record": -1, "union": -1, "boolean": 1, "int": 4, "enum": 4, "float": 4, "long": 8, "double": 8}
 
@@ -177,8 +181,41 @@ def of_arrow(kind: pa.DataType, name: str) -> Type:
     for avro, arrow in _SIMPLE.items():
         if arrow.equals(kind) and avro not in ("null", "fixed", "enum"):
             return Type(avro, is_loose=True)
-    raise SchemaError(f"field {name!r} has the type {kind}, which Avro has no values of")
+    raise SchemaError(f"column {name!r}: Avro has no values of {kind}")
 
 
 def _optional(kind: pa.DataType, name: str) -> Field:
     return Field(name, Type("union", branches=(NULL, of_arrow(kind, name))), has_default=True)
+
+
+def schema_of(kind: pa.DataType, name: str, path: str = "") -> Any:
+    """Return the schema of a column's values, as JSON; a struct is a record `name`, those in it are named after it.
+
+    Raises SchemaError, with the column's path, for a type or a name that Avro does not have.
+    """
+    if pa.types.is_struct(kind):
+        fields = [_field(field, name, f"{path}.{field.name}".lstrip(".")) for field in kind]
+        namespace, _, last = name.rpartition(".")
+        return {"type": "record", "name": last, **({"namespace": namespace} if namespace else {}), "fields": fields}
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": _nullable(kind.value_field, name, path)}
+    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        return {"type": "map", "values": _nullable(kind.item_field, name, path)}
+    if kind in _NEVER_READ:
+        return _NEVER_READ[kind]
+    made = of_arrow(kind, path)
+    digits = {"precision": made.precision, "scale": made.scale} if made.precision else {}
+    return {"type": made.kind, "logicalType": made.logical, **digits} if made.logical else made.kind
+
+
+def _field(field: pa.Field, record: str, path: str) -> dict[str, Any]:
+    """Return the field of a record for a column; one that may be null has null as its default."""
+    if not _NAME.fullmatch(field.name):
+        raise SchemaError(f"column {path!r}: names of Avro have letters, digits and _ only")
+    made = {"name": field.name, "type": _nullable(field, f"{record}.{field.name}", path)}
+    return made | {"default": None} if field.nullable else made
+
+
+def _nullable(field: pa.Field, name: str, path: str) -> Any:
+    kind = schema_of(field.type, name, path)
+    return ["null", kind] if field.nullable and kind != "null" else kind

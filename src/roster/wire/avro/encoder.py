@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,18 +31,11 @@ _TAKEN = {
 _STORED = {"int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
 
 
-class AvroEncodeKernel(Protocol):
-    """The loop of `roster.wire.columns.avro_encode_kernel`, compiled or as plain Python."""
-
-    def avro_encode(self, *arguments: Any) -> int:
-        """Write values."""
-        ...
-
-
 class AvroEncoder:
     """Encodes values by one schema, each behind the same prefix."""
 
-    def __init__(self, kernel: AvroEncodeKernel, schema: Type, prefix: bytes = b"") -> None:
+    def __init__(self, kernel: Any, schema: Type, prefix: bytes = b"") -> None:
+        """`kernel` has the loop of `roster.wire.columns.avro_encode_kernel`, compiled or as plain Python."""
         self._kernel, self._schema, self._prefix = kernel, schema, prefix
 
     def encode(self, values: pa.Array, name: str = "") -> pa.Array:
@@ -75,7 +68,7 @@ class _Encoding:
         self._parts: list[Any] = []
         self._size, self._dims = 0, 1
 
-    def run(self, kernel: AvroEncodeKernel, rows: int, most: int) -> pa.Array:
+    def run(self, kernel: Any, rows: int, most: int) -> pa.Array:
         """Return the encoded values."""
         self._code.append([at.END] + [0] * (at.WIDTH - 1))
         memory = np.empty(self._size // 8 + 1, np.int64)
@@ -106,9 +99,27 @@ class _Encoding:
         if pa.types.is_null(array.type) and null >= 0:
             self._constant(bytes([null]), len(array), path, dim)
             return
+        members = [f"member{number}" for number in range(len(without_null(kind)[0]))]
+        if pa.types.is_struct(array.type) and len(members) > 1 and array.type.names == members:
+            self._members(kind, array, path, dim, null)
+            return
         fitting = (number for number, each in enumerate(kind.branches) if _fits(each, array.type))
         chosen = next(fitting, len(kind.branches) - 1)
         self._one(kind.branches[chosen], array, path, dim, null, 2 * chosen)
+
+    def _members(self, kind: Type, array: Any, path: str, dim: int, null: int) -> None:
+        """Write the struct that a union is read as: of its members one has a value, or none for null."""
+        members = array.flatten()
+        counts = np.zeros(len(array), np.int64)
+        for each in members:
+            counts += np.asarray(each.is_valid())
+        if (counts > 1).any():
+            raise SchemaError(f"column {path!r}: two members of a union have a value")
+        self._emit(at.NOTE, path, dim, pa.array(counts, mask=counts == 0), null)
+        numbers = (number for number, each in enumerate(kind.branches) if each.kind != "null")
+        for field, number, each in zip(array.type, numbers, members, strict=True):
+            if not pa.types.is_null(each.type):
+                self._one(kind.branches[number], each, f"{path}.{field.name}", dim, at.NOTHING, 2 * number)
 
     def _emit(
         self, op: int, path: str, dim: int, array: Any = None, null: int = -1, branch: int = -1, **more: int

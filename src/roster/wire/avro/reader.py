@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,6 @@ _LARGEST = 1 << 30
 """A single value that may need more is refused."""
 
 
-class AvroKernel(Protocol):
-    """The loop of `roster.wire.columns.avro_kernel`, compiled or as plain Python."""
-
-    def avro(self, *arguments: Any) -> int:
-        """Read values."""
-        ...
-
-
 class Decoded(NamedTuple):
     """A row for each value, of nulls where it was refused, and 0 or a problem of `avro_layout.PROBLEMS`."""
 
@@ -36,8 +28,8 @@ class Decoded(NamedTuple):
 class AvroReader:
     """Reads values of any writers into the columns of one schema."""
 
-    def __init__(self, kernel: AvroKernel, schema: Type) -> None:
-        """Raises SchemaError for a schema that has no columns."""
+    def __init__(self, kernel: Any, schema: Type) -> None:
+        """`kernel` has the loop of `roster.wire.columns.avro_kernel`. Raises SchemaError if there are no columns."""
         self._kernel = kernel
         self._columns = layout(schema)
         self._all = list(self._columns.walk())
@@ -90,18 +82,9 @@ class AvroReader:
         code, tables, pool = self._programs.arrays()
         code = places.placed(code, dims)
         counts, left = np.zeros(dims, np.int64), np.zeros(dims + self._programs.skips + 1, np.int64)
-        given = (
-            data,
-            np.ascontiguousarray(programs, np.int64),
-            starts,
-            ends,
-            pool,
-            code.reshape(-1),
-            tables,
-            counts,
-            left,
-        )
-        self._kernel.avro(rows, self.nulls, *given, *views.values(), problems)
+        given = (data, np.ascontiguousarray(programs, np.int64), starts, ends)
+        read_by = (pool, code.reshape(-1), tables, counts, left)
+        self._kernel.avro(rows, self.nulls, *given, *read_by, *views.values(), problems)
         is_read = (problems == 0) & (programs != self.nulls)
         arrays = _Arrays(views, places)
         columns = [arrays.array(child, rows, None if is_read.all() else is_read) for child in self._columns.children]

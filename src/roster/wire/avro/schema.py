@@ -86,11 +86,12 @@ def parse(text: str, references: Iterable[str] = ()) -> Type:
     """
     parser = _Parser()
     for reference in references:
-        parser.parsed(_loaded(reference))
-    return parser.parsed(_loaded(text))
+        parser.parsed(loaded(reference))
+    return parser.parsed(loaded(text))
 
 
-def _loaded(text: str) -> Any:
+def loaded(text: str) -> Any:
+    """Return a schema's JSON. Raises SchemaError."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -63,11 +63,12 @@ def avro_encode(rows, pool, code, counts, ends, data8, data32, data64, out, offs
             value = code[pc + at.VALUE]
             size = code[pc + at.X]
             if valid >= 0 and data8[valid + here] == 0:
-                if code[pc + at.NULL] < 0:
+                if code[pc + at.NULL] == -1:
                     state[0] = pc
                     return -1
-                out[pos] = code[pc + at.NULL]
-                pos += 1
+                if code[pc + at.NULL] >= 0:
+                    out[pos] = code[pc + at.NULL]
+                    pos += 1
                 pc = code[pc + at.BEHIND]
                 continue
             if code[pc + at.BRANCH] >= 0:

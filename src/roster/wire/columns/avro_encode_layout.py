@@ -7,6 +7,8 @@ OP, DIM, VALID, VALUE, DATA, NULL, BRANCH, X, BEHIND = range(WIDTH)
 """DIM: the list whose items count the values, 0 for rows. VALID: place of the bytes that say which values are not null,
 -1 without. VALUE: place of the values or offsets, counted in their own size. DATA: place of a text's bytes. NULL and
 BRANCH: the byte that is written for null, and before another value; -1 for none. BEHIND: the instruction behind it."""
+NOTHING = -2
+"""NULL: nothing is written for null, another member of the union has the value."""
 
 LONG, INT, BYTES, PLAIN, DECIMAL, CONSTANT, LIST, NEXT, NOTE, END = range(10)
 """BYTES: X bytes, or if X is -1 a length and as many. PLAIN: X bytes as they are. DECIMAL: X bytes, -1 for a length
