@@ -8,7 +8,7 @@ from roster.client import OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
 from roster.spark.driver.batch_guard import BatchGuard
-from roster.spark.driver.runner_protocol import Outcome
+from roster.spark.driver.runner_protocol import Outcome, Refused
 from roster.spark.errors import SinkFencedError
 from roster.spark.sinks.batch_sink import BatchSink
 
@@ -157,7 +157,7 @@ class FakeRunner:
         self.cancelled = False
         self.finished = 0
 
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink) -> Outcome:
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink, refused: Refused = ()) -> Outcome:
         self.batches.append(batch)
         self.cancelled = False
         self.during(batch)

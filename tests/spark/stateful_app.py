@@ -34,7 +34,7 @@ from roster.model.topology import Subtopology, repartition_topic
 from roster.records.native import compiled
 from roster.spark import KafkaSink, State
 from roster.spark.driver.loop import DriverLoop
-from roster.spark.driver.runner_protocol import Outcome
+from roster.spark.driver.runner_protocol import Outcome, Refused
 from roster.spark.driver.switching import Switching
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options, Tuning
@@ -111,7 +111,7 @@ class InProcess:
         self._copies, self._stores = stores.copies, stores
         self.tokens: dict[TaskId, str] = {}
 
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink) -> Outcome:
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink, refused: Refused = ()) -> Outcome:
         targets, reports, copies = self._targets.prepare(batch), Collected(), Collected()
         if self._switching is not None:
             paused = self._stores.changelogs.tasks_of(self._switching.paused(batch.ranges))

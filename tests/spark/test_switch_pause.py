@@ -73,7 +73,7 @@ class Told(Reporter):
 class Runner(FakeRunner):
     """Reads nothing."""
 
-    def run(self, batch: Batch, tasks: Any, sink: Any) -> Outcome:
+    def run(self, batch: Batch, tasks: Any, sink: Any, refused: Any = ()) -> Outcome:
         self.during(batch)
         return Outcome([], 0)
 

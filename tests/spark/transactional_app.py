@@ -24,7 +24,7 @@ from roster.records.native import compiled
 from roster.spark import KafkaSink
 from roster.spark.driver.loop import DriverLoop
 from roster.spark.driver.member_protocol import group_member
-from roster.spark.driver.runner_protocol import Outcome
+from roster.spark.driver.runner_protocol import Outcome, Refused
 from roster.spark.driver.switching import Switching
 from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import Source
@@ -52,7 +52,7 @@ class InProcess:
     def __init__(self, config: ReaderConfig, open_seconds: float) -> None:
         self._config, self._open_seconds = config, open_seconds
 
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink) -> Outcome:
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink, refused: Refused = ()) -> Outcome:
         writer: Any = sink.task_writer(batch, _ROWS)
         results = []
         for task in range(len(tasks)):

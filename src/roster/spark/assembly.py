@@ -154,7 +154,7 @@ def _stateful(
         batches = StatefulBatches(jobs, cluster, config, function, stores, joins, clean, replayed, paused)
         runner = SparkRunner(jobs, batches, as_struct(ROWS), small=options.tuning.small_batch_offsets)
         opened.callback(runner.close)
-        source = _source(options)
+        source = _source(options, "a result of operators comes of many records")
         sink = sink.bind(source if switching is None else replace(source, noted=switching.noted))
         return Assembly(
             options,
@@ -229,7 +229,9 @@ def _stateless(
             Admin(options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security)
         )
         switching = Switching(options.group, admin, paused=options.paused, keeps_state=False)
-        sink = sink.bind(replace(_source(options), noted=switching.noted))
+        why = "the rows of a transform have no record of their own" if declared.transform else ""
+        source = _source(options, "the rows are joined with a table" if tables else why)
+        sink = sink.bind(replace(source, noted=switching.noted))
         runner = SparkRunner(jobs, work, joined, declared.transform, options.tuning.small_batch_offsets)
         opened.callback(runner.close)
         return Assembly(options, runner, sink, opened.pop_all(), between_batches=between, switching=switching)
@@ -387,7 +389,8 @@ def _joined(plan: DeclaredSubtopology, columns: StructType) -> tuple[tuple[Rows,
     return tuple(tables), columns
 
 
-def _source(options: Options) -> Source:
+def _source(options: Options, unknown: str) -> Source:
+    """Return the source of a sink; `unknown` says why the record of a row is not known, "" if it is."""
     settings = options.settings
     return Source(
         bootstrap=options.bootstrap,
@@ -396,6 +399,7 @@ def _source(options: Options) -> Source:
         client_id=settings.client_id or "roster",
         request_timeout_ms=settings.request_timeout_ms,
         security=options.security,
+        dead_letters=None if options.dead_letter_topic is None else unknown,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roster._errors import RosterError
@@ -59,6 +59,18 @@ _MISSING = "unknown schemas"
 
 class SinkFencedError(PipelineError):
     """Another writer has moved a partition's position; this writer's results were dropped, nothing was written."""
+
+
+class RefusedRowsError(PipelineError):
+    """A sink refuses rows of a batch, which is then done again without their records.
+
+    rows: why, by the number of the task and that of the row among the task's.
+    """
+
+    def __init__(self, rows: Mapping[int, Mapping[int, str]], field: str) -> None:
+        first = next(text for each in rows.values() for text in each.values())
+        super().__init__(f"{sum(map(len, rows.values()))} rows are refused, the first one: {first}", field=field)
+        self.rows = rows
 
 
 _TELLING = (

@@ -35,13 +35,22 @@ def bad_rows(count: int, attempt: Callable[[int, int], Exception | None]) -> dic
     bad: dict[int, Exception] = {}
     at, size = 0, count
     while at < count:
-        size = min(size, count - at)
-        error = attempt(at, at + size)
+        begin, end = at, min(at + size, count)
+        error = attempt(begin, end)
         if error is None:
-            at, size = at + size, 2 * size
-        elif size == 1:
+            at, size = end, 2 * size
+            continue
+        is_alone = end - at == 1
+        while end - at > 1:  # the first row that fails is in between
+            middle = (at + end) // 2
+            found = attempt(at, middle)
+            if found is None:
+                at = middle
+            else:
+                end, error, is_alone = middle, found, middle - at == 1
+        if not is_alone:
+            error = attempt(at, at + 1)
+        if error is not None:
             bad[at] = error
-            at += 1
-        else:
-            size //= 2
+        at, size = at + 1, max(at - begin, 1)  # guess that the next one is as far away
     return bad

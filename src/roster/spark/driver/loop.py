@@ -22,10 +22,10 @@ from roster.spark.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
 from roster.spark.driver.batch_size import BatchInterval, BatchSize, Suspects
 from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
-from roster.spark.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Runner
+from roster.spark.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Refused, Runner
 from roster.spark.driver.starting_offsets import StartingPositions
 from roster.spark.driver.switching import Switching
-from roster.spark.errors import MissingSchemasError, SinkFencedError
+from roster.spark.errors import MissingSchemasError, RefusedRowsError, SinkFencedError
 from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import BatchSink
 
@@ -208,9 +208,17 @@ class DriverLoop:
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
         batch = Batch(self.batches, self._owner(ownership), ranges)
         timer.lap("plan")
-        outcome = self._work(batch, tasks)
-        timer.lap("work")
-        if outcome is None or not self._sink_commit(batch, outcome, ownership):
+        refused: list[Mapping[int, Mapping[int, str]]] = []
+        while True:
+            outcome = self._work(batch, tasks, refused)
+            timer.lap("work")
+            try:
+                is_committed = outcome is not None and self._sink_commit(batch, outcome, ownership)
+                break
+            except RefusedRowsError as error:
+                log.warning("batch %d is done again without bad rows: %s", batch.number, error)
+                refused.append(error.rows)
+        if outcome is None or not is_committed:
             self._reporter.abandoned()
             self._forget(batch)
             return
@@ -434,11 +442,11 @@ class DriverLoop:
             self._positions |= {p: at.offset for p, at in ends.items() if p in self._positions}
         return {p: span for p, span in available.items() if p not in passed}
 
-    def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]]) -> Outcome | None:
+    def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]], refused: Refused = ()) -> Outcome | None:
         """Run the batch; return None if it was cancelled or its partitions were lost meanwhile."""
         self._guard.begin(batch)
         try:
-            outcome = self._runner.run(batch, tasks, self._sink)
+            outcome = self._runner.run(batch, tasks, self._sink, refused)
         except Exception as error:
             reason = self._guard.end()
             if reason is None and isinstance(error, SinkFencedError):

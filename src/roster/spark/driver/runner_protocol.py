@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Restoring, Split, StoreProgress
@@ -88,6 +88,10 @@ class BetweenBatches:
         return {}
 
 
+Refused: TypeAlias = Sequence[Mapping[int, Mapping[int, str]]]
+"""`rows` of each RefusedRowsError of a batch, in their order; each numbers the rows that the ones before have left."""
+
+
 class Runner(Protocol):
     """Runs batches, one at a time."""
 
@@ -99,8 +103,11 @@ class Runner(Protocol):
     def cores(self) -> int:
         """Number of tasks that run at once, by Spark's own count."""
 
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink) -> Outcome:
-        """Read, transform and write. Raises the error that failed the batch; if cancelled, Spark's."""
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink, refused: Refused = ()) -> Outcome:
+        """Read, transform and write. Raises the error that failed the batch; if cancelled, Spark's.
+
+        refused: what the sink would not commit; these rows' records become dead letters.
+        """
 
     def cancel(self) -> None:
         """Cancel the jobs of the running batch; thread-safe."""

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from roster.records.produce import WriteError
 from roster.spark.batch import Batch, Split
-from roster.spark.driver.runner_protocol import Outcome
+from roster.spark.driver.runner_protocol import Outcome, Refused
 from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.spark.jobs.driver_rows import DriverRows
 from roster.spark.jobs.slot_probe import SlotProbe
@@ -118,6 +118,8 @@ class SparkRunner:
         self._failed: Failed = jobs.context.accumulator({}, ByTask())
         self._missing = MissingValues(jobs.group)
         self._is_checked = False
+        self._tasks: Splits = ()
+        self._refused: Refused = ()
 
     @property
     def whole_partitions(self) -> bool:
@@ -175,17 +177,17 @@ class SparkRunner:
         """Return a value that changes whenever a job, stage or task of the batch ends; from any thread."""
         return self._jobs.activity()
 
-    def run(self, batch: Batch, tasks: Splits, sink: BatchSink) -> Outcome:
-        """Read, transform and write in the calling thread.
+    def run(self, batch: Batch, tasks: Splits, sink: BatchSink, refused: Refused = ()) -> Outcome:
+        """Read, transform and write in the calling thread; with `refused` in the same tasks as the time before.
 
         Raises FunctionError for the `map_arrow` function, ReadError for a range that could not be read, PipelineError
         for a frame or rows that do not fit, MissingSchemasError for a batch that is to be run again, and the errors of
         Spark, the transform and the sink.
         """
         self._counted.value, self._failed.value = {}, {}
-        tasks = self._small.begin(batch, tasks)
+        self._refused, self._tasks = refused, self._tasks if refused else self._small.begin(batch, tasks)
         try:
-            return self._work.run(batch, tasks, functools.partial(self._write, sink))
+            return self._work.run(batch, self._tasks, functools.partial(self._write, sink))
         except MissingSchemasError as error:
             fetch_missing(error)
             raise
@@ -248,7 +250,10 @@ class SparkRunner:
 
     def _reading(self, tasks: Splits, *, quiet: bool = True) -> Reading:
         """Return what makes rows inside the tasks; with `quiet` an error of the function does not fail the task."""
-        return self._work.reading(tasks, self._counted, self._failed if quiet else None)
+        reading = self._work.reading(tasks, self._counted, self._failed if quiet else None)
+        if isinstance(reading, ReadTask):
+            reading.refused = self._refused
+        return reading
 
     def _function_error(self) -> FunctionError:
         failures = [(FunctionError.of(*told), told) for _, told in sorted(self._failed.value.items())]

@@ -27,6 +27,8 @@ class Source:
     client_id: str = "roster"
     request_timeout_ms: int = 30_000
     security: Security = PLAINTEXT
+    dead_letters: str | None = None
+    """None: there is no topic for them. "": a sink may leave out rows, by RefusedRowsError. Else why it may not."""
     noted: Callable[[TopicPartition, str], str] = lambda _, metadata: metadata
     """Adds to the metadata of a partition's offset what else the pipeline keeps there."""
 

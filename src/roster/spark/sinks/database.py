@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -18,10 +18,11 @@ from roster._extras import missing_error
 from roster.model import TopicPartition
 from roster.model.topology import repeated
 from roster.spark.batch import Batch
-from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.errors import PipelineError, RefusedRowsError, SinkFencedError
+from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.parquet import runs_in_one_process
 from roster.spark.sinks.positions import PositionedSink
-from roster.spark.tasks.write.database import STAGING, DatabaseWriter, Server, Staged
+from roster.spark.tasks.write.database import STAGING, DatabaseWriter, Server, Staged, unknown_record
 from roster.spark.tasks.write.task import Writer
 
 if TYPE_CHECKING or find_spec("sqlalchemy") is not None:
@@ -36,8 +37,6 @@ log = logging.getLogger("roster.pipeline")
 _ORPHAN_SECONDS = 3600
 """Age after which staging of any application is dropped."""
 _TIDYING_SECONDS = 300
-_CHECK_FAILED = 4025
-"""MariaDB's error of a CHECK, which its driver does not tell from the server's own."""
 _DROPS_IN_TRANSACTION = ("postgresql", "sqlite")
 
 Result = TypeVar("Result")
@@ -48,6 +47,10 @@ class _Written(NamedTuple):
 
     into: tables.Layout
     staged: Sequence[Staged]
+
+
+class _RefusalError(PipelineError):
+    """The table refuses a row."""
 
 
 class DatabaseSink(PositionedSink):
@@ -92,6 +95,7 @@ class DatabaseSink(PositionedSink):
         self._opened: sa.Engine | None = None
         self._known: tuple[StructType, tables.Layout] | None = None
         self._tidied = time.monotonic()
+        self._dead_letters: str | None = None
 
     def _parsed(self, url: str) -> sa.URL:
         """Return the URL. Raise PipelineError, which does not repeat it, if it is none of a database."""
@@ -149,11 +153,11 @@ class DatabaseSink(PositionedSink):
             return self._server.patiently(attempt)
         except sa.exc.SQLAlchemyError as error:
             problem = f"{self._shown}: {self._server.said(error)}"
-            fix = "Check the database, url, and what its user may do"
-            is_of_check = getattr(getattr(error, "orig", None), "args", ())[:1] == (_CHECK_FAILED,)
-            if is_of_check or isinstance(error, (sa.exc.DataError, sa.exc.IntegrityError)):
-                problem = f"`{self._table}` refuses a row, {problem}"
+            if self._server.is_of_a_row(error):
+                problem = f"`{self._table}` refuses a row, {problem}{unknown_record(self._dead_letters)}"
                 fix = "Leave such rows out or correct them in map_arrow, or change the column or constraint"
+                raise _RefusalError(problem, field=self.name, fix=fix) from None
+            fix = "Check the database, url, and what its user may do"
             raise PipelineError(problem, field=self.name, fix=fix) from None
 
     @override
@@ -169,6 +173,11 @@ class DatabaseSink(PositionedSink):
         finally:
             self._patience = self._timeout
         self._tidy()
+
+    @override
+    def bind(self, source: Source) -> DatabaseSink:
+        self._dead_letters = source.dead_letters
+        return self
 
     def _positions(self, group: str) -> tables.PositionsTable:
         return tables.PositionsTable(self._dialect, self._namespace, self._table, group)
@@ -202,7 +211,8 @@ class DatabaseSink(PositionedSink):
         if long := [name for name in (self._table, *schema.names) if len(name.encode()) > most]:
             raise PipelineError(f"the name {long[0]!r} has more than {most} bytes", field="write", fix="Shorten it")
         keys = self._keys if self._is_upsert else ()
-        return tables.layout(self._table, self._namespace, schema, keys, self._dialect)
+        is_numbered = self._dead_letters == ""
+        return tables.layout(self._table, self._namespace, schema, keys, self._dialect, is_numbered=is_numbered)
 
     def _layout(self, schema: StructType, *, creates: bool) -> tables.Layout:
         """Return the table for rows with these columns. Raise PipelineError if it has others."""
@@ -225,19 +235,32 @@ class DatabaseSink(PositionedSink):
     def task_writer(self, batch: Batch | None, schema: StructType) -> DatabaseWriter:
         into = self._layout(schema, creates=batch is not None)
         prefix = f"{STAGING}{int(time.time()):08x}_{self._run}_"
-        return DatabaseWriter(self._server, into.schema, into.keys, self._namespace, prefix)
+        return DatabaseWriter(self._server, into.schema, into.keys, self._namespace, prefix, self._dead_letters)
 
     @override
     def collect(self, writer: Writer, results: Sequence[Staged | None], batch: Batch) -> _Written:
         assert self._known is not None  # noqa: S101 - task_writer has found it
-        return _Written(self._known[1], [each for each in results if each is not None])
+        staged = [each._replace(task=task) for task, each in enumerate(results) if each is not None]
+        return _Written(self._known[1], staged)
 
     @override
     def commit(self, written: _Written, batch: Batch) -> None:
         token = uuid.uuid4().hex
         try:
+            refused: Mapping[int, Mapping[int, str]] = {
+                each.task: each.refused for each in written.staged if each.refused
+            }
+            if refused:
+                raise RefusedRowsError(refused, self.name)
             self._transact(lambda connection: self._move(connection, token, written, batch))
-        except SinkFencedError:
+        except _RefusalError:
+            sets_aside = self._dead_letters == ""
+            refused = self._transact(lambda connection: self._refused(connection, written)) if sets_aside else {}
+            self.abort(written, batch)
+            if not refused:
+                raise
+            raise RefusedRowsError(refused, self.name) from None
+        except (SinkFencedError, RefusedRowsError):
             self.abort(written, batch)
             raise
         self._starts.update(batch.next_offsets)
@@ -260,13 +283,20 @@ class DatabaseSink(PositionedSink):
             raise SinkFencedError(f"{problem}; the batch's results were dropped", field=self.name) from error
         if not written.staged:
             return
-        if lost := written.into.lost(connection, written.staged):
-            raise SinkFencedError(f"{lost} lost its rows; the batch is read again", field=self.name)
+        self._check_staged(connection, written)
         for statement in written.into.moves(written.staged):
             connection.execute(statement)
         if self._dialect in _DROPS_IN_TRANSACTION:
             for each in written.into.staging(written.staged):
                 connection.execute(DropTable(each))
+
+    def _check_staged(self, connection: sa.Connection, written: _Written) -> None:
+        if lost := written.into.lost(connection, written.staged):
+            raise SinkFencedError(f"{lost} lost its rows; the batch is read again", field=self.name)
+
+    def _refused(self, connection: sa.Connection, written: _Written) -> dict[int, dict[int, str]]:
+        self._check_staged(connection, written)
+        return written.into.refused(connection, written.staged, self._server)
 
     @override
     def abort(self, written: _Written | None, batch: Batch) -> None:

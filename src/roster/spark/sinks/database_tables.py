@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,10 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from roster.model import TopicPartition
 from roster.spark.errors import PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema
-from roster.spark.tasks.write.database import Staged
-from roster.spark.tasks.write.sql_columns import EXACT_COLLATIONS, MYSQL, column_type, fits, is_nested, staging_table
+from roster.spark.tasks.write.database import Server, Staged
+from roster.spark.tasks.write.sql_columns import EXACT_COLLATIONS, MYSQL, column_type, fits, staging_table
 from roster.spark.tasks.write.sql_values import DELETED, ROW
+from roster.state.bad_rows import bad_rows
 
 POSITIONS = "roster_positions"
 """The table of positions, beside the tables that they are of."""
@@ -89,10 +91,13 @@ class Layout:
     schema: pa.Schema
     keys: tuple[str, ...]
     dialect: str
+    is_numbered: bool
+    """Whether staging has the numbers of rows."""
 
     def staging(self, staged: Sequence[Staged]) -> list[sa.Table]:
         """Return the staging tables of some attempts."""
-        return [staging_table(each.name, self.table.schema, self.schema, self.dialect, self.keys) for each in staged]
+        more = self.table.schema, self.schema, self.dialect, self.keys
+        return [staging_table(each.name, *more, is_numbered=self.is_numbered) for each in staged]
 
     def lost(self, connection: sa.Connection, staged: Sequence[Staged]) -> str:
         """Return a staging table without its rows, "" if there is none: a crash empties those without a log."""
@@ -104,14 +109,24 @@ class Layout:
         counts = connection.execute(sa.select(*rows)).one()
         return next((each.name for each, count in zip(staged, counts, strict=True) if count != each.rows), "")
 
-    def moves(self, staged: Sequence[Staged]) -> list[Any]:
-        """Return the statements that move the rows of staging, in the order of the tasks, into the table."""
-        names = self.schema.names
+    def moves(self, staged: Sequence[Staged], only: tuple[int, int, int] | None = None) -> list[Any]:
+        """Return the statements that move the rows of staging, in the order of the tasks, into the table.
+
+        only: of one task, by its index, the rows from a number up to before another one.
+        """
+        names, number = self.schema.names, None if only is None else only[0]
+
+        def selected(rows: Any) -> Any:
+            select = sa.select(*self._values(rows))
+            return select if only is None else select.where(rows.c[ROW] >= only[1], rows.c[ROW] < only[2])
+
         if not self.keys:
-            rows = [sa.select(*self._values(each)) for each in self.staging(staged)]
+            tables = enumerate(self.staging(staged))
+            rows = [selected(each) for index, each in tables if number in (None, index)]
             return [self.table.insert().from_select(names, select) for select in rows]
         last = self._last_of_keys(staged)
-        rows_of_keys = sa.select(*self._values(last)).where(last.c[DELETED].is_(sa.false()))
+        rows_of_keys = selected(last).where(last.c[DELETED].is_(sa.false()))
+        rows_of_keys = rows_of_keys if number is None else rows_of_keys.where(last.c.task == number)
         if (insert := _UPSERTS.get(self.dialect)) is None:
             is_same = self._is_same(last, nulls=True)
             return [self._delete(is_same), self.table.insert().from_select(names, rows_of_keys)]
@@ -123,11 +138,35 @@ class Layout:
             found.append(self._delete(self._is_same(last, nulls=True) & has_null))
         return [*found, self._replacing(insert(self.table).from_select(names, rows_of_keys))]
 
+    def refused(self, connection: sa.Connection, staged: Sequence[Staged], server: Server) -> dict[int, dict[int, str]]:
+        """Return why the table refuses rows of staging, by task and number; none is moved."""
+        refused: dict[int, dict[int, str]] = {}
+        trial = connection.begin_nested()
+        if self.dialect == "postgresql":
+            connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
+
+        def attempt(index: int, begin: int, end: int) -> Exception | None:
+            try:
+                with connection.begin_nested():
+                    for statement in self.moves(staged, (index, begin, end)):
+                        connection.execute(statement)
+            except sa.exc.DBAPIError as error:
+                if not server.is_of_a_row(error):
+                    raise
+                return error
+            return None
+
+        for index, each in enumerate(staged):
+            if bad := bad_rows(each.numbered, functools.partial(attempt, index)):
+                refused[each.task] = {row: server.said(error) for row, error in bad.items()}
+        trial.rollback()
+        return refused
+
     def _values(self, rows: Any) -> list[Any]:
         """Return the columns of staging as the table's; JSON came as text."""
         return [
             sa.cast(rows.c[field.name], self.table.c[field.name].type)
-            if is_nested(field.type) and self.dialect == "postgresql"
+            if pa.types.is_nested(field.type) and self.dialect == "postgresql"
             else rows.c[field.name]
             for field in self.schema
         ]
@@ -162,7 +201,9 @@ class Layout:
         return insert.on_conflict_do_update(index_elements=list(self.keys), set_=given)
 
 
-def layout(table: str, namespace: str | None, columns: StructType, keys: Sequence[str], dialect: str) -> Layout:
+def layout(
+    table: str, namespace: str | None, columns: StructType, keys: Sequence[str], dialect: str, *, is_numbered: bool
+) -> Layout:
     """Return the table that rows with these columns would be written to if it had to be created.
 
     Raises PipelineError that lists the columns of types that the database has no counterpart of.
@@ -181,7 +222,8 @@ def layout(table: str, namespace: str | None, columns: StructType, keys: Sequenc
     if taken := [name for name in (ROW, DELETED) if name in schema.names]:
         raise PipelineError(f"`{taken[0]}` is a column of staging", field="write", fix="Name it differently")
     unique = [sa.UniqueConstraint(*keys)] if keys else []
-    return Layout(sa.Table(table, sa.MetaData(), *made, *unique, schema=namespace), schema, tuple(keys), dialect)
+    into = sa.Table(table, sa.MetaData(), *made, *unique, schema=namespace)
+    return Layout(into, schema, tuple(keys), dialect, is_numbered or bool(keys))
 
 
 def check_existing(connection: sa.Connection, wanted: Layout, columns: StructType, name: str) -> None:

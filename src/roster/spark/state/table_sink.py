@@ -59,7 +59,7 @@ class TableStateSink(BatchSink):
 
     @override
     def bind(self, source: Source) -> BatchSink:
-        self._records = self._kafka.bind(source)
+        self._results, self._records = self._results.bind(source), self._kafka.bind(source)
         return self
 
     @override

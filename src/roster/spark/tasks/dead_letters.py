@@ -12,8 +12,9 @@ is committed, and a retried batch sends them again.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 from typing_extensions import override
@@ -22,9 +23,9 @@ from roster.records.produce import KafkaOutput, KafkaWriter, WriteError
 from roster.spark.errors import FunctionError
 from roster.spark.tasks.arrow_function import is_of_a_record
 from roster.spark.tasks.value_columns import rows_at_fault
+from roster.state.bad_rows import bad_rows
 from roster.wire.columns.reader import Unreadable, UnreadableError
 
-_Tried: TypeAlias = tuple[Exception | None, Mapping[int, Exception]]
 _PREFIX = "__connect.errors."
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -67,68 +68,79 @@ class Salvage:
 
         Raises FunctionError for errors that a retry may clear, and for results of the wrong type or columns.
         """
-        at, size = 0, batch.num_rows
-        while True:
-            part = batch.slice(at, size)
-            error, bad = yield from self._tried(part)
-            if error is None:
-                at, size = at + part.num_rows, 2 * size
-            elif bad:
-                yield from self._without(part, bad)
-                at += part.num_rows
-            else:
-                behind = yield from self._through_first_bad(batch, at, at + part.num_rows, error)
-                # Guess that the next bad row is as far away: the more bad rows, the fewer are tried together.
-                at, size = behind, max(behind - at - 1, 1)
-            if at >= batch.num_rows:
-                return
+        results: list[pa.RecordBatch] = []
+
+        def attempt(begin: int, end: int) -> Exception | None:
+            part = batch.slice(begin, end - begin)
+            seen = self.seen(part)
+            try:
+                rows = list(self._function.results(seen))
+            except Exception as error:
+                if part.num_rows == 0 or not is_of_a_record(error):
+                    failure = self._function.failure(error, seen, narrow=False)
+                    raise failure from (None if failure is error else error)
+                bad = rows_at_fault(error, seen) or ({0: error} if part.num_rows == 1 else {})
+                for row, each in bad.items():
+                    self._reject(part.slice(row, 1), each)
+                if 0 < len(bad) < part.num_rows:
+                    results.extend(self(part.filter(pa.array([row not in bad for row in range(part.num_rows)]))))
+                return None if bad and part.num_rows > 1 else error
+            if self._passed is not None:
+                self._passed(part, sum(result.num_rows for result in rows))
+            results.extend(rows)
+            return None
+
+        bad_rows(max(batch.num_rows, 1), attempt)
+        yield from results
 
     def seen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the records as the function sees them."""
         return batch.drop_columns(self._hidden) if self._hidden else batch
 
-    def _tried(self, part: pa.RecordBatch) -> Generator[pa.RecordBatch, None, _Tried]:
-        """Yield the results of some rows; return the error if a row may be its cause, and the rows if it names them."""
-        seen = self.seen(part)
-        try:
-            results = list(self._function.results(seen))
-        except Exception as error:
-            if part.num_rows == 0 or not is_of_a_record(error):
-                failure = self._function.failure(error, seen, narrow=False)
-                raise failure from (None if failure is error else error)
-            return error, rows_at_fault(error, seen)
-        if self._passed is not None:
-            self._passed(part, sum(result.num_rows for result in results))
-        yield from results
-        return None, {}
 
-    def _through_first_bad(
-        self, batch: pa.RecordBatch, at: int, end: int, error: Exception | None
-    ) -> Generator[pa.RecordBatch, None, int]:
-        """Find by halving the first row of [at, end) that the function fails at, and reject it.
+class RefusedRowError(ValueError):
+    """A sink has refused a row."""
 
-        Yields the results of the rows before it; returns the index after it.
-        """
-        is_alone = end - at == 1
-        while end - at > 1:
-            middle = (at + end) // 2
-            found, _ = yield from self._tried(batch.slice(at, middle - at))
-            is_alone = found is not None and middle - at == 1
-            if found is None:
-                at = middle
-            else:
-                end, error = middle, found
-        if not is_alone:
-            error, _ = yield from self._tried(batch.slice(at, 1))
-        if error is not None:
-            self._reject(batch.slice(at, 1), error)
-        return at + 1
 
-    def _without(self, batch: pa.RecordBatch, bad: Mapping[int, Exception]) -> Iterator[pa.RecordBatch]:
-        for row, error in bad.items():
-            self._reject(batch.slice(row, 1), error)
-        if len(bad) < batch.num_rows:
-            yield from self(batch.filter(pa.array([row not in bad for row in range(batch.num_rows)])))
+class _Refusing:
+    """Fails at records whose rows a sink has refused, by the rows' numbers among those of the task.
+
+    Each of the `rounds` numbers the rows of the records that the rounds before have left.
+    """
+
+    def __init__(self, function: RecordFunction | None, rounds: Sequence[Mapping[int, str]]) -> None:
+        self._function, self._rounds = function, [(sorted(refused), refused) for refused in rounds]
+        self._at, self._counts = [0] * len(rounds), [0] * len(rounds)
+
+    def results(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._counts = [0] * len(self._rounds)
+        rows = [batch] if self._function is None else list(self._function.results(batch))
+        count = sum(each.num_rows for each in rows)
+        for number, (places, refused) in enumerate(self._rounds):
+            self._counts[number], place = count, bisect_left(places, self._at[number])
+            if place < len(places) and places[place] < self._at[number] + count:
+                raise RefusedRowError(refused[places[place]])
+        return iter(rows)
+
+    def failure(self, error: Exception, batch: pa.RecordBatch, *, narrow: bool) -> Exception:
+        return error if self._function is None else self._function.failure(error, batch, narrow=narrow)
+
+    def go_on(self) -> None:
+        """Go on behind the records of the last call."""
+        self._at = [at + count for at, count in zip(self._at, self._counts, strict=True)]
+
+
+def salvage_of(
+    function: RecordFunction | None, letters: DeadLetters, rounds: Sequence[Mapping[int, str]], *, hide_headers: bool
+) -> Salvage:
+    """Return what makes dead letters of records at which the function fails, and of those whose rows are refused."""
+    refusing = _Refusing(function, rounds)
+
+    def reject(record: pa.RecordBatch, error: Exception) -> None:
+        letters.reject(record, error, "write" if isinstance(error, RefusedRowError) else "map_arrow")
+        refusing.go_on()
+
+    return Salvage(refusing, reject, hide_headers=hide_headers, passed=lambda *_: refusing.go_on())
 
 
 class DeadLetters:
@@ -142,7 +154,8 @@ class DeadLetters:
     def reject(self, record: pa.RecordBatch, error: Exception, by: str = "map_arrow") -> None:
         """Make a dead letter of a record batch of one row. `by`: what has failed."""
         (row,) = record.to_pylist()
-        headers = [*_own_headers(row), *self._error_headers(row, error, "TRANSFORMATION", by)]
+        stage = "TASK_PUT" if isinstance(error, RefusedRowError) else "TRANSFORMATION"
+        headers = [*_own_headers(row), *self._error_headers(row, error, stage, by)]
         self._letter(row["key"], row["value"], headers, record.column("timestamp"))
 
     def reject_row(self, place: tuple[str, int], row: tuple[Any, Any], error: Exception, by: str) -> None:

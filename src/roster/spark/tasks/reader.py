@@ -24,7 +24,7 @@ from roster.spark.tasks.missing_values import Look, Seen
 from roster.spark.tasks.python_workers import freeze_loaded, is_in_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from pyspark import Accumulator
 
@@ -94,6 +94,8 @@ class ReadTask:
     ) -> None:
         self._config, self._tasks, self._function = config, tasks, function
         self._counted, self._failed, self._records = counted, failed, records
+        self.refused: Sequence[Mapping[int, Mapping[int, str]]] = ()
+        """Rows by task that the sink has refused: their records become dead letters, as if the function had failed."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reads every task named by the rows of `batches`."""
@@ -117,13 +119,14 @@ class ReadTask:
         function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] | None = self._function
         queue, on_unreadable = None, _refuse
         if config.dead_letters is not None:
-            from roster.spark.tasks.dead_letters import DeadLetterQueue, Salvage  # noqa: PLC0415 - brings the producer
+            from roster.spark.tasks.dead_letters import DeadLetterQueue, salvage_of  # noqa: PLC0415 - brings the producer
 
             queue = DeadLetterQueue(config.dead_letters, config.group, task)
             on_unreadable = queue.reject_batch
-            if self._function is not None:
+            if self._function is not None or self.refused:
                 # A dead letter keeps its headers, even if the function does not see them.
-                function = Salvage(self._function, queue.reject, hide_headers=not config.include_headers)
+                rounds = [each.get(task, {}) for each in self.refused]
+                function = salvage_of(self._function, queue, rounds, hide_headers=not config.include_headers)
                 config = replace(config, include_headers=True)
         splits = self._tasks[task]
         try:

@@ -10,9 +10,9 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
@@ -25,6 +25,7 @@ from roster.spark.errors import SinkFencedError
 from roster.spark.tasks.write.sql_values import DELETED, ROW, final_error, prepared
 from roster.spark.tasks.write.task import conformed
 from roster.spark.tasks.write.updates import is_retracted, last_of_keys
+from roster.state.bad_rows import bad_rows
 
 if TYPE_CHECKING:
     from roster.spark.tasks.write.sql_engine import Copied, Inserted
@@ -41,6 +42,8 @@ _PASSING_STATES = ("08", "40", "53", "57", "55P03")
 """What SQLSTATE begins with: connection, rollback by the server, resources, an operator's intervention, a lock."""
 _PASSING_CODES = frozenset({0, 1040, 1053, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 """MariaDB's: too many connections, shutdown, locks, no connection."""
+_CHECK_FAILED = 4025
+"""MariaDB's error of a CHECK, which its driver does not tell from the server's own."""
 _REFUSED = re.compile(r"authentication failed|does not exist|pg_hba\.conf|not permitted|password supplied|no password")
 
 Result = TypeVar("Result")
@@ -84,6 +87,14 @@ class Server:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    @staticmethod
+    def is_of_a_row(error: Exception) -> bool:
+        """Return True for an error of a database's driver that a row has caused."""
+        cause: Any = getattr(error, "orig", None) or error
+        if state := getattr(cause, "sqlstate", None):  # a value, a constraint
+            return str(state).startswith(("22", "23"))
+        return type(error).__name__ in ("DataError", "IntegrityError") or cause.args[:1] == (_CHECK_FAILED,)
+
     def is_passing(self, error: Exception) -> bool:
         """Return True for an error of a database's driver that time may cure: no connection, a lock, a restart."""
         if getattr(error, "connection_invalidated", False):
@@ -111,6 +122,12 @@ class Staged(NamedTuple):
     """Rows that delete their keys."""
     nulls: int = 0
     """Rows with a null among the keys."""
+    numbered: int = 0
+    """Rows that the task has made, refused and replaced ones included: their numbers in the staging table end there."""
+    refused: Mapping[int, str] = {}
+    """Why rows are not there, by their number."""
+    task: int = 0
+    """The number of the task."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +135,7 @@ class DatabaseWriter:
     """Settings of one batch's staging.
 
     schema: columns of the rows; keys: those that tell rows apart in upsert mode. namespace: the database schema of the
-    staging tables, whose names begin with `prefix`.
+    staging tables, whose names begin with `prefix`. dead_letters: as in `Source`.
     """
 
     server: Server
@@ -126,6 +143,12 @@ class DatabaseWriter:
     keys: tuple[str, ...]
     namespace: str | None
     prefix: str
+    dead_letters: str | None = None
+
+    @property
+    def sets_aside(self) -> bool:
+        """True if rows that are refused are left out, so rows have numbers."""
+        return self.dead_letters == ""
 
     def open(self) -> DatabaseOutput:
         """Start the staging of one attempt of a task."""
@@ -141,7 +164,8 @@ class DatabaseOutput:
         self._session: Copied | Inserted | None = None
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
-        self._rows = self._deletes = self._nulls = 0
+        self._rows = self._deletes = self._nulls = self._numbered = 0
+        self._refused: dict[int, str] = {}
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Buffer the rows, and send them once there are enough."""
@@ -150,6 +174,10 @@ class DatabaseOutput:
         plain = conformed(rows.replace_schema_metadata(None), self._writer.schema)
         if self._writer.keys:
             plain = plain.append_column(DELETED, pa.array(np.full(rows.num_rows, is_retracted(rows))))
+        if self._writer.keys or self._writer.sets_aside:
+            numbers = np.arange(self._numbered, self._numbered + rows.num_rows)
+            plain = plain.append_column(ROW, pa.array(numbers))
+        self._numbered += rows.num_rows
         self._held.append(plain)
         self._held_bytes += plain.nbytes
         if self._held_bytes >= _HELD_BYTES:
@@ -164,7 +192,7 @@ class DatabaseOutput:
             self._session.commit()
         except Exception as error:
             raise self._failure(error) from None
-        return Staged(self._name, self._rows, self._deletes, self._nulls)
+        return Staged(self._name, self._rows, self._deletes, self._nulls, self._numbered, self._refused)
 
     def abort(self) -> None:
         """Drop the rows. What a database that is away keeps, the driver drops later."""
@@ -176,34 +204,48 @@ class DatabaseOutput:
     def _send(self) -> None:
         if not self._held:
             return
-        rows = pa.Table.from_batches(self._held)
+        rows, writer = pa.Table.from_batches(self._held), self._writer
         self._held, self._held_bytes = [], 0
-        if self._writer.keys:
-            rows = self._numbered(last_of_keys(rows, self._writer.keys))
-        dialect = self._writer.server.dialect
-        values = [prepared(batch, dialect) for batch in rows.combine_chunks().to_batches()]
+        if writer.keys:
+            rows = last_of_keys(rows, writer.keys)
+        rows = rows.combine_chunks()
         if self._session is None:
             self._session = self._begun()
-        try:
-            self._session.add(pa.Table.from_batches(values))
-        except Exception as error:
-            raise self._failure(error) from None
-        self._rows += rows.num_rows
+        if writer.sets_aside:
+            bad = bad_rows(len(rows), lambda begin, end: self._added(rows.slice(begin, end - begin)))
+            self._refused |= {rows[ROW][row].as_py(): str(error) for row, error in bad.items()}
+        elif (error := self._added(rows)) is not None:
+            raise final_error(f"{error}{unknown_record(writer.dead_letters)}")
 
-    def _numbered(self, rows: pa.Table) -> pa.Table:
-        nulls = np.zeros(rows.num_rows, bool)
-        for name in self._writer.keys:
-            nulls |= rows[name].is_null().to_numpy()
-        self._deletes += pc.sum(rows[DELETED]).as_py() or 0
-        self._nulls += int(nulls.sum())
-        return rows.append_column(ROW, pa.array(np.arange(self._rows, self._rows + rows.num_rows)))
+    def _added(self, rows: pa.Table) -> Exception | None:
+        """Send rows; return why one of them is refused, so none is sent."""
+        assert self._session is not None  # noqa: S101 - it is begun
+        server, keys = self._writer.server, self._writer.keys
+        try:
+            self._session.add(pa.Table.from_batches(prepared(batch, server.dialect) for batch in rows.to_batches()))
+        except WriteError as error:
+            return error
+        except Exception as error:
+            failure = self._failure(error)
+            if server.dialect != "postgresql" and server.is_of_a_row(error):  # a COPY cannot go on
+                return failure
+            raise failure from None
+        self._rows += len(rows)
+        if keys:
+            self._deletes += pc.sum(rows[DELETED]).as_py() or 0
+            nulls = np.any([rows[name].is_null().to_numpy() for name in keys], axis=0)
+            self._nulls += int(nulls.sum())
+        return None
 
     def _begun(self) -> Copied | Inserted:
         from roster.spark.tasks.write.sql_columns import staging_table  # noqa: PLC0415 - an extra of its own
         from roster.spark.tasks.write.sql_engine import Copied, Inserted  # noqa: PLC0415
 
         writer, server = self._writer, self._writer.server
-        table = staging_table(self._name, writer.namespace, writer.schema, server.dialect, writer.keys)
+        is_numbered = bool(writer.keys) or writer.sets_aside
+        table = staging_table(
+            self._name, writer.namespace, writer.schema, server.dialect, writer.keys, is_numbered=is_numbered
+        )
 
         def begin() -> Copied | Inserted:
             if server.dialect == "postgresql":
@@ -222,3 +264,8 @@ class DatabaseOutput:
         if is_final or not server.is_passing(error):
             return final_error(text)
         return SinkFencedError(f"{text}; the batch is read again")
+
+
+def unknown_record(dead_letters: str | None) -> str:
+    """Return what an error of a refused row says of the topic for dead letters, if that does not take it."""
+    return f". It is no dead letter: {dead_letters}" if dead_letters else ""

@@ -24,11 +24,6 @@ _MICROSECONDS = 6
 _DOUBLE_BITS = 53
 
 
-def is_nested(kind: pa.DataType) -> bool:
-    """Return True for a column that is stored as JSON."""
-    return bool(pa.types.is_nested(kind))
-
-
 def column_type(kind: pa.DataType, dialect: str, keys: int = 0) -> sa.types.TypeEngine[Any] | None:
     """Return the type of a new column, one of so many key columns or with 0 none; None if no type fits."""
     of = pa.types
@@ -47,18 +42,11 @@ def column_type(kind: pa.DataType, dialect: str, keys: int = 0) -> sa.types.Type
     if of.is_string(kind) or of.is_large_string(kind):
         return _text(dialect, keys)
     if of.is_binary(kind) or of.is_large_binary(kind):
-        return _bytes(dialect, keys)
-    return _json(dialect) if is_nested(kind) else None
-
-
-def _bytes(dialect: str, keys: int) -> sa.types.TypeEngine[bytes]:
-    if dialect not in MYSQL:
-        return sa.LargeBinary()
-    return mysql.VARBINARY(_KEY_CHARACTERS // keys) if keys else mysql.LONGBLOB()
-
-
-def _json(dialect: str) -> sa.types.TypeEngine[Any]:
-    return postgresql.JSONB() if dialect == "postgresql" else sa.JSON()
+        if dialect not in MYSQL:
+            return sa.LargeBinary()
+        return mysql.VARBINARY(_KEY_CHARACTERS // keys) if keys else mysql.LONGBLOB()
+    json = postgresql.JSONB() if dialect == "postgresql" else sa.JSON()
+    return json if of.is_nested(kind) else None
 
 
 def _text(dialect: str, keys: int) -> sa.types.TypeEngine[str]:
@@ -69,17 +57,19 @@ def _text(dialect: str, keys: int) -> sa.types.TypeEngine[str]:
     return mysql.LONGTEXT(collation=EXACT_COLLATIONS[dialect])
 
 
-def staging_table(name: str, namespace: str | None, schema: pa.Schema, dialect: str, keys: Sequence[str]) -> sa.Table:
+def staging_table(
+    name: str, namespace: str | None, schema: pa.Schema, dialect: str, keys: Sequence[str], *, is_numbered: bool
+) -> sa.Table:
     """Return the staging table of an attempt, for the values that `prepared` makes: nested ones are JSON in text.
 
-    With keys it has the order of the rows and the mark of deletes.
+    With keys it has the mark of deletes; with `is_numbered`, which keys need, the order of the rows.
     """
     columns: list[sa.Column[Any]] = []
     for field in schema:
-        kind = pa.string() if is_nested(field.type) else field.type
+        kind = pa.string() if pa.types.is_nested(field.type) else field.type
         columns.append(sa.Column(field.name, column_type(kind, dialect, len(keys) if field.name in keys else 0)))
-    if keys:
-        columns += [sa.Column(DELETED, sa.Boolean()), sa.Column(ROW, sa.BigInteger())]
+    columns += [sa.Column(DELETED, sa.Boolean())] if keys else []
+    columns += [sa.Column(ROW, sa.BigInteger())] if is_numbered else []
     prefixes = ["UNLOGGED"] if dialect == "postgresql" else []
     return sa.Table(name, sa.MetaData(), *columns, schema=namespace, prefixes=prefixes)
 

@@ -75,7 +75,7 @@ class Copied:
         self._cursor.execute(str(CreateTable(table).compile(dialect=dialect(paramstyle="named"))))
 
     def add(self, rows: pa.Table) -> None:
-        """Send rows."""
+        """Send rows; none after an error."""
         self._cursor.adbc_ingest(self._table.name, rows, mode="append", db_schema_name=self._table.schema)
 
     def commit(self) -> None:

@@ -37,6 +37,10 @@ def _prepared(name: str, column: pa.Array, dialect: str) -> pa.Array:
         _check_nul(name, pc.match_substring_regex(texts, _NUL_IN_JSON), dialect)
         return texts
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            raise final_error(f"column `{name}` has text that is not UTF-8") from None
         _check_nul(name, pc.match_substring(column, "\0"), dialect)
     if dialect == "postgresql":
         return column
