@@ -177,7 +177,7 @@ def _check_paused(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
     elif any(node.has_timers for node in plans[0].nodes):
         problem = "timers of processing time fire at other moments in each group"
     elif options.idle_after is not None:
-        problem = "windows of a partition without records close at other moments in each group (idle_after)"
+        problem = "the stream time of a partition without records goes on at other moments in each group (idle_after)"
     if problem and options.paused:
         raise PipelineError(
             f"such a pipeline cannot be paused: {problem}", field="paused", fix="Stop one group and start the other"
@@ -186,11 +186,12 @@ def _check_paused(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
 
 
 def _check_idle(options: Options, plans: Sequence[SubtopologyPlan], sink: BatchSink) -> None:
-    """Raise PipelineError if `idle_after` has nothing to close, or results that need a position."""
+    """Raise PipelineError if nothing goes by `idle_after`, or if results that do need a position."""
     if options.idle_after is None:
         return
     if not any(plan.closes for plan in plans):
-        raise PipelineError("there are no windows or sessions to close", field="idle_after", fix="Leave it out")
+        problem = "there are no windows, no sessions, no joins of two topics and no timers of event time"
+        raise PipelineError(problem, field="idle_after", fix="Leave it out")
     if plans[-1].closes and isinstance(sink, (ParquetSink, PositionedSink)):
         problem = "results in a table have no position for a batch without records"
         raise PipelineError(problem, field="idle_after", fix="Leave it out, or write to a topic and from there on")

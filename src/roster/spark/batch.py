@@ -145,6 +145,8 @@ class StoreProgress(NamedTuple):
     """Their size in memory."""
     restore_ms: int = 0
     """Milliseconds that this took."""
+    other_time_ms: int | None = None
+    """Of a join what `stream_time_ms` is of its rows, of those of the other topic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -468,7 +468,7 @@ class Operations:
         both. Sink, results, state and errors are as for `aggregate`.
 
         Rows are kept until the other topic's time has passed theirs by `within` and `grace`, so a partition without new
-        records holds back the rows of the other topic. A null key pairs with nothing.
+        records holds back the rows of the other topic, unless there is `idle_after`. A null key pairs with nothing.
 
         Args:
             topic: the other topic, in the same cluster; its values are JSON objects.

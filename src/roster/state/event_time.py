@@ -8,6 +8,7 @@ partition its stream time does not change, unless it is told to by `idle_changes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -47,24 +48,22 @@ def times_of(table: pa.Table, column: str) -> tuple[Times, npt.NDArray[np.bool_]
     return numbers.fill_null(NEVER).to_numpy(zero_copy_only=False), has
 
 
-def stream_time(store: Store | Snapshot) -> int:
-    """Return the stream time that the store knows, in microseconds."""
-    (value,) = store.multi_get([STREAM_TIME_KEY])
+def stream_time(store: Store | Snapshot, key: bytes = STREAM_TIME_KEY) -> int:
+    """Return the stream time that the store has under a key, in microseconds."""
+    (value,) = store.multi_get([key])
     return read_time(value)
 
 
-def stream_time_after(before: Snapshot, changes: pa.Table) -> int | None:
+def stream_time_after(before: Snapshot, changes: pa.Table, key: bytes) -> int | None:
     """Return the stream time once changes are made, in milliseconds; None if there is none."""
-    place: int = pc.index(changes["key"], STREAM_TIME_KEY).as_py()
-    now = stream_time(before) if place < 0 else read_time(changes["value"][place].as_py())
+    place: int = pc.index(changes["key"], key).as_py()
+    now = stream_time(before, key) if place < 0 else read_time(changes["value"][place].as_py())
     return None if now == NEVER else now // 1000
 
 
-def idle_changes(store: Snapshot, until: int | None) -> dict[bytes, Value]:
-    """Return the change that moves the stream time on to `until`, in milliseconds; none if the store is empty."""
-    if until is None or until * 1000 <= stream_time(store) or not store.scan(stop=STREAM_TIME_KEY[:1], limit=1):
-        return {}
-    return dict([stream_time_change(until * 1000)])
+def idle_changes(store: Snapshot, until: Mapping[bytes, int]) -> dict[bytes, Value]:
+    """Return the changes that move stream times, by their keys, on to these in milliseconds."""
+    return {key: time_bytes(at * 1000) for key, at in until.items() if at * 1000 > stream_time(store, key)}
 
 
 def running(times: Times, before: int) -> Times:

@@ -29,8 +29,8 @@ from roster.state.event_time import (
     left_out,
     microseconds,
     ordered_time,
-    read_time,
     running,
+    stream_time,
     time_bytes,
     times_of,
     with_entries,
@@ -49,7 +49,8 @@ PREFIX_LENGTH = 10
 """Bytes before the encoded key in the key of rows: the side and the bucket."""
 WAITING_KEY = b"\x05"
 """First byte of the keys of left rows that have had no partner."""
-_TIME_KEY = (b"\xffleft time", b"\xffright time")
+TIME_KEYS = (b"\xffleft time", b"\xffright time")
+"""Keys of the stream times of both sides."""
 _NEIGHBOURS = np.array([-1, 0, 1])
 Chosen = npt.NDArray[np.bool_]
 
@@ -127,7 +128,7 @@ class StreamJoin:
             alone, waiting = self._alone(sides, lefts, at_left, known, codes, store)
             results += [self._results(each, np.arange(len(each)), rights.table, None) for each in alone]
             changes = with_entries(changes, list(waiting), list(waiting.values()))
-        times = [(_TIME_KEY[side.number], time_bytes(side.now)) for side in sides if side.now != side.before]
+        times = [(TIME_KEYS[side.number], time_bytes(side.now)) for side in sides if side.now != side.before]
         changes = with_entries(changes, [key for key, _ in times], [value for _, value in times])
         late = tuple(rows for side in sides for rows in left_out(side.table, side.fresh))
         return Update(pa.concat_tables(results).combine_chunks(), changes, sum(map(len, late)), late_rows=late)
@@ -191,6 +192,12 @@ def in_columns(batch: pa.RecordBatch, columns: pa.Schema, *, is_other: bool) -> 
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
+def has_rows(table: pa.Table) -> tuple[bool, bool]:
+    """Return whether a table with rows of both sides has some of the left and of the right one."""
+    others = pc.sum(table[IS_OTHER]).as_py() or 0
+    return others < len(table), others > 0
+
+
 @dataclass(slots=True)
 class _Rows:
     """Rows of one side with the numbers of their keys and their times."""
@@ -232,8 +239,7 @@ class _Side:
         names = [name for name in table.column_names if name.startswith(OTHER) == (number == RIGHT)]
         mine = mine.select([name for name in names if name != IS_OTHER])
         mine = mine.rename_columns([name.removeprefix(OTHER) for name in mine.column_names])
-        (value,) = store.multi_get([_TIME_KEY[number]])
-        before = read_time(value)
+        before = stream_time(store, TIME_KEYS[number])
         times, has = times_of(mine, join.times[number])
         at = running(times, before)
         fresh = has & (times + microseconds(join.grace) >= at)

@@ -114,8 +114,8 @@ class StatefulBatches:
         until = self._stores.idleness.until(batch)
         self._targets = {
             task: [
-                target._replace(is_replay=task in replayed, is_paused=task in paused, idle_until=time)
-                for target, time in zip(targets, until.get(task) or [None] * len(targets), strict=True)
+                target._replace(is_replay=task in replayed, is_paused=task in paused, idle_until=times)
+                for target, times in zip(targets, until.get(task) or [()] * len(targets), strict=True)
             ]
             for task, targets in self._stores.targets.prepare(batch).items()
         }
@@ -159,7 +159,7 @@ class StatefulBatches:
         found: dict[str, dict[str, StoreProgress]] = {}
         for task, stores in self._seen.items():
             for node, seen in zip(self._topology.plan_of(task).nodes, stores, strict=True):
-                idle = StoreProgress(seen.entries, seen.bytes, stream_time_ms=seen.stream_time_ms)
+                idle = seen._replace(changed=0, late=0, restored=0, restored_bytes=0, restore_ms=0)
                 found.setdefault(node.store, {})[str(task)] = seen if task in last else idle
         return found
 

@@ -99,8 +99,12 @@ class Stores:
         self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag)
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)
         after = self.options.idle_seconds
-        closing = [plan.subtopology.number for plan in self.plans if after and plan.closes]
-        self.idleness = Idleness(self.changelogs, closing, after or 0.0)
+        joined = {
+            plan.subtopology.number: [None if node.other is None else node.other.topic for node in plan.nodes]
+            for plan in self.plans
+            if after and plan.closes
+        }
+        self.idleness = Idleness(self.changelogs, joined, after or 0.0)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
 

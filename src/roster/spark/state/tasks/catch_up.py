@@ -49,8 +49,8 @@ class StoreTarget(NamedTuple):
     """True if the sink has the results already and only the state lacks them."""
     is_paused: bool = False
     """True if another group writes the results, late rows among them."""
-    idle_until: int | None = None
-    """Stream time in ms that the store gets, as its partition has had no records for a time; None: none."""
+    idle_until: tuple[int | None, ...] = ()
+    """Stream time in ms, of a join both sides', that the store gets as there have been no records; None: as it was."""
 
 
 class Applied(NamedTuple):

@@ -16,11 +16,14 @@ from roster.spark.batch import StoreProgress
 from roster.spark.errors import SinkFencedError
 from roster.spark.state.tasks.catch_up import Fetch, StoreTarget, catch_up
 from roster.state.definition import STATE_KEY, Definition, Noted
-from roster.state.event_time import idle_changes, stream_time_after, with_entries
+from roster.state.event_time import STREAM_TIME_KEY, idle_changes, stream_time_after, with_entries
 from roster.state.evolution import Evolved, evolution
 from roster.state.pending import Pending, WithChanges
+from roster.state.processor.overlay import end_of
+from roster.state.processor.timers import BY_TIME
 from roster.state.processor.variables import REGISTRY_KEY, decode_registry
-from roster.state.store import Position, Snapshot, Store
+from roster.state.store import Position, Snapshot, Store, Value
+from roster.state.stream_join import TIME_KEYS, has_rows
 from roster.state.table_evolution import Changed
 
 if TYPE_CHECKING:
@@ -116,7 +119,8 @@ def process_batch(
             )
         inputs = {**before, **inputs}
         seen = None if way is None else way.seen(snapshot)
-        idle = idle_changes(snapshot, target.idle_until) if seen is None and not len(rows) else {}
+        time_keys = (STREAM_TIME_KEY,) if definition.sides is None else TIME_KEYS
+        idle = _idle_changes(snapshot, definition, target, rows) if seen is None and target.idle_until else {}
         update = operator(rows, WithChanges(snapshot, idle) if idle else snapshot if seen is None else seen)
         if seen is not None:
             update = replace(update, changes=_rewritten(store, seen, update.changes))
@@ -124,9 +128,11 @@ def process_batch(
             update = replace(update, changes=with_entries(update.changes, list(idle), list(idle.values())))
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
         said = _said(snapshot if seen is None else seen, update.changes, noted)
-        entries, size, at = snapshot.entries, snapshot.disk_bytes, stream_time_after(snapshot, update.changes)
+        entries, size = snapshot.entries, snapshot.disk_bytes
+        times = [stream_time_after(snapshot, update.changes, key) for key in time_keys]
     progress = StoreProgress(
-        *(entries, size, len(update.changes), update.late, at, applied.records, applied.bytes, restore_ms)
+        *(entries, size, len(update.changes), update.late, times[0], applied.records, applied.bytes, restore_ms),
+        *times[1:],
     )
     update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))
     token = token or new_token()
@@ -134,6 +140,16 @@ def process_batch(
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
     large = large_change(target.changelog.topic, update.changes)
     return update, Report(token, timer, large, (progress,))
+
+
+def _idle_changes(store: Snapshot, definition: Definition, target: StoreTarget, rows: pa.Table) -> dict[bytes, Value]:
+    """Return the stream times of an idle task, or of the side of a join without rows, if something waits for them."""
+    span = (BY_TIME, end_of(BY_TIME)) if definition.has_variables else (b"", STREAM_TIME_KEY[:1])
+    if not store.scan(*span, limit=1):
+        return {}
+    keys, read = ((STREAM_TIME_KEY,), (len(rows) > 0,)) if definition.sides is None else (TIME_KEYS, has_rows(rows))
+    given = zip(keys, target.idle_until, read, strict=True)
+    return idle_changes(store, {key: at for key, at, is_read in given if at is not None and not is_read})
 
 
 def _rewritten(store: LmdbStore, seen: Evolved | Changed, changes: pa.Table) -> pa.Table:

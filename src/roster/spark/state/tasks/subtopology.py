@@ -15,6 +15,7 @@ from roster.spark.state.tasks.processing import Operator
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.table_join import Rows
 from roster.state.definition import Definition, Migrate
+from roster.state.processor.batch import TimeMode
 from roster.state.store import NoState
 
 
@@ -48,8 +49,10 @@ class OperatorNode:
 
     @property
     def closes(self) -> bool:
-        """True if it has windows or sessions, which are closed at a stream time."""
-        return not {"window", "session"}.isdisjoint(self.operator.kept)
+        """True if it keeps something up to a stream time: windows, sessions, rows of a join, timers."""
+        kept = self.operator.kept
+        has_event_timers = kept.get("time_mode") == TimeMode.EVENT.value
+        return self.other is not None or "window" in kept or "session" in kept or has_event_timers
 
 
 @dataclass(frozen=True)

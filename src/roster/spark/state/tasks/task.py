@@ -309,7 +309,7 @@ class StatefulTask(PartitionTask):
     ) -> tuple[Update, Report]:
         """Apply an operator to a batch at a task's store; `rest` are the other arguments of `process_batch`."""
         kind = self._work.stores[node.store]
-        target = target if node.closes else target._replace(idle_until=None)
+        target = target if node.closes else target._replace(idle_until=())
         with kind.place.open(str(task)) as store:
             try:
                 return on_sound(store, partial(process_batch, store, target, operator, kind.definition, *rest))
