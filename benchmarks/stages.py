@@ -30,7 +30,7 @@ import pyarrow as pa
 from roster.model.topology import Subtopology
 from roster.records.native import WRITE, kernel
 from roster.spark.state.tasks.repartition import RepartitionTopic
-from roster.spark.tasks.json_values import parse_json
+from roster.spark.tasks.json_values import JsonReader
 from roster.spark.tasks.result_records import as_records
 from roster.state import Position, checksums
 from roster.state.aggregate import Aggregation
@@ -107,7 +107,7 @@ class Bench:
     def __init__(self, records: int, keys: int) -> None:
         self.records, self._chance = records, np.random.default_rng(1)
         self._names = [f"key {number:08}" for number in range(keys)]
-        self._encoder = Encoder(kernel(None, WRITE), 4)
+        self._encoder, self._json = Encoder(kernel(None, WRITE), 4), JsonReader(ROWS)
         self.stages = Stages()
 
     def values(self, number: int) -> pa.RecordBatch:
@@ -137,7 +137,9 @@ class Bench:
             table = scan(kernel(), data, 0, len(data), (0, self.records)).table
             read = list(RecordColumns(kernel(), [("t", 1)]).batches(data, [table]))
         with self.stages.of("parse"):
-            return pa.Table.from_batches([parse_json(batch.column("value"), ROWS) for batch in read])
+            return pa.Table.from_batches(
+                [self._json.read(batch.column("value").cast(pa.binary()))[0] for batch in read]
+            )
 
     def records_of(self, table: pa.Table, keys: Sequence[str]) -> None:
         """Results as records."""

@@ -145,14 +145,14 @@ def sessions(path: Path, rounds: int) -> None:
 
 def parsed(rounds: int) -> None:
     """JSON objects of three fields into columns, of which one in a thousand is malformed in the second row."""
-    from roster.spark.tasks.json_values import parse_json  # noqa: PLC0415 - needs Spark's extra
+    from roster.spark.tasks.json_values import JsonReader  # noqa: PLC0415 - needs Spark's extra
 
-    fields = pa.schema([("key", pa.string()), ("value", pa.float64()), ("at", pa.timestamp("us", "UTC"))])
+    reader = JsonReader(pa.schema([("key", pa.string()), ("value", pa.float64()), ("at", pa.timestamp("us", "UTC"))]))
     plain = [b'{"key": "%016d", "value": %d.5, "at": "2026-01-01T00:00:00Z"}' % (n, n) for n in range(BATCH)]
     odd = [b"broken" if n % 1000 == 0 else text for n, text in enumerate(plain)]
     for name, texts in (("JSON of 100,000 rows into columns", plain), ("of which 100 are malformed", odd)):
         values = pa.array(texts, pa.binary())
-        print(f"{name:44}{figures(timed(rounds, lambda values=values: parse_json(values, fields)))}")  # type: ignore[misc]
+        print(f"{name:44}{figures(timed(rounds, lambda values=values: reader.read(values)))}")  # type: ignore[misc]
 
 
 def figures(took: str) -> str:

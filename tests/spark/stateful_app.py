@@ -51,6 +51,7 @@ from roster.spark.state.tasks.stores import Restored, process_id, stores_found
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import Lookup, Rows
 from roster.spark.state.tasks.task import RestoreJobs, StatefulTask, StoreKind, TopologyPlan
+from roster.spark.tasks.json_values import JsonReader
 from roster.spark.tasks.reader import ReaderConfig
 from roster.spark.tasks.write.task import written
 from roster.state.aggregate import Aggregation, Update
@@ -260,7 +261,7 @@ def main(
             SubtopologyPlan(tasks, (node,), repartition_source=repartition),
         ]
         if tables:
-            named = Lookup("k", NAME, pa.schema([*columns, *NAME]), keeps_all=False)
+            named = Lookup("k", JsonReader(NAME), pa.schema([*columns, *NAME]), keeps_all=False)
             rows = (Rows(tables[0], named, None, named.columns),)
             plans[1] = SubtopologyPlan(Subtopology(1, (passed,)), (), repartition_source=repartition, tables=rows)
     if plans_of is not None:

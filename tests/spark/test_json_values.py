@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from roster.spark.tasks.arrow_function import arrow_schema
-from roster.spark.tasks.json_values import JsonColumns, JsonError, parse_json
+from roster.spark.tasks.json_values import JsonColumns, JsonError, JsonReader
 from tests.examples_tried import examples
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ FIELDS = pa.schema(
         ("y", pa.list_(pa.int64())),
     ]
 )
+FLAT = pa.schema([field for field in FIELDS if field.name not in "mxy"])
+"""Fields that the compiled loop reads; the others are skipped."""
 VALUES = [
     "null",
     "true",
@@ -91,6 +93,10 @@ def encoded(lines: list[str | None]) -> Any:
     return pa.array([None if line is None else line.encode() for line in lines], pa.binary())
 
 
+def parse_json(values: pa.Array, fields: pa.Schema) -> pa.RecordBatch:
+    return JsonReader(fields).read(values)[0]
+
+
 def plain(value: Any) -> Any:
     """Text of a value of Spark or Arrow, times in UTC."""
     if isinstance(value, (Row, dict)):
@@ -128,6 +134,8 @@ def test_values_are_those_of_from_json(spark: SparkSession) -> None:
             changed = {name: (own[name], expected[name]) for name in own if plain(own[name]) != plain(expected[name])}
             differences.append(f"{line} {changed} {is_bad=} {bad=}")
     assert not differences, "\n".join(differences)
+    flat = parse_json(encoded(lines), FLAT).to_pylist()
+    assert [plain(row) for row in flat] == [{name: plain(row[name]) for name in FLAT.names} for row in mine]
 
 
 @given(st.lists(st.one_of(PLAIN, PLAIN, PLAIN, OBJECT, LINE), max_size=40))

@@ -43,13 +43,14 @@ def murmur2(key: bytes) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-@pytest.mark.parametrize("loops", [native.READ, native.WRITE, native.OFFSETS], ids=lambda each: each.module)
+@pytest.mark.parametrize("loops", native.ALL, ids=lambda each: each.module)
 def test_object_code_is_compiled_again_when_any_module_of_its_loops_changes(loops: native.Loops) -> None:
     found, left = set[str](), [loops.module]
     while left:
         found.add(name := left.pop())
         source = (resources.files("roster.wire.columns") / f"{name}.py").read_text()
-        left += set(re.findall(r"^from roster\.wire\.columns\.(\w+) import", source, re.MULTILINE)) - found
+        of = re.findall(r"^from roster\.wire\.columns(?:\.(\w+) import| import (\w+) as)", source, re.MULTILINE)
+        left += {a or b for a, b in of} - found
     assert found == set(loops.made_of)
 
 

@@ -21,7 +21,7 @@ def prepare() -> None:
     of `roster.spark.session` that finds the archive starts with half the CPU. Run it while an image is built, as the
     user who runs the application, and again after an update.
     """
-    for loops in (native.READ, native.WRITE, native.OFFSETS, native.AVRO):
+    for loops in native.ALL:
         native.compiled(loops)
     click.echo(f"loops: compiled, in {native.cache_folder()}")
     try:

@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from roster.wire.columns import avro_encode_layout, avro_layout, decode_layout, encode_layout, offsets_layout
+from roster.wire.columns import (
+    avro_encode_layout,
+    avro_layout,
+    decode_layout,
+    encode_layout,
+    json_layout,
+    offsets_layout,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,6 +67,9 @@ AVRO_ENCODE = Loops(
     "avro_encode_kernel", (*_WRITES, "avro_encode_kernel", "avro_encode_layout"), avro_encode_layout.SIGNATURES
 )
 """`avro_encode`: from columns to Avro values."""
+JSON = Loops("json_kernel", (*OFFSETS.made_of, "json_kernel", "json_layout"), json_layout.SIGNATURES)
+"""`json_cells` and `json_texts`: from JSON objects to columns."""
+ALL = (READ, WRITE, OFFSETS, AVRO, AVRO_ENCODE, JSON)
 
 
 class NativeKernel:
@@ -74,6 +84,8 @@ class NativeKernel:
     offset_commits: Callable[..., int]
     avro: Callable[..., int]
     avro_encode: Callable[..., int]
+    json_cells: Callable[..., int]
+    json_texts: Callable[..., int]
 
     def __init__(self, object_code: bytes, loops: Loops = READ) -> None:
         llvm.initialize_native_target()

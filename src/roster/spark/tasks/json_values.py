@@ -1,5 +1,6 @@
-"""JSON values parsed into columns by Arrow; no Python runs for a row that fits the schema.
+"""JSON values parsed into columns; no Python runs for a row that fits the schema.
 
+A compiled loop reads flat fields (`flat_json`). Rows that it does not decide, and other schemas, are parsed by Arrow.
 Rows that Arrow refuses, such as malformed ones and numbers in place of text, are parsed one by one with the meaning of
 Spark's `from_json`: a field that does not fit is null, a row that is not a JSON object has only nulls.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any
@@ -18,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from roster.records.native import JSON, compiled
+from roster.spark.tasks.flat_json import FlatJson, is_flat
 from roster.spark.tasks.schema_frames import FRAME, Frames, Known
-from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns
+from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns, in_order
 from roster.wire.avro.schema import SchemaError
 
 _FEW = 16
@@ -48,10 +51,10 @@ class JsonColumns(ValueColumns):
 
     def __init__(self, fields: pa.Schema, column: str, mode: str, keep: Sequence[str] = ()) -> None:
         super().__init__(fields, column, mode, keep)
-        self._fields = fields
+        self._reader = JsonReader(fields)
 
     def _read(self, _: pa.RecordBatch, values: pa.Array) -> Read:
-        rows, bad = _parsed(values, self._fields)
+        rows, bad = self._reader.read(values)
         return Read(rows, JsonError, bad)
 
 
@@ -90,18 +93,40 @@ def _is_supported(kind: pa.DataType) -> bool:
     return not (pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_duration(kind))
 
 
-def parse_json(values: Any, fields: pa.Schema) -> pa.RecordBatch:
-    """Return a row of `fields` for each value, a JSON object as bytes; a null value makes a row of nulls.
+class JsonReader:
+    """Reads JSON objects into the columns of a schema; made on the driver, can be pickled."""
 
-    Other fields of the objects are ignored. A missing field is null, as is a value that does not fit.
-    """
-    return _parsed(values, fields)[0]
+    def __init__(self, fields: pa.Schema) -> None:
+        self._fields = fields
+        self._compiled = compiled(JSON) if is_flat(fields) else None
+        self._flat: FlatJson | None = None
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Leave out machine code that is loaded."""
+        return self.__dict__ | {"_flat": None}
+
+    def read(self, values: pa.Array) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Return a row for each binary value, of nulls for null, and the problems by row number in ascending order.
+
+        Other fields of the objects are ignored. A missing field is null, as is a value that does not fit.
+        """
+        if self._compiled is None:
+            return parsed(values, self._fields, range(len(values)))
+        if self._flat is None:
+            self._flat = FlatJson(self._fields, self._compiled)
+        parts, odd = self._flat.read(values)
+        order, bad = np.arange(len(values)), dict[int, str]()
+        if len(odd):
+            rest, bad = parsed(values.take(pa.array(odd)), self._fields, odd.tolist())
+            order[odd] = np.arange(len(values), len(values) + len(odd))
+            parts.append(rest)
+        return in_order(parts, order, self._fields), bad
 
 
-def _parsed(values: Any, fields: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Return the rows, and the problems by row number in ascending order."""
+def parsed(values: Any, fields: pa.Schema, numbers: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return the rows of the values with these numbers as Arrow reads them, and the problems, without the loop."""
     parser = _Parser(fields)
-    parts = list(parser.parsed(values, range(len(values))))
+    parts = list(parser.parsed(values, numbers))
     table = pa.concat_tables(parts) if parts else fields.empty_table()
     columns = [column.combine_chunks() for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=fields), dict(sorted(parser.bad.items()))

@@ -24,7 +24,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
-from roster.spark.tasks.json_values import parse_json, unsupported
+from roster.spark.tasks.json_values import JsonReader, unsupported
 from roster.spark.tasks.missing_values import Look
 from roster.spark.tasks.reader import PartitionTask, ReaderConfig, read_splits
 from roster.spark.tasks.result_records import record_keys
@@ -63,7 +63,7 @@ class TableJoin:
         if (wrong := unsupported(fields)) is not None:
             raise PipelineError(f"field {wrong!r} has a type that is not parsed", field=FIELD, fix="Leave it out")
         columns = StructType([*given.fields, *struct.fields])
-        return Lookup(self.on, fields, arrow_schema(columns), self.how == LEFT), columns
+        return Lookup(self.on, JsonReader(fields), arrow_schema(columns), self.how == LEFT), columns
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Lookup:
     """Joins rows with a table's values by the keys in a column."""
 
     on: str
-    fields: pa.Schema
+    reader: JsonReader
     columns: pa.Schema
     keeps_all: bool
 
@@ -80,7 +80,7 @@ class Lookup:
         keys = record_keys(rows.column(self.on)).dictionary_encode()
         keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
         values = pa.array(table(keys.dictionary.to_pylist()), pa.binary())
-        found = parse_json(values, self.fields).take(keys.indices)
+        found = self.reader.read(values)[0].take(keys.indices)
         joined = pa.RecordBatch.from_arrays([*rows.columns, *found.columns], schema=self.columns)
         return joined if self.keeps_all else joined.filter(pc.is_valid(values.take(keys.indices)))
 
