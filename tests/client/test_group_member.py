@@ -35,6 +35,7 @@ from roster.client import (
 )
 from roster.model import TopicPartition
 from roster.testing.broker import running_broker
+from roster.wire.records import read_batch
 
 numbers = count()
 
@@ -129,6 +130,10 @@ def test_a_wait_for_records_ends_with_the_first_record_or_a_change_of_ownership(
     producer.flush()
     waiting.join(60)
     assert not waiting.is_alive()
+    (arrival,) = member.arrivals().values()
+    (record,) = read_batch(arrival.records)
+    assert (arrival[:5], record.value) == ((topic, 2, 0, 1, False), b"value")
+    assert member.arrivals() == {}
     member.wait_for_records(positions, owned.epoch, 600.0)  # there is one already
     ends = member.end_offsets(owned.partitions)
     joining = threading.Thread(target=make().start)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from roster.client import OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
+from roster.model.offsets import Arrival
 from roster.spark.batch import Batch, Owner
 from roster.spark.driver.batch_guard import BatchGuard
 from roster.spark.driver.runner_protocol import Outcome, Refused
@@ -34,6 +35,7 @@ class FakeMember:
         self.commit_errors: list[Exception] = []
         self.offset_errors: list[Exception] = []
         self.end: Callable[[], object] = lambda: None
+        self.watched: list[dict[TopicPartition, int]] = []
         self._now = Ownership()
 
     def become(self, *owned: TopicPartition, **more: Any) -> None:
@@ -56,7 +58,15 @@ class FakeMember:
     def wait_for_records(
         self, positions: Mapping[TopicPartition, int], epoch: int, timeout: float, *, is_committed: bool = False
     ) -> Ownership:
+        self.watch(positions, timeout)
         return self.wait(epoch, timeout)
+
+    def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool = False) -> None:
+        self.watched.append(dict(positions))
+
+    def arrivals(self) -> dict[TopicPartition, Arrival]:
+        last = self.watched[-1] if self.watched else {}
+        return {p: Arrival(*p, at, self.ends[p], False, b"records") for p, at in last.items() if self.ends[p] > at}
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership) -> None:
         if self.commit_errors:

@@ -490,11 +490,11 @@ EVENTS = st.lists(
 
 
 @settings(max_examples=examples(200))
-@given(EVENTS, EVENTS, st.integers(1, 12))
+@given(EVENTS, EVENTS, st.integers(1, 12), st.sampled_from([None, 0]))
 def test_with_an_exact_sink_every_record_counts_once_whatever_the_group_does(
-    idle: list[Any], mid_batch: list[Any], most: int
+    idle: list[Any], mid_batch: list[Any], most: int, interval: int | None
 ) -> None:
-    rig = Rig(max_offsets_per_batch=most)
+    rig = Rig(max_offsets_per_batch=most, trigger_interval_ms=interval)
     member, sink = rig.member, rig.sink
 
     def happen(event: tuple[str, set[Any], bool]) -> None:
@@ -541,6 +541,31 @@ def test_with_an_exact_sink_every_record_counts_once_whatever_the_group_does(
         assert sorted(o for p, o in sink.records if p == partition) == [*range(position)], "no record is skipped"
     assert sink.positions.items() >= {p: end for p, end in member.ends.items() if end}.items(), "everything was read"
     assert all(member.offsets.get(p, 0) <= sink.positions.get(p, 0) for p in member.ends)
+
+
+def test_records_that_brokers_send_are_not_asked_for() -> None:
+    rig, asked = Rig(trigger_interval_ms=0), []
+    ask = rig.member.end_offsets
+
+    def noted(partitions: Any) -> Any:
+        asked.append(len(rig.runner.batches))
+        return ask(partitions)
+
+    def grow() -> None:
+        rig.member.ends[P0] += 5
+
+    rig.member.end_offsets = noted  # type: ignore[method-assign]
+    rig.member.script = [grow, lambda: None, grow]
+    rig.runner.during = lambda batch: grow() if len(rig.runner.batches) == 2 else None
+    rig.run()
+    batches = rig.runner.batches
+    assert [dict(batch.ranges) for batch in batches[1:]] == [{P0: (10, 15)}, {P0: (15, 20)}, {P0: (20, 25)}]
+    assert [[each[:4] for each in batch.arrivals] for batch in batches] == [
+        [],
+        *([(*P0, *b.ranges[P0])] for b in batches[1:]),
+    ]
+    assert asked == [0, 0], "for the starting offsets, and for the first batch"
+    assert {P0: 15, P1: 20} in rig.member.watched, "the next ones are fetched while a batch runs"
 
 
 def test_small_batches_wait_for_the_sinks_default_interval_full_ones_and_available_now_do_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.records.fetch_decisions import ANY, FetchError, Knowledge, Ranges, Settings
+from roster.model.offsets import Arrival
+from roster.records.fetch_decisions import ANY, Answer, FetchError, Knowledge, Ranges, Settings
 from roster.records.native import kernel
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.columns.reader import RecordColumns
@@ -156,6 +158,7 @@ def read(
     wanted: list[tuple[str, int, int, int]],
     knowledge: Knowledge | None = None,
     seconds: float = 60.0,
+    arrivals: Sequence[Arrival] = (),
     **options: Any,
 ) -> list[tuple[str, int, int]]:
     """Every row of the ranges, in the order they come in; time passes only while nothing can be done."""
@@ -164,6 +167,13 @@ def read(
     columns = RecordColumns(KERNEL, ranges.partitions)
     under_way: list[tuple[int, Message]] = []
     rows: list[tuple[str, int, int]] = []
+
+    def take(answer: Answer | None) -> None:
+        for batch in columns.batches(answer.data, answer.tables) if answer else ():
+            rows.extend(zip(*(batch.column(c).to_pylist() for c in ("topic", "partition", "offset")), strict=True))
+            assert batch.column("value").to_pylist() == [b"%d" % o for o in batch.column("offset").to_pylist()]
+
+    take(ranges.arrived(arrivals, now))
     while not ranges.is_done:
         assert now < seconds, f"waiting for {ranges.waiting()}"
         sent = ranges.requests(now)
@@ -181,11 +191,7 @@ def read(
         if chance.random() < brokers.trouble:
             ranges.failed(broker, now)
             continue
-        answer = ranges.answered(broker, request, brokers.answer(broker, request), now)
-        for batch in columns.batches(answer.data, answer.tables) if answer else ():
-            found = zip(*(batch.column(c).to_pylist() for c in ("topic", "partition", "offset")), strict=True)
-            rows += found
-            assert batch.column("value").to_pylist() == [b"%d" % o for o in batch.column("offset").to_pylist()]
+        take(ranges.answered(broker, request, brokers.answer(broker, request), now))
     return rows
 
 
@@ -220,6 +226,31 @@ def test_a_range_gives_the_same_rows_whatever_happens_to_brokers_and_leaders(
     for round_ in range(2):  # the second with leaders that may be outdated
         brokers = Brokers(logs, random.Random(seed + round_), trouble)
         assert by_partition(read(brokers, wanted, knowledge)) == {key: o for key, o in expected.items() if o}
+
+
+@given(worlds(), st.integers(0, 2**32), st.integers(1, 400))
+@settings(max_examples=examples(100))
+def test_records_that_another_process_has_received_are_those_that_are_read(
+    world: tuple[dict[Key, Log], list[tuple[str, int, int, int]]], seed: int, most: int
+) -> None:
+    logs, wanted = world
+    chance, found = random.Random(seed), list[Arrival]()
+    for topic, partition, start, _ in wanted:
+        at = start + chance.choice([0, 0, 0, -1, 1])  # of another place they say nothing of the range
+        log = logs[topic, partition]
+        found.append(Arrival(topic, partition, at, log.end, False, log.read(max(at, 0), most)))
+    brokers = Brokers(logs, random.Random(seed))
+    expected = {(t, p): [o for o in logs[t, p].offsets if start <= o < end] for t, p, start, end in wanted}
+    assert by_partition(read(brokers, wanted, arrivals=found)) == {key: o for key, o in expected.items() if o}
+
+
+def test_nothing_is_asked_for_that_has_arrived_but_under_the_other_isolation_level() -> None:
+    log = Log([*range(9)], 9)
+    for is_committed in (False, True):
+        brokers = Brokers({("t", 0): log})
+        arrived = Arrival("t", 0, 2, 9, False, log.read(2, 1000))
+        assert len(read(brokers, [("t", 0, 2, 7)], arrivals=[arrived], is_committed=is_committed)) == 5
+        assert bool(brokers.asked) is is_committed
 
 
 def test_a_broker_is_asked_for_all_its_partitions_at_once_and_others_meanwhile() -> None:

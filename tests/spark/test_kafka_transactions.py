@@ -16,17 +16,20 @@ from roster.cli.root import run
 from roster.client import ClaimedBy, ClientError, CommitRetriable, GroupMember, OffsetAndMetadata, UnknownTopicError
 from roster.client import transactional_producer as producer_module
 from roster.model import TopicPartition, parse_addresses
+from roster.records.connections import Connections
 from roster.records.encoding import EncodedBatch, EncodingWriter
 from roster.records.produce import KafkaWriter, WriteError
 from roster.security import PLAINTEXT, parse_security
 from roster.spark import KafkaSink, PipelineError
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
+from roster.spark.sinks import kafka_transactions
 from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.kafka_transactions import KafkaTransactions, transactional_id
 from roster.spark.tasks.write.shuffle import ExchangeWriter
 from tests.broker.secured import secured_broker
 from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,14 +65,19 @@ class Application:
         metadata = self.transactions.metadata(self.owner)
         self.member.commit({p: OffsetAndMetadata(0, metadata=metadata) for p in now.partitions}, now)
 
-    def write(self, offset: int, *values: bytes) -> Batch:
-        """A batch over all partitions that ends at an offset; records go to the first two partitions in turn."""
+    def write(self, offset: int, *values: bytes, early: bool = False) -> Batch:
+        """A batch over all partitions that ends at an offset; records go to the first two partitions in turn.
+
+        early: its offsets are sent before its records.
+        """
         partitions = pa.array([number % 2 for number in range(len(values))], pa.int32())
         output = EncodingWriter(self._writer).open()
         output.write(pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), "partition": partitions}))
         encoded: list[EncodedBatch] = output.close() or []
         owned = self.member.ownership().partitions
         batch = Batch(0, self.owner, {p: Range(0, offset) for p in owned})
+        if early:
+            self.transactions.begin_with_offsets(batch)
         self.transactions.write([encoded], self._writer, batch)
         return batch
 
@@ -115,35 +123,39 @@ def test_a_batch_that_rewrites_state_is_written_by_tasks_however_few_its_offsets
     assert chosen(replace(few, rewrites_state=True)) is ExchangeWriter
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("version", "early"), [(1, False), (1, True), (2, False), (2, True)])
 def test_committed_transactions_count_and_aborted_ones_do_not(
-    topics: Topics, start: Callable[[], Application], version: int, monkeypatch: pytest.MonkeyPatch
+    topics: Topics, start: Callable[[], Application], version: int, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if version == 1:
         one_version_1(monkeypatch)
     application = start()
     application.claim()
     for number in range(1, 5):
-        batch = application.write(number, *[b"%d-%d" % (number, index) for index in range(10)])
+        batch = application.write(number, *[b"%d-%d" % (number, index) for index in range(10)], early=early)
         if number == 3:
             application.transactions.abort()
+            assert application.transactions.log_ends == {}
         else:
             application.transactions.commit(batch)
+            ends = application.transactions.log_ends
+            until(lambda ends=ends: topics.admin.stable_offsets(ends) == ends, 30)
+            assert topics.admin.end_offsets(ends) == ends
     expected = Counter(b"%d-%d" % (number, index) for number in (1, 2, 4) for index in range(10))
     assert values(topics, application) == expected
     application.member.committed(application.member.ownership().partitions)  # waits until offsets are stable
     assert application.offsets(topics) == {4}
 
 
-@pytest.mark.parametrize("has_offsets", [True, False])
+@pytest.mark.parametrize(("has_offsets", "early"), [(True, False), (False, False), (False, True)])
 def test_a_new_owner_ends_what_a_dead_one_has_open(
-    topics: Topics, start: Callable[[], Application], has_offsets: bool, monkeypatch: pytest.MonkeyPatch
+    topics: Topics, start: Callable[[], Application], has_offsets: bool, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = start()
     dead.claim()
     batch = dead.write(1, b"counts")
     dead.transactions.commit(batch)
-    batch = dead.write(2, b"does not")
+    batch = dead.write(2, b"does not", early=early)
     if has_offsets:
 
         def unsent() -> Any:
@@ -231,6 +243,53 @@ def test_offsets_of_another_generation_or_member_do_not_count(topics: Topics, st
     application.transactions.abort()
     assert not values(topics, application)
     assert application.offsets(topics) == {0}
+
+
+def test_offsets_that_were_sent_early_are_sent_again_in_the_generation_of_the_commit_where_they_must(
+    topics: Topics, start: Callable[[], Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = start()
+    application.claim()
+    transactions, now = application.transactions, application.owner
+    batch = application.write(1, b"a", early=True)
+
+    def committed() -> set[int]:
+        application.member.committed(batch.ranges)  # waits until offsets are stable
+        return application.offsets(topics)
+
+    transactions.commit(replace(batch, owner=Owner(now.group, now.generation + 1, now.member_id)))
+    assert committed() == {1}, "they were in the transaction before there was another generation"
+    early = Batch(0, Owner(now.group, now.generation + 1, now.member_id), {p: Range(1, 2) for p in batch.ranges})
+    transactions.begin_with_offsets(early)
+    transactions.write([[]], application._writer, early)
+    transactions.commit(replace(early, owner=now))
+    assert committed() == {2}
+    transactions.begin_with_offsets(replace(early, owner=now))
+    transactions.write([[]], application._writer, early)
+    transactions.commit(Batch(0, now, {p: Range(2, 3) for p in batch.ranges}))
+    assert committed() == {3}, "others than those that were sent"
+    monkeypatch.setattr(kafka_transactions, "_LONGEST_BEGUN", -1.0)
+    transactions.commit(application.write(4, b"b", early=True))
+    assert values(topics, application) == {b"a": 1, b"b": 1}
+    assert committed() == {4}, "it took too long: the transaction was begun anew"
+
+
+def test_the_records_of_all_partitions_are_one_request(
+    topics: Topics, start: Callable[[], Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = start()
+    application.claim()
+    sent, send = list[Any](), Connections.send
+
+    def noted(self: Connections, broker: int, address: Any, request: Any) -> None:
+        sent.append(request)
+        send(self, broker, address, request)
+
+    application.transactions.commit(application.write(1, b"a"))  # leaders are known from here on
+    monkeypatch.setattr(Connections, "send", noted)
+    application.transactions.commit(application.write(2, b"b", b"c", b"d"))
+    (request,) = sent
+    assert [len(topic.partition_data) for topic in request.topic_data] == [2]
 
 
 def test_an_output_topic_that_was_deleted_is_named(topics: Topics, start: Callable[[], Application]) -> None:

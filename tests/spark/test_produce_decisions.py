@@ -88,8 +88,10 @@ class Brokers:
         answers = []
         for topic in request.topic_data:
             for partition in topic.partition_data:
+                begin = len(self.logs[partition.index])
                 code = self._append(broker, partition.index, bytes(partition.records or b""))
-                answers.append(ProduceResponse.Partition(index=partition.index, error_code=code))
+                offset = begin if len(self.logs[partition.index]) > begin else -1
+                answers.append(ProduceResponse.Partition(index=partition.index, error_code=code, base_offset=offset))
         return ProduceResponse(responses=[ProduceResponse.Topic(name="t", partition_responses=answers)])
 
     def _append(self, broker: int, partition: int, batch: bytes) -> int:
@@ -149,6 +151,9 @@ def test_every_record_is_in_its_log_once_and_in_order(
     assert production.acknowledged == sum(map(len, wanted.values()))
     assert production.queued_bytes == 0
     assert production.sequences == {("t", p): len(values) for p, values in wanted.items() if values}
+    assert production.ends.keys() == production.sequences.keys()
+    known = {key: end for key, end in production.ends.items() if end is not None}
+    assert known.items() <= production.sequences.items(), "unknown where the first answer was lost"
 
 
 def test_a_given_producer_goes_on_at_its_sequences() -> None:

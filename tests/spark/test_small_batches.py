@@ -30,10 +30,11 @@ from tests.spark.tuned import tuned
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from roster.model.offsets import Arrival
     from roster.spark import Progress
     from tests.spark.spark_topics import Topics
 
@@ -51,9 +52,11 @@ class Worker:
     def __init__(self) -> None:
         self.problem: Exception | None = None
         self.calls = 0
+        self.arrivals: Sequence[Arrival] = ()
 
-    def run(self, _: object) -> list[int]:
+    def run(self, _: object, arrivals: Sequence[Arrival]) -> list[int]:
         self.calls += 1
+        self.arrivals = arrivals
         if self.problem is not None:
             raise self.problem
         return [1]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from roster.state import Snapshot
 
 SOURCE = TopicPartition("t", 0)
+LOG = TopicPartition("g-s-changelog", 0)
 TASK = TaskId(0, 0)
 TASKS = Subtopology(0, ("t",), ("s",))
 KEPT = Definition.of({"operator": "replace"}, pa.schema([("k", pa.binary())]), None)
@@ -93,9 +94,10 @@ def batch_of(start: int, size: int) -> Batch:
     return Batch(0, Owner("g", 1, "m"), {SOURCE: Range(start, start + size)})
 
 
+KINDS = ["abort", "lost answer", "killed", "second attempt", "other owner", "new disk", "zombie", "by tasks"]
 keys = st.sampled_from([b"a", b"b", b"c"])
 steps = st.tuples(
-    st.sampled_from(["commit"] * 4 + ["abort", "lost answer", "killed", "second attempt", "other owner", "new disk"]),
+    st.sampled_from(["commit"] * 4 + KINDS),
     st.dictionaries(keys, st.sampled_from([b"", b"1", b"2", b"3"]), min_size=1),
 )
 
@@ -138,11 +140,16 @@ def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest
         if kind in ("abort", "lost answer"):
             targets.forget([SOURCE])
         else:
-            targets.committed(tokens_of(reports), batch_of(at, 5))
+            # What tasks write themselves leaves the ends unknown.
+            ends = {} if kind == "by tasks" else {LOG: len(log.records)}
+            targets.committed(tokens_of(reports), batch_of(at, 5), ends)
+        if kind == "zombie":  # an earlier owner's last batch, which does not count
+            log.write(update.changes, committed=False)
         if kind != "abort":
             model = {key: value for key, value in {**model, **changes}.items() if value}
             at += 5
     targets, place = applications[0]
+    targets.forget([SOURCE])
     target(targets, place, {})
     with place.open("0_0") as store:
         assert dict(entries(store)) == model
@@ -274,6 +281,28 @@ def test_a_batch_waits_until_the_transactions_before_are_decided() -> None:
     log.looks = -10_000
     with pytest.raises(SinkFencedError, match="c-0: a transaction is open from offset 4 on"):
         StoreTargets(log, Changelogs([Changelog("c", "id", 1, TASKS)]), 0.0).prepare(batch_of(3, 2))
+
+
+def test_ends_that_the_batch_before_has_left_are_not_asked_for() -> None:
+    log, changelogs = Log(), Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)])
+    targets = StoreTargets(log, changelogs, 1.0)
+
+    def end() -> tuple[int, int]:
+        return targets.prepare(batch_of(0, 5))[TASK][0].end, log.looks
+
+    assert end() == (0, 1)
+    targets.committed({TASK: "token"}, batch_of(0, 5), {LOG: 7})
+    assert end() == (7, 1)
+    targets.committed({TASK: "token"}, batch_of(0, 5), {TopicPartition("out", 0): 9})
+    assert end() == (0, 2), "tasks wrote the changes themselves"
+    targets.committed({}, batch_of(0, 5), {LOG: 7})
+    assert end() == (0, 3), "of two attempts either may have written"
+    targets.committed({TASK: "token"}, batch_of(0, 5), {LOG: 7})
+    targets.forget([SOURCE])
+    assert end() == (0, 4), "others may have owned the task"
+    targets.committed({TASK: "token"}, batch_of(0, 5), {LOG: 7})
+    assert targets.last([TASK])[TASK][0].end == 0
+    assert log.looks == 5
 
 
 def test_a_topic_that_has_grown_ends_the_run() -> None:

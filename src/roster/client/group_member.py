@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from itertools import count
 from random import Random
 from types import TracebackType
@@ -52,7 +53,7 @@ from roster.member.options import MemberSettings
 from roster.member.states import MemberState
 from roster.member.types import ReportKind, Selection
 from roster.model import NO_GENERATION, OffsetAndMetadata, TopicPartition
-from roster.model.offsets import OffsetSpec
+from roster.model.offsets import Arrival, OffsetSpec
 from roster.model.options import taking, values
 
 log = logging.getLogger("roster.member")
@@ -97,8 +98,8 @@ class GroupMember:
         self._ownership = Ownership()
         self._commits: dict[int, Future[None]] = {}
         self._tokens = count(1)
-        self._arrivals = Arrivals(self._cluster, self._arrived)
-        self._has_arrived = False
+        self._arrivals = Arrivals(self._cluster, self._note)
+        self._arrived: dict[TopicPartition, Arrival] = {}
         self._stopped = threading.Event()
         self._runner: MemberShell | None = None
         self._loop: LoopThread | None = None
@@ -224,16 +225,30 @@ class GroupMember:
         self, positions: Mapping[TopicPartition, int], epoch: int, timeout: float, *, is_committed: bool = False
     ) -> Ownership:
         """Wait like `wait`, or until one of these partitions has a record at its position or behind."""
+
+        def is_over() -> bool:
+            has_arrived = any(each.end > positions.get(of, each.end) for of, each in self._arrived.items())
+            return has_arrived or self._ownership.epoch != epoch or self._closed
+
         with self._changed:
-            self._has_arrived = False
-        self._running().call(self._arrivals.watch(positions, timeout, is_committed=is_committed))
-        with self._changed:
-            self._changed.wait_for(lambda: self._has_arrived or self._ownership.epoch != epoch or self._closed, timeout)
+            if not is_over():
+                self.watch(positions, timeout, is_committed=is_committed)
+            self._changed.wait_for(is_over, timeout)
             return self._ownership
 
-    def _arrived(self) -> None:
+    def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool = False) -> None:
+        """Ask brokers, for so long, to send the first records at these positions or behind: `arrivals` has them."""
+        self._running().post(partial(self._arrivals.watch, positions, seconds, is_committed=is_committed))
+
+    def arrivals(self) -> dict[TopicPartition, Arrival]:
+        """Return what brokers have sent since the last call."""
         with self._changed:
-            self._has_arrived = True
+            arrived, self._arrived = self._arrived, {}
+        return arrived
+
+    def _note(self, arrived: Sequence[Arrival]) -> None:
+        with self._changed:
+            self._arrived |= {TopicPartition(each.topic, each.partition): each for each in arrived}
             self._changed.notify_all()
 
     def topics(self) -> frozenset[str]:

@@ -11,6 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from roster.client.errors import ClosedError
@@ -32,15 +33,19 @@ class LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and return its result; its exceptions are raised here."""
-        if not self._forgotten.alive:
-            work.close()
-            raise ClosedError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.start(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine, and return at once."""
+        if not self._forgotten.alive:
+            work.close()
+            raise ClosedError("the client is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def post(self, callback: Callable[..., object], *arguments: object) -> None:
         """Run a callback on the loop soon."""

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
@@ -123,6 +124,8 @@ class TransactionalProducer:
         self._ids = Coordinators(self._cluster, TRANSACTION)
         self._state = ProducerState(transactional_id, group, transaction_timeout_ms, is_version_2=False)
         self._loop: LoopThread | None = None
+        self._early: tuple[Mapping[TopicPartition, OffsetAndMetadata], Future[None]] | None = None
+        """Offsets on their way into the open transaction."""
 
     # For the application's thread.
 
@@ -151,7 +154,7 @@ class TransactionalProducer:
         A transaction left open is aborted first. Raises ClientError.
         """
         if self._state.needs_epoch:
-            self._call(self._init())
+            self._call(self._renew())
         return self._state.begin()
 
     def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
@@ -159,6 +162,16 @@ class TransactionalProducer:
         request = self._state.add_partitions(partitions)
         if request is not None:
             self._call(self._transactional(request, AddPartitionsToTxnResponse, "its partitions cannot be added"))
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str
+    ) -> None:
+        """Begin to add the group's offsets to the open transaction, while its records are made, where that is possible.
+
+        `commit` with the same offsets waits for it, and adds them itself if it failed for a reason that passes.
+        """
+        if self._state.is_version_2 and self._loop is not None:
+            self._early = dict(offsets), self._loop.start(self._add_offsets(offsets, generation, member_id))
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str) -> None:
         """Commit the transaction with these offsets of the group, as its member in `generation`.
@@ -173,7 +186,7 @@ class TransactionalProducer:
         """Abort the open transaction and fence its epoch; if that fails, the next `begin` does both."""
         self._state.forget()
         try:
-            self._call(asyncio.wait_for(self._init(), _ABORT_SECONDS))
+            self._call(asyncio.wait_for(self._renew(), _ABORT_SECONDS))
         except (ClientError, TimeoutError) as error:
             log.info("transaction of %s not aborted yet: %s", self.transactional_id, error)
 
@@ -216,22 +229,51 @@ class TransactionalProducer:
         self._state.forget()
         self._state.initialised(await self._transactional(self._state.init(), InitProducerIdResponse, "no producer id"))
 
+    async def _renew(self) -> None:
+        """Take a new epoch, which ends what is open."""
+        early, self._early = self._early, None
+        if early is not None:
+            sent = asyncio.wrap_future(early[1])
+            sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # whatever came of it
+            await asyncio.wait([sent])
+        await self._init()
+
+    async def _are_added(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Wait for offsets that were sent early; return True if these are in the transaction. Raises as `commit`."""
+        early, self._early = self._early, None
+        if early is None:
+            return False
+        try:
+            await asyncio.wrap_future(early[1])
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            return False
+        return early[0] == offsets
+
     async def _commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str
     ) -> None:
         state = self._state
         if state.phase is not Phase.ENDING:
+            is_added = await self._are_added(offsets)
             if state.phase is not Phase.OPEN:
                 raise TransactionAbortedError(f"transactional id {self.transactional_id!r}: no transaction is open")
-            addition = state.add_offsets()
-            if addition is not None:
-                await self._transactional(addition, AddOffsetsToTxnResponse, "its offsets cannot be added")
-            request = state.commit_offsets(offsets, generation, member_id, self._instance_id)
-            await self._until_done(
-                self._groups, self._group, request, TxnOffsetCommitResponse, "the offsets cannot be committed", offsets
-            )
+            if not is_added:
+                await self._add_offsets(offsets, generation, member_id)
         what = "its transaction cannot be committed"
         state.ended(await self._transactional(state.end(), EndTxnResponse, what))
+
+    async def _add_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str
+    ) -> None:
+        addition = self._state.add_offsets()
+        if addition is not None:
+            await self._transactional(addition, AddOffsetsToTxnResponse, "its offsets cannot be added")
+        request = self._state.commit_offsets(offsets, generation, member_id, self._instance_id)
+        await self._until_done(
+            self._groups, self._group, request, TxnOffsetCommitResponse, "the offsets cannot be committed", offsets
+        )
 
     async def _take_over(
         self, partitions: Collection[TopicPartition], generation: int, member_id: str

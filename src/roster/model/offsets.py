@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 PartitionOffsets: TypeAlias = Mapping[str, Mapping[int, tuple[int, int, int | None]]]
 """offsets[topic][partition] = (log start offset, log end offset, committed offset or None)."""
@@ -23,6 +23,22 @@ class OffsetAndMetadata:
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+class Arrival(NamedTuple):
+    """Records that a broker sent when they arrived: whole record batches of a partition, from the one of `start` on.
+
+    end: the log end, with `is_committed` the last stable offset. aborted: producer id and first offset of aborted
+    transactions.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    is_committed: bool
+    records: bytes = b""
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from roster.model import Address
+from roster.model.offsets import Arrival
 from roster.records.connections import Connections
 from roster.records.fetch_decisions import ANY, Answer, FetchError, Knowledge, Ranges, Settings
 from roster.records.native import Compiled, kernel
@@ -60,6 +61,7 @@ def read_ranges(
     security: Security = PLAINTEXT,
     on_silence: OnSilence | None = None,
     on_unreadable: OnUnreadable = refuse,
+    arrivals: Sequence[Arrival] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Yield all records of the ranges (topic, partition, start, end), in order within each; one range a partition.
 
@@ -72,6 +74,7 @@ def read_ranges(
 
     Raises FetchError after the timeout, if records are gone, damaged or may not be read, if they do not fit into
     memory, and if a broker refuses the login of `security`. `shipped`: code that another process has compiled.
+    `arrivals`: records that another process has received.
     """
     key = (os.getpid(), tuple(bootstrap), client_id, settings.rack, security)
     session = _sessions.pop(key, None) or _Session(Connections(client_id, security=security), list(bootstrap))
@@ -85,9 +88,9 @@ def read_ranges(
 
         if on_silence is None:
             fail = functools.partial(_fail_after, timeout)
-            yield from _merged(_batches(session, decisions, rows, fail, max(timeout / 2, 0.01)))
+            yield from _merged(_batches(session, decisions, rows, fail, arrivals, max(timeout / 2, 0.01)))
         else:
-            yield from _batches(session, decisions, rows, on_silence)
+            yield from _batches(session, decisions, rows, on_silence, arrivals)
     except WireError as error:
         failure = FetchError(str(error))
         failure.unreadable = error.batch if isinstance(error, UnreadableError) else None
@@ -107,8 +110,11 @@ def _batches(
     ranges: Ranges,
     rows: Callable[[Answer], Iterator[pa.RecordBatch]],
     on_silence: OnSilence,
+    arrivals: Sequence[Arrival],
     longest: float = _LONGEST_WAIT,
 ) -> Iterator[pa.RecordBatch]:
+    if arrivals and (arrived := ranges.arrived(arrivals, time.monotonic())) is not None:
+        yield from rows(arrived)
     session.connections.poll(0)  # notices connections that brokers closed since the last task
     last, progress, problem = time.monotonic(), 0, ""
     while not ranges.is_done:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from roster.model import Address
+from roster.model.offsets import Arrival
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.columns.reader import Aborted, Kernel, Unreadable, scan
 from roster.wire.errors import error_code
@@ -287,6 +288,23 @@ class Ranges:
         if now - r.unknown_since > _SPREADING:
             raise _refused(r, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._forget(r, now)
+
+    def arrived(self, arrivals: Sequence[Arrival], now: float) -> Answer | None:
+        """Take records that another process has received, of ranges that begin with them, as a response."""
+        topics, data, end = list[FetchResponse.Topic](), memoryview(b"".join(each.records for each in arrivals)), 0
+        for each in arrivals:
+            begin, end = end, end + len(each.records)
+            r = self._open.get((each.topic, each.partition))
+            if r is not None and r.next == each.start and each.is_committed == self._settings.is_committed:
+                aborted = [
+                    FetchResponse.Topic.Partition.AbortedTransaction(producer_id=one, first_offset=at)
+                    for one, at in each.aborted
+                ]
+                partition = FetchResponse.Topic.Partition(
+                    partition_index=each.partition, records=data[begin:end], aborted_transactions=aborted
+                )
+                topics.append(FetchResponse.Topic(topic=each.topic, partitions=[partition]))
+        return self._fetched(ANY, FetchResponse(responses=topics), now)
 
     def _fetched(self, broker: int, response: FetchResponse, now: float) -> Answer | None:
         if response.error_code != ErrorCode.NONE:

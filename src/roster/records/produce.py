@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +172,11 @@ class KafkaOutput:
         return self._production.acknowledged
 
     @property
+    def ends(self) -> Mapping[tuple[str, int], int | None]:
+        """Offset behind the last acknowledged record of each partition; None: unknown."""
+        return self._production.ends
+
+    @property
     def problem(self) -> str:
         """Why records are being resent or cannot be sent yet; "" if neither."""
         return self._production.problem
@@ -211,13 +216,20 @@ class KafkaOutput:
         except WireError as error:
             raise WriteError(f"{topic}: {error}") from error
 
-    def write_encoded(self, topic: str, partition: int, body: Body) -> None:
-        """Send an encoded batch as soon as there is room. Raises WriteError if that fails."""
-        self._rows += body.records
-        self._add(topic, partition, body)
+    def write_encoded(self, batches: Iterable[tuple[str, int, Body]]) -> None:
+        """Send encoded batches, together as far as there is room. Raises WriteError if that fails."""
+        for topic, partition, body in batches:
+            self._rows += body.records
+            self._production.add(topic, partition, body)
+            if self._production.queued_bytes >= self._writer.memory_bytes:
+                self._make_room()
+        self._make_room()
 
     def _add(self, topic: str, partition: int, body: Body) -> None:
         self._production.add(topic, partition, body)
+        self._make_room()
+
+    def _make_room(self) -> None:
         self._pump(lambda: self._production.queued_bytes < self._writer.memory_bytes)
 
     def _encoder(self, topic: str) -> Encoder:

@@ -154,6 +154,8 @@ class Production:
         self._unknown: dict[str, float] = {}
         self._busy: set[int] = set()
         self._pauses: dict[int, float] = {}
+        self.ends: dict[Key, int | None] = {}
+        """Offset behind the last acknowledged record of each partition; None: unknown."""
         self.acknowledged = 0
         """Number of records that all in-sync replicas have."""
         self.queued_bytes = 0
@@ -348,7 +350,7 @@ class Production:
                 queue.busy = None
                 # A duplicate: the first response was lost with its connection.
                 if partition.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                    self._acknowledge(queue)
+                    self._acknowledge(queue, partition.base_offset)
                 else:
                     self._refused(queue, partition, now)
         for queue in self._queues.values():
@@ -356,9 +358,10 @@ class Production:
                 queue.busy = None
                 self._retry(queue, "no answer for the partition", now, is_stale=True)
 
-    def _acknowledge(self, queue: _Queue) -> None:
+    def _acknowledge(self, queue: _Queue, base_offset: int) -> None:
         assert queue.sent is not None  # noqa: S101 - it was busy
         body = queue.sent[0]
+        self.ends[queue.key] = base_offset + body.records if base_offset >= 0 else None
         self.acknowledged += body.records
         self.queued_bytes -= body.size
         self.progress += 1

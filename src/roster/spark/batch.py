@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 
 from roster.model import TopicPartition
+from roster.model.offsets import Arrival
 from roster.model.topics import offsets_by_topic
 from roster.spark.errors import PipelineError
 
@@ -66,6 +67,8 @@ class Batch:
     ranges: Mapping[TopicPartition, Range]
     rewrites_state: bool = False
     """True if tasks may write all entries of their stores, however few records they read."""
+    arrivals: Sequence[Arrival] = field(default=(), repr=False, compare=False)
+    """Records of the ranges that the driver has received."""
 
     @property
     def generation(self) -> int:

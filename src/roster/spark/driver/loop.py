@@ -15,6 +15,7 @@ from typing import Any
 from roster._clock import wall_ms
 from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
+from roster.model.offsets import Arrival
 from roster.model.switch import Results
 from roster.spark.batch import Batch, Owner, Progress, Range, Split
 from roster.spark.driver import offset_ranges
@@ -95,9 +96,13 @@ class DriverLoop:
         patience = options.max_batch_ms / 1000
         self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
         self._margin = margin
+        self._poll_seconds = options.tuning.poll_interval_ms / 1000
         self._positions: dict[TopicPartition, int] = {}
         self._ends: Mapping[TopicPartition, int] = {}
         """The log end offsets at the last look."""
+        self._asked = float("-inf")
+        """When they were asked for; below, what brokers have sent since."""
+        self._arrivals: Mapping[TopicPartition, Arrival] = {}
         self._targets: dict[TopicPartition, int] = {}
         """With `available_now`: the log end offset of each partition when it was assigned. Those of repartition topics
         are looked up again once all targets are reached, once for each of these topics."""
@@ -160,7 +165,7 @@ class DriverLoop:
                     self._note_nothing_read()
                     return
                 self._look_at_sink()
-                self._wait_for_records(self._options.tuning.poll_interval_ms / 1000, ownership)
+                self._wait_for_records(self._poll_seconds, ownership)
         finally:
             self._guard.close()
 
@@ -176,7 +181,7 @@ class DriverLoop:
         if not self._positions:
             return ownership, self._restore(ownership, available_now=available_now)
         timer = _Timer()
-        ends = self._ends = self._member.end_offsets(self._positions.keys())
+        ends = self._ends = self._log_ends(available_now=available_now)
         available = self._available(ends, available_now=available_now)
         if not available:
             return ownership, self._restore(ownership, available_now=available_now)
@@ -189,6 +194,18 @@ class DriverLoop:
         if left := self._pass_over(available, ownership):
             self._run_batch(ownership, left, ends, timer)
         return ownership, True
+
+    def _log_ends(self, *, available_now: bool) -> Mapping[TopicPartition, int]:
+        """Return the log ends: as brokers told them with the records they sent, and asked for every so often."""
+        self._arrivals = self._member.arrivals()
+        ends = {**self._ends, **{p: max(each.end, self._ends.get(p, 0)) for p, each in self._arrivals.items()}}
+        is_known = self._positions.keys() <= ends.keys() and not any(map(self._is_repartition, self._arrivals))
+        is_told = bool(self._arrivals) or all(ends.get(p, at) <= at for p, at in self._positions.items())
+        age = time.monotonic() - self._asked
+        if is_known and is_told and not available_now and age < self._poll_seconds:
+            return ends
+        self._asked = time.monotonic()
+        return self._member.end_offsets(self._positions.keys())
 
     def _run_batch(
         self,
@@ -206,7 +223,12 @@ class DriverLoop:
         deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks
         ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
-        batch = Batch(self.batches, self._owner(ownership), ranges)
+        found = [each for p, each in self._arrivals.items() if p in ranges and ranges[p].start == each.start]
+        batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=found)
+        if self._options.trigger_interval_ms == 0:
+            # The next batch is fetched meanwhile.
+            following, seconds = self._read({**self._positions, **batch.next_offsets}), self._poll_seconds
+            self._member.watch(following, seconds, is_committed=self._is_committed)
         timer.lap("plan")
         refused: list[Mapping[int, Mapping[int, str]]] = []
         while True:
@@ -318,9 +340,7 @@ class DriverLoop:
         batch = Batch(self.batches, self._owner(ownership), {})
         self._guard.begin(batch)
         try:
-            worked = self._between_batches.restore(
-                min(seconds, max(self._options.tuning.poll_interval_ms / 1000, SHORTEST_RESTORE))
-            )
+            worked = self._between_batches.restore(min(seconds, max(self._poll_seconds, SHORTEST_RESTORE)))
         finally:
             self._guard.end()
         self._reporter.restoring(self._between_batches.restoring())
@@ -339,7 +359,7 @@ class DriverLoop:
         interval = self._interval.seconds if suggested is None else suggested / 1000
         left = self._batch_started + interval - now
         # A look in between finds out whether a batch is full, which only matters in a long pause.
-        return left if left < _SHORT_PAUSE else min(left, self._options.tuning.poll_interval_ms / 1000)
+        return left if left < _SHORT_PAUSE else min(left, self._poll_seconds)
 
     def _adopt(self, ownership: Ownership) -> None:
         """Drop the positions of partitions no longer owned and find those of newly assigned ones."""
@@ -428,7 +448,7 @@ class DriverLoop:
         """Return the seconds to wait of a pause between two batches, so that a switch does not wait for its end."""
         if self._switching is None:
             return pause
-        return min(pause, max(self._switching.seconds_to_look, self._options.tuning.poll_interval_ms / 1000))
+        return min(pause, max(self._switching.seconds_to_look, self._poll_seconds))
 
     def _pass_over(
         self, available: Mapping[TopicPartition, Range], ownership: Ownership
@@ -581,12 +601,19 @@ class DriverLoop:
 
     def _wait_for_records(self, seconds: float, ownership: Ownership) -> None:
         """Wait for `seconds`, a change of ownership, `stop`, or records in partitions that had none left to read."""
-        read = {p: at for p, at in self._positions.items() if self._ends.get(p, at) <= at}
+        read = self._read(self._positions)
         if self._stopping or not read or seconds > STOP_CHECK_SECONDS:
             self._idle(seconds, ownership)
             return
-        is_committed = self._options.isolation_level == "read_committed"
-        self._member.wait_for_records(read, ownership.epoch, seconds, is_committed=is_committed)
+        self._member.wait_for_records(read, ownership.epoch, seconds, is_committed=self._is_committed)
+
+    def _read(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the positions of partitions that have no records left to read, as far as is known."""
+        return {p: at for p, at in positions.items() if self._ends.get(p, at) <= at}
+
+    @property
+    def _is_committed(self) -> bool:
+        return self._options.isolation_level == "read_committed"
 
     def _owner(self, ownership: Ownership) -> Owner:
         return Owner(self._options.group, ownership.generation, ownership.member_id)

@@ -10,6 +10,7 @@ from roster.client.live_group import members_of
 from roster.client.member_statistics import MemberStatistics
 from roster.member.options import MemberSettings
 from roster.model import TopicPartition
+from roster.model.offsets import Arrival
 from roster.model.options import values
 from roster.spark.options import Options
 
@@ -50,6 +51,12 @@ class Membership(Protocol):
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log end offsets."""
+
+    def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool = False) -> None:
+        """Ask brokers, for so long, to send the first records at these positions or behind."""
+
+    def arrivals(self) -> dict[TopicPartition, Arrival]:
+        """Return what brokers have sent since the last call."""
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offsets at or after times in milliseconds since the epoch, or None."""

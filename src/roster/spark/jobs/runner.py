@@ -219,6 +219,7 @@ class SparkRunner:
         writer = self._task_writer(sink, batch)
         if isinstance(writer, TaskWriter) and self._small.takes(tasks):
             # Telling Spark of a batch costs more than a small one.
+            sink.begin(batch)
             results = self._small.results(ReadWriteTask(writer, self._reading(tasks).read))
             if results is not None:
                 return self._collected(sink, writer, batch, lambda: results)

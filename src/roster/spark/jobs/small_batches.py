@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from roster.model.offsets import Arrival
 from roster.spark.batch import Batch, Split
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.staying_worker import StayingWorker, WorkerError
@@ -48,6 +49,7 @@ class SmallBatches:
         self._limit, self._offsets = self._most, 0
         """The most offsets with which a batch is thought to be short, and those of the present one."""
         self._is_here = False
+        self._arrivals: Sequence[Arrival] = ()
         if self._most:
             jobs.when_cancelled(self._cancel)
 
@@ -64,6 +66,7 @@ class SmallBatches:
         """Begin a batch: return its tasks, one if the worker is to do it. None: a warm-up."""
         self._is_cancelled, self._is_here = False, batch is None and self._most > 0
         self._offsets = 0 if batch is None else batch.offsets
+        self._arrivals = () if batch is None else batch.arrivals
         if batch is None or not self._most or batch.offsets > self._limit:
             return tasks
         if self._left_to_spark > 0:
@@ -86,7 +89,7 @@ class SmallBatches:
         try:
             if self._is_cancelled:
                 raise CancelledError("the batch was cancelled")
-            results = self._worker.run(work)
+            results = self._worker.run(work, self._arrivals)
         except WorkerError as error:
             if self._is_cancelled:
                 raise CancelledError("the batch was cancelled") from None

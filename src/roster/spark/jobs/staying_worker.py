@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import threading
+from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +18,7 @@ import pyspark
 from pyspark import SparkContext, SparkFiles, cloudpickle
 from pyspark.accumulators import _accumulatorRegistry
 
+from roster.model.offsets import Arrival
 from roster.spark.tasks.worker_main import Answer, Request
 
 _MORE_MEMORY = 1 << 30
@@ -84,8 +86,10 @@ class StayingWorker:
             )
             self._connection, self._tasks, self._settled = ours, 0, 0
 
-    def run(self, work: Any) -> list[Any]:
+    def run(self, work: Any, arrivals: Sequence[Arrival] = ()) -> list[Any]:
         """Run a task, a function that is given its number and yields results, and return these.
+
+        arrivals: records that it need not read.
 
         Its updates of accumulators count if it succeeds. Raises WorkerError; `cancel` makes it raise one.
         """
@@ -95,7 +99,7 @@ class StayingWorker:
         if any(True for _ in self._context._pickled_broadcast_vars):
             self._context._pickled_broadcast_vars.clear()
             raise WorkerError("only Spark's own workers have broadcast variables")
-        answer = self._ask(Request(self._files, tuple(self._context._python_includes or ()), task))
+        answer = self._ask(Request(self._files, tuple(self._context._python_includes or ()), task, tuple(arrivals)))
         self._look_at(answer.memory)
         if answer.problem:
             raise WorkerError(answer.problem)

@@ -104,6 +104,9 @@ class BatchSink(Sink):
         """
         return None
 
+    def begin(self, batch: Batch) -> None:
+        """Begin what need not wait for the results of a small batch, which `abort` drops; raises what `write` does."""
+
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> Any:
         """Return what `commit` or `abort` needs, from what the tasks returned. Raises what `write` does.
 

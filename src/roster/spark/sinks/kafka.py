@@ -160,6 +160,11 @@ class KafkaSink(BatchSink):
         """The argument `keep_timestamps`."""
         return "timestamp" in self._columns
 
+    @property
+    def log_ends(self) -> Mapping[TopicPartition, int]:
+        """Ends of the logs that the last transaction wrote to, as far as they are known once it is committed."""
+        return {} if self._transactions is None else self._transactions.log_ends
+
     def carry(self, partitions: Collection[TopicPartition], *, keep_timestamps: bool = False) -> None:
         """Write records for these partitions too, in the same transactions; rows are records with a topic from now on.
 

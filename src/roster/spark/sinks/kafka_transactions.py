@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -45,6 +46,8 @@ log = logging.getLogger("roster.pipeline")
 TRANSACTION_TIMEOUT_MS = 60_000
 _MOST_DRIVER_BYTES = 16 << 20
 _FIRST_BYTES_PER_OFFSET = 1000
+_LONGEST_BEGUN = 5.0
+"""Seconds that a transaction may have been open before its records are made: far less than its timeout."""
 _MOST_ABORTED = 20
 """Batches in a row that are aborted before the run ends: not what other applications do, but a setting, is at fault."""
 
@@ -68,6 +71,11 @@ class KafkaTransactions:
     def __init__(self, producer: TransactionalProducer, source: Source) -> None:
         self._producer, self._source, self._group = producer, source, source.group
         self._is_open = False
+        self._begun: tuple[ProducerIdentity, float] | None = None
+        """A transaction that has the offsets of a batch but no records yet, and since when it is open."""
+        self._written: Mapping[tuple[str, int], int | None] = {}
+        self.log_ends: Mapping[TopicPartition, int] = {}
+        """Ends of the logs that the last transaction wrote to from the driver, once it is committed."""
         self._aborted = 0
         self._bytes_per_offset: float = _FIRST_BYTES_PER_OFFSET
 
@@ -155,9 +163,9 @@ class KafkaTransactions:
         identity = self.begin({TopicPartition(each.topic, each.partition) for each in batches})
         output = replace(writer, identity=identity).open()
         try:
-            for each in batches:
-                output.write_encoded(*each)
+            output.write_encoded(batches)
             output.close()
+            self._written = output.ends
         except BaseException as error:
             output.abort()
             if isinstance(error, TransactionLostError):
@@ -166,29 +174,43 @@ class KafkaTransactions:
 
     def begin(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
         """Begin a transaction that may write to these partitions. Raises as `write` does."""
+        self._written, self.log_ends = {}, {}
+        begun, self._begun = self._begun, None
         try:
-            epoch = self._producer.begin()
-            self._is_open = True
+            if begun is None or time.monotonic() > begun[1] + _LONGEST_BEGUN:
+                epoch = self._producer.begin()
+                begun = ProducerIdentity(*epoch, self._producer.transactional_id), 0.0
+                self._is_open = True
             self._producer.add_partitions(partitions)
         except TransactionAbortedError as error:
             raise self.lost(error) from error
-        return ProducerIdentity(*epoch, self._producer.transactional_id)
+        return begun[0]
+
+    def begin_with_offsets(self, batch: Batch) -> None:
+        """Begin the batch's transaction with its offsets, which then need no time once its records are made."""
+        self._begun = None
+        identity = self.begin(())
+        self._producer.send_offsets(self._offsets(batch), batch.owner.generation, batch.owner.member_id)
+        self._begun = identity, time.monotonic()
+
+    def _offsets(self, batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
+        metadata, noted = self.metadata(batch.owner), self._source.noted
+        return {p: OffsetAndMetadata(at, metadata=noted(p, metadata)) for p, at in batch.next_offsets.items()}
 
     def commit(self, batch: Batch) -> None:
         """Commit records and offsets. Raise SinkFencedError if neither counts, ClientError if that is unknown."""
-        metadata = self.metadata(batch.owner)
-        noted = self._source.noted
-        offsets = {p: OffsetAndMetadata(at, metadata=noted(p, metadata)) for p, at in batch.next_offsets.items()}
         try:
-            self._producer.commit(offsets, batch.owner.generation, batch.owner.member_id)
+            self._producer.commit(self._offsets(batch), batch.owner.generation, batch.owner.member_id)
         except (TransactionAbortedError, CommitFenced) as error:
             raise self.lost(error) from error
-        self._is_open, self._aborted = False, 0
+        self._is_open, self._begun, self._aborted = False, None, 0
+        # Behind its records each log gets the transaction's marker.
+        self.log_ends = {TopicPartition(*of): end + 1 for of, end in self._written.items() if end is not None}
 
     def abort(self) -> None:
         """Abort an open transaction, which fences everything that still writes under its epoch."""
         if self._is_open:
-            self._is_open = False
+            self._is_open, self._begun = False, None
             self._producer.abort()
 
     def lost(self, error: Exception) -> SinkFencedError | PipelineError:
@@ -274,6 +296,10 @@ class TransactionalSink(BatchSink):
             self._transactions.check_written(results[0], batch)
         else:
             self._transactions.write(results, self._writer, batch)
+
+    @override
+    def begin(self, batch: Batch) -> None:
+        self._transactions.begin_with_offsets(batch)
 
     @override
     def commit(self, written: None, batch: Batch) -> None:

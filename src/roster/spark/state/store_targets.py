@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from roster.model import TopicPartition
@@ -38,6 +39,8 @@ class StoreTargets:
         self._ends: dict[TopicPartition, int] = {}
         """Changelog offsets at which the batch prepared last begins."""
         self._begins: dict[TopicPartition, int] = {}
+        self._written: dict[TopicPartition, int] = {}
+        """Changelog ends behind the batch that was committed last, which are as it left them."""
         self._next: dict[TopicPartition, int] = {}
         """Next offsets of the sources behind the committed attempts."""
         self._cancelled = threading.Event()
@@ -55,7 +58,9 @@ class StoreTargets:
         logs = [log for each in logs_of.values() for log in each]
         unknown = [log for log in logs if log not in self._begins]
         self._begins.update(self._logs.beginning_offsets(unknown) if unknown else {})
-        ends = self._ends = self._stable_ends(logs)
+        asked = [log for log in logs if log not in self._written]
+        ends = self._ends = {log: self._written[log] for log in logs if log in self._written}
+        ends.update(self._stable_ends(asked) if asked else {})
         inputs: dict[TaskId | None, dict[str, int]] = {}
         for source in sources:
             inputs.setdefault(self._changelogs.reader_of(source), {})[source.topic] = batch.ranges[source].start
@@ -69,6 +74,7 @@ class StoreTargets:
     def last(self, tasks: Collection[TaskId]) -> dict[TaskId, tuple[StoreTarget, ...]]:
         """Return targets without records that apply pending committed attempts of these tasks; raises as `prepare`."""
         wanted = set(tasks)
+        self._written.clear()  # markers may be on their way
         at = {source: at for source, at in self._next.items() if self._changelogs.reader_of(source) in wanted}
         ranges = {source: Range(end, end) for source, end in at.items()}
         return self.prepare(Batch(0, Owner("", -1, ""), ranges)) if ranges else {}
@@ -96,16 +102,23 @@ class StoreTargets:
         """End the waiting of `prepare`; from any thread."""
         self._cancelled.set()
 
-    def committed(self, tokens: Mapping[TaskId, str], batch: Batch) -> None:
-        """Record the committed attempt of each task; forget it for tasks of the batch that have none."""
+    def committed(
+        self, tokens: Mapping[TaskId, str], batch: Batch, ends: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> None:
+        """Record the committed attempt of each task; forget it for tasks of the batch that have none.
+
+        ends: of the logs that the batch has written to, where they are known: while the application owns the task
+        nobody else's records count there, so that the next batch need not ask.
+        """
         self._forget_attempts(batch.ranges)
         for source in self._changelogs.sources_in(batch.ranges):
             if self._changelogs.reader_of(source) in tokens:
                 self._next[source] = batch.ranges[source].end
         for task, token in tokens.items():
-            self._attempts |= {
-                log: CommittedAttempt(token, self._ends.get(log, 0)) for log in self._changelogs.logs_of(task)
-            }
+            for log in self._changelogs.logs_of(task):
+                self._attempts[log] = CommittedAttempt(token, self._ends.get(log, 0))
+                if log in ends:
+                    self._written[log] = ends[log]
 
     def committed_attempt(self, log: TopicPartition) -> CommittedAttempt | None:
         """Return the attempt that a store committed last, None if unknown; from any thread."""
@@ -122,5 +135,6 @@ class StoreTargets:
         for task in self._changelogs.tasks_of(partitions):
             for log in self._changelogs.logs_of(task):
                 self._attempts.pop(log, None)
+                self._written.pop(log, None)
         for source in self._changelogs.sources_in(partitions):
             self._next.pop(source, None)

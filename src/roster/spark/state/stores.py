@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from roster.client import Admin, TaskMember, UnknownTopicError
 from roster.client.live_group import members_of
@@ -56,6 +56,7 @@ class Stores:
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self.admin = self._new_admin()  # connects with the first batch
         self._check: DefinitionCheck | None = None
+        self._written_ends: Callable[[], Mapping[TopicPartition, int]] = dict
         self.ends: Mapping[TopicPartition, int] = {}
         """Offsets up to which input topics that have grown are read."""
         self.refusal: PipelineError | None = None
@@ -106,6 +107,7 @@ class Stores:
         }
         self.idleness = Idleness(self.changelogs, joined, after or 0.0)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
+        self._written_ends = lambda: sink.log_ends
         sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
 
     def _kinds(self) -> dict[str, StoreKind]:
@@ -172,7 +174,7 @@ class Stores:
 
     def committed(self, tokens: dict[TaskId, str], batch: Batch) -> None:
         """Record that a batch was committed, with the token of each task's attempt."""
-        self.targets.committed(tokens, batch)
+        self.targets.committed(tokens, batch, self._written_ends())
         # If two attempts finished, only the changelog tells which changes were committed.
         self.copies.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in tokens])
         self.purge.committed(batch.next_offsets)

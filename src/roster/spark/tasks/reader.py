@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark import Accumulator
 
+    from roster.model.offsets import Arrival
     from roster.records.produce import KafkaWriter
     from roster.spark.batch import Split
     from roster.spark.tasks.arrow_function import ArrowFunction
@@ -193,6 +194,14 @@ _MOST_OFFSETS, _MOST_BYTES = 10_000, 16 << 20
 
 _held: dict[tuple[str, bool, Split], list[pa.RecordBatch]] = {}
 """Records that were read together with those of other splits, until they are asked for."""
+_arrivals: Sequence[Arrival] = ()
+"""Records of this task that the driver has received."""
+
+
+def take_arrivals(arrivals: Sequence[Arrival]) -> None:
+    """Have the ranges of a task begin with these records, which the driver has received."""
+    global _arrivals  # noqa: PLW0603 - a process's own, as tasks are done one after the other
+    _arrivals = arrivals
 
 
 @contextlib.contextmanager
@@ -260,6 +269,7 @@ def read_splits(
             shipped=config.compiled,
             security=config.security,
             on_unreadable=on_unreadable,
+            arrivals=_arrivals,
         )
     except FetchError as error:
         failure = ReadError(f"reading from {config.bootstrap}: {error}")

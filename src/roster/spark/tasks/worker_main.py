@@ -24,18 +24,23 @@ from typing import Any, NamedTuple
 from pyspark import SparkFiles, TaskContext
 from pyspark.accumulators import _accumulatorRegistry
 
+from roster.model.offsets import Arrival
+from roster.spark.tasks.reader import take_arrivals
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Request(NamedTuple):
     """A task to run: a pickled function that is given the task's number and yields results.
 
-    files: Spark's folder of files that were added to the session. includes: names of Python archives in it.
+    files: Spark's folder of files that were added to the session. includes: names of Python archives in it. arrivals:
+    records of the task that the driver has received.
     """
 
     files: str
     includes: tuple[str, ...]
     task: bytes
+    arrivals: tuple[Arrival, ...] = ()
 
 
 class Answer(NamedTuple):
@@ -65,6 +70,7 @@ def main(descriptor: int) -> None:
 def _answer(request: Request, number: int) -> bytes:
     _set_up(request.files, request.includes, number)
     _accumulatorRegistry.clear()
+    take_arrivals(request.arrivals)
     try:
         work: Callable[[Iterable[int]], Iterable[Any]] = pickle.loads(request.task)  # noqa: S301 - from the driver
         results = list(work(iter((0,))))

@@ -47,8 +47,10 @@ class Place:
 
     def copies(self, task: str) -> list[Path]:
         """Return the directories that a task's store may be in on this host, the usual one first."""
-        path = self.path(task)
-        return [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, _MOST_COPIES))]
+        return [self.path(task), *(self._copy(task, number) for number in range(1, _MOST_COPIES))]
+
+    def _copy(self, task: str, number: int) -> Path:
+        return self.root / f"{task}.{number}"
 
     def open(self, task: str) -> LmdbStore:
         """Open the task's store for writing, or another copy if a hanging process holds it.
@@ -57,17 +59,19 @@ class Place:
         """
         from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
 
-        until, copies = time.monotonic() + _PATIENCE, self.copies(task)
+        until, path, number = time.monotonic() + _PATIENCE, self.path(task), 0
         while True:
             try:
-                return LmdbStore(copies[0])
+                return LmdbStore(path)
             except StoreInUseError:
                 if time.monotonic() < until:
                     time.sleep(0.05)
-                elif len(copies) > 1:
-                    log.warning("store %s: another process has it; going on with another copy", copies.pop(0))
-                else:
+                    continue
+                number += 1
+                if number == _MOST_COPIES:
                     raise
+                log.warning("store %s: another process has it; going on with another copy", path)
+                path = self._copy(task, number)
 
 
 def on_sound(store: LmdbStore, work: Callable[[], T]) -> T:

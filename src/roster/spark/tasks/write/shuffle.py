@@ -111,7 +111,7 @@ class WriteBatches:
                 for row in rows.to_pylist():
                     body = _body(row)
                     size += body.size
-                    output.write_encoded(row["topic"], row["partition"], body)
+                    output.write_encoded([(row["topic"], row["partition"], body)])
             output.close()
             written = Written(stage, size)
         except WriteError as error:
