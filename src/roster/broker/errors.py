@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from roster._errors import RosterError
 from roster.wire import ErrorCode
+
+logger = logging.getLogger(__name__)
 
 
 class BrokerStartError(RosterError):
@@ -24,3 +28,11 @@ class RefusedError(RosterError):
 
 class CloseConnection(Exception):  # noqa: N818 (an instruction, not a failure)
     """Raised for a request that can only be answered by closing its connection; the text is the reason."""
+
+
+def explain(error: RefusedError | OSError, what: str) -> tuple[ErrorCode, str]:
+    """Return the error code and message for a client. `what` could not be changed, which goes to the log."""
+    if isinstance(error, RefusedError):
+        return error.code, str(error)
+    logger.error("cannot change %s on disk: %s", what, error)
+    return ErrorCode.KAFKA_STORAGE_ERROR, f"cannot write to disk: {error.strerror}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from roster.client.cluster import Cluster, expect
+from roster.client.cluster import Cluster, M, expect
 from roster.client.errors import (
+    BrokerError,
     RequestTimeoutError,
     UnreachableError,
     group_error,
@@ -80,3 +81,24 @@ class Coordinators:
     def forget(self, group: str) -> None:
         """Drop the cached coordinator of a group."""
         self._coordinators.pop(group, None)
+
+
+async def ask_each_broker(cluster: Cluster, request: Message, kind: type[M], what: str) -> dict[int, M]:
+    """Return the answer of each broker about the groups or transactions that it coordinates, once it is ready.
+
+    what: groups or transactions. Raises BrokerError.
+    """
+    await cluster.metadata(())
+    answers: dict[int, M] = {}
+    for broker, address in cluster.brokers.items():
+        retry = Retry(cluster.timeout)
+        while broker not in answers:
+            response = expect(await cluster.request(address, request), kind)
+            code = error_code(response.error_code)  # type: ignore[attr-defined]
+            if code is ErrorCode.NONE:
+                answers[broker] = response
+            elif code not in RETRIABLE:
+                raise BrokerError(f"broker {broker} cannot list {what}: {code.name}", code=code)
+            else:
+                await retry.pause_or_fail(f"listing {what}", code.name)
+    return answers

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from roster.client.cluster import Cluster, M, expect
-from roster.client.coordinators import RETRIABLE, STALE_COORDINATOR, Coordinators
+from roster.client.coordinators import RETRIABLE, STALE_COORDINATOR, Coordinators, ask_each_broker
 from roster.client.errors import (
-    BrokerError,
     ClientError,
     CommitError,
     GroupNotEmptyError,
@@ -52,18 +51,9 @@ class GroupAdmin:
 
     async def list_groups(self) -> list[GroupListing]:
         """List the groups of every broker, sorted by name."""
-        await self._cluster.metadata(())
-        retry = Retry(self._cluster.timeout)
         listed: dict[str, GroupListing] = {}
-        for broker, address in self._cluster.brokers.items():
-            while True:
-                response = expect(await self._cluster.request(address, ListGroupsRequest()), ListGroupsResponse)
-                code = error_code(response.error_code)
-                if code is ErrorCode.NONE:
-                    break
-                if code not in RETRIABLE:
-                    raise BrokerError(f"broker {broker} cannot list groups: {code.name}", code=code)
-                await retry.pause_or_fail("listing groups", code.name)
+        answers = await ask_each_broker(self._cluster, ListGroupsRequest(), ListGroupsResponse, "groups")
+        for response in answers.values():
             listed |= {
                 g.group_id: GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type.lower())
                 for g in response.groups

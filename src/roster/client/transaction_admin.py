@@ -6,14 +6,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from roster.client.cluster import Cluster, M, expect
-from roster.client.coordinators import FENCE_TIMEOUT_MS, RETRIABLE, STALE_COORDINATOR, TRANSACTION, Coordinators
+from roster.client.cluster import Cluster, expect
+from roster.client.coordinators import FENCE_TIMEOUT_MS, RETRIABLE, TRANSACTION, Coordinators, ask_each_broker
 from roster.client.errors import BrokerError, UnknownTransactionError
 from roster.client.offsets import partitions_by_leader
 from roster.client.retry import Retry
 from roster.client.types import OpenTransaction, TransactionDescription, TransactionListing
 from roster.model import TopicPartition
-from roster.wire import ErrorCode, Message
+from roster.wire import ErrorCode
 from roster.wire.errors import error_code
 from roster.wire.messages import (
     DescribeProducersRequest,
@@ -40,13 +40,10 @@ class TransactionAdmin:
         self, states: Collection[str] = (), producer_ids: Collection[int] = ()
     ) -> list[TransactionListing]:
         """List the transactional ids of every broker, sorted by name; empty filters let all through."""
-        await self._cluster.metadata(())
         request = ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids))
+        answers = await ask_each_broker(self._cluster, request, ListTransactionsResponse, "transactions")
         found: dict[str, TransactionListing] = {}
-        for broker, address in self._cluster.brokers.items():
-            response = await self._until_ready(
-                address, request, ListTransactionsResponse, f"broker {broker} cannot list transactions"
-            )
+        for broker, response in answers.items():
             for each in response.transaction_states:
                 found[each.transactional_id] = TransactionListing(
                     each.transactional_id, each.transaction_state, each.producer_id, broker
@@ -167,14 +164,3 @@ class TransactionAdmin:
         code = error_code(response.markers[0].topics[0].partitions[0].error_code)
         if code is not ErrorCode.NONE:
             raise BrokerError(f"the transaction in {where} cannot be aborted: {code.name}", code=code)
-
-    async def _until_ready(self, address: tuple[str, int], request: Message, kind: type[M], what: str) -> M:
-        retry = Retry(self._cluster.timeout)
-        while True:
-            response = expect(await self._cluster.request(address, request), kind)
-            code = error_code(response.error_code)  # type: ignore[attr-defined]
-            if code is ErrorCode.NONE:
-                return response
-            if code not in RETRIABLE | STALE_COORDINATOR:
-                raise BrokerError(f"{what}: {code.name}", code=code)
-            await retry.pause_or_fail("listing transactions", code.name)

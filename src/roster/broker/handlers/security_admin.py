@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from roster.broker.errors import RefusedError
+from roster.broker.errors import RefusedError, explain
 from roster.model.acl import (
     CLUSTER_NAME,
     AclBinding,
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 async def sasl_handshake(_services: Services, call: Call[SaslHandshakeRequest]) -> Message:
     """Begin a login, or its renewal."""
-    return call.session.handshake(call.message, call.version)
+    return call.session.handshake(call.message)
 
 
 async def sasl_authenticate(_services: Services, call: Call[SaslAuthenticateRequest]) -> Message:
@@ -107,7 +107,7 @@ async def create_acls(services: Services, call: Call[CreateAclsRequest]) -> Mess
         await services.security.store.change(lambda _users, acls: _add(acls, added.values()))
     except (RefusedError, OSError) as error:
         for number in added:
-            results[number].error_code, results[number].error_message = _explain(error)
+            results[number].error_code, results[number].error_message = explain(error, "users or ACLs")
     else:
         for acl in added.values():
             logger.info("%s created the ACL %s", call.access.principal, _shown(acl))
@@ -163,7 +163,7 @@ async def delete_acls(services: Services, call: Call[DeleteAclsRequest]) -> Mess
         await services.security.store.change(remove)
     except OSError as error:
         for result in results:
-            result.error_code, result.error_message = _explain(error)
+            result.error_code, result.error_message = explain(error, "users or ACLs")
         return DeleteAclsResponse(filter_results=results)
     for result, found in zip(results, matched, strict=True):
         result.matching_acls = [_deleted(acl) for acl in found]
@@ -268,7 +268,7 @@ async def alter_users(services: Services, call: Call[AlterUserScramCredentialsRe
     try:
         await services.security.store.change(change)
     except OSError as error:
-        outcomes = dict.fromkeys(outcomes, _explain(error))
+        outcomes = dict.fromkeys(outcomes, explain(error, "users or ACLs"))
     for name, (code, _) in outcomes.items():
         if not code:
             logger.info("%s changed the credentials of user %r", call.access.principal, name)
@@ -302,10 +302,3 @@ def _alter(users: Users, change: Any) -> None:
     except SaslError as error:
         raise RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, str(error)) from error
     users.setdefault(change.name, {})[mechanism] = credential
-
-
-def _explain(error: RefusedError | OSError) -> tuple[ErrorCode, str]:
-    if isinstance(error, RefusedError):
-        return error.code, str(error)
-    logger.error("cannot change users or ACLs on disk: %s", error)
-    return ErrorCode.KAFKA_STORAGE_ERROR, f"cannot write to disk: {error.strerror}"

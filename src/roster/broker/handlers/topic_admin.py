@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from roster.broker.described_settings import topic_settings
-from roster.broker.errors import RefusedError
+from roster.broker.errors import RefusedError, explain
 from roster.broker.request_limits import in_slices
 from roster.broker.topic_config import check_settings
 from roster.broker.topics import check_name, check_partitions
@@ -35,14 +35,6 @@ _DEFAULT = -1
 _TOPICS_BY_NAME_OR_ID_SINCE = 6
 
 
-def explain(error: RefusedError | OSError) -> tuple[ErrorCode, str]:
-    """Return the error code and message for a failure."""
-    if isinstance(error, RefusedError):
-        return error.code, str(error)
-    logger.error("cannot change a topic on disk: %s", error)
-    return ErrorCode.KAFKA_STORAGE_ERROR, f"cannot write to disk: {error.strerror}"
-
-
 async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> Message:
     """Create each topic; errors are per topic, but for too many partitions: then no topic is created."""
     request = call.message
@@ -57,7 +49,7 @@ async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> 
             _check_size(wanted)
             await _create(services, asked, answer, validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = explain(error)
+            answer.error_code, answer.error_message = explain(error, "a topic")
     return response
 
 
@@ -149,7 +141,7 @@ async def delete_topics(services: Services, call: Call[DeleteTopicsRequest]) -> 
         try:
             await services.topics.delete(topic)
         except OSError as error:
-            answer.error_code, answer.error_message = explain(error)
+            answer.error_code, answer.error_message = explain(error, "a topic")
             continue
         logger.info("deleted topic %s", topic.name)
         deleted.append(topic.name)
@@ -171,7 +163,7 @@ async def create_partitions(services: Services, call: Call[CreatePartitionsReque
             check_once(asked.name, times[asked.name])
             made = await _grow(services, asked, made, validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = explain(error)
+            answer.error_code, answer.error_message = explain(error, "a topic")
     return response
 
 
