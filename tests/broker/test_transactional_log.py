@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roster.broker import LogConfig
 from roster.broker.log.partition_log import PartitionLog
-from roster.broker.log.producer_state import ProducerTable, SequenceError
+from roster.broker.log.producer_state import SequenceError
 from roster.wire import ErrorCode
 from roster.wire.control_records import ControlType, EndTxnMarker
 from roster.wire.records import read_batch, read_header
@@ -149,13 +149,6 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten(tmp_path: Path) ->
     end(log, 2, 0, commit=COMMIT)
     log.producers.expire(NOW + 1)
     assert [producer for producer, _ in log.producers] == [1]
-
-
-def test_tables_from_before_transactions_are_read() -> None:
-    old = bytes.fromhex("00000001 0000000000000007 0002 0000000000000005 00000001 00000003 00000004") + bytes(16)
-    table = ProducerTable.decode(old, transactions=False)
-    ((producer_id, known),) = table
-    assert (producer_id, known.epoch, known.first_offset, len(known.batches)) == (7, 2, -1, 1)
 
 
 Step = tuple[str, int]

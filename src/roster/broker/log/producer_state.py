@@ -258,11 +258,8 @@ class ProducerTable:
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, data: bytes, *, transactions: bool = True) -> ProducerTable:
-        """Read what `encode` wrote, or with `transactions` False a table from before there were any.
-
-        Raise struct.error for anything else.
-        """
+    def decode(cls, data: bytes) -> ProducerTable:
+        """Read what `encode` wrote. Raise struct.error for anything else."""
         table = cls()
         (count,) = struct.unpack_from(">i", data)
         position = 4
@@ -270,14 +267,12 @@ class ProducerTable:
             producer_id, epoch, last_seen_ms, batches = _ENTRY.unpack_from(data, position)
             position += _ENTRY.size
             known = table._producers[producer_id] = Producer(epoch, last_seen_ms)
-            if transactions:
-                known.coordinator_epoch, known.first_offset = _TRANSACTION.unpack_from(data, position)
-                position += _TRANSACTION.size
+            known.coordinator_epoch, known.first_offset = _TRANSACTION.unpack_from(data, position)
+            position += _TRANSACTION.size
             for _ in range(batches):
                 known.batches.append(WrittenBatch(*_BATCH.unpack_from(data, position)))
                 position += _BATCH.size
         open_ = {key: known.first_offset for key, known in table if known.first_offset != NO_TRANSACTION}
         table._open = dict(sorted(open_.items(), key=lambda item: item[1]))
-        if transactions:
-            table.aborted = AbortedTransactions.decode(data, position)
+        table.aborted = AbortedTransactions.decode(data, position)
         return table

@@ -17,8 +17,6 @@ _HEAD = struct.Struct(">4sHqqqqii")
 producer table."""
 _MAGIC = b"RSTR"
 _VERSION = 2
-_WITHOUT_TRANSACTIONS = 1
-"""Version of sidecars from before there were transactions."""
 
 
 class Sidecar(NamedTuple):
@@ -49,11 +47,11 @@ def decode_sidecar(data: bytes) -> Sidecar | None:
     try:
         (crc,) = struct.unpack_from(">I", data, len(data) - 4)
         magic, version, size, next_offset, newest, newest_offset, count, table = _HEAD.unpack_from(data)
-        if (magic, crc) != (_MAGIC, google_crc32c.value(data[:-4])) or version not in (_WITHOUT_TRANSACTIONS, _VERSION):
+        if (magic, version, crc) != (_MAGIC, _VERSION, google_crc32c.value(data[:-4])):
             return None
         columns = array("q", struct.unpack_from(f">{3 * count}q", data, _HEAD.size))
         start = _HEAD.size + 8 * len(columns)
-        producers = ProducerTable.decode(data[start : start + table], transactions=version != _WITHOUT_TRANSACTIONS)
+        producers = ProducerTable.decode(data[start : start + table])
     except struct.error:
         return None
     return Sidecar(BlockEnd(size, next_offset), newest, newest_offset, columns, producers)
