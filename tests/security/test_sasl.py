@@ -145,7 +145,6 @@ def test_names_are_escaped() -> None:
 
 def test_plain_is_rfc_4616() -> None:
     assert Plain("tim", "tanstaaftanstaaf").first() == b"\0tim\0tanstaaftanstaaf"
-    assert Plain("Kurt", "xipj3plmq", "Ursel").first() == b"Ursel\0Kurt\0xipj3plmq"
     assert Plain("a", "b").answer(b"") is None
     with pytest.raises(SaslError, match="zero byte"):
         Plain("a\0", "b").first()

@@ -13,7 +13,7 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, yes_option
 from roster.cli.output import print_json, print_table
-from roster.wire.sasl import DEFAULT_ITERATIONS, LEAST_ITERATIONS, MECHANISM_NUMBERS, MOST_STORED_ITERATIONS
+from roster.wire.sasl import MECHANISM_NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,36 +58,23 @@ def list_(data: Path | None, as_json: bool, target: Target) -> None:
 @users.command(short_help="Add a user, or change a password.")
 @click.argument("name", type=NAME)
 @_data_option
-@click.option(
-    "--mechanism",
-    "mechanisms",
-    type=click.Choice(tuple(MECHANISM_NUMBERS)),
-    multiple=True,
-    default=tuple(MECHANISM_NUMBERS),
-    show_default=True,
-    help="What the user logs in with; repeatable. PLAIN needs one of them.",
-)
-@click.option(
-    "--iterations",
-    type=click.IntRange(LEAST_ITERATIONS, MOST_STORED_ITERATIONS),
-    default=DEFAULT_ITERATIONS,
-    show_default=True,
-    help="Of the hash.",
-)
 @cluster_options
-def add(name: str, data: Path | None, mechanisms: tuple[str, ...], iterations: int, target: Target) -> None:
-    """Add user NAME, or change the password, which is asked for or read from standard input."""
+def add(name: str, data: Path | None, target: Target) -> None:
+    """Add user NAME, or change the password, which is asked for or read from standard input.
+
+    The user can log in with both mechanisms of SCRAM, and with PLAIN where the broker is Roster's.
+    """
     password = _password()
     if data is None:
         with admin(target) as cluster:
-            cluster.set_password(name, password, mechanisms=mechanisms, iterations=iterations)
+            cluster.set_password(name, password)
     else:
         from roster.broker.security.store import new_credential  # noqa: PLC0415 - not for a running cluster
 
-        known = {mechanism: new_credential(mechanism, password, iterations) for mechanism in mechanisms}
+        known = {mechanism: new_credential(mechanism, password) for mechanism in MECHANISM_NUMBERS}
         with _store(data) as store:
             store.save({**store.users, name: {**store.users.get(name, {}), **known}}, store.acls)
-    click.echo(f"user {name} logs in with {' or '.join(mechanisms)}")
+    click.echo(f"user {name} logs in with {' or '.join(MECHANISM_NUMBERS)}")
 
 
 @users.command(short_help="Remove a user.")

@@ -31,7 +31,6 @@ from roster.model.acl import AclBinding, AclFilter
 from roster.model.offsets import OffsetSpec
 from roster.security import Security
 from roster.wire.messages import CreateTopicsRequest
-from roster.wire.sasl import DEFAULT_ITERATIONS
 
 
 class Admin:
@@ -301,27 +300,9 @@ class Admin:
         """Return the users with SCRAM credentials as {user: {mechanism: iterations}}, sorted by name."""
         return self._run.call(self._security.users())
 
-    def set_password(
-        self,
-        user: str,
-        password: str,
-        *,
-        mechanisms: Collection[str] = ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-        iterations: int = DEFAULT_ITERATIONS,
-    ) -> None:
-        """Create a user, or change the password; the brokers get salted hashes of it (KIP-554).
-
-        Args:
-            user: its name.
-            password: not empty.
-            mechanisms: those to log in with, of SCRAM-SHA-256 and SCRAM-SHA-512.
-            iterations: of the hash, 4096 to 16384.
-
-        Raises:
-            OptionError: a mechanism is none of SCRAM's.
-
-        """
-        self._run.call(self._security.set_password(user, password, mechanisms, iterations))
+    def set_password(self, user: str, password: str) -> None:
+        """Create a user, or change the password; the brokers get its salted hashes, one for each SCRAM mechanism."""
+        self._run.call(self._security.set_password(user, password))
 
     def remove_user(self, user: str) -> None:
         """Delete the credentials of a user; open connections stay.

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from roster.client.cluster import Cluster, expect
-from roster.client.errors import AuthorizationError, BrokerError, OptionError, UnknownUserError
+from roster.client.errors import AuthorizationError, BrokerError, UnknownUserError
 from roster.model.acl import AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire import ErrorCode, Message
 from roster.wire.errors import error_code
@@ -24,7 +24,7 @@ from roster.wire.messages import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
-from roster.wire.sasl import MECHANISM_NUMBERS, SALT_BYTES, salted_password
+from roster.wire.sasl import DEFAULT_ITERATIONS, MECHANISM_NUMBERS, SALT_BYTES, salted_password
 
 
 class SecurityAdmin:
@@ -45,20 +45,20 @@ class SecurityAdmin:
             for found in sorted(response.results, key=lambda found: found.user)
         }
 
-    async def set_password(self, user: str, password: str, mechanisms: Collection[str], iterations: int) -> None:
+    async def set_password(self, user: str, password: str) -> None:
         """Set a user's password; the broker gets its salted hashes."""
         upsertions = []
-        for mechanism in mechanisms:
-            if mechanism not in MECHANISM_NUMBERS:
-                raise OptionError("mechanisms", f"{mechanism!r} is not one of {', '.join(MECHANISM_NUMBERS)}")
+        for mechanism, number in MECHANISM_NUMBERS.items():
             salt = secrets.token_bytes(SALT_BYTES)
             upsertions.append(
                 AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
                     name=user,
-                    mechanism=MECHANISM_NUMBERS[mechanism],
-                    iterations=iterations,
+                    mechanism=number,
+                    iterations=DEFAULT_ITERATIONS,
                     salt=salt,
-                    salted_password=await asyncio.to_thread(salted_password, mechanism, password, salt, iterations),
+                    salted_password=await asyncio.to_thread(
+                        salted_password, mechanism, password, salt, DEFAULT_ITERATIONS
+                    ),
                 )
             )
         await self._alter(AlterUserScramCredentialsRequest(upsertions=upsertions), user)

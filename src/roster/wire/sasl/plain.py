@@ -9,7 +9,7 @@ from roster.wire.sasl.errors import SaslError
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """The exchange of one user; `authzid` is the identity to act as, empty for the user's own.
+    """The exchange of one user.
 
     Raises:
         SaslError: a part contains U+0000, which separates the parts.
@@ -18,11 +18,10 @@ class Plain:
 
     username: str
     password: str = field(repr=False)
-    authzid: str = ""
 
     def first(self) -> bytes:
-        """Return `authzid NUL username NUL password`."""
-        parts = (self.authzid, self.username, self.password)
+        """Return `NUL username NUL password`."""
+        parts = ("", self.username, self.password)
         if any("\0" in part for part in parts):
             raise SaslError("PLAIN cannot carry a user name or password with a zero byte")
         return "\0".join(parts).encode()
