@@ -312,7 +312,7 @@ def test_the_last_picture_has_all_events():
 
 def test_plain_lines_show_each_event_once(capsys):
     made = state()
-    plain = live.open_view(True, partial(view.lines_of, made), partial(view.in_a_line, made), view.stamp, 5.0)
+    plain = live.open_view(partial(view.lines_of, made), partial(view.in_a_line, made), view.stamp, 5.0)
     plain.seen(made.events, 0.0)
     plain.tick()
     plain.seen([], 4.9)

@@ -1,4 +1,4 @@
-"""`roster plan --group` and `roster groups check` on groups that live."""
+"""`roster plan --group` on groups that live."""
 
 from __future__ import annotations
 
@@ -17,17 +17,12 @@ from roster.broker import Broker
 from roster.cli.root import run
 from roster.client import (
     Admin,
-    GroupDescription,
     GroupMember,
-    MemberDescription,
     OffsetAndMetadata,
     Ownership,
-    check_group,
 )
 from roster.model import TopicPartition, parse_address
 from roster.testing.broker import running_broker
-from roster.wire.consumer.messages import Subscription, by_topic, encode_subscription
-from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.messages import JoinGroupRequest, SyncGroupRequest
 from tests.broker.rawclient import RawClient
 from tests.real.realparts.kafka_python import KafkaConsumer
@@ -182,7 +177,6 @@ def test_a_member_that_counts_for_two_is_taken_for_two(broker, group, shell, pol
         code, out, err = shell("plan", "-g", group, "-a", policy, "--max-skew", "0.5", "--json")
         assert (code, err) == (0, "")
         assert json.loads(out)["plans"][policy]["moved"] == 0
-        assert shell("groups", "check", group) == (0, "nothing found\n", "")
 
 
 def test_brokers_without_racks_leave_racks_out_of_it(admin, group):
@@ -204,31 +198,6 @@ def test_a_member_whose_subscription_cannot_be_read_is_named(broker, group, shel
         code, out, _ = shell("plan", "-g", group)
         assert code == 0
         assert f"their subscriptions cannot be read: {raw.member_id}" in out
-        code, out, _ = shell("groups", "check", group)
-        assert code == 1
-        assert "cannot be read" in out
-    finally:
-        raw.close()
-
-
-def test_check_finds_nothing_in_a_group_of_rosters_members(broker, group, shell):
-    with members(broker, group, [group, f"{group}-2"], [group]):
-        code, out, err = shell("groups", "check", group)
-        assert (code, out, err) == (0, "nothing found\n", "")
-        code, out, _ = shell("groups", "check", group, "--json")
-        assert (code, json.loads(out)) == (0, [])
-
-
-def test_check_looks_at_every_group_and_names_claims_without_a_generation(broker, group, shell):
-    claims = Subscription(topics=[group, "not-there"], owned_partitions=by_topic([TopicPartition(group, 0)]))
-    raw = RawMember(broker.bootstrap, group, "cooperative-sticky", encode_subscription(claims, 1))
-    try:
-        code, out, _ = shell("groups", "check", "--json")
-        assert code == 1
-        problems = [each["problem"] for each in json.loads(out) if each["member"] == raw.member_id]
-        assert len(problems) == 2
-        assert problems[0].startswith("claims partitions without a generation")
-        assert problems[1] == "subscribes to topics that do not exist: not-there"
     finally:
         raw.close()
 
@@ -255,80 +224,3 @@ def test_a_group_of_kafka_python_with_its_own_sticky_assignor(broker, admin, gro
         assert (plan["moved"], [move["partition"] for move in plan["moves"]]) == (0, [4, 5])
     finally:
         consumer.close()
-
-
-def described(protocol: str, **subscriptions: bytes) -> GroupDescription:
-    listed = [
-        MemberDescription(name, None, f"app-{name}", "/127.0.0.1", metadata=data)
-        for name, data in subscriptions.items()
-    ]
-    return GroupDescription("g", "Stable", "consumer", protocol, listed, "127.0.0.1:9092")
-
-
-def subscribed(version: int = 3, user_data: bytes | None = None, generation: int = -1, owned: int = 0) -> bytes:
-    claims = by_topic(TopicPartition("t", n) for n in range(owned))
-    return encode_subscription(
-        Subscription(topics=["t"], user_data=user_data, owned_partitions=claims, generation_id=generation), version
-    )
-
-
-def listing(generation: int) -> bytes:
-    return encode_sticky_user_data({"t": [0]}, generation)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "subscriptions", "problems"),
-    [
-        ("range", {"a": subscribed(owned=1), "b": subscribed()}, []),
-        ("cooperative-sticky", {"a": subscribed(owned=2, generation=4), "b": subscribed()}, []),
-        (
-            "cooperative-sticky",
-            {"a": subscribed(owned=2, generation=4), "b": subscribed(owned=1, generation=3)},
-            ["b: claims partitions as of generation 3, others as of 4: it missed a rebalance"],
-        ),
-        (
-            "cooperative-sticky",
-            {"a": subscribed(version=1, owned=1, user_data=encode_cooperative_user_data(4))},
-            [],
-        ),
-        ("cooperative-sticky", {"a": subscribed(owned=1)}, ["a: claims partitions without a generation"]),
-        ("of-their-own", {"a": subscribed(owned=1)}, ["a: claims partitions without a generation"]),
-        ("sticky", {"a": subscribed(user_data=listing(4)), "b": subscribed()}, []),
-        (
-            "sticky",
-            {"a": subscribed(user_data=listing(4)), "b": subscribed(user_data=listing(2))},
-            ["b: claims partitions as of generation 2, others as of 4"],
-        ),
-        (
-            "sticky",
-            {"a": subscribed(user_data=listing(4)[:-4])},
-            ["a: claims partitions without a generation"],
-        ),
-        (
-            "sticky",
-            {"a": subscribed(user_data=b"\x00\x01" + listing(4))},
-            ["a: its sticky user data has two bytes too many in front, as kafka-python sends it"],
-        ),
-        ("sticky", {"a": subscribed(user_data=b"\xff" * 9)}, ["a: its sticky user data is no list of partitions"]),
-        (
-            "range",
-            {"a": subscribed(version=0), "b": subscribed(), "c": subscribed(version=0)},
-            ["None: mixes versions of the subscription, and what the older lack is lost: v0: app-a, app-c; v3: app-b"],
-        ),
-        ("range", {"a": b"", "b": subscribed()}, ["a: its subscription cannot be read"]),
-        ("range", {"a": b"\xff\xff" + bytes(8)}, ["a: its subscription cannot be read"]),
-    ],
-)
-def test_what_check_says(protocol, subscriptions, problems):
-    found = [f"{each.member}: {each.problem}" for each in check_group(described(protocol, **subscriptions), {"t"})]
-    assert len(found) == len(problems)
-    assert all(text.startswith(start) for text, start in zip(found, problems, strict=True))
-
-
-def test_a_group_in_a_rebalance_shows_nothing_to_check():
-    description = described("range", a=b"")
-    rebalancing = GroupDescription("g", "PreparingRebalance", "consumer", "", description.members, "")
-    (found,) = check_group(rebalancing, set())
-    assert found.member is None
-    assert "PreparingRebalance" in found.problem
-    assert check_group(GroupDescription("g", "Empty", "consumer", "", [], ""), set()) == []

@@ -34,7 +34,6 @@ from roster.client.errors import (
     UnreachableError,
     UnsupportedError,
 )
-from roster.client.group_check import Finding, check_group
 from roster.client.group_lag import GroupLag, PartitionLag, TotalLag, group_lag, total_lags
 from roster.client.group_member import GroupMember
 from roster.client.live_group import LiveGroup, live_group
@@ -75,7 +74,6 @@ __all__ = [
     "CommitFenced",
     "CommitRetriable",
     "FencedInstanceError",
-    "Finding",
     "GroupDescription",
     "GroupEmptyError",
     "GroupError",
@@ -122,7 +120,6 @@ __all__ = [
     "UnknownUserError",
     "UnreachableError",
     "UnsupportedError",
-    "check_group",
     "group_lag",
     "live_group",
     "live_tasks",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from functools import partial
 from pathlib import Path
 
 import click
@@ -45,7 +44,6 @@ PARTITIONS, STATEFUL_PARTITIONS = 12, 4
     "--deadline", type=POSITIVE, default=480.0, show_default=True, help="Seconds after which the demo gives up."
 )
 @click.option("--keep", is_flag=True, help="Keep the directory with the broker's data, the output and the logs.")
-@click.option("--no-view", is_flag=True, help="Print plain lines even on a terminal.")
 def demo(
     file: Path | None,
     key: str | None,
@@ -54,7 +52,6 @@ def demo(
     rate: float | None,
     deadline: float,
     keep: bool,
-    no_view: bool,
     stateful: bool,
     records: int | None,
 ) -> int:
@@ -87,7 +84,7 @@ def demo(
             click.echo(f"keeping {environment.directory}")
         if stateful:
             environment.workload = in_order(workload, environment.directory, records)
-        outcome = kind(environment, partial(open_demo_view, not no_view), rate, deadline).run()
+        outcome = kind(environment, open_demo_view, rate, deadline).run()
     click.echo(f"demo: {outcome}")
     return 0 if outcome.holds else FAILED
 

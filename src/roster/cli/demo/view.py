@@ -30,9 +30,9 @@ _PLAIN_EVERY_S = 5.0
 _BAR = 30
 
 
-def open_demo_view(live: bool, state: DemoState) -> View[Event]:
-    """The picture of a state if it is wanted and stdout is a terminal, else lines."""
-    return open_view(live, partial(lines_of, state), partial(in_a_line, state), stamp, _PLAIN_EVERY_S)
+def open_demo_view(state: DemoState) -> View[Event]:
+    """The picture of a state if stdout is a terminal, else lines."""
+    return open_view(partial(lines_of, state), partial(in_a_line, state), stamp, _PLAIN_EVERY_S)
 
 
 def stamp(at: float) -> str:

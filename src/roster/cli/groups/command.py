@@ -9,7 +9,7 @@ import click
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
 from roster.cli.groups.describe import describe, offsets
-from roster.cli.groups.listing import check, list_
+from roster.cli.groups.listing import list_
 from roster.cli.groups.switch import switch
 from roster.cli.groups.watch import watch
 from roster.cli.log_positions import PLACES, locate, parse_place, partition_option, partitions_of
@@ -25,7 +25,7 @@ def groups() -> None:
     """List and describe the consumer groups of any Kafka-compatible cluster."""
 
 
-for _command in (list_, describe, offsets, check, watch, switch):
+for _command in (list_, describe, offsets, watch, switch):
     groups.add_command(_command)
 
 

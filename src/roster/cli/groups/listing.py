@@ -1,23 +1,20 @@
-"""`roster groups list` and `check`: the groups of a cluster, how far they are behind, what makes rebalances worse."""
+"""`roster groups list`: the groups of a cluster, and how far they are behind."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from roster.cli.admin import admin
-from roster.cli.errors import FAILED
-from roster.cli.options import NAME, Target, cluster_options, json_option
+from roster.cli.options import Target, cluster_options, json_option
 from roster.cli.output import print_found
-from roster.client import AuthorizationError, GroupTypeError, UnknownGroupError, check_group, total_lags
-from roster.wire.consumer import PROTOCOL_TYPE
+from roster.client import AuthorizationError, GroupTypeError, UnknownGroupError, total_lags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from roster.client import Admin, GroupDescription, GroupListing, TotalLag
 
@@ -73,35 +70,3 @@ def _document(listed: GroupListing, described: GroupDescription | None, lag: Tot
 def _row(document: dict[str, Any], lag: TotalLag | None) -> tuple[object, ...]:
     kinds = (document[name] or None for name in ("state", "type", "protocol_type"))
     return (document["group"], *kinds, document["members"], None if lag is None or lag.known is None else lag)
-
-
-@click.command(short_help="Find subscriptions that make rebalances worse.")
-@click.argument("group", type=NAME, required=False)
-@json_option
-@cluster_options
-def check(group: str | None, as_json: bool, target: Target) -> int:
-    """Find members of GROUP, or of all groups, whose subscriptions make rebalances worse; exit code 1 if there are any.
-
-    Finds claims without a generation or of an old one, subscriptions that cannot be read, mixed versions of the
-    subscription, and topics that do not exist.
-
-    Checked is what each member last joined with. With range and roundrobin claims do not matter.
-    """
-    with admin(target) as cluster:
-        topics = cluster.list_topics(internal=True)
-        found = [finding for each in _descriptions(cluster, group) for finding in check_group(each, topics)]
-    names = ("group", "client", "member", "problem")
-    rows = ([getattr(each, name) for name in names] for each in found)
-    print_found(as_json, map(asdict, found), names, rows, "nothing found", shorten=names[:3])
-    return FAILED if found else 0
-
-
-def _descriptions(cluster: Admin, group: str | None) -> Iterator[GroupDescription]:
-    """Describe the group named, or all groups of consumers but those deleted meanwhile."""
-    if group is not None:
-        yield cluster.describe_group(group)
-        return
-    for listed in cluster.list_groups():
-        if listed.protocol_type == PROTOCOL_TYPE:
-            with contextlib.suppress(UnknownGroupError):
-                yield cluster.describe_group(listed.group_id)

@@ -36,11 +36,11 @@ class View(Generic[E_contra]):
         """Called once, whatever the end is."""
 
 
-def open_view(live: bool, draw: Draw, say: Callable[[], str], stamp: Stamp, every_s: float = 0.0) -> View[Told]:
-    """The picture if it is wanted and stdout is a terminal, by `draw`; else events and `say`, every so many seconds."""
+def open_view(draw: Draw, say: Callable[[], str], stamp: Stamp, every_s: float = 0.0) -> View[Told]:
+    """The picture by `draw` if stdout is a terminal; else events and `say`, every so many seconds."""
     console = Console(highlight=False)
     is_screen = sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
-    return LiveView(console, draw) if live and is_screen else PlainView(say, stamp, every_s)
+    return LiveView(console, draw) if is_screen else PlainView(say, stamp, every_s)
 
 
 class LiveView(View[Told]):

@@ -38,9 +38,8 @@ _WITHOUT_TERMINAL = 100
 @click.option("--interval", type=POSITIVE, default=2.0, show_default=True, help="Seconds between looks.")
 @click.option("--once", is_flag=True, help="Look once and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a look, each on a line of its own.")
-@click.option("--no-view", is_flag=True, help="Plain lines even on a terminal.")
 @cluster_options
-def watch(group: str, interval: float, once: bool, as_json: bool, no_view: bool, target: Target) -> int:
+def watch(group: str, interval: float, once: bool, as_json: bool, target: Target) -> int:
     """Show a live GROUP: owner, lag and rate of each partition, rebalances and other events.
 
     It only reads, from any Kafka, until Ctrl-C. A lost connection is reported and tried again.
@@ -59,9 +58,7 @@ def watch(group: str, interval: float, once: bool, as_json: bool, no_view: bool,
     elif once:
         view = OnceView(partial(lines_of, group, history, clock, first.at))
     else:
-        view = open_view(
-            not no_view, partial(lines_of, group, history, clock, None), partial(summary, history), clock.stamp
-        )
+        view = open_view(partial(lines_of, group, history, clock, None), partial(summary, history), clock.stamp)
     try:
         try:
             view.seen(events, history.now)

@@ -49,13 +49,6 @@ def without_stray_prefix(user_data: bytes) -> bytes:
     return user_data
 
 
-def is_sticky_user_data(user_data: bytes) -> bool:
-    """Return True for the sticky assignor's list of partitions, perhaps followed by a generation (V1)."""
-    buffer = WordBuffer([user_data])
-    _, after = read_lists(buffer, np.zeros(1, dtype=np.int64), np.array([len(user_data)]), with_numbers=True)
-    return int(after[0]) >= 0
-
-
 def decode_cooperative_user_data(user_data: Sequence[bytes | None]) -> Int32:
     """Decode [members] generations from cooperative-sticky user data, -1 if null or too short."""
     generations = [_int32.unpack_from(data)[0] if data and len(data) >= 4 else NO_GENERATION for data in user_data]
