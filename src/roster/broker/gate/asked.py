@@ -83,18 +83,16 @@ class Asked:
             getattr(response, into).extend(refused)
         return response
 
-    async def each_topic(
-        self, operation: AclOperation, into: str = "topics", *, named: str = "name", **values: object
-    ) -> Any:
+    async def each_topic(self, operation: AclOperation, into: str = "topics", **values: object) -> Any:
         """Refuse the topics of the request on which the client may not do this, and have the others answered.
 
-        `named` is the field with a topic's name; `into` and `values` are those of `each`.
+        `into` and `values` are those of `each`.
         """
         access = self.access
         return await self.each(
             "topics",
             into,
-            lambda topic: access.may_on_topic(operation, getattr(topic, named)),
+            lambda topic: access.may_on_topic(operation, topic.name),
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             **values,
         )

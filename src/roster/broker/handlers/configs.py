@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics and of the broker."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics and of the broker."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from roster.broker.described_settings import Described, broker_settings, topic_settings
-from roster.broker.errors import RefusedError
-from roster.broker.handlers.topic_admin import check_once, explain, known_topic
+from roster.broker.errors import RefusedError, explain
+from roster.broker.handlers.topic_admin import check_once, known_topic
 from roster.broker.request_limits import in_slices
 from roster.broker.topic_config import TOPIC_SETTINGS, TYPE_LIST, InvalidConfigError, check_settings, items_of
 from roster.model import Address
@@ -19,8 +19,6 @@ from roster.wire.messages import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from roster.broker.topics import Topic
     from roster.wire import Message
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 """Types of resources."""
 OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
 
@@ -47,7 +45,7 @@ async def describe_configs(services: Services, call: Call[DescribeConfigsRequest
         try:
             settings = _settings(services, resource.resource_type, resource.resource_name)
         except RefusedError as error:
-            answer.error_code, answer.error_message = explain(error)
+            answer.error_code, answer.error_message = explain(error, "a topic")
             continue
         keys = resource.configuration_keys
         answer.configs = [
@@ -102,7 +100,7 @@ async def alter_configs(services: Services, call: Call[AlterConfigsRequest]) -> 
             topic = _own_topic(services, resource.resource_type, resource.resource_name)
             await _configure(services, topic, _replaced(resource.configs), validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = explain(error)
+            answer.error_code, answer.error_message = explain(error, "a topic")
     return response
 
 
@@ -130,7 +128,7 @@ async def incremental_alter_configs(services: Services, call: Call[IncrementalAl
             settings = _altered(topic.settings, resource.configs)
             await _configure(services, topic, settings, validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = explain(error)
+            answer.error_code, answer.error_message = explain(error, "a topic")
     return response
 
 
@@ -171,19 +169,3 @@ def _with_items(settings: dict[str, str], change: IncrementalAlterConfigsRequest
     if change.config_operation == OPERATION_SUBTRACT:
         return ",".join(item for item in now if item not in named)
     return ",".join(dict.fromkeys((*now, *named)))
-
-
-async def list_config_resources(services: Services, call: Call[ListConfigResourcesRequest]) -> Message:
-    """Return the resources that have settings: the broker and its topics."""
-    wanted = set(call.message.resource_types)
-    if call.version == 0:
-        wanted = {CLIENT_METRICS}
-    elif not wanted <= {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
-        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    resource = ListConfigResourcesResponse.ConfigResource
-    found = []
-    if not wanted or BROKER in wanted:
-        found.append(resource(resource_name=str(services.config.node_id), resource_type=BROKER))
-    if not wanted or TOPIC in wanted:
-        found += [resource(resource_name=each.name, resource_type=TOPIC) async for each in in_slices(services.topics)]
-    return ListConfigResourcesResponse(config_resources=found)
