@@ -44,6 +44,7 @@ SECTIONS = {
     "metrics": "what metrics cost a batch, and a scrape",
     "start": "imports, Spark's session, the first result, a second pipeline",
     "latency": "from produce to a reader of committed records, beside Structured Streaming",
+    "tables": "how soon records are in a table, and how many files they leave",
     "many": "an application that owns 10,000 partitions",
     "many_members": "a group of 1,000 applications in virtual time",
     "trickle": "CPU and latency of a slow topic",

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from roster.spark import Owner, SinkFencedError
+from roster.spark.sinks import small_files
 from tests.spark.table_places import FILES, T0, T1, Place, Row, Server, batch, opened, plain, rows
 from tests.spark.table_worker import GROUP, SCHEMA, uncommitted, work
 
@@ -140,7 +141,10 @@ READERS = {
 }
 
 
-def test_readers_see_whole_batches_while_writing_goes_on(place: Place) -> None:
+def test_readers_see_whole_batches_while_writing_and_merging_go_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_files, "FAN", 2)
     sink, size, batches = opened(place.sink(), T0, T1), 5, 3 if place.is_remote else 8
     done = threading.Event()
     sink.task_writer(batch({T0: (0, 1)}), SCHEMA)

@@ -327,6 +327,7 @@ def test_files_that_were_replaced_are_deleted_after_an_hour(tmp_path: Path, monk
     last = batch({T0: (200, 201)})
     live = place.live_files()
     sink.commit(upserted(sink, last), last)
+    sink.close()
     gone = before - place.files()
     assert gone
     assert gone < replaced, "the files of the last hour stay for those who read them"

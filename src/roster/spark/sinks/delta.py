@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -39,7 +38,10 @@ _LONGEST_STATISTIC = 32
 _HIGHEST = "\U0010ffff"
 """The character that sorts behind all others."""
 _RETENTION = "delta.deletedFileRetentionDuration"
-_TIDYING_SECONDS = 600
+_LOG_RETENTION = "delta.logRetentionDuration"
+_KEPT = "interval 1 hours"
+_TIDYING_SECONDS, _MERGED_TIDYING_SECONDS = 600, 30
+"""Seconds between two times that a table of upserts, or one with merges, is tidied up."""
 
 
 class DeltaSink(TableSink):
@@ -60,8 +62,10 @@ class DeltaSink(TableSink):
     failed are removed as far as the driver knows them; the table's `vacuum` removes the rest.
 
     An upsert replaces the files that hold its keys ([what that costs](../how-to/one-row-a-key.md)). It deletes them for
-    good when half of the table's property `delta.deletedFileRetentionDuration` has passed, which is 2 hours in a table
-    made here. The property `roster.keys` has the keys.
+    good when the table's property `delta.deletedFileRetentionDuration` has passed, which is an hour in a table made
+    here. The property `roster.keys` has the keys.
+
+    Small files of frequent batches are [merged while batches go on](../how-to/frequent-batches.md).
 
     `compression` and `row_group_bytes` are as for `ParquetSink`; `target_file_bytes` too, and 16 MiB in upsert mode.
     Needs the extra `delta`. Raises MissingExtraError without it, and PipelineError for an empty path. A run fails with
@@ -111,8 +115,8 @@ class DeltaSink(TableSink):
         found = {p: table.transaction_version(_app_id(group, p)) for p in partitions}
         return {p: at for p, at in found.items() if at is not None}
 
+    @override
     def _newest(self) -> DeltaTable | None:
-        """Return the newest version of the table; None if there is none yet."""
         from deltalake import DeltaTable  # noqa: PLC0415
         from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
@@ -157,9 +161,7 @@ class DeltaSink(TableSink):
                 mode="ignore",
                 partition_by=list(self._partition_by),
                 storage_options=self._options,
-                configuration={KEYS: json.dumps(self._keys), _RETENTION: "interval 2 hours"}
-                if self._is_upsert
-                else None,
+                configuration={KEYS: json.dumps(self._keys), _RETENTION: _KEPT} if self._is_upsert else None,
                 raise_if_key_not_exists=False,
             )
         except Exception as error:
@@ -188,8 +190,7 @@ class DeltaSink(TableSink):
         self._check_declared(properties.get(KEYS))
         if not self._is_upsert:
             return
-        protocol = table.protocol()
-        if unread := {"deletionVectors", "columnMapping"}.intersection(protocol.reader_features or ()):
+        if unread := _unread(table):
             problem = f"the table uses {' and '.join(sorted(unread))}"
             raise PipelineError(problem, field=self.name, fix="Write to a table without")
         if properties.get("delta.appendOnly") == "true":
@@ -219,20 +220,34 @@ class DeltaSink(TableSink):
         return list(self._known.values())
 
     @override
+    def _may_merge(self) -> bool:
+        table = self._table
+        assert table is not None  # noqa: S101 - there are files in it
+        if _unread(table):
+            return False
+        if not {_RETENTION, _LOG_RETENTION}.intersection(table.metadata().configuration):
+            table.alter.set_table_properties({_RETENTION: _KEPT, _LOG_RETENTION: _KEPT})
+        return True
+
+    @override
     def _tidy(self) -> None:
-        waiting = time.monotonic() - self._tidied
-        if waiting < _TIDYING_SECONDS:
-            return
-        try:
-            table = self._newest()
-            if table is not None:
-                retention = _hours(table.metadata().configuration.get(_RETENTION, ""))
-                table.vacuum(max(retention // 2, 1), dry_run=False, enforce_retention_duration=False)
+        seconds = _MERGED_TIDYING_SECONDS if self._has_merged else _TIDYING_SECONDS
+        if (self._is_upsert or self._has_merged) and time.monotonic() - self._tidied >= seconds:
             self._tidied = time.monotonic()
-        except Exception as error:  # of another writer's commit, for example: the next commit tries again
-            if waiting > 6 * _TIDYING_SECONDS:
-                self._tidied = time.monotonic()
-                log.warning("%s: files that were replaced stay there: %s", self._uri, one_line(error, LONGEST_ERROR))
+            self._later(self._tidied_up)
+
+    def _tidied_up(self) -> None:
+        """Write a checkpoint; remove the log and the files of versions older than the table's properties say."""
+        from deltalake import DeltaTable  # noqa: PLC0415
+
+        try:
+            table = DeltaTable(self._uri, storage_options=self._options)  # the other one is another thread's
+            table.create_checkpoint()
+            if table.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
+                table.cleanup_metadata()
+            table.vacuum(dry_run=False)
+        except Exception as error:  # of another writer's commit, for example: there is a next time
+            log.warning("%s: files that were replaced stay there: %s", self._uri, one_line(error, LONGEST_ERROR))
 
     def _filesystem(self) -> Any:
         from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415
@@ -241,27 +256,46 @@ class DeltaSink(TableSink):
         return PyFileSystem(DeltaStorageHandler(self._uri, self._options))
 
     @override
-    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
-        from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction  # noqa: PLC0415
+        from deltalake.transaction import (  # noqa: PLC0415
+            AddAction,
+            CommitProperties,
+            PostCommitHookProperties,
+            RemoveAction,
+            Transaction,
+        )
 
         table = self._table
         assert table is not None  # noqa: S101 - task_writer has created it
         self._seen = table.version()
         now = time.time_ns() // 1_000_000
         names = written.writer.partition_by
-        owner = batch.owner
-        roster = {"commit": token, "group": owner.group, "generation": owner.generation, "member": owner.member_id}
+        roster: dict[str, Any] = {"commit": token}
+        transactions = []
+        if batch is None:
+            present = set(pa.table(table.get_add_actions())["path"].to_pylist())
+            if _unread(table) or not all(file.name in present for file in written.removed):
+                raise CommitLostError("another writer has changed files")
+        else:
+            owner = batch.owner
+            roster |= {"group": owner.group, "generation": owner.generation, "member": owner.member_id}
+            transactions = [Transaction(_app_id(owner.group, p), span.end, now) for p, span in batch.ranges.items()]
         try:
             table.create_write_transaction(
                 [
                     *(
-                        RemoveAction(file.name, True, now, file.size, _partition_values(names, file.values))
+                        RemoveAction(
+                            file.name, batch is not None, now, file.size, _partition_values(names, file.values)
+                        )
                         for file in written.removed
                     ),
                     *(
                         AddAction(
-                            file.name, file.size, _partition_values(names, file.values), now, True, _statistics(file)
+                            file.name,
+                            file.size,
+                            _partition_values(names, file.values),
+                            *(now, batch is not None, _statistics(file)),
                         )
                         for file in written.files
                     ),
@@ -272,9 +306,11 @@ class DeltaSink(TableSink):
                 commit_properties=CommitProperties(
                     custom_metadata={"roster": roster, "isBlindAppend": not written.removed},
                     max_commit_retries=0,
-                    app_transactions=[
-                        Transaction(_app_id(owner.group, p), span.end, now) for p, span in batch.ranges.items()
-                    ],
+                    app_transactions=transactions,
+                ),
+                post_commithook_properties=PostCommitHookProperties(
+                    create_checkpoint=not self._has_merged,
+                    cleanup_expired_logs=False if self._has_merged else None,
                 ),
             )
         except (DeltaError, OSError) as error:
@@ -293,14 +329,13 @@ class DeltaSink(TableSink):
         self._table = None
 
 
+def _unread(table: DeltaTable) -> set[str]:
+    """Return the table's features without which its files cannot be read here."""
+    return {"deletionVectors", "columnMapping"}.intersection(table.protocol().reader_features or ())
+
+
 def _app_id(group: str, partition: TopicPartition) -> str:
     return f"roster/{group}/{partition.topic}/{partition.partition}"
-
-
-def _hours(retention: str) -> int:
-    """Return the hours of a property such as "interval 2 days", a week if it is missing or has another unit."""
-    found = re.fullmatch(r"interval (\d+) (hour|day|week)s?", retention.strip().lower())
-    return 7 * 24 if found is None else int(found[1]) * {"hour": 1, "day": 24, "week": 7 * 24}[found[2]]
 
 
 def _typed(entries: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:

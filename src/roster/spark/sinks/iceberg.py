@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from roster._clock import wall_ms
 from roster._errors import one_line
 from roster._extras import missing_error
 from roster._json import loads
@@ -31,6 +34,10 @@ else:  # type hints resolve without the extra
     Table = Snapshot = Any
 
 _COMMIT = "roster.commit"
+_KEPT = 256
+"""Snapshots that stay when small files are merged."""
+_OLD_MS = 3_600_000
+"""Milliseconds for which readers of an earlier snapshot find its files."""
 _EPOCH = datetime.date(1970, 1, 1)
 
 
@@ -51,6 +58,9 @@ class IcebergSink(TableSink):
     the group; the newest such snapshot among the current one's ancestors counts. A commit goes through only if it is
     the first on the snapshot read, and the positions there are where the batch begins. Expiring snapshots must leave
     that one and those after it. Files of batches that failed are removed as far as the driver knows them.
+
+    Small files of frequent batches are [merged while batches go on](../how-to/frequent-batches.md), and old snapshots
+    expired then.
 
     `compression`, `target_file_bytes` and `row_group_bytes` are as for `DeltaSink`. Needs the extra `iceberg`.
     Raises MissingExtraError without it, and PipelineError for a name without namespace. A run fails with PipelineError
@@ -84,6 +94,8 @@ class IcebergSink(TableSink):
         self._seen: int | None = None
         self._known: dict[str, list[DataFile]] = {}
         """Data files of the snapshot read last, by the path of their manifest."""
+        self._replaced: deque[tuple[int, list[str]]] = deque()
+        """Files that merges have replaced: when in wall-clock ms, and their paths."""
 
     @override
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -91,8 +103,8 @@ class IcebergSink(TableSink):
         found = {} if table is None else _positions(table, group)
         return {p: found[p] for p in partitions if p in found}
 
+    @override
     def _newest(self) -> Table | None:
-        """Return the newest version of the table; None if there is none yet."""
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415
 
@@ -237,34 +249,74 @@ class IcebergSink(TableSink):
         ]
 
     @override
-    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
         from pyiceberg.table import TableProperties  # noqa: PLC0415
 
         table = self._table
         assert table is not None  # noqa: S101 - task_writer has created it
         current = table.current_snapshot()
         self._seen = None if current is None else current.snapshot_id
-        owner = batch.owner
-        positions = {**_positions(table, owner.group), **batch.next_offsets}
-        properties = {
-            _COMMIT: token,
-            "roster.generation": str(owner.generation),
-            "roster.member": owner.member_id,
-            _key(owner.group): _encoded(positions),
-        }
+        properties = {_COMMIT: token}
+        if batch is None:
+            properties |= _positions_of_all(table)
+        else:
+            owner = batch.owner
+            properties |= {
+                "roster.generation": str(owner.generation),
+                "roster.member": owner.member_id,
+                _key(owner.group): _encoded({**_positions(table, owner.group), **batch.next_offsets}),
+            }
         # Else pyiceberg retries on another snapshot without checking its positions. Only this copy changes.
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         try:
             transaction = table.transaction()
             update = transaction.update_snapshot(snapshot_properties=properties)
-            with _replacing(update) if written.removed else update.fast_append() as snapshot:
-                for gone in written.removed:
-                    snapshot.delete_data_file(gone.entry)
+            gone = [each.entry if isinstance(each, DataFile) else _data_file(table, each) for each in written.removed]
+            old: list[str] = []
+            if batch is None:
+                made, old = _merging(table, update, dict(zip(gone, written.merged, strict=True)))
+            else:
+                made = _replacing(update) if gone else update.fast_append()
+            with made as snapshot:
+                for each in gone:
+                    snapshot.delete_data_file(each)
                 for file in written.files:
                     snapshot.append_data_file(_data_file(table, file))
+            if batch is None:
+                old += [each.file_path for each in gone] + _expired(transaction)
             transaction.commit_transaction()
         except Exception as error:  # on any error the newest snapshot tells whether the commit succeeded
             raise CommitLostError(_named(error)) from error
+        if batch is None:
+            self._replaced.append((table.current_snapshot().timestamp_ms, old))  # type: ignore[union-attr]
+
+    @override
+    def _may_merge(self) -> bool:
+        from pyiceberg.table import TableProperties  # noqa: PLC0415
+
+        table = self._table
+        assert table is not None  # noqa: S101 - there are files in it
+        name = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
+        if name not in table.properties:
+            with table.transaction() as transaction:
+                transaction.set_properties({name: "true"})
+        return True
+
+    @override
+    def _entry(self, token: str) -> int | None:
+        table = self._table
+        assert table is not None  # noqa: S101 - the commit was made on it
+        return next((each.snapshot_id for each in _ancestors(table) if _summary(each).get(_COMMIT) == token), None)
+
+    @override
+    def _tidy(self) -> None:
+        table, now = self._table, wall_ms()
+        while self._replaced and table is not None and self._replaced[0][0] < now - _OLD_MS:
+            replaced_at, paths = self._replaced[0]
+            if any(snapshot.timestamp_ms < replaced_at for snapshot in table.snapshots()):
+                break
+            self._replaced.popleft()
+            self._later(_remove, table.io, paths)
 
     @override
     def _has(self, token: str) -> bool:
@@ -304,8 +356,74 @@ def _replacing(update: Any) -> Any:
     return snapshot
 
 
+def _merging(table: Table, update: Any, gone: Mapping[Any, int]) -> tuple[Any, list[str]]:
+    """Return a snapshot that replaces all files of some snapshots and changes no rows; and the manifests not needed.
+
+    `gone` are data files with the snapshots that added them. Their manifests are known by these, so none is read.
+    Raises CommitLostError if files have been changed since.
+    """
+    from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus  # noqa: PLC0415
+    from pyiceberg.table.snapshots import Operation, Summary  # noqa: PLC0415
+
+    current = table.current_snapshot()
+    manifests = [] if current is None else current.manifests(table.io)
+    wanted = set(gone.values())
+    there = {each.added_snapshot_id: each for each in manifests if each.added_files_count}
+    are_deletes = any(each.content == ManifestContent.DELETES for each in manifests)
+    if are_deletes or sum(there[number].added_files_count or 0 for number in wanted & there.keys()) != len(gone):
+        raise CommitLostError("another writer has changed files")
+    snapshot = update.overwrite()
+    snapshot._deleted_entries = lambda: [
+        ManifestEntry.from_args(
+            status=ManifestEntryStatus.DELETED,
+            snapshot_id=snapshot.snapshot_id,
+            sequence_number=there[number].sequence_number,
+            file_sequence_number=there[number].sequence_number,
+            data_file=file,
+        )
+        for file, number in gone.items()
+    ]
+    snapshot._existing_manifests = lambda: [
+        each
+        for each in manifests
+        if (each.added_files_count or each.existing_files_count) and each.added_snapshot_id not in wanted
+    ]
+    summary = snapshot._summary
+
+    def of_a_replacement(properties: dict[str, str]) -> Any:
+        # Who follows the table as a stream finds no new rows in such a snapshot.
+        return Summary(Operation.REPLACE, **summary(properties).additional_properties)
+
+    snapshot._summary = of_a_replacement
+    return snapshot, [there[number].manifest_path for number in wanted]
+
+
+def _expired(transaction: Any) -> list[str]:
+    """Have a merge expire the oldest snapshots, whose positions it has; return their lists of manifests."""
+    from pyiceberg.table.update.snapshot import ExpireSnapshots  # noqa: PLC0415
+
+    metadata = transaction.table_metadata
+    newest = wall_ms() - int(metadata.properties.get("history.expire.max-snapshot-age-ms", 0))
+    named = {reference.snapshot_id for reference in metadata.refs.values()}
+    by_age = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)[:-_KEPT]
+    old = [each for each in by_age if each.timestamp_ms < newest and each.snapshot_id not in named]
+    if old:
+        ExpireSnapshots(transaction).by_ids([each.snapshot_id for each in old]).commit()
+    return [each.manifest_list for each in old]
+
+
+def _remove(io: Any, paths: Sequence[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            io.delete(path)
+
+
+_POSITIONS = "roster.positions."
+"""What the key of a group's positions in a snapshot's summary begins with."""
+
+
 def _key(group: str) -> str:
-    return f"roster.positions.{group}"
+    return f"{_POSITIONS}{group}"
 
 
 def _ancestors(table: Table) -> Iterator[Snapshot]:
@@ -336,6 +454,15 @@ def _positions(table: Table, group: str) -> dict[TopicPartition, int]:
     return {}
 
 
+def _positions_of_all(table: Table) -> dict[str, str]:
+    """Return the entries of each group's newest positions."""
+    found: dict[str, str] = {}
+    for snapshot in _ancestors(table):
+        summary = _summary(snapshot)
+        found = {key: text for key, text in summary.items() if key.startswith(_POSITIONS)} | found
+    return found
+
+
 def _encoded(positions: Mapping[TopicPartition, int]) -> str:
     return json.dumps(offsets_by_topic(positions), separators=(",", ":"))
 
@@ -362,18 +489,19 @@ def _data_file(table: Table, file: WrittenFile) -> Any:
         stats_columns=compute_statistics_plan(schema, table.properties),
         parquet_column_mapping=parquet_path_to_id_mapping(schema),
     )
-    return DataFile.from_args(
+    made = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{table.location()}/data/{file.name}",
         file_format=FileFormat.PARQUET,
         partition=Record(*(_partition_value(value) for value in file.values)),
         file_size_in_bytes=file.size,
         sort_order_id=None,
-        spec_id=table.spec().spec_id,
         equality_ids=None,
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+    made.spec_id = table.spec().spec_id
+    return made
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

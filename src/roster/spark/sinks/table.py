@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,13 +23,17 @@ from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import as_columns
 from roster.spark.sinks.positions import PositionedSink
+from roster.spark.sinks.small_files import Merging, SmallFiles, merged
 from roster.spark.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by, is_supported
 from roster.spark.tasks.write.task import Writer
 from roster.spark.tasks.write.updates import UpdateWriter, collected
 
+log = logging.getLogger(__name__)
+
 _ATTEMPTS = 100
+_MERGE_ATTEMPTS = 3
 _LONGEST_PAUSE = 0.5
 KEYS = "roster.keys"
 """The property of a table that names the columns of which it has one row for each value, as a JSON list."""
@@ -42,8 +48,10 @@ class WrittenFiles:
 
     writer: ParquetWriter
     files: Sequence[WrittenFile]
-    removed: Sequence[DataFile] = ()
+    removed: Sequence[DataFile | WrittenFile] = ()
     """Files of the table that these replace."""
+    merged: Sequence[Any] = ()
+    """If these have the rows of those removed: what `_entry` returned for the commit of each of them."""
 
 
 class CommitLostError(Exception):
@@ -79,25 +87,43 @@ class TableSink(PositionedSink):
         self._row_group_bytes = row_group_bytes
         self._files: ParquetWriter | None = None
         """Writer of the batch's files in upsert mode."""
+        self._small = SmallFiles(self._target_file_bytes)
+        self._merging: Merging | None = None
+        self._has_merged = False
+        self._background: ThreadPoolExecutor | None = None
 
     def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
         """Return a writer of the table's files; raise PipelineError if rows with these columns do not fit."""
         raise NotImplementedError
 
-    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
-        """Commit to the version that `positions` has read. Raise CommitLostError if another one came first."""
+    def _newest(self) -> Any:
+        """Read the newest version of the table; None if there is none yet. Raises PipelineError if that fails."""
+        raise NotImplementedError
+
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
+        """Commit to the version that `_newest` has read; without a batch, files that replace others of the same rows.
+
+        Raise CommitLostError if another one came first, or a file to be replaced is not there.
+        """
         raise NotImplementedError
 
     def _has(self, token: str) -> bool:
         """Return True if the newest version, or one since the attempt, is the commit with this token."""
         raise NotImplementedError
 
+    def _entry(self, token: str) -> Any:
+        """Return what a merge of the files of the commit with this token will have to know of it."""
+
+    def _may_merge(self) -> bool:
+        """Return True if small files may be merged, with the table prepared for it."""
+        return True
+
     def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
         """Return the data files of the version that `positions` has read, with bounds of their keys."""
         raise NotImplementedError
 
     def _tidy(self) -> None:
-        """Remove files that commits have replaced long ago; called after each commit in upsert mode."""
+        """Do what keeps the table small and quick, from time to time; called after each commit."""
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | UpdateWriter:
@@ -142,8 +168,61 @@ class TableSink(PositionedSink):
                 fix="Let batches be larger (trigger_interval_ms), or fewer writers share the table",
             )
         self._starts.update(batch.next_offsets)
-        if self._is_upsert:
-            self._tidy()
+        if isinstance(written, WrittenFiles):
+            self._small.add(written.files, self._entry(token))
+            self._merge_small(written.writer)
+        self._tidy()
+
+    def _merge_small(self, writer: ParquetWriter | None = None) -> None:
+        """Commit a merge of small files that is done, and start the next one. Does not raise: nothing depends on it."""
+        merging = self._merging
+        try:
+            if merging is not None and merging.made.done():
+                self._merging = None
+                self._commit_merge(merging)
+            due = self._small.due() if self._merging is None and writer is not None else None
+            if due is not None and writer is not None and self._may_merge():
+                self._has_merged = True
+                self._merging = Merging(writer, *due, self._later(merged, writer, due[0]))
+        except Exception as error:
+            log.warning("%s: small files stay as they are: %s", self.name, one_line(error, LONGEST_ERROR))
+
+    def _commit_merge(self, merging: Merging) -> None:
+        """Replace small files by the one with their rows, unless one of them has been replaced by others."""
+        removed = [file for part in merging.parts for file in part.files]
+        entries = [part.entry for part in merging.parts for _ in part.files]
+        written, token = WrittenFiles(merging.writer, merging.made.result(), removed, entries), uuid.uuid4().hex
+        for _ in range(_MERGE_ATTEMPTS):
+            try:
+                self._try_commit(token, written, None)
+            except CommitLostError as error:
+                log.debug("%s: a merge of small files was overtaken: %s", self.name, error)
+                self._newest()
+                if not self._has(token):
+                    continue
+            self._small.add(written.files, self._entry(token), merging.level + 1)
+            return
+        merging.drop()
+
+    def _later(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run a function in the sink's own thread, one after another; `close` waits for it."""
+        if self._background is None:
+            self._background = ThreadPoolExecutor(1, "roster-table")
+        return self._background.submit(function, *arguments)
+
+    @override
+    def look(self) -> None:
+        self._merge_small()
+
+    @override
+    def close(self) -> None:
+        super().close()
+        if self._merging is not None:
+            self._merging.drop()
+        if self._background is not None:
+            self._background.shutdown()
+        self._merging = self._background = None
+        self._small = SmallFiles(self._target_file_bytes)
 
     def _merged(self, written: WrittenFiles | Merge) -> WrittenFiles:
         """Return the files that the newest version is to get and to lose. Raises CommitLostError."""

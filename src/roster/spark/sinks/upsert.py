@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.tasks.write.task import written
 from roster.spark.tasks.write.updates import Updates
 from roster.state.keys import encode_keys
 
@@ -286,35 +287,32 @@ class Merge:
         return [file for piece in _cut(rows, pieces) for file in self._write(piece)]
 
     def _write(self, rows: pa.Table) -> list[WrittenFile]:
-        output = self.writer.open()
-        try:
-            for batch in rows.combine_chunks().to_batches():
-                output.write(batch)
-            return output.close()
-        except BaseException:
-            output.abort()
-            raise
+        made: list[WrittenFile] = written(self.writer, iter(rows.combine_chunks().to_batches()))
+        return made
 
     def _read(self, file: DataFile, names: Sequence[str]) -> pa.Table:
-        """Return columns of a file with the types of the table."""
-        writer = self.writer
-        given = dict(zip(writer.partition_by, file.values, strict=True))
-        wanted = [name for name in names if name not in given]
-        with writer.files.open_input_file(file.path) as opened:
-            parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
-            there = _names_there(parquet.schema_arrow, writer.schema)
-            rows = parquet.read([there[name] for name in wanted if name in there])
-            count = parquet.metadata.num_rows
-        columns = []
-        for name in names:
-            kind = writer.schema.field(name).type
-            if name in given:
-                columns.append(pa.chunked_array([pa.repeat(pa.scalar(given[name], kind), count)]))
-            elif name in there:
-                columns.append(rows[there[name]].cast(kind))
-            else:  # the column was added to the table later
-                columns.append(pa.chunked_array([pa.nulls(count, kind)]))
-        return pa.table(columns, schema=pa.schema([writer.schema.field(name) for name in names]))
+        return file_rows(self.writer, file.path, file.values, names)
+
+
+def file_rows(writer: ParquetWriter, path: str, values: Sequence[Any], names: Sequence[str]) -> pa.Table:
+    """Return columns of a file with the types of the table; `values` are those of its partition columns."""
+    given = dict(zip(writer.partition_by, values, strict=True))
+    wanted = [name for name in names if name not in given]
+    with writer.files.open_input_file(path) as opened:
+        parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+        there = _names_there(parquet.schema_arrow, writer.schema)
+        rows = parquet.read([there[name] for name in wanted if name in there])
+        count = parquet.metadata.num_rows
+    columns = []
+    for name in names:
+        kind = writer.schema.field(name).type
+        if name in given:
+            columns.append(pa.chunked_array([pa.repeat(pa.scalar(given[name], kind), count)]))
+        elif name in there:
+            columns.append(rows[there[name]].cast(kind))
+        else:  # the column was added to the table later
+            columns.append(pa.chunked_array([pa.nulls(count, kind)]))
+    return pa.table(columns, schema=pa.schema([writer.schema.field(name) for name in names]))
 
 
 def _names_there(given: pa.Schema, wanted: pa.Schema) -> dict[str, str]:

@@ -1,0 +1,321 @@
+"""Small files of appended tables are merged: each version has each row once, whoever writes, dies or merges as well."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from roster.spark.sinks import delta, iceberg, small_files
+from roster.spark.sinks.small_files import FAN, SECONDS, SmallFiles
+from roster.spark.tasks.write.parquet import WrittenFile
+from tests.spark.table_places import FILES, T0, T1, DeltaPlace, IcebergPlace, Place, batch, opened, plain, rows
+from tests.spark.table_worker import GROUP, SCHEMA, uncommitted, work
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roster.spark.sinks.table import TableSink
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(params=FILES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return FILES[request.param](str(tmp_path))
+
+
+def append(sink: Any, at: int, count: int = 2) -> None:
+    """Commit the next offsets of T0 and T1, and wait for what the sink's thread does."""
+    each = batch({T0: (at, at + count), T1: (at, at + count)})
+    sink.commit(uncommitted(sink, each), each)
+    settle(sink)
+
+
+def settle(sink: TableSink) -> None:
+    if sink._background is not None:
+        sink._later(lambda: None).result()
+
+
+def versions(place: Place) -> list[list[tuple[int, int, int]]]:
+    """The rows of each version that is there."""
+    table: Any = place.table()  # type: ignore[attr-defined]
+    found = []
+    if isinstance(place, DeltaPlace):
+        for version in range(1, table.version() + 1):
+            table.load_as_version(version)
+            found.append(table.to_pyarrow_table())
+    else:
+        found = [table.scan(snapshot_id=each.snapshot_id).to_arrow() for each in table.snapshots()]
+    return [sorted((r["partition"], r["offset"], r["shop"]) for r in each.to_pylist()) for each in found]
+
+
+def test_many_commits_leave_few_files_and_each_version_has_each_row_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_files, "FAN", 4)
+    sink: Any = opened(place.sink(), T0, T1)
+    commits = 50
+    for number in range(commits):
+        append(sink, 2 * number)
+    assert rows(place) == plain({0: 2 * commits, 1: 2 * commits})
+    assert sink.positions(GROUP, [T0, T1]) == {T0: 2 * commits, T1: 2 * commits}
+    # A batch has two files here; of the commits and of each level there are at most those of one merge, and one behind.
+    assert len(place.live_files()) <= 2 * 5 + 2 * 4
+    seen = versions(place)
+    assert all(found == plain({0: len(found) // 2, 1: len(found) // 2}) for found in seen)
+    assert [len(found) for found in seen] == sorted(len(found) for found in seen)
+
+
+def test_files_lie_in_the_tables_partitions_behind_a_merge(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    sink: Any = opened(place.sink(partition_by=["shop"]), T0, T1)
+    for number in range(9):
+        append(sink, 3 * number, 3)
+    assert rows(place) == plain({0: 27, 1: 27})
+    assert len(place.live_files()) <= 2 * 3 + 3 * 6, "two merges with a file a partition, and three commits with six"
+    table: Any = place.table()  # type: ignore[attr-defined]
+    if isinstance(place, DeltaPlace):
+        found = table.to_pyarrow_table(filters=[("shop", "=", 1)])
+    else:
+        found = table.scan(row_filter="shop = 1").to_arrow()
+    assert sorted(found["offset"].to_pylist()) == sorted([*range(1, 27, 3)] * 2)
+
+
+def until_merging(sink: Any) -> int:
+    """Append until a merge is made and not committed yet; return the next offset."""
+    at = 0
+    while sink._merging is None:
+        append(sink, at)
+        at += 2
+    settle(sink)
+    return at
+
+
+def test_a_merge_counts_whoever_owns_the_partitions_by_now(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    zombie: Any = opened(place.sink(), T0, T1, member="old")
+    at = until_merging(zombie)
+    owner: Any = opened(place.sink(), T0, T1, member="new")
+    append(owner, at)
+    before = place.live_files()
+    zombie.look()
+    assert len(place.live_files()) < len(before)
+    append(owner, at + 2)
+    assert rows(place) == plain({0: at + 4, 1: at + 4})
+    assert owner.positions(GROUP, [T0, T1]) == {T0: at + 4, T1: at + 4}
+
+
+def test_a_merge_is_dropped_if_its_files_were_replaced_by_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    sink: Any = opened(place.sink(), T0, T1)
+    at = until_merging(sink)
+    made = {file.name for file in sink._merging.made.result()}
+    place.table().delete("shop = 1")  # type: ignore[attr-defined]
+    sink.look()
+    assert not made & place.files()
+    assert rows(place) == [row for row in plain({0: at, 1: at}) if row[2] != 1]
+    append(sink, at)
+    assert rows(place) == [row for row in plain({0: at + 2, 1: at + 2}) if row[2] != 1 or row[1] >= at]
+
+
+def test_a_merge_whose_answer_is_lost_counts_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    sink: Any = opened(place.sink(), T0, T1)
+    at = until_merging(sink)
+    commit = type(sink)._try_commit
+
+    def lossy(*arguments: Any) -> None:
+        commit(*arguments)
+        monkeypatch.undo()
+        raise small_table.CommitLostError("the connection broke")
+
+    from roster.spark.sinks import table as small_table
+
+    monkeypatch.setattr(type(sink), "_try_commit", lossy)
+    sink.look()
+    assert len(place.live_files()) == 1 + 2 * (at // 2 - 3)
+    assert rows(place) == plain({0: at, 1: at})
+
+
+def test_files_of_a_merge_that_was_not_committed_go_when_the_sink_is_closed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    sink: Any = opened(place.sink(), T0, T1)
+    at = until_merging(sink)
+    sink.close()
+    assert place.files() == place.live_files()
+    assert rows(place) == plain({0: at, 1: at})
+
+
+SIZE = 2
+
+
+def _work(kind: str, folder: str, member: str, end: Any) -> None:
+    small_files.FAN = 3
+    work(FILES[kind](folder).sink, member, [0, 1], lambda: end.value, SIZE)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", FILES)
+def test_kills_amid_merges_of_two_applications_with_one_table(kind: str, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["deltalake", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", __name__])
+    place, chance = FILES[kind](str(tmp_path)), random.Random(7)
+    end = context.Value("q", 1_000_000, lock=False)
+    sink = opened(place.sink())
+    sink.task_writer(batch({T0: (0, 1)}), SCHEMA)  # type: ignore[attr-defined]
+
+    def start(number: int) -> Any:
+        process = context.Process(target=_work, args=(kind, str(tmp_path), f"m{number}", end))
+        process.start()
+        return process
+
+    running = [start(0), start(1)]
+    for number in range(2, 6):
+        victim = chance.choice(running)
+        victim.join(chance.uniform(0.3, 1.0))
+        assert victim.exitcode is None
+        victim.kill()
+        victim.join()
+        running.remove(victim)
+        running.append(start(number))
+    end.value = max(sink.positions(GROUP, [T0, T1]).values(), default=0) + 10 * SIZE
+    for process in running:
+        process.join()
+        assert process.exitcode == 0
+    found = {p.partition: at for p, at in sink.positions(GROUP, [T0, T1]).items()}
+    assert rows(place) == plain(found)
+    assert any(made for made in merges(place)), "something was merged"
+
+
+def merges(place: Place) -> list[bool]:
+    """Whether each commit was a merge."""
+    table: Any = place.table()  # type: ignore[attr-defined]
+    if isinstance(place, DeltaPlace):
+        return ["group" not in entry["roster"] for entry in table.history() if "roster" in entry]
+    return [each.summary.operation.value == "replace" for each in table.snapshots()]
+
+
+# -- Delta -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_delta_table_keeps_its_log_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    place = DeltaPlace(str(tmp_path))
+    sink: Any = opened(place.sink(), T0, T1)
+    for number in range(6):
+        append(sink, 2 * number)
+    properties = place.table().metadata().configuration
+    assert properties["delta.logRetentionDuration"] == properties["delta.deletedFileRetentionDuration"]
+    later = time.monotonic() + 1000
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    append(sink, 12)
+    assert list((tmp_path / "table" / "_delta_log").glob("*.checkpoint.parquet"))
+    assert rows(place) == plain({0: 14, 1: 14})
+
+
+def test_a_delta_tables_own_retention_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    place = DeltaPlace(str(tmp_path))
+    sink: Any = opened(place.sink(), T0, T1)
+    append(sink, 0)
+    place.table().alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 7 days"})
+    for number in range(1, 8):
+        append(sink, 2 * number)
+    assert any(merges(place))
+    properties = place.table().metadata().configuration
+    assert properties == {"delta.deletedFileRetentionDuration": "interval 7 days"}
+
+
+def test_a_delta_table_with_deletion_vectors_is_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that such a vector takes from a file would come back."""
+    monkeypatch.setattr(small_files, "FAN", 3)
+    place = DeltaPlace(str(tmp_path))
+    sink: Any = opened(place.sink(), T0, T1)
+    at = until_merging(sink)
+    monkeypatch.setattr(delta, "_unread", lambda table: {"deletionVectors"})
+    for number in range(6):
+        append(sink, at + 2 * number)
+    assert not any(merges(place))
+    assert place.files() == place.live_files()
+
+
+# -- Iceberg -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_iceberg_table_forgets_old_snapshots_and_keeps_every_groups_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    monkeypatch.setattr(iceberg, "_KEPT", 4)
+    place = IcebergPlace(str(tmp_path))
+    table = opened(place.sink(), T0, T1)
+    append(table, 0, 1)
+    first = place.table().current_snapshot().summary["roster.positions.g"]
+    with place.table().transaction() as transaction:
+        update = transaction.update_snapshot(snapshot_properties={"roster.positions.other": first})
+        with update.fast_append():
+            pass
+    sink: Any = opened(place.sink(), T0, T1)
+    for at in range(1, 31):
+        append(sink, at, 1)
+    assert len(place.table().snapshots()) <= 4 + 4, "those since the last merge are there too"
+    assert rows(place) == plain({0: 31, 1: 31})
+    assert sink.positions("other", [T0, T1]) == {T0: 1, T1: 1}
+    assert sink.positions(GROUP, [T0, T1]) == {T0: 31, T1: 31}
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    later = time.time() * 1000 + 2 * iceberg._OLD_MS
+    monkeypatch.setattr(iceberg, "wall_ms", lambda: int(later))
+    append(sink, 31, 1)
+    settle(sink)
+    gone = {path for path in before if not path.exists()}
+    assert {path.suffix for path in gone} >= {".parquet", ".avro"}
+    assert rows(place) == plain({0: 32, 1: 32})
+    assert versions(place)[0]
+
+
+def test_merges_of_an_iceberg_table_are_replacements_and_count_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    place = IcebergPlace(str(tmp_path))
+    sink: Any = opened(place.sink(), T0, T1)
+    at = until_merging(sink)
+    sink.look()
+    newest = place.table().current_snapshot()
+    assert newest.summary.operation.value == "replace"
+    assert newest.summary["total-data-files"] == str(len(place.live_files()))
+    assert newest.summary["total-records"] == str(2 * at)
+    assert newest.summary["roster.positions.g"] == f'{{"t":{{"0":{at},"1":{at}}}}}'
+
+
+# -- what is merged ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("between", "merged"), [(SECONDS / 2, True), (2 * SECONDS, False)])
+def test_only_frequent_commits_are_merged(monkeypatch: pytest.MonkeyPatch, between: float, merged: bool) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    found, most = SmallFiles(256 << 20), 0
+    for number in range(600):
+        found.add([WrittenFile(f"{number}", 8, 2000)], None)
+        due = found.due()
+        assert merged or due is None
+        if due is not None:
+            parts, level = due
+            found.add([WrittenFile(f"{number} merged", 8 * len(parts), 2000)], None, level + 1)
+        most = max(most, sum(len(parts) for parts in found._levels))
+        now += between
+    assert most <= 2 * FAN
+
+
+def test_large_commits_stay_as_they_are() -> None:
+    found = SmallFiles(FAN * 1000)
+    for number in range(2 * FAN):
+        found.add([WrittenFile(f"{number}", 8, 600), WrittenFile(f"{number} too", 8, 400)], None)
+    assert found.due() is None
