@@ -34,6 +34,7 @@ from roster.state.aggregate_functions import (
     order_of,
 )
 from roster.state.bad_rows import Failure
+from roster.state.byte_slices import as_bytes
 from roster.state.collected import Collected, joined, lists_of
 from roster.state.keys import encode_keys, is_text
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
@@ -169,9 +170,12 @@ class Layout:
     def decode(self, values: Sequence[bytes | None]) -> npt.NDArray[Any]:
         """Return the rows of the state, zeros for missing ones."""
         size = self.row.itemsize
-        whole = [bytes(size) if value is None else value for value in values]
         if not self.texts:
-            return self.decode_rows(b"".join(whole), fits=set(map(len, whole)) <= {size})
+            column = pa.array(values, pa.large_binary())
+            data, offsets = as_bytes(column.fill_null(bytes(size)) if column.null_count else column)
+            fits = bool((np.diff(offsets) == size).all())
+            return self.decode_rows(data[offsets[0] : offsets[-1]], fits=fits)
+        whole = [bytes(size) if value is None else value for value in values]
         heads = [value[:size] for value in whole]
         rows = self.decode_rows(b"".join(heads), fits=all(len(head) == size for head in heads))
         decoded = np.zeros(len(rows), self.memory)
@@ -199,7 +203,7 @@ class Layout:
             counts.append(len(found) - before)
         return found, np.repeat(np.arange(len(values)), counts)
 
-    def decode_rows(self, data: bytes, *, fits: bool) -> npt.NDArray[Any]:
+    def decode_rows(self, data: Any, *, fits: bool) -> npt.NDArray[Any]:
         """Return the rows of concatenated values. Raises ValueDamagedError if they are not whole rows."""
         if not fits:
             raise ValueDamagedError

@@ -60,9 +60,11 @@ def sealed(keys: pa.Array, values: pa.Array, places: Numbers) -> list[bytes]:
     return found
 
 
-def are_sound(keys: Sequence[bytes], data: Sequence[bytes]) -> bool:
+def are_sound(keys: Sequence[bytes] | pa.Array, data: Sequence[bytes] | pa.Array) -> bool:
     """Return True if each is a value of its key with its checksum."""
     if _loops is None or len(keys) < _FEW:
-        return set(map(_crc, map(add, keys, data))) <= {_RESIDUE}
-    (key_bytes, key_ends), (values, ends) = (as_bytes(pa.array(each, pa.large_binary())) for each in (keys, data))
+        lists = (each.to_pylist() if isinstance(each, pa.Array) else each for each in (keys, data))
+        return set(map(_crc, map(add, *lists))) <= {_RESIDUE}
+    arrays = (each if isinstance(each, pa.Array) else pa.array(each, pa.large_binary()) for each in (keys, data))
+    (key_bytes, key_ends), (values, ends) = map(as_bytes, arrays)
     return _loops.unsound(len(keys), key_ends, key_bytes, ends, values, _RESIDUE) == 0

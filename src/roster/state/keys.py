@@ -104,7 +104,10 @@ def _encoded(table: pa.Table, name: str) -> Any:
         column = column.dictionary_decode()
     kind = column.type
     if is_text(kind):
-        parts = [_PRESENT, pc.replace_substring(column.cast(pa.binary()), b"\x00", b"\x00\xff"), b"\x00\x00"]
+        text = column.cast(pa.binary())
+        if not as_bytes(text)[0].all():
+            text = pc.replace_substring(text, b"\x00", b"\x00\xff")
+        parts = [_PRESENT, text, b"\x00\x00"]
     elif pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
         parts = [_PRESENT, _big_endian(column)]
     else:

@@ -16,7 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster.state.byte_slices import sorted_places
 from roster.state.checksums import SIZE, are_sound
@@ -153,18 +155,17 @@ class LmdbSnapshot:
         # In order: neighbours are on one page, which the cursor has at hand.
         column = pa.array(stored, pa.large_binary())
         places = sorted_places(column)
-        keys = column.take(pa.array(places)).to_pylist()
-        data: list[Value] = list(map(self._transaction.cursor(db=self._values).get, keys))
-        there = [each for each in data if each is not None]
-        if len(there) == len(data):
-            self._check_sums(keys, there)
+        keys = column.take(pa.array(places))
+        get = self._transaction.cursor(db=self._values).get
+        data = pa.array(list(map(get, keys.to_pylist())), pa.large_binary())
+        if data.null_count:
+            self._check_sums(keys.filter(data.is_valid()), data.drop_null())
+            self._check_gaps(keys.filter(data.is_null()).to_pylist())
         else:
-            self._check_sums([key for key, each in zip(keys, data, strict=True) if each is not None], there)
-            self._check_gaps([key for key, each in zip(keys, data, strict=True) if each is None])
-        found: list[Value] = [None] * len(stored)
-        for place, each in zip(places.tolist(), data, strict=True):
-            if each is not None:
-                found[place] = each[:-SIZE]
+            self._check_sums(keys, data)
+        back = np.empty(len(places), np.int64)
+        back[places] = np.arange(len(places))
+        found: list[Value] = pc.binary_slice(data, 0, -SIZE).take(pa.array(back)).to_pylist()
         return found
 
     def _check_gaps(self, missing: Sequence[bytes]) -> None:
@@ -195,7 +196,7 @@ class LmdbSnapshot:
         self._check_sums(keys, [data for _, data in entries])
         return keys
 
-    def _check_sums(self, keys: Sequence[bytes], data: Sequence[bytes]) -> None:
+    def _check_sums(self, keys: Sequence[bytes] | pa.Array, data: Sequence[bytes] | pa.Array) -> None:
         if not are_sound(keys, data):
             raise self._damaged("an entry does not have its checksum")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_ESCAPED = '["\\\\\x00-\x1f]'
+from roster.state.byte_slices import as_bytes
 
 
 def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
@@ -102,7 +102,8 @@ def _decoded(value: bytes | None) -> str | None:
 
 
 def _quoted(text: Any) -> Any:
-    if pc.any(pc.match_substring_regex(text, _ESCAPED)).as_py():
+    data, _ = as_bytes(text)
+    if (data < 0x20).any() or (data == ord('"')).any() or (data == ord("\\")).any():
         for char in ("\\", '"', *map(chr, range(0x20))):
             text = pc.replace_substring(text, char, json.dumps(char)[1:-1])
     return pc.binary_join_element_wise('"', text, '"', "")
