@@ -47,6 +47,7 @@ SECTIONS = {
     "tables": "how soon records are in a table, and how many files they leave",
     "many": "an application that owns 10,000 partitions",
     "many_members": "a group of 1,000 applications in virtual time",
+    "memory": "what pipelines have resident over an hour",
     "trickle": "CPU and latency of a slow topic",
 }
 

@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -253,8 +254,9 @@ def application(words: Sequence[str]) -> None:
     from roster.spark import KafkaSink, Pipeline, State, session  # noqa: PLC0415 - the benchmark itself needs no Spark
 
     parser = argparse.ArgumentParser()
-    for name in ("bootstrap", "group", "topic", "--engine", "--case"):
+    for name in ("bootstrap", "group", "topic", "--engine", "--case", "--state"):
         parser.add_argument(name)
+    parser.add_argument("--trigger", type=int, default=0)
     given = parser.parse_args(words)
     extra: dict[str, str] = {}
     if given.engine == "spark":
@@ -267,22 +269,25 @@ def application(words: Sequence[str]) -> None:
     if given.engine == "spark":
         stream(spark, given.bootstrap, given.topic, given.case)
         return
-    phases: dict[str, list[int]] = {}
+    phases: dict[str, deque[int]] = {}
+    batches = 0
 
     def note(progress: Progress) -> None:
+        nonlocal batches
+        batches += 1
         for name, value in {**progress.phases, "all": progress.duration_ms}.items():
-            phases.setdefault(name, []).append(value)
+            phases.setdefault(name, deque(maxlen=500)).append(value)
 
     with TemporaryDirectory() as folder:
         pipeline = Pipeline(
             *(spark, given.bootstrap, given.group, given.topic),
-            trigger_interval_ms=None if given.engine == "default" else 0,
-            state=State(dir=folder),
+            trigger_interval_ms=None if given.engine == "default" else given.trigger,
+            state=State(dir=given.state or folder),
             on_progress=note,
             log="warning",
         )
         piped(pipeline, given.case).write(KafkaSink(given.bootstrap, f"{given.topic}-out")).run()
-    say(phases={"batches": len(phases["all"])} | {name: statistics.mean(each[-500:]) for name, each in phases.items()})
+    say(phases={"batches": batches} | {name: statistics.mean(each) for name, each in phases.items()})
     spark.stop()
 
 

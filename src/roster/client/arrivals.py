@@ -17,8 +17,8 @@ from roster.wire.messages import FetchRequest, FetchResponse
 
 _BY_NAME = 12
 """Highest version of Fetch that names topics."""
-_MOST_PARTITIONS = 1_000
-"""Beyond it a Fetch costs more than looking does."""
+MOST_WATCHED = 1_000
+"""Most partitions that brokers are asked about: beyond it a Fetch costs more than looking does."""
 _PARTITION_BYTES, _RESPONSE_BYTES = 64 << 10, 256 << 10
 """What a small batch may have; a larger one is read by those who process it."""
 
@@ -45,7 +45,7 @@ class Arrivals:
 
         A leader that cannot be asked is left to those who look.
         """
-        if len(positions) <= _MOST_PARTITIONS:
+        if len(positions) <= MOST_WATCHED:
             question = _Question(positions, time.monotonic() + seconds, is_committed)
             finding = asyncio.create_task(self._watch(question))
             self._finding.add(finding)

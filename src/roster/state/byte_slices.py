@@ -37,6 +37,14 @@ def offsets_of(column: Any) -> Numbers:
     return whole[column.offset : column.offset + len(column) + 1]
 
 
+def large_binary(values: Any) -> Any:
+    """Return binary values, a sequence or a column, as one array."""
+    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return pa.array(values, pa.large_binary())
+    values = values.cast(pa.large_binary())
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
 def as_bytes(column: Any) -> tuple[Bytes, Numbers]:
     """Return the bytes of binary values without nulls, and `offsets_of` them."""
     if isinstance(column, pa.ChunkedArray):
@@ -70,12 +78,15 @@ def sorted_places(column: Any) -> Numbers:
     return order
 
 
-def last_places(column: Any) -> Numbers:
-    """Return the place of the last one of equal binary values, in ascending order of the values."""
+def last_places(column: Any) -> tuple[Numbers, Any]:
+    """Return the place of the last one of equal binary values, in ascending order of the values, and these values."""
     places = sorted_places(column)
     ordered = column.take(pa.array(places))
-    has_equal = pc.equal(ordered[:-1], ordered[1:]).to_numpy(zero_copy_only=False)
-    return places[~np.append(has_equal, np.zeros(min(len(places), 1), np.bool_))] if has_equal.any() else places
+    is_last = pc.not_equal(ordered[:-1], ordered[1:]).to_numpy(zero_copy_only=False)
+    if is_last.all():
+        return places, ordered
+    is_last = np.append(is_last, True)
+    return places[is_last], ordered.filter(pa.array(is_last))
 
 
 _NONE = pa.array([], pa.large_binary())

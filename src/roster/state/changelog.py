@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.definition import STATE_KEY
-from roster.state.store import Position, StateError, Store
+from roster.state.store import Position, StateError, Written
 
 ENTRIES_PER_TRANSACTION = 5_000_000
 """Changelog records written to a store in one transaction; fewer leave more waste in its file."""
@@ -50,7 +50,7 @@ def latest(table: pa.Table) -> pa.Table:
 
 
 def restore(
-    store: Store,
+    store: Written,
     batches: Iterable[pa.Table | pa.RecordBatch],
     end: int,
     *,

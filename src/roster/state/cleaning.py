@@ -14,7 +14,7 @@ from roster.state.store_files import remove_store
 log = logging.getLogger(__name__)
 
 _MARKER = "store.json"
-_DATA = Path("data", "data.mdb")
+_DATA, _RUNS = Path("data", "data.mdb"), Path("data", "sorted", "entries")
 _KEPT = "kept"
 """File whose modification time says when an application last kept the store."""
 
@@ -27,10 +27,11 @@ def stores_below(root: Path) -> list[Path]:
 
 def store_bytes(path: Path) -> int:
     """Return the bytes that a store's data take on the disk."""
-    try:
-        return (path / _DATA).stat().st_blocks * 512
-    except FileNotFoundError:
-        return 0
+    found = 0
+    for name in (_DATA, _RUNS):
+        with contextlib.suppress(FileNotFoundError):
+            found += (path / name).stat().st_blocks * 512
+    return found
 
 
 def task_name(path: Path) -> str:

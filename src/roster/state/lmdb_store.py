@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster._extras import missing_error
-from roster.state.byte_slices import last_places
+from roster.state.byte_slices import large_binary, last_places
 from roster.state.checksums import sealed
 from roster.state.lmdb_snapshot import (
     EMPTY_KEY,
@@ -98,6 +99,11 @@ class LmdbStore:
         """The store's directory."""
         return self._files.path
 
+    @property
+    def sorted_runs(self) -> Path:
+        """The directory of what `roster.state.sorted_load` has not written to the store yet."""
+        return self._files.data / "sorted"
+
     def _open_sound(self) -> None:
         """Open the files; a writer replaces files that cannot be trusted."""
         if not self._read_only and (reason := self._files.distrust()):
@@ -124,8 +130,9 @@ class LmdbStore:
 
     def _open(self) -> None:
         data = self._files.data
-        with contextlib.suppress(FileNotFoundError):
-            self.written_at = (data / "data.mdb").stat().st_mtime
+        for path in (data / "data.mdb", self.sorted_runs):
+            with contextlib.suppress(FileNotFoundError):
+                self.written_at = max(self.written_at, path.stat().st_mtime)
         if not self._read_only:
             self._files.mark(clean=False)
             data.mkdir(exist_ok=True)
@@ -236,6 +243,7 @@ class LmdbStore:
         with self._writing() as transaction:
             transaction.drop(self._values, delete=False)
             transaction.drop(self._meta, delete=False)
+        shutil.rmtree(self.sorted_runs, ignore_errors=True)
 
     def count(self) -> int:
         """Return the number of entries."""
@@ -258,21 +266,21 @@ class LmdbStore:
         self.close()
 
     def _put(self, transaction: Any, keys: Column, values: Column) -> None:
-        keys, values = _column(keys), _column(values)
+        keys, values = large_binary(keys), large_binary(values)
         shortest, longest = pc.min_max(pc.binary_length(keys)).as_py().values()
         if len(keys) and not 0 < shortest <= longest <= LONGEST_KEY:
             keys, values = self._put_special(transaction, keys.to_pylist(), values.to_pylist())
         ascend = pc.all(pc.less(keys[:-1], keys[1:])).as_py()
-        places = np.arange(len(keys)) if ascend else last_places(keys)
+        places, keys = (np.arange(len(keys)), keys) if ascend else last_places(keys)
         if values.null_count:
             is_there = values.is_valid().to_numpy(zero_copy_only=False)[places]
-            for key in keys.take(pa.array(places[~is_there])).to_pylist():
+            for key in keys.filter(pa.array(~is_there)).to_pylist():
                 transaction.delete(key, db=self._values)
-            places = places[is_there]
+            places, keys = places[is_there], keys.filter(pa.array(is_there))
         cursor = transaction.cursor(db=self._values)
         for at in range(0, len(places), _AT_ONCE):
             some = places[at : at + _AT_ONCE]
-            ordered = keys.take(pa.array(some))
+            ordered = keys.slice(at, len(some))
             # Behind all others, as in a restore, entries need no search, and leave no page half empty.
             is_behind = ordered[0].as_py() > (cursor.key() if cursor.last() else b"")
             entries = zip(ordered.to_pylist(), sealed(ordered, values, some), strict=True)
@@ -288,14 +296,16 @@ class LmdbStore:
                 transaction.delete(EMPTY_KEY, db=self._meta)
             else:
                 self._note(transaction, EMPTY_KEY, value)
-        return _column([key for key, _ in stored]), _column([value for _, value in stored])
+        return large_binary([key for key, _ in stored]), large_binary([value for _, value in stored])
 
     def _put_head(self, transaction: Any, position: Position) -> None:
         self._note(transaction, HEAD, head_of(transaction, self._values, self._meta, position).encode())
 
     def _note(self, transaction: Any, name: bytes, value: bytes) -> None:
         """Write the metadata beside the entries."""
-        transaction.put(name, *sealed(_column([name]), _column([value]), np.zeros(1, np.int64)), db=self._meta)
+        transaction.put(
+            name, *sealed(large_binary([name]), large_binary([value]), np.zeros(1, np.int64)), db=self._meta
+        )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Any]:
@@ -331,10 +341,3 @@ class LmdbStore:
             raise StoreDamagedError(self._files.path, f"the files are damaged ({error})") from error
         except (lmdb.Error, OSError) as error:
             raise disk_error(self._files.path, error) from error
-
-
-def _column(values: Column) -> pa.LargeBinaryArray:
-    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return pa.array(values, pa.large_binary())
-    values = values.cast(pa.large_binary())
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

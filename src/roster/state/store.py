@@ -117,22 +117,11 @@ class NoState:
         return []
 
 
-class Store(Protocol):
-    """A store of one task. Each read is consistent; `snapshot` makes several reads consistent."""
+class Written(Protocol):
+    """What takes the changes of a changelog."""
 
     def position(self) -> Position:
         """Return the position; `Position()` of a new store."""
-
-    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
-        """Return the value of each key."""
-
-    def scan(
-        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
-    ) -> list[tuple[bytes, bytes]]:
-        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
-
-    def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Hold one consistent view for several reads; writers wait for its end, so it must be short."""
 
     def commit(self, keys: Sequence[bytes], values: Sequence[Value], position: Position) -> None:
         """Write values and position together: all or nothing, whenever the process dies."""
@@ -146,6 +135,21 @@ class Store(Protocol):
 
         position: if a function, called when the last batch is written.
         """
+
+
+class Store(Written, Protocol):
+    """A store of one task. Each read is consistent; `snapshot` makes several reads consistent."""
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+        """Return the value of each key."""
+
+    def scan(
+        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Hold one consistent view for several reads; writers wait for its end, so it must be short."""
 
     def close(self) -> None:
         """Close the files."""

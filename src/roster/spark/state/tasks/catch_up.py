@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.state.changelog import ENTRIES_PER_TRANSACTION, restore
 from roster.state.definition import STATE_KEY, Noted
+from roster.state.sorted_load import SortedLoad
 from roster.state.store import Position
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _OFFSETS_PER_TRANSACTION = ENTRIES_PER_TRANSACTION
 """Most changelog offsets to apply in one transaction of the store."""
 _FEWEST_OFFSETS = 20_000
 """Least changelog offsets to apply in one go."""
+_FEWEST_SORTED = 500_000
+"""Least changelog offsets that an empty store gets in the order of keys."""
 LONGEST_BEHIND = 43_200.0
 """Seconds after which a store that is behind is rebuilt: compaction may have dropped tombstones that it never saw."""
 
@@ -70,16 +73,15 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
     """
     if store.settle(target.token, Position(target.end, target.inputs)):
         return Applied(target.end)
-    position = store.position()
-    is_old = position.changelog < target.end and 0 < store.written_at < wall_ms() / 1000 - LONGEST_BEHIND
-    if is_old or not target.begin <= position.changelog <= target.end:
-        # A log that begins later has lost records that the store lacks; one that ends earlier is another log.
-        store.clear()
-        position = Position(target.begin)
-        store.commit([], [], position)
+    position = _sound_position(store, target)
+    load = SortedLoad(store, position.changelog)
+    is_long = target.end - position.changelog >= _FEWEST_SORTED
+    into = load if load.is_begun or (is_long and not store.count()) else store
     size = records = 0
-    began, at = time.monotonic(), position.changelog
+    began, first = time.monotonic(), into.position().changelog
+    at = first
     ahead = _Ahead(store, target, fetch)
+    is_over = partial(_is_past, until)
 
     def batches(upto: int) -> Iterable[pa.RecordBatch]:
         nonlocal size
@@ -87,15 +89,23 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
             size += batch.nbytes
             yield batch
 
-    while at < target.end:
+    while at < target.end and not load.is_merging:
         # In slices: after a cancellation the next task continues from the last one.
         now = time.monotonic()
-        upto = min(target.end, at + _offsets_in(until - now, at - position.changelog, now - began))
-        is_over = lambda: time.monotonic() >= until  # noqa: E731
-        records += restore(store, batches(upto), upto, inputs={}, is_over=is_over, is_unsaid=ahead.is_other)
-        at = store.position().changelog
-        if time.monotonic() >= until:
+        upto = min(target.end, at + _offsets_in(until - now, at - first, now - began))
+        records += restore(into, batches(upto), upto, inputs={}, is_over=is_over, is_unsaid=ahead.is_other)
+        at = into.position().changelog
+        if is_over():
             break
+    if into is load:
+        is_read = load.is_merging or at >= target.end
+        if not is_read or (at > first and is_over()) or not load.merge(is_over):
+            return Applied(load.progress(), records, size)
+        is_unsaid = _Ahead(store, target, fetch).is_other(at)
+        load.finish([STATE_KEY] if is_unsaid else [], [None] if is_unsaid else [])
+        log.info("store %s: loaded its changelog up to %d in the order of keys", target.changelog, at)
+        rest = catch_up(store, target, fetch, until)
+        return Applied(rest.position, records + rest.records, size + rest.bytes)
     if at == target.end and store.position().inputs != target.inputs:
         store.commit([], [], Position(at, target.inputs))
     if records:
@@ -104,6 +114,22 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
             *(target.changelog, records, position.changelog, at, time.monotonic() - began),
         )
     return Applied(at, records, size)
+
+
+def _is_past(moment: float) -> bool:
+    return time.monotonic() >= moment
+
+
+def _sound_position(store: LmdbStore, target: StoreTarget) -> Position:
+    """Return a store's position, after clearing one that this changelog cannot bring to the target."""
+    position = store.position()
+    is_old = position.changelog < target.end and 0 < store.written_at < wall_ms() / 1000 - LONGEST_BEHIND
+    if is_old or not target.begin <= position.changelog <= target.end:
+        # A log that begins later has lost records that the store lacks; one that ends earlier is another log.
+        store.clear()
+        position = Position(target.begin)
+        store.commit([], [], position)
+    return position
 
 
 class _Ahead:
