@@ -5,8 +5,8 @@
 
 The cases are those of `benchmarks.latency`, each an application of its own on one topic of `roster broker`: a copy by a
 function, totals with state, a StatefulProcessor in rows; 10,000 keys. A process counts its own pages and its part of
-shared ones (PSS); `anonymous` are those of no file. Growth is the slope of a line through the samples of each minute
-after the warm-up. The logs of the broker and the results grow with the records, by design.
+shared ones (PSS), which depends on what else runs; `anonymous` are those of no file. Growth is the slope of a line
+through the anonymous memory of each minute after the warm-up. The broker's log grows with the records, by design.
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ def main(words: Sequence[str] | None = None) -> None:
                 if application.process.poll() is not None:
                     raise RuntimeError(f"{case}: the application has ended")
                 now |= {f"{case}: {part}": each for part, each in by_part(application).items()}
-                now[f"{case}: store"] = Resident(size_on_disk(folder / case))
+                now[f"{case}: store"] = Resident(*[size_on_disk(folder / case)] * 2)
                 if minute == given.warm:
                     spent[case] = application.cpu()
             for part, each in now.items():
                 samples[part].append((minute, each))
-            figures = ", ".join(f"{part} {each.all:.0f}" for part, each in now.items())
+            figures = ", ".join(f"{part} {each.all:.1f} ({each.anonymous:.1f})" for part, each in now.items())
             print(f"minute {minute}, load {os.getloadavg()[0]:.0f}: {figures}", flush=True)
         seconds = 60 * (given.minutes - given.warm)
         shares = {case: (each.cpu() - spent[case]) / seconds for case, each in applications.items()}
@@ -112,7 +112,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _line(part: str, samples: Sequence[tuple[float, Resident]]) -> str:
     sizes = [size.all for _, size in samples]
-    slope = np.polyfit([at for at, _ in samples], sizes, 1)[0] * 60
+    slope = np.polyfit([at for at, _ in samples], [size.anonymous for _, size in samples], 1)[0] * 60
     last = samples[-1][1]
     return f"{part:<24}{sizes[0]:>10.1f}{last.all:>10.1f}{max(sizes):>10.1f}{last.anonymous:>12.1f}{slope:>+10.1f}"
 
