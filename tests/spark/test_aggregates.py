@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,8 +16,10 @@ from pyspark.sql import functions as F
 from roster.spark import PipelineError
 from roster.spark.state.aggregate_columns import parse_aggregates
 from roster.spark.state.column_expressions import expression_of, parsed
+from roster.state import Position
 from roster.state.aggregate import Aggregation
 from roster.state.expressions import evaluate
+from roster.state.lmdb_store import LmdbStore
 from roster.state.store import NoState
 from tests.examples_tried import examples
 
@@ -195,6 +199,111 @@ def test_random_expressions_have_sparks_types_and_values(spark: SparkSession, se
         found = evaluate(expression_of(parsed(text)), table)
         assert found.type == expected.schema.field(at).type, text
         assert str(found.to_pylist()) == str(expected.column(at).to_pylist()), text
+
+
+class Aggregates(Expressions):
+    """Random aggregates over these expressions and over dates and timestamps, as SQL text."""
+
+    def value(self) -> str:
+        made = [self.number, self.text, self.condition, lambda _: "day", lambda _: "ts"]
+        return self.random.choice(made)(self.random.randrange(3))
+
+    def tame(self) -> str:
+        """A number whose sums are exact in floats, too."""
+        return f"try_cast({self.number(2)} as smallint)" + self.random.choice(["", " / 4"])
+
+    def made(self) -> list[str]:
+        """One aggregate of each function, some with a condition."""
+        order = self.random.choice(["u", "-u", "x", "cast(u as string)", "if(u > 20, u, null)"])
+        share = self.random.choice(["0", "0.5", "1.0", "array(0.1, 0.5D, 0.99)"])
+        free = [f"{self.random.choice(['first', 'last', 'any_value', 'first_value', 'last_value'])}({self.value()})"]
+        conditional = [
+            f"count({self.value()})",
+            f"min({self.value()})",
+            f"max({self.value()})",
+            *(f"{name}({self.tame()})" for name in ("sum", "avg", "stddev", "var_pop", "stddev_pop", "var_samp")),
+            *(f"{name}({self.value()}, {order})" for name in ("min_by", "max_by")),
+            f"first({self.value()}, true)",
+            f"last({self.value()}, true)",
+            f"collect_list({self.value()})",
+            f"collect_set({self.value()})",
+            f"count_if({self.condition(2)})",
+            f"approx_count_distinct({self.value()}, 0.01)",
+            f"percentile_approx({self.random.choice([self.tame(), 'day', 'ts', 'c', 'b'])}, {share})",
+            f"count(distinct {self.value()})",
+            f"count(distinct {self.value()}, {self.value()})",
+            f"sum(distinct {self.tame()})",
+        ]
+        return [*free, *(self.some(each) for each in conditional)]
+
+    def some(self, text: str) -> str:
+        return text if self.random.random() < 0.6 else f"{text} filter (where {self.condition(1)})"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        nan, inf, day, ts = float("nan"), float("inf"), date(1969, 12, 30), datetime(2025, 3, 1, tzinfo=UTC)
+        chosen = [
+            [0, 1, -1, 7, 2**31 - 1, -(2**31), None],
+            [0, 3, -(2**63), 2**63 - 1, None],
+            [0.0, -0.0, 1.5, nan, inf, -inf, 1e300, None],
+            [-0.25, 2.0, 1e18, nan, None],
+            ["ab", "", "12", "Ab ", "\u00e9", None],
+            ["b", " 7 ", "-3.5", None],
+            [True, False, None],
+            [day, day + timedelta(days=400), None],
+            [ts, ts - timedelta(days=30_000, microseconds=1), None],
+        ]
+        count = 40
+        extremes = dict(enumerate([nan, inf, -inf]))  # each number once, as of equal ones Spark takes any row
+        x = [extremes.get(u, u / 4) for u in self.random.sample(range(count), count)]
+        return [(self.random.choice(["k", "l", None]), *map(self.random.choice, chosen), u, x[u]) for u in range(count)]
+
+
+def widened(value: Any) -> Any:
+    """A value to compare: of the decimals of a float so many as do not depend on the order of a sum."""
+    if isinstance(value, list):
+        return [widened(each) for each in value]
+    return f"{value + 0.0:.12g}" if isinstance(value, float) else str(value)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=examples(2, quick=1), phases=[Phase.generate])
+def test_random_aggregates_have_sparks_types_and_values(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    made = Aggregates(seed)
+    rows, texts = made.rows(), made.made() + made.made()
+    named = {f"r{at}": text for at, text in enumerate(texts)}
+    kinds = [pa.int32(), pa.int64(), pa.float64(), pa.float64(), pa.string(), pa.string(), pa.bool_(), pa.date32()]
+    kinds = [pa.string(), *kinds, pa.timestamp("us", "UTC"), pa.int32(), pa.float64()]
+    names = ["k", *"abcdstf", "day", "ts", "u", "x"]
+    table = pa.table([pa.array(of, kind) for of, kind in zip(zip(*rows, strict=True), kinds, strict=True)], names)
+    found, ends = {}, [0, *sorted(made.random.sample(range(len(rows)), 2)), len(rows)]
+    operator = Aggregation(("k",), parse_aggregates(named))
+    with LmdbStore(tmp_path_factory.mktemp("state") / "store") as store:
+        for number, (begin, end) in enumerate(itertools.pairwise(ends)):
+            update = operator(table.slice(begin, end - begin), store)
+            store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
+            found |= {row["k"]: row for row in update.results.to_pylist()}
+    ddl = "k string, a int, b bigint, c double, d double, s string, t string, f boolean, day date, ts timestamp"
+    frame = spark.createDataFrame(rows, f"{ddl}, u int, x double").coalesce(1).groupBy("k")
+    expected = frame.agg(*(F.expr(text).alias(name) for name, text in named.items())).toArrow()
+    for name, text in named.items():
+        assert update.results.schema.field(name).type == stored(expected.schema.field(name).type), text
+    other = []
+    for row in expected.to_pylist():
+        for name, text in named.items():
+            ours, theirs = widened(found[row["k"]][name]), widened(row[name])
+            if "collect_set" in text:
+                ours, theirs = sorted(ours), sorted(theirs)
+            other += [] if ours == theirs else [(row["k"], text, ours, theirs)]
+    assert not other
+
+
+def stored(kind: pa.DataType) -> pa.DataType:
+    """The type of results of Spark's type: all integers are int64, and all floats float64."""
+    if pa.types.is_list(kind):
+        return pa.list_(stored(kind.value_type))
+    return pa.int64() if pa.types.is_integer(kind) else pa.float64() if pa.types.is_floating(kind) else kind
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,29 @@ def test_distinct_values_of_every_type_are_counted_as_spark_does(tmp_path):
             assert update.results.to_pylist() == [{"k": 1, "x": 3, "day": 2, "at": 3, "data": 3, "flag": 2}]
 
 
+@given(st.permutations([1.5, -0.0, float("inf"), float("nan"), float("-inf")]), st.integers(1, 5), st.integers(0, 5))
+@settings(max_examples=examples(40))
+def test_nan_is_the_largest_number_wherever_batches_are_cut(tmp_path_factory, values, count, cut):
+    kinds = Kind.MIN, Kind.MAX, Kind.MIN_BY, Kind.MAX_BY
+    by = Aggregate(Kind.MIN, "x")
+    operator = Aggregation(
+        ("k",),
+        {each.value: Aggregate(each, "x") if each in kinds[:2] else Aggregate(each, "n", by=by) for each in kinds},
+    )
+    values = values[:count]
+    with LmdbStore(tmp_path_factory.mktemp("state")) as store:
+        for number, (begin, end) in enumerate([(0, min(cut, count)), (min(cut, count), count)]):
+            rows = pa.table({"k": [1] * (end - begin), "x": values[begin:end], "n": list(range(begin, end))})
+            if begin < end:
+                update = operator(
+                    rows.cast(pa.schema([("k", pa.int64()), ("x", pa.float64()), ("n", pa.int64())])), store
+                )
+                store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
+    ranked = sorted(range(count), key=lambda at: (values[at] != values[at], values[at]))
+    expected = [values[ranked[0]], values[ranked[-1]], ranked[0], ranked[-1]]
+    assert str([*update.results.to_pylist()[0].values()][1:]) == str(expected)
+
+
 def test_a_variance_of_large_values_that_are_near_each_other_is_exact(tmp_path):
     operator = Aggregation(("k",), {"spread": Aggregate(Kind.VAR_POP, "x")})
     with LmdbStore(tmp_path) as store:

@@ -98,6 +98,8 @@ class Layout:
     """Types of the columns that results of `FIXED` kinds are made of."""
     merges: bool = False
     """True if its rows are made of the stored parts of others."""
+    breaks_ties: bool = False
+    """True if of rows with an equal order that of the least value is chosen, whichever comes first."""
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Describe the stored state of each result, for people and JSON: kind, column, stored type."""
@@ -399,7 +401,8 @@ def _grouping(
         yield _Grouping(name, elements, "list" if layout.merges else collected.function)
     elif each.kind in CHOSEN:
         order = layout.stored.get(order_of(name))
-        places, rows = _choices(each.kind, column, None if order is None else values_of[order.source])
+        by = [] if order is None else [values_of[order.source], *([column] if layout.breaks_ties else [])]
+        places, rows = _choices(each.kind, column, *by)
         yield _Grouping(name, places, "min", values=_as_stored(column, layout, name).take(rows))
     elif name in layout.texts:
         ranks, texts = _ranked(column)
@@ -408,6 +411,10 @@ def _grouping(
         yield _Grouping(name, _as_stored(column, layout, name), "variance", pc.VarianceOptions(ddof=0))
     else:
         numbers = _as_stored(column, layout, name)
+        if each.kind is Kind.MAX and layout.row[name] == "<f8" and pc.any(pc.is_nan(numbers)).as_py():
+            places, rows = _choices(Kind.MAX_BY, numbers, numbers)  # Arrow's maximum passes over NaN
+            yield _Grouping(name, places, "min", values=numbers.take(rows))
+            return
         yield _Grouping(name, numbers, each.kind.value)
         if each.kind is Kind.SUM and layout.row[name] == "<i8":
             yield _Grouping(f"float {name}", numbers.cast(pa.float64(), safe=False), "sum")
@@ -420,17 +427,19 @@ def _as_stored(column: Any, layout: Layout, name: str) -> Any:
     return column.cast(pa.float64()) if layout.row[name] == "<f8" else _numbers(column)
 
 
-def _choices(kind: Kind, column: Any, order: Any) -> tuple[Any, Any]:
+def _choices(kind: Kind, column: Any, *by: Any) -> tuple[Any, Any]:
     """Return the place of each row, of which the least in a group is chosen, and the row at each place.
 
     The place of a row that cannot be chosen is null.
     """
     count, missing = len(column), np.zeros(len(column), np.bool_)
-    if order is not None:
-        direction = "ascending" if kind is Kind.MIN_BY else "descending"
-        comparable = order.cast(pa.binary()) if is_text(order.type) else order
-        rows = pc.sort_indices(pa.table([comparable], ["by"]), sort_keys=[("by", direction)]).to_numpy()
-        missing = order.is_null().to_numpy()
+    if by:
+        directions = ["ascending" if kind is Kind.MIN_BY else "descending", "ascending"]
+        comparable = [_comparable(each) for each in by]
+        names = [str(number) for number in range(len(by))]
+        sort_keys = list(zip(names, directions, strict=False))
+        rows = pc.sort_indices(pa.table(comparable, names), sort_keys=sort_keys).to_numpy()
+        missing = by[0].is_null().to_numpy()
     else:
         rows = np.arange(count) if kind in (Kind.FIRST, Kind.FIRST_VALID) else np.arange(count)[::-1]
     if kind in (Kind.FIRST_VALID, Kind.LAST_VALID):
@@ -438,6 +447,14 @@ def _choices(kind: Kind, column: Any, order: Any) -> tuple[Any, Any]:
     places = np.empty(count, np.int64)
     places[rows] = np.arange(count)
     return pa.array(places, mask=missing), pa.array(rows)
+
+
+def _comparable(column: Any) -> Any:
+    """Return values that Arrow sorts as Spark does."""
+    if pa.types.is_floating(column.type):
+        numbers = column.cast(pa.float64()).fill_null(0).to_numpy()
+        return pa.array(_sortable(numbers), mask=column.is_null().to_numpy())
+    return column.cast(pa.binary()) if is_text(column.type) else column
 
 
 def _ranked(column: Any) -> tuple[Any, Any]:
@@ -472,7 +489,7 @@ def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDA
                 _check_sum(name, old[name].astype(np.float64) + batch[name].astype(np.float64))
             new[name] = old[name] + batch[name]
         elif kind in (Kind.MAX, Kind.MIN):
-            best = np.maximum(old[name], batch[name]) if kind is Kind.MAX else np.minimum(old[name], batch[name])
+            best = np.maximum(old[name], batch[name]) if kind is Kind.MAX else np.fmin(old[name], batch[name])
             new[name] = np.where(has & had, best, np.where(has, batch[name], old[name]))
     for name, result in layout.aggregates.items():
         if result.kind in MOMENTS:
@@ -488,8 +505,17 @@ def _is_kept(kind: Kind, name: str, old: npt.NDArray[Any], batch: Mapping[str, n
     if kind in (Kind.LAST, Kind.LAST_VALID):
         return ~batch[has_of(name)] if kind is Kind.LAST_VALID else np.zeros(len(old), np.bool_)
     order = order_of(name)
-    is_better = batch[order] < old[order] if kind is Kind.MIN_BY else batch[order] > old[order]
+    now, before = _sortable(batch[order]), _sortable(old[order])
+    is_better = now < before if kind is Kind.MIN_BY else now > before
     return old[has_of(order)] & ~(batch[has_of(order)] & is_better)
+
+
+def _sortable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return integers in the order of floats as Spark has it: NaN is the largest, zeros are equal."""
+    if values.dtype.kind != "f":
+        return values
+    bits = np.where(np.isnan(values), np.nan, values + 0.0).view(np.int64)
+    return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
 
 
 def _merge_moments(

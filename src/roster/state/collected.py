@@ -223,11 +223,13 @@ def _marks_of(data: bytes) -> Iterator[bytes]:
 
 
 def _as(numbers: Any, kind: pa.DataType) -> Any:
-    """Return stored numbers as values of a type; float64 as whole numbers towards zero, those below 2^63."""
+    """Return stored numbers as values of a type; float64 as whole numbers towards zero, beyond int64 its last."""
     if pa.types.is_floating(kind):
         return pa.array(numbers, pa.float64()).cast(kind)
-    is_whole = numbers.dtype.kind == "i"
-    whole = pa.array(numbers if is_whole else np.minimum(numbers, np.nextafter(2.0**63, 0)).astype(np.int64))
+    if numbers.dtype.kind != "i":
+        below = np.minimum(numbers, np.nextafter(2.0**63, 0)).astype(np.int64)
+        numbers = np.where(numbers < 2.0**63, below, np.iinfo(np.int64).max)
+    whole = pa.array(numbers)
     return (whole.cast(pa.int32()) if pa.types.is_date32(kind) else whole).cast(kind)
 
 

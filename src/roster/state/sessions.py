@@ -20,11 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, Update, grouped, row_of, set_moments
-from roster.state.aggregate_functions import CHOSEN, Aggregate
+from roster.state.aggregate_functions import IGNORING_NULLS, Aggregate, Kind
 from roster.state.byte_slices import cut
 from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
+from roster.state.expressions import Call, Name
 from roster.state.keys import decode_keys, encode_keys
-from roster.state.store import Snapshot, StateError, Store, Value
+from roster.state.store import Snapshot, Store, Value
 from roster.state.windows import END, START, SessionWindow, check_names
 
 ENDS_KEY = b"\x02"
@@ -32,6 +33,12 @@ ENDS_KEY = b"\x02"
 _KIND = pa.timestamp("us", "UTC")
 _SESSION = "session"
 _NONE = np.iinfo(np.int64).max
+_BY_TIME = {
+    Kind.FIRST: Kind.MIN_BY,
+    Kind.FIRST_VALID: Kind.MIN_BY,
+    Kind.LAST: Kind.MAX_BY,
+    Kind.LAST_VALID: Kind.MAX_BY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +75,10 @@ class SessionAggregation:
 
     def layout(self, columns: pa.Schema) -> Layout:
         """Return the layout of the aggregates of one session."""
-        layout = Layout.of(columns, self.keys, self.aggregates)
-        if chosen := [name for name, each in self.aggregates.items() if each.kind in CHOSEN]:
-            kind = self.aggregates[chosen[0]].kind.value
-            raise StateError(
-                f"aggregate {chosen[0]!r}: sessions, which merge, do not keep the order of rows for {kind}"
-            )
+        aggregates = {name: _by_time(each, self.window.column) for name, each in self.aggregates.items()}
+        layout = Layout.of(columns, self.keys, aggregates)
         fields: Any = [("ends", "<i8"), (START, "<i8"), ("last", "<i8"), *layout.row.descr]
-        return replace(layout, row=row_of(fields))
+        return replace(layout, row=row_of(fields), breaks_ties=True)
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""
@@ -141,6 +144,19 @@ class SessionAggregation:
         keyed = known.with_keys(places, rows[START])
         ends = pa.array(rows["last"] + gap, pa.int64()).cast(_KIND)
         return known.layout.with_results(keyed.add_column(1, END, ends), rows)
+
+
+def _by_time(each: Aggregate, time: str) -> Aggregate:
+    """Return the first or last row as that of the least or largest time: sessions lose the order in which rows come."""
+    kind = _BY_TIME.get(each.kind)
+    if kind is None:
+        return each
+    order = Aggregate(Kind.MIN, time)
+    if each.kind in IGNORING_NULLS.values():
+        has_value = Call("isnotnull", (each.expression or Name(each.column),))
+        expression = Call("case", (has_value, Name(time)))
+        order = Aggregate(Kind.MIN, str(expression), expression)
+    return replace(each, kind=kind, by=order)
 
 
 def _first_of_sessions(place: Times, time: Times, came: Times, rank: Any, gap: int, grace: int) -> Any:

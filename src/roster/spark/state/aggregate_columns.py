@@ -73,6 +73,11 @@ def _aggregate(given: str | Column) -> Aggregate:
 
 
 def _of_node(node: Any) -> Aggregate:
+    if class_of(node) == "AggregateExpression":  # in SQL text, what `_GRAMMAR` names
+        made = node.aggregateFunction()
+        if class_of(made) in _GRAMMAR:
+            ignores_nulls = bool(made.ignoreNulls())
+            return _of_function(_GRAMMAR[class_of(made)], [made.child()], None, ignores_nulls=ignores_nulls)
     if class_of(node) != "UnresolvedFunction":
         raise _not_kept("compute with results in map_arrow behind it")
     function, arguments = node.nameParts().mkString(".").lower(), members(node.arguments())
@@ -116,6 +121,8 @@ def _of_function(
     return _of_value(kind, _where(condition, expression_of(arguments[0])))
 
 
+_GRAMMAR = {"First": "first", "Last": "last", "AnyValue": "any_value"}
+"""Functions that Spark's parser has rules for, by their classes."""
 _ONE = Constant(1, "int")
 _DISTINCT = {"count": Kind.COUNT_DISTINCT, "sum": Kind.SUM_DISTINCT}
 _MOST = "the most values, a whole number from 1 on"

@@ -33,6 +33,10 @@ class _State:
     def __init__(self, variable: Variable, overlay: Overlay, current: Current) -> None:
         self._variable, self._overlay, self._current = variable, overlay, current
 
+    def clear(self) -> None:
+        """Remove the value, or all rows."""
+        self._overlay.put(self._current.address(self._variable), None)
+
     def _row(self, data: bytes | None) -> tuple[Any, ...] | None:
         """Return the one row of an entry, None if it is missing or has expired."""
         if data is None:
@@ -61,10 +65,6 @@ class ValueState(_State):
         address = self._current.address(self._variable)
         self._overlay.put(address, self._variable.version + self._encoded(newValue))
 
-    def clear(self) -> None:
-        """Remove the value."""
-        self._overlay.put(self._current.address(self._variable), None)
-
 
 class ListState(_State):
     """A list of rows for each key, kept as one entry: an append writes all of it."""
@@ -92,10 +92,6 @@ class ListState(_State):
         if data and data[:1] != self._variable.version:
             data = self._rewritten(data)
         self._write(data[1:], newState)
-
-    def clear(self) -> None:
-        """Remove all rows."""
-        self._overlay.put(self._current.address(self._variable), None)
 
     def unexpired(self, data: bytes) -> bytes | None:
         """Return the bytes of a list without expired rows, None if all have expired."""
