@@ -115,6 +115,7 @@ NUMBERS_ONLY = frozenset({Kind.SUM, Kind.MEAN, Kind.M2, Kind.SUM_DISTINCT})
 """Parts that only numbers have."""
 
 _WRITTEN = re.compile(r"\s*(\w+)\s*\(\s*(?:`((?:[^`]|``)+)`|([^\s()`'\",+*/%<>=|&!]+|\*))\s*\)\s*")
+_CONSTANT = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?(bd|[dflsy])?|null|true|false", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,8 @@ class Aggregate:
         column = found[3] if found[2] is None else found[2].replace("``", "`")
         if kind is Kind.COUNT and found[2] is None and column == "1":
             column = ALL_ROWS
-        if column == ALL_ROWS and kind is not Kind.COUNT:
+        is_constant = found[2] is None and _CONSTANT.fullmatch(column)
+        if is_constant or (column == ALL_ROWS and kind is not Kind.COUNT):
             return None
         return cls(kind, column, arguments=DEFAULTS.get(kind, ()))
 
