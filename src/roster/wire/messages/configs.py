@@ -1,4 +1,4 @@
-"""Settings of topics and brokers: described, changed, and which resources have some."""
+"""Settings of topics and brokers: described and changed."""
 
 from __future__ import annotations
 
