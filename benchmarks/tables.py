@@ -6,9 +6,10 @@
 
 Cases: `delta`, `iceberg`, `parquet`, and `spark`, which is Structured Streaming's file sink into Parquet. Each runs in
 an application of its own, with `local[2]` and `trigger_interval_ms=0`. One producer sends each record at its time, into
-4 partitions. A record is there when the commit with it has returned (Structured Streaming: when the entry of its log is
-written). At the end the table is read: each record must be there once. CPU is that of the application's whole process
-tree, as a part of one core; files are those of the newest version, those on disk and those of logs are behind them.
+4 partitions; the Iceberg table keeps snapshots for two seconds. A record is there when the commit with it has returned
+(Structured Streaming: when the entry of its log is written). At the end the table is read: each record must be there
+once. CPU is that of the application's whole process tree, as a part of one core; files are those of the newest version,
+those on disk and those of logs are behind them.
 """
 
 from __future__ import annotations
@@ -108,6 +109,12 @@ def catalog(folder: str) -> dict[str, str]:
     return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/table"}
 
 
+def load(folder: str) -> Any:
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415
+
+    return load_catalog("default", **catalog(folder)).load_table("bench.records")
+
+
 def table_of(case: str, folder: str) -> tuple[pa.Table, int]:
     """The columns partition, offset and value, and the number of files that have them."""
     columns = ["partition", "offset", "value"]
@@ -117,9 +124,7 @@ def table_of(case: str, folder: str) -> tuple[pa.Table, int]:
         table = DeltaTable(f"{folder}/table")
         return table.to_pyarrow_table(columns=columns), len(table.file_uris())
     if case == "iceberg":
-        from pyiceberg.catalog import load_catalog  # noqa: PLC0415
-
-        found = load_catalog("default", **catalog(folder)).load_table("bench.records")
+        found = load(folder)
         return found.scan(selected_fields=tuple(columns)).to_arrow(), len(found.inspect.files())
     import pyarrow.dataset as ds  # noqa: PLC0415
 
@@ -217,6 +222,9 @@ def application(words: Sequence[str]) -> None:
 
             def timed(written: Any, batch: Batch) -> None:
                 commit(written, batch)
+                if given.case == "iceberg" and not times:
+                    with load(folder).transaction() as transaction:
+                        transaction.set_properties({"history.expire.max-snapshot-age-ms": "2000"})
                 times.append((time.time_ns(), {p.partition: tuple(span) for p, span in batch.ranges.items()}))
                 if len(times) == 1:
                     say(begun=True)

@@ -252,12 +252,13 @@ def test_an_iceberg_table_forgets_old_snapshots_and_keeps_every_groups_positions
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(small_files, "FAN", 3)
-    monkeypatch.setattr(iceberg, "_KEPT", 4)
     place = IcebergPlace(str(tmp_path))
     table = opened(place.sink(), T0, T1)
     append(table, 0, 1)
     first = place.table().current_snapshot().summary["roster.positions.g"]
     with place.table().transaction() as transaction:
+        age, least = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+        transaction.set_properties({age: "0", least: "4"})
         update = transaction.update_snapshot(snapshot_properties={"roster.positions.other": first})
         with update.fast_append():
             pass

@@ -34,8 +34,6 @@ else:  # type hints resolve without the extra
     Table = Snapshot = Any
 
 _COMMIT = "roster.commit"
-_KEPT = 256
-"""Snapshots that stay when small files are merged."""
 _OLD_MS = 3_600_000
 """Milliseconds for which readers of an earlier snapshot find its files."""
 _EPOCH = datetime.date(1970, 1, 1)
@@ -59,8 +57,8 @@ class IcebergSink(TableSink):
     the first on the snapshot read, and the positions there are where the batch begins. Expiring snapshots must leave
     that one and those after it. Files of batches that failed are removed as far as the driver knows them.
 
-    Small files of frequent batches are [merged while batches go on](../how-to/frequent-batches.md), and old snapshots
-    expired then.
+    Small files of frequent batches are [merged while batches go on](../how-to/frequent-batches.md), and snapshots
+    expired then if the table's property `history.expire.max-snapshot-age-ms` is set.
 
     `compression`, `target_file_bytes` and `row_group_bytes` are as for `DeltaSink`. Needs the extra `iceberg`.
     Raises MissingExtraError without it, and PipelineError for a name without namespace. A run fails with PipelineError
@@ -399,14 +397,17 @@ def _merging(table: Table, update: Any, gone: Mapping[Any, int]) -> tuple[Any, l
 
 
 def _expired(transaction: Any) -> list[str]:
-    """Have a merge expire the oldest snapshots, whose positions it has; return their lists of manifests."""
+    """Have a merge, which has all positions, expire snapshots by the table's properties; return their lists."""
     from pyiceberg.table.update.snapshot import ExpireSnapshots  # noqa: PLC0415
 
     metadata = transaction.table_metadata
-    newest = wall_ms() - int(metadata.properties.get("history.expire.max-snapshot-age-ms", 0))
+    age = metadata.properties.get("history.expire.max-snapshot-age-ms")
+    if age is None:
+        return []
+    least = max(int(metadata.properties.get("history.expire.min-snapshots-to-keep", 1)), 1)
     named = {reference.snapshot_id for reference in metadata.refs.values()}
-    by_age = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)[:-_KEPT]
-    old = [each for each in by_age if each.timestamp_ms < newest and each.snapshot_id not in named]
+    by_age = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)[:-least]
+    old = [each for each in by_age if each.timestamp_ms < wall_ms() - int(age) and each.snapshot_id not in named]
     if old:
         ExpireSnapshots(transaction).by_ids([each.snapshot_id for each in old]).commit()
     return [each.manifest_list for each in old]
