@@ -602,3 +602,28 @@ def test_a_small_batch_that_grows_full_while_it_waits_starts_at_once() -> None:
     rig.member.script = [lambda: grow(15), lambda: grow(40)]
     rig.run()
     assert [sum(span.size for span in batch.ranges.values()) for batch in rig.runner.batches] == [30, 30]
+
+
+def test_looks_in_more_partitions_than_brokers_are_asked_about_take_a_tenth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: dict[int, list[float]] = {}
+    for most in (2, 1):
+        with monkeypatch.context() as patched:
+            clock = [100.0]
+            patched.setattr(loop, "MOST_WATCHED", most)
+            patched.setattr(loop.time, "monotonic", lambda clock=clock: clock[0])
+            rig = Rig(ends={P0: 0, P1: 0})
+            ends, waited = rig.member.end_offsets, waits.setdefault(most, [])
+
+            def look(partitions: Any, clock: Any = clock, ends: Any = ends) -> Any:
+                clock[0] += 0.05
+                return ends(partitions)
+
+            patched.setattr(rig.member, "end_offsets", look)
+            patched.setattr(
+                rig.loop, "_idle", lambda seconds, _, rig=rig, to=waited: (to.append(seconds), rig.loop.stop())
+            )
+            rig.member.script = [lambda to=waited, rig=rig: (to.append(0.2), rig.loop.stop())]
+            rig.run()
+    assert waits == {2: [0.2], 1: [pytest.approx(0.45)]}
