@@ -16,7 +16,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,17 +42,32 @@ START = 1_790_000_000_000 // DAY_MS * DAY_MS
 POLICIES = ["range", "roundrobin", "sticky", "cooperative-sticky", "lag-cooperative-sticky"]
 _VALUE = np.dtype([("v", ">i2"), ("offset", ">i8"), ("epoch", ">i4"), ("metadata", ">i2"), ("at", ">i8")])
 """A committed offset of version 3, without metadata."""
-_AT_ONCE = 100
-"""Groups whose records are decoded at once."""
+_AT_ONCE, _MOMENTS = 100, 400
+"""Groups whose records are decoded at once, and how often each of them commits meanwhile."""
+_LIVES = 500
+"""Groups whose lives are made up; the others have one of these at other times."""
+
+
+def topics_of(number: int) -> dict[str, int]:
+    """A group's topics and their partitions; all names have the same length."""
+    return {f"topic-{number:06}": 8, f"other-{number:06}": 4}
+
+
+@cache
+def life(number: int, rebalances: int) -> Group:
+    """What happens to a group."""
+    return happening(number, rebalances, "cooperative-sticky", topics=topics_of(number))
 
 
 def day_of(number: int, rebalances: int) -> Group:
-    """A group's day, with its rebalances spread over it."""
-    group = happening(number, rebalances, "cooperative-sticky", topics={f"topic-{number}": 8, f"other-{number}": 4})
-    chance = random.Random(number)
-    times = sorted(chance.randrange(DAY_MS) for _ in group.records)
-    group.records = [(START + at, value) for at, (_, value) in zip(times, group.records, strict=True)]
-    return group
+    """A group's day, with its rebalances spread over it: the life of another one with topics of its own."""
+    like = life(number % _LIVES, rebalances)
+    chance, names = random.Random(number), list(zip(topics_of(number % _LIVES), topics_of(number), strict=True))
+    times = sorted(chance.randrange(DAY_MS) for _ in like.records)
+    values = [value or b"" for _, value in like.records]
+    for old, new in names:
+        values = [value.replace(old.encode(), new.encode()) for value in values]
+    return replace(like, records=[(START + at, value) for at, value in zip(times, values, strict=True)])
 
 
 def records(numbers: range, rebalances: int, commit_ms: int, causes: dict[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -62,23 +78,22 @@ def records(numbers: range, rebalances: int, commit_ms: int, causes: dict[str, A
         causes[name] = group.done
         at, values = zip(*group.records, strict=True)
         yield _batch(pa.array([encode_key(GroupMetadataKey(group=name))] * len(at)), pa.array(values), np.array(at))
-        partitions = ((f"topic-{number}", 8), (f"other-{number}", 4))
         keys += [
             encode_key(OffsetCommitKey(group=name, topic=topic, partition=n))
-            for topic, size in partitions
+            for topic, size in topics_of(number).items()
             for n in range(size)
         ]
-    moments = np.arange(0, DAY_MS, commit_ms)
-    dictionary = pa.array(keys, pa.binary())
-    for begin in range(0, len(moments), 400):
-        moment = np.repeat(moments[begin : begin + 400], len(keys))
-        made = np.zeros(len(moment), _VALUE)
-        made["v"], made["epoch"], made["offset"], made["at"] = 3, 1, moment // 10, START + moment
-        values = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(_VALUE.itemsize), len(moment), [None, pa.py_buffer(made.tobytes())]
-        ).cast(pa.binary())
-        of = pa.array(np.tile(np.arange(len(keys)), len(moment) // len(keys)))
-        yield _batch(dictionary.take(of), values, START + moment, begin * len(keys))
+    moments, chance = np.arange(0, DAY_MS, commit_ms), np.random.default_rng(numbers.start)
+    every = pa.array(keys, pa.binary()).take(pa.array(np.tile(np.arange(len(keys)), _MOMENTS)))
+    made = np.zeros(len(every), _VALUE)
+    made["v"], made["epoch"] = 3, 1
+    ends = pa.py_buffer(np.arange(len(every) + 1, dtype=np.int32) * _VALUE.itemsize)
+    for begin in range(0, len(moments), _MOMENTS):
+        moment = np.repeat(moments[begin : begin + _MOMENTS], len(keys))
+        now = made[: len(moment)]
+        now["offset"], now["at"] = 300 + moment // 10 - chance.integers(0, 300, len(moment)), START + moment
+        values = pa.Array.from_buffers(pa.binary(), len(moment), [None, ends, pa.py_buffer(now)])
+        yield _batch(every[: len(moment)], values, START + moment, begin * len(keys))
 
 
 def _batch(keys: pa.Array, values: pa.Array, at: Any, offset: int = 0) -> pa.RecordBatch:
@@ -125,11 +140,11 @@ def record_share(folder: Path, numbers: range, rebalances: int, commit_ms: int) 
                 pq.write_table(pa.table(kept), place / f"{begin}-{index}.parquet", compression="zstd")
         took += time.process_time() - began
         count += len(batch)
-    tps = [(f"{kind}-{n}", p) for n in numbers for kind, size in (("topic", 8), ("other", 4)) for p in range(size)]
+    tps = [(topic, p) for n in numbers for topic, size in topics_of(n).items() for p in range(size)]
     topics, partitions = zip(*tps, strict=True)
-    at = np.tile(minutes, len(tps))
+    at, of = np.tile(minutes, len(tps)), np.repeat(np.arange(len(tps)), len(minutes))
     columns = {
-        "topic": pa.array(np.repeat(np.array(topics, object), len(minutes)), pa.string()),
+        "topic": pa.array(topics, pa.string()).take(pa.array(of)),
         "partition": pa.array(np.repeat(partitions, len(minutes)), pa.int32()),
         "begin": pa.array(np.zeros(len(at), np.int64)),
         "end": pa.array((at - START) // 10 + 300),
@@ -140,9 +155,23 @@ def record_share(folder: Path, numbers: range, rebalances: int, commit_ms: int) 
     return causes, count, took
 
 
-def alone(groups: int, rebalances: int) -> dict[str, float]:
+def larger(number: int, rebalances: int) -> Group:
+    """A group of about 15 members and 100 partitions, as in most fleets: all read the same topics."""
+    chance = random.Random(number)
+    sizes = [chance.choice((6, 12, 12, 24, 48, 96)) for _ in range(chance.choice((1, 1, 2, 3)))]
+    group = Group(chance, topics={f"topic-{number}-{n}": size for n, size in enumerate(sizes)})
+    for _ in range(chance.randint(2, 24)):
+        group.join()
+    group.rebalance(set())
+    while len(group.records) < rebalances:
+        things = [group.join, group.leave if len(group.members) > 2 else group.join, group.restart, group.grow, set]
+        group.rebalance(chance.choices(things, (35, 35, 22, 4, 4))[0]() if not group.withheld else set())
+    return group
+
+
+def alone(groups: int, rebalances: int, make: Callable[[int, int], Group]) -> dict[str, float]:
     """Rebalances a second of one core, without Spark and lag: reading the history, and replaying it by each policy."""
-    rows = [events(day_of(number, rebalances)) for number in range(groups)]
+    rows = [events(make(number, rebalances)) for number in range(groups)]
     began = time.process_time()
     histories = [GroupHistory(each) for each in rows]
     rates = {"read": groups * rebalances / (time.process_time() - began)}
@@ -156,7 +185,8 @@ def alone(groups: int, rebalances: int) -> dict[str, float]:
 def compare(tables: dict[str, Any], causes: dict[str, Any]) -> Counter[str]:
     """How many rebalances are named as what was done, as unknown, and wrong."""
     told: dict[str, list[Any]] = {}
-    for row in tables["rebalances"].select("group", "ended_at", "causes").orderBy("group", "ended_at").collect():
+    rows = tables["rebalances"].select("group", "ended_at", "causes").toArrow().to_pylist()
+    for row in sorted(rows, key=lambda each: (each["group"], each["ended_at"])):
         told.setdefault(row["group"], []).append({(c["kind"], c["member_id"] or "") for c in row["causes"]})
     found: Counter[str] = Counter()
     for name, done in causes.items():
@@ -189,7 +219,10 @@ def measure(groups: int, rebalances_each: int, commit_seconds: int) -> None:
         began = time.monotonic()
         causes, count, took = record(folder, groups, rebalances_each, 1000 * commit_seconds)
         rebalances = groups * rebalances_each
-        print(f"          {time.monotonic() - began:.0f} s")
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(
+            f"          {time.monotonic() - began:.0f} s, {spent.ru_utime + spent.ru_stime:.0f} CPU s with making them"
+        )
         print(f"recorded  {count:12,} records, {count / took / 1e6:.2f} M/s of a core, {_mb(folder / RECORDS)} MB")
         print(f"          {_mb(folder / 'ends')} MB of ends")
         spark = session("history-day", master="local[2]", spark_driver_memory="2g")
@@ -203,8 +236,9 @@ def measure(groups: int, rebalances_each: int, commit_seconds: int) -> None:
         print(f"replay    {5 * rebalances / cpu:12,.0f} rebalances and policies/s of a core, {cpu:.0f} CPU s: all five")
         memory = _peaks()
         spark.stop()
-    for name, rate in alone(min(groups, 100), rebalances_each).items():
-        print(f"alone     {rate:12,.0f} rebalances/s of a core: {name}")
+    for what, make in (("12 partitions", day_of), ("15 members, 100 partitions", larger)):
+        for name, rate in alone(min(groups, 100), rebalances_each, make).items():
+            print(f"alone     {rate:12,.0f} rebalances/s of a core: {name}, groups of {what}")
     print(f"memory    {memory}")
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 from roster.cli.groups.picture import Size
 from roster.cli.groups.watch import Clock, lines_of
 from roster.client import Admin, GroupMember, OffsetAndMetadata
-from roster.console import GroupHistory
+from roster.console.history import GroupHistory
 from roster.console.looking import look
 from roster.testing import EmbeddedBroker
 

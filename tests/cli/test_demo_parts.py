@@ -33,7 +33,7 @@ from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Gro
 from roster.cli.errors import UserError
 from roster.cli.groups import live
 from roster.cli.load.formats import open_source
-from roster.console import Away, MemberSeen, Snapshot
+from roster.console.snapshot import Away, MemberSeen, Snapshot
 from roster.model import GroupPosition, TopicPartition
 from tests.examples_tried import is_quick
 

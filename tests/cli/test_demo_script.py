@@ -16,7 +16,7 @@ from roster.cli.demo.processes import ChildMessage
 from roster.cli.demo.sharing import SharingDemo
 from roster.cli.errors import Failure
 from roster.client import AuthorizationError
-from roster.console import Away, MemberSeen, Snapshot
+from roster.console.snapshot import Away, MemberSeen, Snapshot
 from roster.model import GroupPosition, TopicPartition
 
 TOTAL = 240

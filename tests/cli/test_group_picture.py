@@ -11,7 +11,10 @@ from rich.text import Text
 
 from roster.cli.groups import picture as group_picture
 from roster.cli.groups.picture import Size, picture, status
-from roster.console import Away, Event, EventKind, GroupHistory, MemberSeen, Snapshot, rows_of
+from roster.console.events import Event, EventKind
+from roster.console.history import GroupHistory
+from roster.console.rows import rows_of
+from roster.console.snapshot import Away, MemberSeen, Snapshot
 from roster.console.text import BARS
 from roster.model import GroupPosition, TopicPartition
 

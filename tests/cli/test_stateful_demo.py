@@ -22,7 +22,7 @@ from roster.cli.demo.oracle import Figures, Outcome, read_flights
 from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Group
 from roster.cli.demo.takeover import ask
 from roster.cli.groups.live import size_of
-from roster.console import Away, MemberSeen, Snapshot
+from roster.console.snapshot import Away, MemberSeen, Snapshot
 from roster.model import Address, GroupPosition, TopicPartition
 from tests.cli.demo_processes import left_behind, read_until
 from tests.waiting import until

@@ -7,8 +7,7 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from roster.console import Away, MemberSeen, Snapshot
-from roster.console.snapshot import ABSENT
+from roster.console.snapshot import ABSENT, Away, MemberSeen, Snapshot
 from roster.model import GroupPosition, TopicPartition
 
 STATES = ["Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Assigning", "Reconciling", ABSENT]

@@ -8,9 +8,10 @@ from typing import Any
 
 from hypothesis import given
 
-from roster.console import Away, GroupHistory, Snapshot
 from roster.console.document import GroupDocument
+from roster.console.history import GroupHistory
 from roster.console.rebalances import RebalanceTimeline
+from roster.console.snapshot import Away, Snapshot
 from roster.model import GroupPosition
 from roster.wire.consumer.leader_note import LeaderNote
 from tests.console.groups_seen import looks, seen, tp

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from roster.console import Away, EventKind, GroupHistory, MemberSeen, Snapshot, rows_of
-from roster.console.snapshot import REBALANCING
+from roster.console.events import EventKind
+from roster.console.history import GroupHistory
+from roster.console.rows import rows_of
+from roster.console.snapshot import REBALANCING, Away, MemberSeen, Snapshot
 from roster.model import GroupPosition
 from tests.console.groups_seen import looks, seen, tp
 

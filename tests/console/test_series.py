@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.console import bars, number_runs, short_count
 from roster.console.series import Series
-from roster.console.text import BARS, named_briefly
+from roster.console.text import BARS, bars, named_briefly, number_runs, short_count
 from roster.model import TopicPartition
 
 

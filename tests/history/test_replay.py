@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.assignors import ASSIGNORS, RebalanceProtocol, find_assignor, make_plan
-from roster.history.derived import EVERY, TABLES, GroupHistory, derive
+from roster.history.derived import TABLES, GroupHistory
 from roster.history.replay import replay
 from roster.history.report import report
 from roster.model import MemberInfo, Problem, TopicPartition
@@ -130,19 +130,17 @@ def test_moves_say_why_and_how_far_behind_the_partition_was() -> None:
     assert lag == [(0, 6000, 60_000), (0, 12_000, 120_000), (0, 17_000, 170_000)]
 
 
-def test_rows_of_all_tables_have_the_columns_of_every() -> None:
+def test_tables_have_their_columns_and_the_name_of_the_group() -> None:
     group, commits, ends = steady()
-    rows = derive(events(group, "name", commits, ends))
-    assert rows.schema == EVERY
-    assert set(rows["table"].to_pylist()) == set(TABLES)
-    assert set(rows["group"].to_pylist()) == {"name"}
+    for name, table in GroupHistory(events(group, "name", commits, ends)).tables():
+        assert table.schema == TABLES[name]
+        assert set(table["group"].to_pylist()) == {"name"}
 
 
 def test_a_group_without_members_or_records_has_no_rows() -> None:
-    group = Group(random.Random(1))
-    assert derive(events(group, commits={TopicPartition("t", 0): [(1, 1)]})).num_rows == 1, "its weights"
-    rows = events(group, commits={TopicPartition("t", 0): [(1, 1)]})
-    assert replay(GroupHistory(rows), list(ASSIGNORS.values())).num_rows == 0
+    history = GroupHistory(events(Group(random.Random(1)), commits={TopicPartition("t", 0): [(1, 1)]}))
+    assert {name: len(table) for name, table in history.tables() if len(table)} == {"weights": 1}
+    assert replay(history, list(ASSIGNORS.values())).num_rows == 0
 
 
 def test_lag_assignors_are_replayed_with_the_lag_of_the_time() -> None:

@@ -19,6 +19,7 @@ from roster.history.folder import RECORDS
 from roster.history.tables import COMMITS, GROUPS
 from roster.history.thinned import PACKED, packed_events, topics_read, unpacked
 from roster.model import TopicPartition
+from roster.records.native import OFFSETS, compiled
 from tests.examples_tried import examples
 from tests.history.made_up import events, happening
 
@@ -76,16 +77,22 @@ def check(folder: Path, seed: int, cuts: list[int], shares: int) -> None:
     of_groups = rows.filter(pc.equal(rows["table"], GROUPS))
     files = written(folder, rows, cuts)
     tasks = [files[number::shares] for number in range(shares)]
-    packed = [batch for task in tasks if task for batch in packed_events(of_groups.select(["group", "at"]), task)]
+    packed = [
+        batch
+        for task in tasks
+        if task
+        for batch in packed_events(compiled(OFFSETS), of_groups.select(["group", "at"]), task)
+    ]
     found = pa.Table.from_batches(packed, PACKED)
     kept = 0
+    thinned_of = {each["group"][0].as_py(): each for each in unpacked(found)}
     for life in both:
-        name = life["group"][0].as_py()
-        thinned = unpacked(found.filter(pc.equal(found["group"], name)))
+        thinned = thinned_of.pop(life["group"][0].as_py())
         assert thinned.schema == EVENTS
         kept += len(thinned)
         ends = life.filter(pc.equal(life["table"], "ends"))
         assert tables_of(pa.concat_tables([thinned, ends])) == tables_of(life)
+    assert not thinned_of
     assert kept < len(rows)
     commits = [file for file in files if COMMITS in file]
     pairs = {(row["group"], row["topic"]) for batch in topics_read(commits) for row in batch.to_pylist()}
@@ -98,7 +105,9 @@ def test_few_commits_of_a_steady_group_stay(tmp_path: Path) -> None:
     group.records = [(START + 1_800_000, value) for _, value in group.records[:1]]
     files = written(tmp_path, events(group, "g", commits, {}), [5000])
     rebalances = pa.table({"group": ["g"], "at": pa.array([START + 1_800_000]).cast(pa.timestamp("ms", "UTC"))})
-    found = unpacked(pa.Table.from_batches(packed_events(rebalances.cast(EVENTS_AT), files), PACKED))
+    (found,) = unpacked(
+        pa.Table.from_batches(packed_events(compiled(OFFSETS), rebalances.cast(EVENTS_AT), files), PACKED)
+    )
     numbers = found.filter(pc.equal(found["table"], COMMITS))
     for tp in TPS:
         mine = numbers.filter(pc.and_(pc.equal(numbers["topic"], tp.topic), pc.equal(numbers["partition"], tp[1])))

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from roster.broker.hooks import Hooks
 from roster.broker.measures import Measures
-from roster.client import Ownership
+from roster.client import MemberStatistics, Ownership
 from roster.metrics.broker import BrokerMetrics
 from roster.metrics.exporter import GroupExporter
 from roster.metrics.page import metrics_page
@@ -54,8 +54,9 @@ def names_in(registry: CollectorRegistry) -> set[str]:
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    pipeline = metrics_of(Positions())
-    pipeline.owns(Ownership(1, "m", frozenset({TopicPartition("t", 0)})))
+    member = MemberStatistics()
+    member.owns(Ownership(1, "m", frozenset({TopicPartition("t", 0)})), 0.0)
+    pipeline = metrics_of(Positions(), member)
     admin: Any = None
     exporter = CollectorRegistry()
     exporter.register(GroupExporter(admin, PositionReader(admin, RecordTimes("h:1", "c")), re.compile("")))

@@ -14,7 +14,6 @@ ROOMS = (
     "roster.assignors",
     "roster.broker",
     "roster.client",
-    "roster.console",
     "roster.coordinator",
     "roster.member",
     "roster.model",

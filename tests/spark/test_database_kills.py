@@ -13,23 +13,20 @@ import multiprocessing
 import os
 import random
 import signal
-import threading
 import time
 import uuid
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 
-from roster.client import ClientError
 from roster.spark import DatabaseSink, PostgresSink
-from tests.librdkafka import idempotent_producer
 from tests.real.realparts.databases import Database, MariaDb, Postgres, asking
 from tests.spark.programs import Application
 from tests.spark.table_worker import KEYS, latest, uncommitted, upserted, work
-from tests.spark.test_transactional_kills import quick_broker
+from tests.spark.test_transactional_kills import Feed, caught_up, quick_broker
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -48,42 +45,22 @@ SERVED = [("mariadb", "append"), ("mariadb", "upsert"), ("postgres", "upsert")]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300 + 60 * BLOWS)]
 
 
-class Feed:
-    """Sends numbers, each with an id whose records are all in one partition, a few at a time until it is left."""
+class Rows:
+    """Rows by number, each with an id whose records are all in one partition."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._producer, self._topic = idempotent_producer(bootstrap, {"linger.ms": 5}), topic
+    def __init__(self) -> None:
         self.sent: list[tuple[int, int]] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._chance = random.Random(SEED)
 
-    def _run(self) -> None:
-        chance = random.Random(SEED)
-        while not self._over.wait(0.3):
-            for _ in range(20):
-                row = (chance.randrange(IDS), len(self.sent))
-                value = json.dumps({"id": row[0], "n": row[1]})
-                self._producer.produce(self._topic, value, partition=row[0] % PARTITIONS)
-                self.sent.append(row)
-            self._producer.poll(0)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        assert self._producer.flush(120) == 0
+    def __call__(self, number: int) -> tuple[bytes, int]:
+        of = self._chance.randrange(IDS)
+        self.sent.append((of, number))
+        return json.dumps({"id": of, "n": number}).encode(), of % PARTITIONS
 
 
-def caught_up(application: Application, topics: Topics, group: str, ends: dict[Any, int]) -> bool:
+def is_done(application: Application, topics: Topics, group: str, ends: dict[Any, int]) -> bool:
     assert application.process.poll() is None, Path(application._log.name).read_text()[-4000:]
-    try:
-        done = topics.committed(group)
-    except ClientError:
-        return False
-    return all(done.get(partition, 0) >= end for partition, end in ends.items())
+    return caught_up(topics, group, ends)
 
 
 def workers(parent: int) -> list[int]:
@@ -118,7 +95,7 @@ def server(kind: type[Database]) -> Iterator[Database]:
 def test_the_table_is_exact_whatever_befalls_application_worker_database_and_broker(tmp_path: Path, mode: str) -> None:
     chance, group = random.Random(SEED), f"kills-{uuid.uuid4().hex[:8]}"
     with quick_broker(tmp_path / "data") as (topics, restart), server(Postgres) as postgres:
-        topic, url = topics.create(PARTITIONS), postgres.create()
+        topic, url, rows = topics.create(PARTITIONS), postgres.create(), Rows()
         started = 0
 
         def start() -> Application:
@@ -130,10 +107,10 @@ def test_the_table_is_exact_whatever_befalls_application_worker_database_and_bro
         application, kinds = start(), ["worker", "database", "broker", "application"]
         dealt = Counter[str]()
         try:
-            with Feed(topics.bootstrap, topic) as feed:
+            with Feed(topics.bootstrap, topic, rows, pause=0.15):
                 for number in range(BLOWS):
                     ends = topics.ends(topic)
-                    until(functools.partial(caught_up, application, topics, group, ends), WAIT, f"round {number}")
+                    until(functools.partial(is_done, application, topics, group, ends), WAIT, f"round {number}")
                     time.sleep(chance.uniform(0, 1.0))
                     kind = kinds[number] if number < len(kinds) else chance.choice(kinds)
                     dealt[kind] += 1
@@ -150,14 +127,14 @@ def test_the_table_is_exact_whatever_befalls_application_worker_database_and_bro
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(chance.choice(of), signal.SIGKILL)
             ends = topics.ends(topic)
-            until(lambda: caught_up(application, topics, group, ends), WAIT, "the end")
+            until(lambda: is_done(application, topics, group, ends), WAIT, "the end")
         finally:
             application.__exit__()
         with asking(url).connect() as connection:
             found = Counter((row.id, row.n) for row in connection.execute(sa.text("select id, n from results")))
-        wanted = feed.sent if mode == "append" else dict(feed.sent).items()
+        wanted = rows.sent if mode == "append" else dict(rows.sent).items()
         assert found == Counter(wanted)
-        print(f"{mode}: {len(feed.sent)} records, {len(found)} rows, {dict(dealt)}", flush=True)
+        print(f"{mode}: {len(rows.sent)} records, {len(found)} rows, {dict(dealt)}", flush=True)
 
 
 def sink_of(url: str, mode: str) -> DatabaseSink:

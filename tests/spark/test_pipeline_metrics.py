@@ -106,12 +106,13 @@ def shown(metrics: PipelineMetrics, name: str) -> dict[tuple[str, ...], float]:
 
 
 def test_lost_partitions_are_counted() -> None:
-    metrics = metrics_of(Positions())
-    metrics.owns(Ownership(3, "m", frozenset({ZERO, ONE}), epoch=1))
-    metrics.owns(Ownership(4, "m", frozenset({ZERO}), epoch=2))
-    metrics.owns(Ownership(4, "m", frozenset({ZERO}), epoch=3))
+    member = MemberStatistics()
+    metrics = metrics_of(Positions(), member)
+    member.owns(Ownership(3, "m", frozenset({ZERO, ONE}), epoch=1), 0.0)
+    member.owns(Ownership(4, "m", frozenset({ZERO}), epoch=2), 0.0)
+    member.owns(Ownership(4, "m", frozenset({ZERO}), epoch=3), 0.0)
     assert shown(metrics, "roster_member_lost_partitions_total") == {("g",): 0}
-    metrics.owns(Ownership(-1, "", lost=frozenset({ZERO}), epoch=4))
+    member.owns(Ownership(-1, "", lost=frozenset({ZERO}), epoch=4), 0.0)
     assert shown(metrics, "roster_member_lost_partitions_total") == {("g",): 1}
     assert shown(metrics, "roster_member_generation") == {("g",): -1}
 
@@ -180,15 +181,15 @@ def test_lag_is_of_own_partitions_only_and_stays_while_no_broker_answers(monkeyp
     from roster.spark import metrics as module
 
     monkeypatch.setattr(module, "_LOOK_INTERVAL", 0.0)
-    reader = Positions()
-    metrics = metrics_of(reader)
+    reader, member = Positions(), MemberStatistics()
+    metrics = metrics_of(reader, member)
     assert shown(metrics, LAG) == {}
     assert reader.asked == 0
-    metrics.owns(Ownership(1, "m", frozenset({ZERO, ONE}), epoch=1))
+    member.owns(Ownership(1, "m", frozenset({ZERO, ONE}), epoch=1), 0.0)
     assert shown(metrics, LAG) == {("g", "0", "t"): 4, ("g", "1", "t"): 4}
     reader.is_down = True
-    metrics.owns(Ownership(2, "m", frozenset({ONE}), epoch=2))
+    member.owns(Ownership(2, "m", frozenset({ONE}), epoch=2), 0.0)
     assert shown(metrics, LAG) == {("g", "1", "t"): 4}
     assert shown(metrics, "kafka_consumergroup_group_lag_seconds") == {("g", "1", "t"): 2.5}
-    metrics.owns(Ownership())
+    member.owns(Ownership(), 0.0)
     assert shown(metrics, LAG) == {}

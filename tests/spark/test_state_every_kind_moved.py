@@ -17,6 +17,7 @@ from roster.spark.state import export, import_state, repartition_state
 from tests.librdkafka import idempotent_producer
 from tests.spark import every_operator_app as every
 from tests.spark import importing_app
+from tests.spark.programs import START_SECONDS
 from tests.spark.programs import Application as Program
 from tests.spark.stateful_app import KEYS
 from tests.spark.test_state_export import rows
@@ -85,7 +86,7 @@ class Moved:
         """Return what an application of the group that does not start says."""
         application = self.start(group)
         try:
-            assert application.process.wait(60) != 0
+            assert application.process.wait(START_SECONDS) != 0
         finally:
             application.end()
         return application.log.read_text()

@@ -77,22 +77,29 @@ class Application:
             self._log.close()
 
 
-class Feed:
-    """Sends numbers, a few at a time, until it is left."""
+def numbered(number: int) -> tuple[bytes, int]:
+    return b"%d" % number, number % PARTITIONS
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+
+class Feed:
+    """Sends records, a few at a time, until it is left; record: the value and the partition of a number."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, record: Callable[[int], tuple[bytes, int]] = numbered, pause: float = 0.05
+    ) -> None:
         self._producer = idempotent_producer(bootstrap, {"linger.ms": 5})
-        self._topic, self._over = topic, threading.Event()
+        self._topic, self._over, self._record, self._pause = topic, threading.Event(), record, pause
         self.sent = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         while not self._over.is_set():
             for _ in range(10):
-                self._producer.produce(self._topic, b"%d" % self.sent, partition=self.sent % PARTITIONS)
+                value, partition = self._record(self.sent)
+                self._producer.produce(self._topic, value, partition=partition)
                 self.sent += 1
             self._producer.poll(0)
-            self._over.wait(0.05)
+            self._over.wait(self._pause)
 
     def __enter__(self) -> Self:
         self._thread.start()

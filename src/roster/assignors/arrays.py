@@ -41,6 +41,6 @@ def rank_within(groups: Int64 | Int32, bound: int) -> Int64:
 
 def deal(counts: Int64) -> Int64:
     """Deal indices 0..n-1 round-robin, index i counts[i] times: each round serves every index with some left."""
-    receivers = np.repeat(np.arange(len(counts)), counts)
-    turn = np.arange(len(receivers)) - np.repeat(np.cumsum(counts) - counts, counts)
+    receivers = np.arange(len(counts)).repeat(counts)
+    turn = np.arange(len(receivers)) - (counts.cumsum() - counts).repeat(counts)
     return receivers[stable_order(turn, int(counts.max(initial=0)))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,10 +40,11 @@ def _alike(problem: Problem) -> Iterator[tuple[Int64, Int64]]:
     members = members_by_subscription(problem)
     counts = problem.counts
     by_class = stable_order(classes.of_topic, len(classes))
-    bounds = np.cumsum(np.bincount(classes.of_topic, minlength=len(classes)))[:-1]
-    for number, topics in enumerate(np.split(by_class, bounds) if len(classes) else ()):
+    bounds = np.cumsum(np.bincount(classes.of_topic, minlength=len(classes))).tolist()
+    for number, (begin, end) in enumerate(pairwise([0, *bounds])):
+        topics = by_class[begin:end]
         consumers = subscribers(members, classes.subscriptions(number))
-        for count in np.unique(counts[topics]).tolist():
+        for count in sorted(set(counts[topics].tolist())):
             first = problem.first[topics[counts[topics] == count]]
             yield consumers, first[:, np.newaxis] + np.arange(count)
 

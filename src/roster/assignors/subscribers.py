@@ -68,6 +68,8 @@ def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
 
 def members_by_subscription(problem: Problem) -> list[Int64]:
     """Return the indices of the members of each subscription, ascending."""
+    if len(problem.subscriptions) == 1:
+        return [np.arange(len(problem.subscription_of))]
     order = np.argsort(problem.subscription_of, kind="stable")
     sizes = np.bincount(problem.subscription_of, minlength=len(problem.subscriptions))
     return np.split(order, np.cumsum(sizes)[:-1]) if len(sizes) else []
@@ -75,6 +77,8 @@ def members_by_subscription(problem: Problem) -> list[Int64]:
 
 def subscribers(members: list[Int64], subscriptions: Int32) -> Int64:
     """Return the members of any of the subscriptions, ascending."""
+    if len(subscriptions) == 1:
+        return members[subscriptions[0]]
     return np.sort(np.concatenate([members[s] for s in subscriptions.tolist()]))
 
 
@@ -98,5 +102,7 @@ def is_subscribed(problem: Problem, member: Int32, topic: Int32) -> Bool:
 
 def active_members(problem: Problem) -> Int64:
     """Return the members that subscribe to some topic, ascending."""
+    if all(map(len, problem.subscriptions)):
+        return np.arange(len(problem.members))
     subscribes = np.array([len(topics) > 0 for topics in problem.subscriptions], dtype=np.bool_)
     return np.flatnonzero(subscribes[problem.subscription_of]) if len(problem.members) else np.zeros(0, dtype=np.int64)

@@ -11,25 +11,15 @@ from pathlib import Path
 import click
 
 from roster.cli.admin import admin
-from roster.cli.http_options import access_of, answering, groups_option, http_config_option, listening_address
-from roster.cli.options import POSITIVE, Target, cluster_options
+from roster.cli.http_options import access_of, answering, watching_options
+from roster.cli.options import Target, cluster_options
 from roster.model import Address
 from roster.page.pages import page_answers
 from roster.page.watch import GroupsWatch
 
 
 @click.command(short_help="Show consumer groups in a browser.")
-@groups_option
-@click.option(
-    "--listen",
-    callback=listening_address,
-    metavar="HOST:PORT",
-    default="127.0.0.1:8086",
-    show_default=True,
-    help="Where the page is.",
-)
-@click.option("--interval", type=POSITIVE, default=5.0, show_default=True, help="Seconds between two looks.")
-@http_config_option
+@watching_options("127.0.0.1:8086", "the page", 5.0)
 @cluster_options
 def console(
     pattern: re.Pattern[str], listen: Address, interval: float, http_config: Path | None, target: Target

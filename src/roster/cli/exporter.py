@@ -11,8 +11,8 @@ import click
 from prometheus_client import CollectorRegistry
 
 from roster.cli.admin import admin
-from roster.cli.http_options import access_of, answering, groups_option, http_config_option, listening_address
-from roster.cli.options import POSITIVE, Target, cluster_options
+from roster.cli.http_options import access_of, answering, watching_options
+from roster.cli.options import Target, cluster_options
 from roster.metrics.exporter import GroupExporter
 from roster.metrics.page import metrics_page
 from roster.metrics.positions import PositionReader
@@ -21,17 +21,7 @@ from roster.model import Address
 
 
 @click.command(short_help="Serve lag of consumer groups to Prometheus.")
-@groups_option
-@click.option(
-    "--listen",
-    callback=listening_address,
-    metavar="HOST:PORT",
-    default="127.0.0.1:9308",
-    show_default=True,
-    help="Where /metrics is.",
-)
-@click.option("--interval", type=POSITIVE, default=15.0, show_default=True, help="Seconds between two looks.")
-@http_config_option
+@watching_options("127.0.0.1:9308", "/metrics", 15.0)
 @cluster_options
 def exporter(
     pattern: re.Pattern[str], listen: Address, interval: float, http_config: Path | None, target: Target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial, reduce
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from roster.cli.errors import Failure, UserError
+from roster.cli.options import POSITIVE
 from roster.http.access import OPEN, Access, read_access
 from roster.http.pages import Answer, Page, Stream
 from roster.model import Address, AddressError, parse_address
@@ -51,6 +53,22 @@ def http_config_option(command: C) -> C:
         metavar="FILE",
         help="Properties file with ssl.keystore.location, ssl.truststore.location, ssl.client.auth, token.",
     )(command)
+
+
+def watching_options(listen: str, what: str, interval: float) -> Callable[[C], C]:
+    """Add --groups, --listen, --interval and --http-config, of commands that show groups over HTTP.
+
+    The command gets `pattern`, `listen`, `interval` and `http_config`. listen, interval: defaults.
+    """
+    option = partial(click.option, show_default=True)
+    where, pause = f"Where {what} is.", "Seconds between two looks."
+    options = [
+        groups_option,
+        option("--listen", callback=listening_address, metavar="HOST:PORT", default=listen, help=where),
+        option("--interval", type=POSITIVE, default=interval, help=pause),
+        http_config_option,
+    ]
+    return lambda command: reduce(lambda each, add: add(each), reversed(options), command)
 
 
 def access_of(path: Path | None) -> Access:

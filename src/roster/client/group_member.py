@@ -402,6 +402,7 @@ class GroupMember:
                 epoch=news.epoch,
                 error=None if news.failure is None else failure_error(news.failure),
             )
+            self.statistics.owns(self._ownership, time.monotonic())
             self._changed.notify_all()
 
     def _tell(self, report: Report) -> None:

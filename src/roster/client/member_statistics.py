@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from roster.client.types import Ownership
 from roster.member.events import CommitDone, Report
 from roster.member.types import ReportKind
 from roster.model import TopicPartition
@@ -25,8 +26,28 @@ class MemberStatistics:
     """Commits not written, by reason."""
     heartbeat_lateness: Durations = field(default_factory=Durations)
     """How much later than planned heartbeats were sent."""
+    ownership: Ownership = field(default_factory=Ownership)
+    """The partitions that the member has now."""
+    lost_partitions: int = 0
+    """Partitions lost without being handed over."""
+    told: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=100))
+    """What only this member knows, newest last: when, and in words."""
     _assigned: frozenset[TopicPartition] = frozenset()
     _began: float | None = None
+    _revoking: float | None = None
+
+    def owns(self, ownership: Ownership, now: float) -> None:
+        """Take note of a changed ownership. now: as for `take`."""
+        before, self.ownership = self.ownership, ownership
+        lost = len(ownership.lost & (before.partitions | before.revoking))
+        self.lost_partitions += lost
+        if lost:
+            self.told.append((now, f"lost partitions: {lost}"))
+        if ownership.revoking:
+            self._revoking = now if self._revoking is None else self._revoking
+        elif self._revoking is not None:
+            self.told.append((now, f"released revoked partitions after {now - self._revoking:.1f} s"))
+            self._revoking = None
 
     def take(self, effect: Report | CommitDone, now: float) -> None:
         """Count an effect of the state machine. now: in seconds, of any clock that only grows."""
@@ -34,6 +55,8 @@ class MemberStatistics:
             if effect.failure is not None:
                 self.commit_failures[effect.failure.kind.value] += 1
             return
+        if effect.kind is ReportKind.REJOIN:
+            self.told.append((now, f"joins again: {effect.text}"))
         match effect.kind:
             case ReportKind.REJOIN | ReportKind.JOINING if self._began is None:
                 self._began = now

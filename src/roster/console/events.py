@@ -26,6 +26,8 @@ class EventKind(StrEnum):
     LAG_GROWS = "lag_grows"
     LAG_SHRINKS = "lag_shrinks"
     OFFSETS_BACK = "offsets_back"
+    OWN = "own"
+    """What a member in this process says of itself."""
 
 
 @dataclass(frozen=True, slots=True)

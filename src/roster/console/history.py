@@ -99,9 +99,12 @@ class GroupHistory:
 
     # Adding snapshots.
 
-    def see(self, look: Snapshot | Away) -> list[Event]:
-        """Add a snapshot; return its events, which are also appended to `events`."""
-        self._new = []
+    def see(self, look: Snapshot | Away, own: Iterable[tuple[float, str]] = ()) -> list[Event]:
+        """Add a snapshot; return its events, which are also appended to `events`.
+
+        own: what a member in this process has told since the last one, and when.
+        """
+        self._new = [Event(at if self.now < at < look.at else look.at, EventKind.OWN, text) for at, text in own]
         self.now = look.at
         if isinstance(look, Away):
             self._see_away(look)

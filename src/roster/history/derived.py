@@ -38,6 +38,11 @@ EVENTS = pa.schema(
 )
 """What is known of one group, in any order: its commits and records, and the ends of the partitions it commits."""
 
+_COLUMNS = {
+    COMMITS: ["topic", "partition", "offset", "at", "log_offset"],
+    GROUPS: ["key", "value", "at", "log_offset"],
+    ENDS: ["topic", "partition", "offset", "at", "topic_id"],
+}
 _PARTITION = [("topic", pa.string()), ("partition", pa.int32())]
 REBALANCE = [("group", pa.string()), ("generation", pa.int32()), ("ended_at", TIME)]
 _MEMBER = [(name, pa.string()) for name in ("member_id", "instance_id", "client_id", "host")]
@@ -92,18 +97,12 @@ member had reached it. proof: BEST, or what a better plan would improve.
 """
 
 
-EVERY = pa.schema(
-    [("table", pa.string()), *{field.name: field for schema in TABLES.values() for field in schema}.values()]
-)
-"""Rows of all derived tables; columns that a table does not have are null in it."""
-
-
 class GroupHistory:
     """The history of one group, of its rows with the columns of EVENTS."""
 
     def __init__(self, rows: pa.Table, group: str | None = None) -> None:
         self.group = rows["group"][0].as_py() if group is None else group
-        of = {table: rows.filter(pc.equal(rows["table"], table)) for table in (COMMITS, GROUPS, ENDS)}
+        of = {table: rows.select(names).filter(pc.equal(rows["table"], table)) for table, names in _COLUMNS.items()}
         records = of[GROUPS].sort_by("log_offset")
         stored = (ms_of(records["at"]).tolist(), records["key"].to_pylist(), records["value"].to_pylist())
         self._records = list(as_classic(zip(*stored, strict=True), _names(of[ENDS])))
@@ -115,14 +114,15 @@ class GroupHistory:
         self.positions = Positions(_series(made), _series(of[ENDS].sort_by("at")))
         self.moments = np.array([each.now.at_ms for each in self.timeline.rebalances], np.int64)
 
+    def table(self, name: str) -> pa.Table:
+        """Return a derived table of the group."""
+        columns = getattr(self, f"_{name}")()
+        every = {"group": pa.repeat(self.group, len(next(iter(columns.values())))), **columns}
+        return pa.table([column(every[field.name], field.type) for field in TABLES[name]], schema=TABLES[name])
+
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the derived tables of the group, each with its name."""
-        makers = (self._rebalances, self._moves, self._ownership, self._lag, self.weights)
-        for (name, schema), make in zip(TABLES.items(), makers, strict=True):
-            columns = make()
-            count = len(next(iter(columns.values())))
-            every = {"group": pa.repeat(self.group, count), **columns}
-            yield name, pa.table([column(every[field.name], field.type) for field in schema], schema=schema)
+        """Yield all of them, each with its name."""
+        return ((name, self.table(name)) for name in TABLES)
 
     def records(self) -> Iterator[GroupMetadataValue]:
         """Yield the records of the group that can be read, without removals."""
@@ -224,7 +224,7 @@ class GroupHistory:
         columns = Lags(*(each[row, at] for each in lags))
         return {**_listed(partitions, row), "at": moments[at], **columns._asdict()}
 
-    def weights(self) -> dict[str, Any]:
+    def _weights(self) -> dict[str, Any]:
         """Return columns: what usually arrives in a partition, and how long a record of it usually takes."""
         partitions = sorted(self.positions.commits)
         return {
@@ -232,13 +232,6 @@ class GroupHistory:
             "records_per_second": [self.positions.arriving(tp) for tp in partitions],
             "seconds_per_record": [self.positions.seconds_per_record(tp) for tp in partitions],
         }
-
-
-def derive(rows: pa.Table) -> pa.Table:
-    """Return the rows of EVERY for the rows of EVENTS of one group: the function for Spark's `applyInArrow`."""
-    tables = GroupHistory(rows).tables()
-    made = [table.append_column("table", pa.repeat(name, len(table))) for name, table in tables]
-    return pa.concat_tables([EVERY.empty_table(), *made], promote_options="default")
 
 
 def ms_of(times: pa.ChunkedArray) -> Any:

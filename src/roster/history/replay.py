@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from roster.assignors import Assignor, RebalanceProtocol, make_plan
 from roster.history.derived import REBALANCE, GroupHistory, column
-from roster.history.generations import Generation, Generations, Member
+from roster.history.generations import Generation, Generations
 from roster.model import NO_OWNER, Plan, Problem, TopicPartition
 from roster.model.arrays import Float64, Int32, Int64
 from roster.model.problem import MAX_PARTITIONS, Claims, member_order
@@ -42,14 +43,19 @@ member that needs longest, at the usual seconds for a record. The last two are n
 """
 
 _MOST_ROUNDS = 5
+_NOBODY = np.array([NO_OWNER], np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """A rebalance, for every policy: `place` has the number of each partition over all steps, `name` of each member."""
+    """A rebalance, for every policy.
+
+    problem: its fields but for claims and `settling`. place: [partitions] the number of each over all steps.
+    name: [members] the number of each over all steps, and NO_OWNER at the end.
+    """
 
     now: Generation
-    problem: Problem
+    problem: Mapping[str, Any]
     place: Int64
     name: Int32
     seconds: Float64 | None
@@ -91,50 +97,60 @@ def _steps(history: GroupHistory) -> Iterator[_Step]:
     took = np.array([history.positions.seconds_per_record(tp) for tp in tps], float)
     usual = np.nanmedian(took) if np.isfinite(took).any() else None
     rank = np.argsort(member_order(*zip(*((m.member_id, m.instance_id) for m in group.members), strict=True)))
-    layouts: dict[tuple[object, ...], tuple[Problem, Int64]] = {}
+    layouts: dict[tuple[object, ...], tuple[dict[str, Any], Int32, Int64]] = {}
     for row, number in enumerate(chosen):
         now = found.rebalances[number].now
         order = np.argsort(rank[now.member])
         member, subscription = now.member[order], now.subscription[order]
         members = [group.members[m] for m in member.tolist()]
-        key = (subscription.tobytes(), counts[row].tobytes())
+        used = tuple(dict.fromkeys(subscription.tolist()))
+        key = (used, counts[row].tobytes())
         if key not in layouts:
-            layout = _layout(group, members, subscription, counts[row])
-            starts: Int64 = first[[group.topics.index(topic) for topic in layout.topics]]
-            layouts[key] = layout, np.repeat(starts, layout.counts) + layout.number_of()
-        layout, place = layouts[key]
+            layouts[key] = _layout(group, used, counts[row], first)
+        layout, number_of, place = layouts[key]
         lag, seconds = None, None
         if is_known[row]:
             lag = lags[place, row]
             seconds = None if usual is None else lag * np.where(np.isnan(took), usual, took)[place]
-        problem = replace(
-            layout,
-            members=tuple(each.member_id for each in members),
-            instances=tuple(each.instance_id for each in members),
-            lag=lag,
-            capacity=now.capacity[order] if (now.capacity > 1).any() else None,
-        )
-        yield _Step(now, problem, place, found.name_of[member], seconds)
+        problem = layout | {
+            "members": tuple([each.member_id for each in members]),
+            "instances": tuple([each.instance_id for each in members]),
+            "subscription_of": number_of[subscription],
+            "generation": np.zeros(len(members), np.int32),
+            "user_data": (None,) * len(members),
+            "member_racks": (None,) * len(members),
+            "lag": lag,
+            "capacity": now.capacity[order] if (now.capacity > 1).any() else None,
+        }
+        yield _Step(now, problem, place, found.name_of[np.concatenate((member, _NOBODY))], seconds)
 
 
-def _layout(group: Generations, members: Sequence[Member], subscription: Int32, counts: Int64) -> Problem:
-    """Return the problem of members that claim nothing."""
-    distinct, of = np.unique(subscription, return_inverse=True)
-    none = np.zeros(0, np.int32)
-    return Problem.from_columns(
-        members=[each.member_id for each in members],
-        instances=[each.instance_id for each in members],
-        member_racks=[None] * len(subscription),
+def _layout(
+    group: Generations, used: Sequence[int], counts: Int64, first: Int64
+) -> tuple[dict[str, Any], Int32, Int64]:
+    """Return the problem of a member for each subscription that is used, [subscriptions] the number of each in it, and
+    [partitions] the number of each partition over all steps.
+    """
+    none, size = np.zeros(0, np.int32), len(used)
+    layout = Problem.from_columns(
+        members=[f"{number:09}" for number in range(size)],
+        instances=[None] * size,
+        member_racks=[None] * size,
         topics=group.topics,
         counts=counts,
-        subscriptions=[group.subscriptions[number] for number in distinct.tolist()],
-        subscription_of=of.astype(np.int32),
-        generation=np.zeros(len(subscription), np.int32),
+        subscriptions=[group.subscriptions[number] for number in used],
+        subscription_of=np.arange(size, dtype=np.int32),
+        generation=np.zeros(size, np.int32),
         claim_member=none,
         claim_topic=none,
         claim_number=none,
         group_generation=1,
     )
+    number_of = np.zeros(len(group.subscriptions), np.int32)
+    number_of[list(used)] = layout.subscription_of
+    starts: Int64 = first[[group.topics.index(topic) for topic in layout.topics]]
+    kept = {each.name: getattr(layout, each.name) for each in fields(layout) if each.name not in ("claims", "settling")}
+    return kept, number_of, np.repeat(starts, layout.counts) + layout.number_of()
 
 
 def _replay(assignor: Assignor, steps: Sequence[_Step]) -> Iterator[tuple[float | None, ...]]:
@@ -144,34 +160,34 @@ def _replay(assignor: Assignor, steps: Sequence[_Step]) -> Iterator[tuple[float 
     owner = np.full(size, NO_OWNER, np.int32)
     number_of = np.full(max((int(step.name.max()) + 1 for step in steps), default=0) + 1, NO_OWNER, np.int32)
     for step in steps:
-        problem, before = step.problem, owner[step.place]
-        number_of[step.name] = np.arange(len(step.name))
+        before = owner[step.place]
+        number_of[step.name[:-1]] = np.arange(len(step.name) - 1)
         claimed = number_of[before]
-        stopped = int((claimed >= 0).sum()) if is_eager else 0
+        stopped = int(np.count_nonzero(claimed >= 0)) if is_eager else 0
         rounds = 0
         while True:
             rounds += 1
-            partition = np.flatnonzero(claimed >= 0)
+            partition = (claimed >= 0).nonzero()[0]
             claims = Claims(claimed[partition], partition)
-            plan = make_plan(assignor, replace(problem, claims=claims, settling=rounds > 1))
-            waits = int(plan.withheld.sum())
+            plan = make_plan(assignor, Problem(**step.problem, claims=claims, settling=rounds > 1))
+            waits = int(np.count_nonzero(plan.withheld))
             if not waits or rounds == _MOST_ROUNDS:
                 break
             stopped += waits
             claimed = plan.given
         number_of[step.name] = NO_OWNER
         owner.fill(NO_OWNER)
-        owner[step.place] = np.append(step.name, NO_OWNER)[plan.owner]
-        moved = int(((before >= 0) & (plan.owner >= 0) & (owner[step.place] != before)).sum())
+        owner[step.place] = after = step.name[plan.owner]
+        moved = int(np.count_nonzero((before >= 0) & (after >= 0) & (after != before)))
         loads = plan.loads()
-        counted = (len(step.name), len(before), moved, rounds, stopped, int(loads.min()), int(loads.max()))
+        counted = (len(loads), len(before), moved, rounds, stopped, int(loads.min()), int(loads.max()))
         yield (*counted, *_lag(plan, step))
 
 
 def _lag(plan: Plan, step: _Step) -> tuple[float | None, float | None]:
     if plan.problem.lag is None:
         return None, None
-    owned, size = plan.owner >= 0, len(step.name)
+    owned, size = plan.owner >= 0, len(plan.problem.members)
     of_member = np.bincount(plan.owner[owned], plan.problem.lag[owned], size)
     drain = None if step.seconds is None else float(np.bincount(plan.owner[owned], step.seconds[owned], size).max())
     return float(of_member.max() - of_member.min()), drain

@@ -67,10 +67,10 @@ class HistoryRows:
 def rows_of(loops: OffsetsKernel, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the rows of records with the columns key, value, partition, offset and timestamp, table by table."""
     found = offset_records(loops, records["key"], records["value"])
-    kinds = found.kinds
+    kinds, about = found.kinds, records.select(["partition", "offset", "timestamp"])
     yield _rows(
         COMMITS,
-        records.filter(pa.array((kinds == COMMIT) | (kinds == REMOVED))),
+        about.filter(pa.array((kinds == COMMIT) | (kinds == REMOVED))),
         {name: _column(name, found.commits[name]) for name in found.commits.schema.names},
     )
     names = {int(row): _group_of(records["key"][row].as_py()) for row in np.flatnonzero(kinds == GROUP)}

@@ -15,16 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from roster.assignors.arrays import distinct
 from roster.history.derived import ENDS, EVENTS, TIME
 from roster.history.tables import COMMITS, GROUPS
-from roster.model.arrays import Bool, Int64
+from roster.model.arrays import Int64
+from roster.records.native import OFFSETS, Compiled, kernel
+from roster.wire.columns.offsets import OffsetsKernel
 
 PACKED = pa.schema([each for each in EVENTS if each.name not in ("partition", "offset")])
 """Rows of EVENTS; of commits and ends `value` has many rows of one topic, and what they have not in common is null."""
 _NAMES = ("partition", "offset", "at", "log_offset")
 _ROW = np.dtype(list(zip(_NAMES, ("<i4", "<i8", "<i8", "<i8"), strict=True)))
 _BATCH = 1 << 20
-"""Rows that are read at once; a row's place in them has 20 bits."""
+"""Rows that are read at once."""
 _AT_ONCE = 1 << 22
 """Rows that are packed together."""
 _MINUTE = 60_000_000
@@ -43,19 +46,18 @@ def topics_read(files: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for batch in read(files, ["group", "topic"], pc.field("table") == COMMITS):
         group, topic = batch["group"], batch["topic"]
         size = len(topic.dictionary) or 1
-        pairs = np.unique(_codes(group) * size + _codes(topic))
+        pairs, _, _ = distinct(_codes(group) * size + _codes(topic), len(group.dictionary) * size)
         columns = [group.dictionary.take(pa.array(pairs // size)), topic.dictionary.take(pa.array(pairs % size))]
         yield pa.RecordBatch.from_arrays(columns, names=["group", "topic"])
 
 
-def packed_events(rebalances: pa.Table, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def packed_events(code: Compiled, rebalances: pa.Table, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the records of groups and the thinned commits of some files; `rebalances`: group and time of each."""
-    names, minutes = _around(rebalances)
+    loops, (names, minutes) = kernel(code, OFFSETS), _around(rebalances)
 
     def thinned() -> Iterator[pa.RecordBatch]:
         for batch in read(files, ["group", "topic", *_NAMES], pc.field("table") == COMMITS):
-            is_removal = batch["offset"].null_count
-            yield _thinned(batch.filter(pc.is_valid(batch["offset"])) if is_removal else batch, names, minutes)
+            yield _thinned(loops, batch.drop_null(), names, minutes)  # a removal has no offset
 
     for batch in read(files, ["table", "group", "key", "value", "at", "log_offset"], pc.field("table") == GROUPS):
         yield _of_schema(PACKED, {name: batch[name] for name in batch.schema.names}, len(batch))
@@ -73,9 +75,14 @@ def packed_ends(files: Sequence[str]) -> Iterator[pa.RecordBatch]:
     yield from _packed(ENDS, of_topics())
 
 
-def unpacked(rows: pa.Table) -> pa.Table:
-    """Return the rows of EVENTS of one group, of its rows of PACKED."""
-    rows = rows.cast(PACKED)  # Spark names the time zone otherwise
+def unpacked(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of EVENTS of each group, of rows of PACKED."""
+    rows = rows.select(PACKED.names).cast(PACKED)  # Spark names the time zone otherwise
+    for group in pc.unique(rows["group"]):
+        yield _unpacked(rows.filter(pc.equal(rows["group"], group)))
+
+
+def _unpacked(rows: pa.Table) -> pa.Table:
     made = [rows.filter(pc.equal(rows["table"], GROUPS))]
     for table in (COMMITS, ENDS):
         those = rows.filter(pc.equal(rows["table"], table))
@@ -111,38 +118,17 @@ def _around(rebalances: pa.Table) -> tuple[pa.Array, Int64]:
     return group.dictionary, np.unique(np.concatenate([at - 1, at, at + 1]))
 
 
-def _thinned(batch: pa.RecordBatch, names: pa.Array, minutes: Int64) -> pa.RecordBatch:
+def _thinned(loops: OffsetsKernel, batch: pa.RecordBatch, names: pa.Array, minutes: Int64) -> pa.RecordBatch:
     """Return the rows that stay, of commits in the order of their log."""
-    if not len(batch):
-        return batch
-    group, topic = batch["group"], batch["topic"]
-    partition = batch["partition"].to_numpy().astype(np.int64)
-    key = (_codes(group) * len(topic.dictionary) + _codes(topic)) * (int(partition.max()) + 1) + partition
-    if int(key.max()) < 1 << 43:
-        order = np.sort((key << 20) + np.arange(len(key))) & (_BATCH - 1)
-    else:
-        order = np.argsort(key, kind="stable")
-    minute = batch["at"].cast(pa.int64()).to_numpy()[order] // _MINUTE
+    rows, group = len(batch), batch["group"]
     number = pc.index_in(group.dictionary, names).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    at = (number[_codes(group)[order]] << 32) + minute
-    runs = np.flatnonzero(np.diff(at, prepend=-1))
-    is_near = np.append(minutes, -1)[np.searchsorted(minutes, at[runs])] == at[runs]
-    is_near = np.repeat(is_near, np.diff(runs, append=len(at)))
-    return batch.take(pa.array(order[_stays(key[order], minute, batch["offset"].to_numpy()[order], is_near)]))
-
-
-def _stays(key: Int64, minute: Int64, offset: Int64, is_near: Bool) -> Bool:
-    """Return which commits stay, sorted by partition and then as in the log."""
-    is_last_of_all = np.append((key[1:] != key[:-1]) | (minute[1:] != minute[:-1]), True)
-    moves = np.flatnonzero(np.append(True, (key[1:] != key[:-1]) | (offset[1:] != offset[:-1])))
-    found: Bool = is_near | is_last_of_all
-    key, minute = key[moves], minute[moves]
-    is_same = key[1:] == key[:-1]
-    is_last = np.append(~is_same | (minute[1:] != minute[:-1]), True)
-    is_first = np.append(True, ~is_same | (np.diff(minute) > 1))
-    found[moves[is_last | is_first]] = True
-    found[np.maximum(moves[is_last] - 1, 0)] = True
-    return found
+    slots, kept = np.zeros(1 << (2 * rows).bit_length(), np.int64), np.empty(rows, np.uint8)
+    loops.commits_to_keep(
+        *(rows, _codes(group), _codes(batch["topic"]), batch["partition"].to_numpy()),
+        *(batch["at"].cast(pa.int64()).to_numpy(), batch["offset"].to_numpy(), number << 32, minutes, len(minutes)),
+        *(slots, len(slots), np.empty(2 * rows, np.int64), np.zeros(2 * len(number), np.int64), kept),
+    )
+    return batch.filter(pa.array(kept.view(np.bool_)))
 
 
 def _packed(table: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -91,6 +91,7 @@ class Plan:
         owner_before: Int32 | None = None,
         withheld: Bool | None = None,
         contested: Bool | None = None,
+        lag: LagBalance | None = None,
         user_data: Mapping[str, bytes] | None = None,
     ) -> Plan:
         """Build a plan; by default no partition has a previous owner, is withheld, or is contested."""
@@ -101,6 +102,7 @@ class Plan:
             np.full(size, NO_OWNER, dtype=np.int32) if owner_before is None else owner_before,
             np.zeros(size, dtype=np.bool_) if withheld is None else withheld,
             np.zeros(size, dtype=np.bool_) if contested is None else contested,
+            lag,
             user_data={} if user_data is None else user_data,
         )
 
@@ -154,7 +156,7 @@ class Plan:
 
     def loads(self) -> Int64:
         """Return [members] the number of partitions, including those withheld for the next round."""
-        return np.bincount(self.owner[self.owner >= 0], minlength=len(self.problem.members))
+        return np.bincount(self.owner + 1, minlength=len(self.problem.members) + 1)[1:]
 
     def moved(self) -> Bool:
         """Return [partitions] True where a partition moves from one member to another."""

@@ -138,7 +138,7 @@ class Problem:
     @property
     def counts(self) -> Int64:
         """[topics] number of partitions of each topic."""
-        return np.diff(self.first)
+        return np.asarray(self.first[1:] - self.first[:-1])
 
     def topics_of(self, member: str) -> frozenset[str]:
         """Return the existing topics that a member subscribes to. Raises ValueError for an unknown member."""

@@ -10,14 +10,15 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from roster.client import Admin, ClientError, GroupDescription, live_tasks, runs_tasks
-from roster.console import Away, GroupHistory, Snapshot
 from roster.console.document import Document, GroupDocument, row_of_group
+from roster.console.history import GroupHistory
 from roster.console.looking import snapshot_of
 from roster.console.rebalances import RebalanceTimeline
+from roster.console.snapshot import Away, Snapshot
 from roster.http.feed import Feed
 from roster.metrics.groups import GroupReader, GroupsSeen, GroupState
 from roster.metrics.positions import GroupPositions, PositionReader
@@ -44,19 +45,23 @@ _REQUEST_TIMEOUT_MS = 5_000
 class WatchedGroup:
     """What is known of one group, and its page while somebody has it open."""
 
-    def __init__(self, zero: float, lock: threading.RLock) -> None:
+    def __init__(self, zero: float, lock: threading.RLock, told: Sequence[tuple[float, str]] = ()) -> None:
+        """Told: what a member in this process tells of itself, newest last."""
         self.history, self.timeline = GroupHistory(events=_EVENTS), RebalanceTimeline()
         self.row: Document = {}
         self.feed: Feed | None = None
         self.opened = 0.0
         self._zero, self._lock = zero, lock
+        self._told, self._heard = told, float("-inf")
         self._document = GroupDocument(zero)
         self._ages: Mapping[TopicPartition, float] = {}
         self._more: Document = {}
 
     def see(self, look: Snapshot | Away, kind: str = "", positions: GroupPositions | None = None) -> None:
         """Add a look to the history, and tell it."""
-        self.timeline.see(self.history, self.history.see(look))
+        own = [each for each in list(self._told) if each[0] > self._heard]
+        self._heard = own[-1][0] if own else self._heard
+        self.timeline.see(self.history, self.history.see(look, own))
         if not isinstance(look, Away):
             self._ages = {} if positions is None else positions.seconds
         self.row = {"kind": kind or self.row.get("kind", ""), **row_of_group(self.history, self._ages)}
@@ -114,7 +119,8 @@ class GroupsWatch:
     """Watches groups until closed.
 
     groups: a name, or the pattern that whole names fit. interval: seconds between two looks. share: of its time that
-    looking may take; then looks are rarer, down to one in 15 s.
+    looking may take; then looks are rarer, down to one in 15 s. told: what a member of the one group tells of itself, and
+    when (`time.monotonic`), newest last.
     """
 
     def __init__(
@@ -126,13 +132,14 @@ class GroupsWatch:
         security: Security = PLAINTEXT,
         interval: float = 5.0,
         share: float = 0.5,
+        told: Sequence[tuple[float, str]] = (),
     ) -> None:
         self._bootstrap, self._client_id, self._security, self._wanted = bootstrap, client_id, security, groups
         self._share = share
         self._lock, self._stopped = threading.RLock(), threading.Event()
         self._zero = time.time() - time.monotonic()
         only = groups if isinstance(groups, str) else None
-        self._groups = {} if only is None else {only: WatchedGroup(self._zero, self._lock)}
+        self._groups = {} if only is None else {only: WatchedGroup(self._zero, self._lock, told)}
         self._told: dict[str, Document] = {}
         self._head: Document = {"bootstrap": bootstrap, "interval": interval, "only": only, "at": None, "error": ""}
         self.overview = Feed(lambda: self.groups, self._lock)

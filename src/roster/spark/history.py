@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from roster.assignors import Assignor, find_assignor
 from roster.client import Admin
-from roster.history.derived import ENDS, EVERY, TABLES, GroupHistory, derive
+from roster.history.derived import ENDS, TABLES, GroupHistory
 from roster.history.folder import POLLED, RECORDS, HistoryError, HistoryFolder
 from roster.history.recorders import MINUTE_MS, record_ends, regularly
 from roster.history.replay import REPLAYS, replay
@@ -28,6 +31,8 @@ from roster.spark.pipeline import Pipeline
 from roster.spark.sinks.parquet import ParquetSink
 
 OFFSETS_TOPIC = "__consumer_offsets"
+_PART_BYTES = 64 << 20
+"""Bytes of Parquet whose groups are worked on together; a day of 10,000 groups with steady commits has 12 GB."""
 
 
 def record_history(
@@ -83,26 +88,55 @@ def history_tables(spark: SparkSession, place: str, to: str | None = None) -> di
     Args:
         spark: the session.
         place: the folder of the history, as for `record_history`.
-        to: a folder where one job writes all of them as Parquet, in place of what it has; the DataFrames read it.
-            Without it each DataFrame is computed when it is used.
+        to: a folder that driver and executors share, where one job writes all of them as Parquet, in place of what it
+            has; the DataFrames read it. Without it each DataFrame is computed when it is used.
 
     Raises:
         HistoryError: there is no history in the folder, or there is one in `to`.
 
     """
-    every = _by_group(spark, place, derive, EVERY)
     if to is not None:
-        if any((Path(to) / name).exists() for name in (RECORDS, POLLED, ENDS)):
+        folder = Path(to).absolute()
+        if any((folder / name).exists() for name in (RECORDS, POLLED, ENDS)):
             raise HistoryError(f"to: {to} has a history, which the tables would replace; name another folder")
-        setting = "spark.sql.maxConcurrentOutputFileWriters"
-        before = spark.conf.get(setting)
-        spark.conf.set(setting, len(TABLES))  # else Spark sorts all rows by table
-        try:
-            every.write.mode("overwrite").partitionBy("table").parquet(to)
-        finally:
-            spark.conf.set(setting, str(before))
-        every = spark.read.schema(every.schema).parquet(to)
-    return {name: every.where(F.col("table") == name).select(*schema.names) for name, schema in TABLES.items()}
+        _write(spark, place, folder)
+        read = spark.read
+        return {
+            name: read.schema(from_arrow_schema(schema)).parquet(f"{folder}/table={name}")
+            for name, schema in TABLES.items()
+        }
+
+    def made(name: str, groups: Iterator[GroupHistory]) -> pa.Table:
+        return pa.concat_tables([TABLES[name].empty_table(), *(each.table(name) for each in groups)])
+
+    return {name: _by_groups(spark, place, partial(made, name), schema) for name, schema in TABLES.items()}
+
+
+def _write(spark: SparkSession, place: str, folder: Path) -> None:
+    """Write the tables, in place of those that are there; tasks write files, which count once the job has ended."""
+    scratch = folder / f"_{uuid.uuid4().hex}"
+    for name in TABLES:
+        (scratch / f"table={name}").mkdir(parents=True)
+
+    def write(groups: Iterator[GroupHistory]) -> pa.Table:
+        file, made = f"{uuid.uuid4().hex}.parquet", [dict(each.tables()) for each in groups]
+        for name in TABLES:
+            rows = pa.concat_tables([each[name] for each in made])
+            pq.write_table(rows, scratch / f"table={name}" / file, compression="zstd")
+        return pa.table({"file": [file]})
+
+    try:
+        files = _by_groups(spark, place, write, pa.schema([("file", pa.string())])).collect()
+        written = {row["file"] for row in files}
+        for name in TABLES:
+            new, old = scratch / f"table={name}", folder / f"table={name}"
+            for file in new.iterdir():
+                if file.name not in written:  # by an attempt that failed, or was not the first
+                    file.unlink()
+            shutil.rmtree(old, ignore_errors=True)
+            new.rename(old)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def replay_history(spark: SparkSession, place: str, assignors: Sequence[str | Assignor]) -> DataFrame:
@@ -123,19 +157,20 @@ def replay_history(spark: SparkSession, place: str, assignors: Sequence[str | As
     """
     chosen = [find_assignor(each) for each in assignors]
 
-    def replayed(rows: pa.Table) -> pa.Table:
-        return replay(GroupHistory(rows), chosen)
+    def replayed(groups: Iterator[GroupHistory]) -> pa.Table:
+        return pa.concat_tables([replay(each, chosen) for each in groups])
 
-    return _by_group(spark, place, replayed, REPLAYS)
+    return _by_groups(spark, place, replayed, REPLAYS)
 
 
-def _by_group(
-    spark: SparkSession, place: str, function: Callable[[pa.Table], pa.Table], schema: pa.Schema
+def _by_groups(
+    spark: SparkSession, place: str, function: Callable[[Iterator[GroupHistory]], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """Apply a function to the events of each group; groups differ in size, so tasks have several."""
+    """Apply a function to the histories of some groups at a time, about as much as a task can have in memory."""
     folder = HistoryFolder(place)
     source = Path(folder.source()).name
     tasks = 4 * spark.sparkContext.defaultParallelism
+    parts = 8 * tasks + sum(map(os.path.getsize, folder.files(source))) // _PART_BYTES
 
     def rows(name: str, read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
         """Read the files of a folder, in tasks of about equal size."""
@@ -149,15 +184,17 @@ def _by_group(
         numbers = spark.range(0, len(shares), 1, max(len(shares), 1))
         return numbers.mapInArrow(work, from_arrow_schema(schema))
 
-    events = rows(source, partial(packed_events, folder.rebalances()), PACKED)
+    events = rows(source, partial(packed_events, compiled(OFFSETS), folder.rebalances()), PACKED)
     ends = rows(ENDS, packed_ends, PACKED).drop("group")
     topics = rows(source, topics_read, pa.schema([PACKED.field(name) for name in ("group", "topic")])).distinct()
     events = events.unionByName(ends.join(F.broadcast(topics), "topic"))
-    return (
-        events.repartition(tasks, "group")
-        .groupBy("group")
-        .applyInArrow(lambda rows: function(unpacked(rows)), from_arrow_schema(schema))
-    )
+    part = F.pmod(F.xxhash64("group"), F.lit(parts)).alias("part")
+
+    def of_part(rows: pa.Table) -> pa.Table:
+        return function(map(GroupHistory, unpacked(rows)))
+
+    of_groups = events.select("*", part).repartition(tasks, "part").groupBy("part")
+    return of_groups.applyInArrow(of_part, from_arrow_schema(schema))
 
 
 def replay_report(replays: DataFrame) -> tuple[str, list[dict[str, Any]]]:

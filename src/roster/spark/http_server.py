@@ -65,6 +65,7 @@ def serving(
                     security=options.security,
                     interval=_PAGE_INTERVAL,
                     share=_PAGE_SHARE,
+                    told=reporter.statistics.told,
                 )
             )
         )

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from roster.client import Admin, ClientError, Ownership
+from roster.client import Admin, ClientError
 from roster.client.member_statistics import MemberStatistics
 from roster.member.causes import Cause
 from roster.member.types import FailureKind
@@ -47,7 +47,7 @@ class PipelineMetrics(Collector):
     ) -> None:
         """`status` returns what the pipeline does, `now` wall-clock seconds."""
         self._group, self._served, self._status, self._reader, self._now = options.group, served, status, reader, now
-        self._member, self._owned = member, Ownership()
+        self._member = member
         self._stores: dict[str, Mapping[str, StoreProgress]] = {}
         self._lock, self._looked = threading.Lock(), float("-inf")
         self._positions: dict[str, GroupPositions] = {}
@@ -63,7 +63,6 @@ class PipelineMetrics(Collector):
             (*_GROUP, "store"),
             registry=self.registry,
         )
-        self._lost = self._counter("roster_member_lost_partitions", "Partitions lost without being handed over.")
         batches = Counter(
             "roster_pipeline_batches", "Batches by how they ended.", (*_GROUP, "outcome"), registry=self.registry
         )
@@ -84,11 +83,6 @@ class PipelineMetrics(Collector):
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, _GROUP, registry=self.registry).labels(self._group)
-
-    def owns(self, ownership: Ownership) -> None:
-        """Take note of the partitions that the member has now."""
-        self._lost.inc(len(ownership.lost & self._owned.partitions))
-        self._owned = ownership
 
     def progress(self, progress: Progress) -> None:
         """Count a committed batch."""
@@ -111,7 +105,7 @@ class PipelineMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield what is looked up when it is scraped: lag, and what the member and the stores are like now."""
         yield from partition_families(self._looked_up())
-        group, owned = self._group, self._owned
+        group, owned = self._group, self._member.ownership
         status = {(group, self._status()): 1}
         yield gauge("roster_pipeline_status", "1 for what the pipeline does.", [*_GROUP, "status"], status)
         generation = {(group,): owned.generation}
@@ -136,6 +130,8 @@ class PipelineMetrics(Collector):
         yield counter(f"{prefix}_rebalance_seconds", "From joining again to the assignment.", _GROUP, seconds)
         moved = {(group,): member.moved_partitions}
         yield counter(f"{prefix}_moved_partitions", "Partitions assigned that were not before.", _GROUP, moved)
+        lost = {(group,): member.lost_partitions}
+        yield counter(f"{prefix}_lost_partitions", "Partitions lost without being handed over.", _GROUP, lost)
         failures = {(group, kind.value): member.commit_failures[kind.value] for kind in FailureKind}
         yield counter(f"{prefix}_commit_failures", "Commits not written.", [*_GROUP, "reason"], failures)
         late = {(group,): member.heartbeat_lateness}
@@ -154,7 +150,7 @@ class PipelineMetrics(Collector):
     def _looked_up(self) -> dict[str, GroupPositions]:
         """Return the positions of owned partitions; the last ones if no broker answers."""
         with self._lock:
-            owned = self._owned.partitions
+            owned = self._member.ownership.partitions
             if not owned:
                 return {}
             if time.monotonic() - self._looked >= _LOOK_INTERVAL:

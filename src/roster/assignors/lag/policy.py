@@ -115,7 +115,7 @@ def assign(problem: Problem) -> Plan:
     bound = lower_bound(problem, shares, lag)
     owner = complete(problem, shares, lag, unowned, bound)
     note = "" if problem.lag is not None else "no offsets: every lag counts as 0"
-    return replace(Plan.of(problem, owner), lag=_balance(shares.weight, lag, owner, bound, note))
+    return Plan.of(problem, owner, lag=_balance(shares.weight, lag, owner, bound, note))
 
 
 def _usable(problem: Problem) -> Int64:
@@ -133,9 +133,9 @@ def _balance(weight: Int64, lag: Int64, owner: Int32, bound: float, note: str) -
 
 def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan:
     if problem.lag is None and problem.capacity is None:
-        plan = sticky.assign_cooperatively(problem) if cooperative else sticky.assign(problem)
         nothing = np.zeros(len(problem.members), dtype=np.int64)
-        return replace(plan, lag=LagBalance(nothing, 0.0, 0.0, "no offsets: decided as sticky, by counts alone"))
+        note = LagBalance(nothing, 0.0, 0.0, "no offsets: decided as sticky, by counts alone")
+        return sticky.assign(problem, cooperative=cooperative, lag=note)
     owner_before, contested = settle_claims(problem)
     weight = np.ones(len(problem.members), dtype=np.int64)
     if problem.capacity is not None:
@@ -147,8 +147,8 @@ def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan
     decision = _Decision(problem, shares, options, owner_before, cooperative=cooperative)
     owner, note = decision.make()
     withheld = to_withhold(problem, owner, owner_before) if cooperative else None
-    plan = Plan.of(problem, owner, owner_before=owner_before, withheld=withheld, contested=contested)
-    return replace(plan, lag=_balance(weight, decision.lag, owner, decision.bound / unit, note))
+    lag = _balance(weight, decision.lag, owner, decision.bound / unit, note)
+    return Plan.of(problem, owner, owner_before=owner_before, withheld=withheld, contested=contested, lag=lag)
 
 
 class _Decision:

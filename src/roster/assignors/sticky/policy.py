@@ -13,31 +13,29 @@ from roster.assignors.claim_source import ClaimSource
 from roster.assignors.claims import settle_claims, to_withhold
 from roster.assignors.sticky import general, uniform
 from roster.assignors.subscribers import active_members
-from roster.model import NO_GENERATION, NO_OWNER, Plan, Problem
+from roster.model import NO_GENERATION, NO_OWNER, LagBalance, Plan, Problem
 from roster.model.topics import numbers_by_topic
 from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 
 
-def assign(problem: Problem) -> Plan:
-    """Return the plan with the fairest loads (lexicographically), then most rack matches, then fewest moves."""
+def assign(problem: Problem, *, cooperative: bool = False, lag: LagBalance | None = None) -> Plan:
+    """Return the plan with the fairest loads (lexicographically), then most rack matches, then fewest moves.
+
+    cooperative: without the partitions that another member still claims. lag: a note for the plan.
+    """
     owner_before, contested = settle_claims(problem)
     members = active_members(problem)
+    subscription_of = problem.subscription_of[members]
     racks = problem.racks
     by_rack = racks is not None and racks.tells_apart(members.tolist())
     if not len(members):
         owner = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
-    elif len(np.unique(problem.subscription_of[members])) == 1 and not by_rack:
+    elif (subscription_of == subscription_of[0]).all() and not by_rack:
         owner = uniform.balance(problem, owner_before, members)
     else:
         owner = general.balance(problem, owner_before, by_rack=by_rack)
-    return Plan.of(problem, owner, owner_before=owner_before, contested=contested)
-
-
-def assign_cooperatively(problem: Problem) -> Plan:
-    """Return the plan of `assign`, without the partitions that another member still claims."""
-    plan = assign(problem)
-    withheld = to_withhold(problem, plan.owner, plan.owner_before)
-    return Plan.of(problem, plan.owner, owner_before=plan.owner_before, withheld=withheld, contested=plan.contested)
+    withheld = to_withhold(problem, owner, owner_before) if cooperative else None
+    return Plan.of(problem, owner, owner_before=owner_before, withheld=withheld, contested=contested, lag=lag)
 
 
 class StickyAssignor(Assignor):
@@ -65,8 +63,8 @@ class CooperativeStickyAssignor(Assignor):
     claim_source = ClaimSource.FIELDS_AND_USER_DATA
 
     def assign(self, problem: Problem) -> Plan:
-        """See `assign_cooperatively` of this module."""
-        return assign_cooperatively(problem)
+        """See `assign` of this module."""
+        return assign(problem, cooperative=True)
 
     def subscription_user_data(self, join: JoinContext) -> bytes | None:
         """Return Kafka's cooperative user data."""

@@ -24,20 +24,22 @@ def balance(problem: Problem, owner_before: Int32, members: Int64) -> Int32:
     place = np.full(len(problem.members) + 1, NO_OWNER, dtype=np.int32)
     place[members] = np.arange(len(members), dtype=np.int32)
     has = place[owner_before]
-    load = np.bincount(has[has >= 0], minlength=len(members))
+    load = np.bincount(has + 1, minlength=len(members) + 1)[1:]
 
-    fuller = np.flatnonzero(load > quota)[:spare]
+    fuller = (load > quota).nonzero()[0][:spare]
     limit = np.full(len(members), quota, dtype=np.int64)
     limit[fuller] += 1
-    if (load > limit).any():
-        _give_up(problem, has, limit, load > limit)
+    over = load > limit
+    if over.any():
+        _give_up(problem, has, limit, over)
         load = np.minimum(load, limit)
 
-    lack = quota - np.minimum(load, quota)
-    plain = np.flatnonzero(limit == quota)
-    next_fuller = plain[stable_order(lack[plain], quota + 1)][: spare - len(fuller)]
-    free = np.flatnonzero(has < 0)
-    has[free] = np.concatenate((deal(lack), next_fuller))
+    free = (has < 0).nonzero()[0]
+    if len(free):
+        lack = quota - np.minimum(load, quota)
+        plain = (limit == quota).nonzero()[0]
+        next_fuller = plain[stable_order(lack[plain], quota + 1)][: spare - len(fuller)]
+        has[free] = np.concatenate((deal(lack), next_fuller))
     return members[has].astype(np.int32)
 
 

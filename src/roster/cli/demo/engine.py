@@ -13,8 +13,8 @@ from roster.cli.demo.state import Application, DemoState, Group, in_words
 from roster.cli.errors import Failure, one_line
 from roster.cli.signals import check_told
 from roster.client import Admin, ClientError
-from roster.console import Away, Snapshot
 from roster.console.looking import Looker
+from roster.console.snapshot import Away, Snapshot
 from roster.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roster.console import Away, EventKind, GroupHistory, GroupRows, Snapshot, rows_of
-from roster.console import Event as GroupEvent
+from roster.console.events import Event as GroupEvent
+from roster.console.events import EventKind
+from roster.console.history import GroupHistory
+from roster.console.rows import GroupRows, rows_of
+from roster.console.snapshot import Away, Snapshot
 from roster.model import GroupPosition
 
 SESSION_TIMEOUT_S = 8.0

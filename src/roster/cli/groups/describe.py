@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from roster.client import GroupDescription, GroupLag, MemberDescription
-    from roster.console import MemberSeen
+    from roster.console.snapshot import MemberSeen
     from roster.model import TopicPartition
 
 _WHOLE_ID = 24

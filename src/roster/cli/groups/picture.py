@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.text import Text
 
-from roster.console import bars, short_count
 from roster.console.snapshot import ABSENT, REBALANCING
-from roster.console.text import BARS, bar, counted
+from roster.console.text import BARS, bar, bars, counted, short_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from roster.console import GroupHistory, GroupRows, MemberRow, PartitionRow
-    from roster.console.history import Member
+    from roster.console.history import GroupHistory, Member
+    from roster.console.rows import GroupRows, MemberRow, PartitionRow
 
 PALETTE = ("cyan", "magenta", "green", "yellow", "bright_blue", "bright_magenta", "bright_green", "bright_cyan")
 SIDE_BY_SIDE = 110

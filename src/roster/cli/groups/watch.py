@@ -23,9 +23,11 @@ from roster.cli.options import NAME, POSITIVE, Target, cluster_options
 from roster.cli.output import drop_stdout, print_json_line, utc
 from roster.cli.signals import end_like_ctrl_c
 from roster.client import ClientError
-from roster.console import Away, Event, GroupHistory, PartitionRow, Snapshot, rows_of
+from roster.console.events import Event
+from roster.console.history import GroupHistory
 from roster.console.looking import Looker, look
-from roster.console.snapshot import ABSENT
+from roster.console.rows import PartitionRow, rows_of
+from roster.console.snapshot import ABSENT, Away, Snapshot
 from roster.console.text import counted
 
 _FRAME_S = 0.25

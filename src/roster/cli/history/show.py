@@ -64,19 +64,18 @@ def show(
         raise UserError("--at: needs --partition")
     moment, begin, end = _moment(at, "--at"), _moment(since, "--since"), _moment(until, "--until")
     place, found = group_history(folder, group)
-    tables = dict(found.tables())
     if wanted is not None:
-        _show_owners(tables["ownership"], wanted, moment, as_json=as_json)
+        _show_owners(found.table("ownership"), wanted, moment, as_json=as_json)
         return
     rows = [
         row
-        for row in tables["rebalances"].to_pylist()
+        for row in found.table("rebalances").to_pylist()
         if (begin is None or begin <= row["ended_at"])
         and (end is None or row["ended_at"] <= end)
         and generation in (None, row["generation"])
     ]
     if as_json or generation is not None:
-        _add_moves(rows, tables["moves"])
+        _add_moves(rows, found.table("moves"))
     not_read = {"damaged record of this group": found.timeline.group.damaged, **place.skipped()}
     if as_json:
         print_json(

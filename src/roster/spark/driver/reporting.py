@@ -82,9 +82,6 @@ def enable_logging(level: int | None) -> None:
 class Observer(Protocol):
     """Hears what is reported, on the pipeline's thread."""
 
-    def owns(self, ownership: Ownership) -> None:
-        """Hear of the partitions that the member has now."""
-
     def progress(self, progress: Progress) -> None:
         """Hear of a committed batch."""
 
@@ -118,8 +115,6 @@ class Reporter:
 
     def owns(self, ownership: Ownership, assignor: str | None) -> None:
         """Report the ownership: the first one as joined, later ones as partitions taken over, handed over or lost."""
-        if self.observer is not None:
-            self.observer.owns(ownership)
         before, after = self._owned, ownership.partitions
         self._owned = after
         if not self._joined and ownership.generation >= 0:
@@ -162,8 +157,6 @@ class Reporter:
         """Report that the member left the group for a while, with all partitions."""
         self.line("handed back", logging.WARNING, partitions=brief(self._owned), reason=reason)
         self._owned, self._joined = frozenset(), False
-        if self.observer is not None:
-            self.observer.owns(Ownership())
 
     def abandoned(self) -> None:
         """Pass on that a batch was cancelled or fenced."""
