@@ -69,7 +69,7 @@ def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
 def members_by_subscription(problem: Problem) -> list[Int64]:
     """Return the indices of the members of each subscription, ascending."""
     if len(problem.subscriptions) == 1:
-        return [np.arange(len(problem.subscription_of))]
+        return [np.arange(len(problem.subscription_of), dtype=np.int64)]
     order = np.argsort(problem.subscription_of, kind="stable")
     sizes = np.bincount(problem.subscription_of, minlength=len(problem.subscriptions))
     return np.split(order, np.cumsum(sizes)[:-1]) if len(sizes) else []
@@ -78,7 +78,7 @@ def members_by_subscription(problem: Problem) -> list[Int64]:
 def subscribers(members: list[Int64], subscriptions: Int32) -> Int64:
     """Return the members of any of the subscriptions, ascending."""
     if len(subscriptions) == 1:
-        return members[subscriptions[0]]
+        return members[int(subscriptions[0])]
     return np.sort(np.concatenate([members[s] for s in subscriptions.tolist()]))
 
 

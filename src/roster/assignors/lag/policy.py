@@ -134,8 +134,8 @@ def _balance(weight: Int64, lag: Int64, owner: Int32, bound: float, note: str) -
 def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan:
     if problem.lag is None and problem.capacity is None:
         nothing = np.zeros(len(problem.members), dtype=np.int64)
-        note = LagBalance(nothing, 0.0, 0.0, "no offsets: decided as sticky, by counts alone")
-        return sticky.assign(problem, cooperative=cooperative, lag=note)
+        by_counts = LagBalance(nothing, 0.0, 0.0, "no offsets: decided as sticky, by counts alone")
+        return sticky.assign(problem, cooperative=cooperative, lag=by_counts)
     owner_before, contested = settle_claims(problem)
     weight = np.ones(len(problem.members), dtype=np.int64)
     if problem.capacity is not None:
