@@ -119,8 +119,8 @@ class GroupsWatch:
     """Watches groups until closed.
 
     groups: a name, or the pattern that whole names fit. interval: seconds between two looks. share: of its time that
-    looking may take; then looks are rarer, down to one in 15 s. told: what a member of the one group tells of itself, and
-    when (`time.monotonic`), newest last.
+    looking may take; then looks are rarer, down to one in 15 s. told: what a member of the one group tells of itself,
+    and when (`time.monotonic`), newest last.
     """
 
     def __init__(
