@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from roster.broker import BrokerConfig, refusals
 from roster.broker.api_versions import SERVED
 from roster.broker.connection import ReceiveBudget
-from roster.broker.dispatch import REQUESTS
+from roster.broker.dispatch import HANDLERS
 from roster.broker.errors import CloseConnection
 from roster.testing.broker import BrokerProcess, running_broker
 from roster.wire import ApiKey
@@ -94,7 +94,7 @@ def test_bad_bytes_close_their_connection_with_a_warning_and_nothing_else(
 
 
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(key=st.sampled_from(sorted(REQUESTS)), data=st.data())
+@given(key=st.sampled_from(sorted(HANDLERS)), data=st.data())
 def test_any_bytes_under_any_header_leave_the_broker_alive(broker: Broker, key: int, data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(list(SERVED[ApiKey(key)])))
     body = data.draw(st.binary(max_size=60))
@@ -173,7 +173,7 @@ def test_a_bug_in_a_handler_closes_its_connection_only(
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setitem(REQUESTS, int(ApiKey.HEARTBEAT), REQUESTS[ApiKey.HEARTBEAT]._replace(handler=broken))
+        patch.setitem(HANDLERS, int(ApiKey.HEARTBEAT), broken)
         with RawClient(broker.address) as client:
             client.send(HeartbeatRequest(group_id="g"), 0)
             assert client.is_closed()

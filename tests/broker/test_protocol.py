@@ -24,6 +24,7 @@ from roster.wire.messages import (
     MetadataRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
 from tests.broker.batches import base_offsets, batch, placed
@@ -89,9 +90,9 @@ def test_api_versions_lists_every_request_the_broker_serves(client: RawClient, v
 
 
 def test_every_request_offered_has_a_handler() -> None:
-    from roster.broker.dispatch import REQUESTS
+    from roster.broker.dispatch import HANDLERS
 
-    assert set(REQUESTS) == set(SERVED)
+    assert set(HANDLERS) == set(SERVED)
 
 
 def test_a_version_that_is_not_offered_closes_the_connection(client: RawClient) -> None:
@@ -318,16 +319,6 @@ def test_the_first_batch_is_given_whatever_its_size_and_the_limits_hold_for_the_
     assert ask(0, 0) == [1, 0]
 
 
-def test_no_fetch_session_begins_and_one_of_another_broker_is_unknown(client: RawClient, topic: str) -> None:
-    produce(client, topic, batch([b"a"]))
-    for version in (7, 12):
-        first = client.ask(fetch_request(topic, 0, session_epoch=0), version)
-        assert (first.error_code, first.session_id) == (0, 0)
-        assert first.responses[0].partitions[0].high_watermark == 1
-    stale = client.ask(fetch_request(topic, 0, session_id=4711, session_epoch=3), 12)
-    assert (stale.error_code, stale.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
-
-
 def test_what_cannot_be_fetched_is_said_at_once(client: RawClient, topic: str) -> None:
     produce(client, topic, batch([b"x"]))
     wait = {"max_wait_ms": 30_000}
@@ -369,6 +360,14 @@ def test_offsets_by_time(client: RawClient, topic: str) -> None:
     assert offset_at(client, "no-such", -1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for version in API_VERSIONS[ApiKey.LIST_OFFSETS]:
         assert offset_at(client, topic, -1, version).offset == 5
+
+
+def test_the_only_leader_epoch_ends_at_the_end(client: RawClient, topic: str) -> None:
+    produce(client, topic, batch([b"a", b"b"]))
+    asked = OffsetForLeaderEpochRequest.Topic.Partition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderEpochRequest.Topic(topic=topic, partitions=[asked])])
+    (answer,) = client.ask(request, 4).topics[0].partitions
+    assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, 0, 2)
 
 
 def test_a_commit_for_a_topic_that_does_not_exist_is_refused_the_others_are_kept(client: RawClient, topic: str) -> None:

@@ -140,6 +140,15 @@ def test_a_login_step_by_step(plain: Secured) -> None:
         assert "Cannot change principals" in other.error_message
 
 
+def test_a_handshake_of_version_0_is_followed_by_bare_messages(plain: Secured) -> None:
+    with RawClient(plain.broker.address) as client:
+        assert client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 0).error_code == 0
+        token = f"\0rita\0{PASSWORDS['rita']}".encode()
+        client.socket.sendall(struct.pack(">i", len(token)) + token)
+        assert client.frame() == b""
+        assert client.ask(MetadataRequest(topics=[]), 1).topics == []
+
+
 def test_no_request_is_answered_before_the_login(plain: Secured) -> None:
     for message, version in ((MetadataRequest(topics=None), 1), (SaslAuthenticateRequest(auth_bytes=b"x"), 1)):
         with RawClient(plain.broker.address) as client:

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scramp import ScramClient
 
+from roster.broker.dispatch import HANDLERS
 from roster.broker.errors import BrokerStartError, CloseConnection
+from roster.broker.gate import GATES
 from roster.broker.listener import Admission, Slot
 from roster.broker.security.authorizer import Authorizer
 from roster.broker.security.config import BrokerSecurity, is_loopback
@@ -35,6 +37,10 @@ def login(known_as: str | None = None, mechanisms: tuple[str, ...] = ("PLAIN", *
         lifetime_ms=1_000,
         known_as=known_as,
     )
+
+
+def test_each_request_has_its_gate() -> None:
+    assert set(GATES) == set(HANDLERS)
 
 
 @settings(max_examples=examples(20), deadline=None)

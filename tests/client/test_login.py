@@ -132,7 +132,7 @@ async def test_a_refused_login_is_one_error(security: Security, error: type[Clie
 async def test_a_broker_without_sasl_authenticate_is_too_old() -> None:
     async def answer(header: RequestHeader, message: Message, writer: asyncio.StreamWriter) -> None:
         if isinstance(message, ApiVersionsRequest):
-            send(writer, header, versions((ApiKey.API_VERSIONS, 0, 2), (ApiKey.SASL_HANDSHAKE, 0, 1)))
+            send(writer, header, versions((ApiKey.API_VERSIONS, 0, 2), (ApiKey.SASL_HANDSHAKE, 0, 0)))
         else:
             send(writer, header, SaslHandshakeResponse(mechanisms=["PLAIN"]))
 

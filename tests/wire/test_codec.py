@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.wire import API_VERSIONS, WireError, decode, encode, request_class, response_class
-from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string, struct, uuid
+from roster.wire.codec.fields import array, boolean, float64, int8, int16, int32, int64, string, struct, uint16, uuid
 from roster.wire.codec.table import Message, Struct
 from roster.wire.messages import (
     FetchRequest,
@@ -33,8 +33,11 @@ class Everything(Message, versions="0-2", flexible="1+"):
         text: str | None = string(nullable="0+", default=None)
 
     flag: bool = boolean()
+    unsigned: int = uint16()
+    real: float = float64()
     long: int = int64()
     inner: Inner = struct(Inner)
+    maybe: Inner | None = struct(Inner, nullable="0+")
     ids: list[bytes] = array(uuid())
     flags: list[bool] = array(boolean())
     shorts: list[int] | None = array(int16(), nullable="0+", default=None)
@@ -244,6 +247,15 @@ def test_text_that_is_not_utf_8():
     for bad in (b"\xff", b"\xc0\x80", b"\xed\xa0\x80"):
         with pytest.raises(WireError, match="group_id: not UTF-8"):
             decode(HeartbeatRequest, 3, len(bad).to_bytes(2, "big") + bad + bytes(8))
+
+
+def test_a_nullable_structure_is_there_or_null():
+    absent = encode(Everything(), 0)
+    present = encode(Everything(maybe=Everything.Inner(number=1)), 0)
+    at = next(n for n, (a, b) in enumerate(zip(absent, present, strict=False)) if a != b)
+    assert (absent[at], present[at]) == (0xFF, 1)
+    with pytest.raises(WireError, match="maybe: presence byte 2"):
+        decode(Everything, 0, present[:at] + b"\2" + present[at + 1 :])
 
 
 def test_records_are_views_into_the_frame():

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 from roster.broker import request_limits
 from roster.broker.call import Call
 from roster.broker.direct_requests import WAITING_KEYS, DirectRequests
-from roster.broker.dispatch import REQUESTS, guarded, guarded_produce
+from roster.broker.dispatch import HANDLERS
 from roster.broker.errors import CloseConnection
+from roster.broker.gate import guarded, guarded_produce
+from roster.broker.handlers.produce import produce
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
 from roster.broker.security.session import MAX_BYTES_BEFORE_LOGIN, Session
 from roster.broker.streams import ClientProtocol, ClientReader, keep_alive
@@ -49,6 +51,9 @@ _LARGE_RESPONSES = frozenset(
         ApiKey.OFFSET_FETCH,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }
 )
 """Responses that may hold very many items whatever the request's size: encoded in a thread."""
@@ -137,6 +142,7 @@ class Connection:
             for task in self._unanswered:
                 task.cancel()
             self._direct.give_up()
+            self._services.fetch_sessions.connection_ended(self._session)
             self._explain()
             self._writer.transport.abort()
             self._forget()
@@ -283,6 +289,12 @@ class Connection:
         await self._direct.answered()
         if self._problem is not None:
             return
+        session = self._session
+        if session.expects_raw_token:
+            token = await session.raw_token(frame)
+            await self._send(len(token).to_bytes(_SIZE_BYTES, "big") + token)
+            self._settle()
+            return
         try:
             header, message = await request_limits.decode(frame)
         except UnsupportedVersion as error:
@@ -294,8 +306,8 @@ class Connection:
         logger.debug(
             "%s asks %d: %s v%d", self._name, header.correlation_id, type(message).__name__, header.api_version
         )
-        self._session.check(header.api_key)
-        call = Call(header, message, self._host, len(frame) > request_limits.INLINE_BYTES, self._session)
+        session.check(header.api_key)
+        call = Call(header, message, self._host, len(frame) > request_limits.INLINE_BYTES, session)
         if self._measures is not None:
             self._measures.begin(call)
         intercept = self._services.hooks.intercept
@@ -309,7 +321,7 @@ class Connection:
         await self._all_answered()
         if self._gone:
             return
-        await self._answer(call, instead or REQUESTS[header.api_key].handler, may_wait=instead is not None)
+        await self._answer(call, instead or HANDLERS[header.api_key], may_wait=instead is not None)
 
     async def _answer(self, call: Call[Any], handler: Handler, *, may_wait: bool) -> None:
         key = call.header.api_key
@@ -366,7 +378,7 @@ class Connection:
 
     async def _begin_produce(self, call: Call[Any]) -> None:
         self._settle()
-        task = asyncio.create_task(self._encoded(call, await guarded_produce(self._services, call)))
+        task = asyncio.create_task(self._encoded(call, await guarded_produce(self._services, call, produce)))
         self._unanswered.append(task)
         task.add_done_callback(self._produced)
 

@@ -1,22 +1,20 @@
-"""For each request the handler that answers it, and the gate that it passes before where there are ACLs."""
+"""Table of request handlers by API key."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from roster.broker.gate import cluster, groups, topics
-from roster.broker.gate import transactions as transactional_ids
-from roster.broker.gate.asked import Asked
 from roster.broker.handlers import (
+    cluster_admin,
     configs,
     delete_records,
     fetch,
     list_offsets,
-    log_dirs,
     metadata,
     produce,
     security_admin,
     topic_admin,
+    topic_partitions,
     transactions,
 )
 from roster.wire import ApiKey, ErrorCode
@@ -25,15 +23,13 @@ from roster.wire.messages import ConsumerGroupDescribeResponse
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from roster.broker.call import Answer, Call
+    from roster.broker.call import Call
     from roster.broker.services import Services
     from roster.wire import Message
     from roster.wire.messages import ConsumerGroupDescribeRequest
 
     Handler: TypeAlias = Callable[[Services, Call[Any]], Coroutine[None, None, Message | None]]
     """Returns the response, or None if the request has none."""
-    Gate: TypeAlias = Callable[[Asked], Coroutine[None, None, Any]]
-    """Takes out of the request what the client may not do, has the rest answered, and refuses that in the response."""
 
 
 async def _produce(services: Services, call: Call[Any]) -> Message | None:
@@ -78,69 +74,53 @@ async def _consumer_group_describe(_services: Services, call: Call[ConsumerGroup
     return ConsumerGroupDescribeResponse(groups=described)
 
 
-class Served(NamedTuple):
-    """How a request is answered."""
-
-    handler: Handler
-    gate: Gate
-
-
-REQUESTS: dict[int, Served] = {
-    ApiKey.PRODUCE: Served(_produce, topics.produce),
-    ApiKey.FETCH: Served(fetch.fetch, cluster.anyone),  # READ on each topic: by the handler, which has looked up ids
-    ApiKey.LIST_OFFSETS: Served(list_offsets.list_offsets, topics.list_offsets),
-    ApiKey.METADATA: Served(metadata.metadata, topics.metadata),
-    ApiKey.OFFSET_COMMIT: Served(_offset_commit, groups.offset_commit),
-    ApiKey.OFFSET_FETCH: Served(_offset_fetch, groups.offset_fetch),
-    ApiKey.FIND_COORDINATOR: Served(metadata.find_coordinator, groups.find_coordinator),
-    ApiKey.JOIN_GROUP: Served(_group, groups.be_member),
-    ApiKey.HEARTBEAT: Served(_group, groups.be_member),
-    ApiKey.LEAVE_GROUP: Served(_group, groups.be_member),
-    ApiKey.SYNC_GROUP: Served(_group, groups.be_member),
-    ApiKey.DESCRIBE_GROUPS: Served(_describe_groups, groups.describe_groups),
-    ApiKey.LIST_GROUPS: Served(_group, groups.list_groups),
-    ApiKey.SASL_HANDSHAKE: Served(security_admin.sasl_handshake, cluster.anyone),
-    ApiKey.API_VERSIONS: Served(metadata.api_versions, cluster.anyone),
-    ApiKey.CREATE_TOPICS: Served(topic_admin.create_topics, topics.create_topics),
-    ApiKey.DELETE_TOPICS: Served(topic_admin.delete_topics, topics.delete_topics),
-    ApiKey.DELETE_RECORDS: Served(delete_records.delete_records, topics.delete_records),
-    ApiKey.INIT_PRODUCER_ID: Served(transactions.init_producer_id, transactional_ids.init_producer_id),
-    ApiKey.ADD_PARTITIONS_TO_TXN: Served(transactions.add_partitions, transactional_ids.add_partitions),
-    ApiKey.ADD_OFFSETS_TO_TXN: Served(transactions.coordinate, transactional_ids.add_offsets),
-    ApiKey.END_TXN: Served(transactions.coordinate, transactional_ids.end),
-    ApiKey.WRITE_TXN_MARKERS: Served(transactions.write_markers, transactional_ids.write_markers),
-    ApiKey.TXN_OFFSET_COMMIT: Served(_txn_offset_commit, groups.transactional_offset_commit),
-    ApiKey.DESCRIBE_ACLS: Served(security_admin.describe_acls, cluster.describe),
-    ApiKey.CREATE_ACLS: Served(security_admin.create_acls, cluster.alter),
-    ApiKey.DELETE_ACLS: Served(security_admin.delete_acls, cluster.alter),
-    ApiKey.DESCRIBE_CONFIGS: Served(configs.describe_configs, topics.describe_configs),
-    ApiKey.ALTER_CONFIGS: Served(configs.alter_configs, topics.alter_configs),
-    ApiKey.DESCRIBE_LOG_DIRS: Served(log_dirs.describe_log_dirs, cluster.describe_log_dirs),
-    ApiKey.SASL_AUTHENTICATE: Served(security_admin.sasl_authenticate, cluster.anyone),
-    ApiKey.CREATE_PARTITIONS: Served(topic_admin.create_partitions, topics.create_partitions),
-    ApiKey.DELETE_GROUPS: Served(_group, groups.delete_groups),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(configs.incremental_alter_configs, topics.alter_configs),
-    ApiKey.OFFSET_DELETE: Served(_offset_delete, groups.offset_delete),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(security_admin.describe_users, cluster.describe),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Served(security_admin.alter_users, cluster.alter_users),
-    ApiKey.DESCRIBE_CLUSTER: Served(metadata.describe_cluster, cluster.anyone),
-    ApiKey.DESCRIBE_PRODUCERS: Served(transactions.describe_producers, topics.describe_producers),
-    ApiKey.DESCRIBE_TRANSACTIONS: Served(transactions.describe, transactional_ids.describe),
-    ApiKey.LIST_TRANSACTIONS: Served(transactions.coordinate, transactional_ids.list_transactions),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(_consumer_group_describe, groups.describe_consumer_groups),
+HANDLERS: dict[int, Handler] = {
+    ApiKey.PRODUCE: _produce,
+    ApiKey.FETCH: fetch.fetch,
+    ApiKey.LIST_OFFSETS: list_offsets.list_offsets,
+    ApiKey.METADATA: metadata.metadata,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+    ApiKey.JOIN_GROUP: _group,
+    ApiKey.HEARTBEAT: _group,
+    ApiKey.LEAVE_GROUP: _group,
+    ApiKey.SYNC_GROUP: _group,
+    ApiKey.DESCRIBE_GROUPS: _describe_groups,
+    ApiKey.LIST_GROUPS: _group,
+    ApiKey.SASL_HANDSHAKE: security_admin.sasl_handshake,
+    ApiKey.API_VERSIONS: metadata.api_versions,
+    ApiKey.CREATE_TOPICS: topic_admin.create_topics,
+    ApiKey.DELETE_TOPICS: topic_admin.delete_topics,
+    ApiKey.DELETE_RECORDS: delete_records.delete_records,
+    ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.coordinate,
+    ApiKey.END_TXN: transactions.coordinate,
+    ApiKey.WRITE_TXN_MARKERS: transactions.write_markers,
+    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
+    ApiKey.DESCRIBE_ACLS: security_admin.describe_acls,
+    ApiKey.CREATE_ACLS: security_admin.create_acls,
+    ApiKey.DELETE_ACLS: security_admin.delete_acls,
+    ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+    ApiKey.ALTER_CONFIGS: configs.alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: cluster_admin.describe_log_dirs,
+    ApiKey.SASL_AUTHENTICATE: security_admin.sasl_authenticate,
+    ApiKey.CREATE_PARTITIONS: topic_admin.create_partitions,
+    ApiKey.DELETE_GROUPS: _group,
+    ApiKey.ELECT_LEADERS: cluster_admin.elect_leaders,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: cluster_admin.list_partition_reassignments,
+    ApiKey.OFFSET_DELETE: _offset_delete,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster_admin.describe_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security_admin.describe_users,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security_admin.alter_users,
+    ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe,
+    ApiKey.LIST_TRANSACTIONS: transactions.coordinate,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
+    ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.describe_topic_partitions,
 }
-
-
-async def guarded(services: Services, call: Call[Any], handler: Handler) -> Message | None:
-    """Answer a request by a handler, and where there are ACLs through its gate."""
-    if not call.access.is_checked:
-        return await handler(services, call)
-    response: Message | None = await REQUESTS[call.header.api_key].gate(Asked(services, call, handler))
-    return response
-
-
-async def guarded_produce(services: Services, call: Call[Any]) -> Answer:
-    """Begin a Produce, which is answered later, likewise."""
-    if not call.access.is_checked:
-        return await produce.produce(services, call)
-    return await topics.produce(Asked(services, call, produce.produce))

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeAlias
 
 from roster._clock import wall_ms
 from roster.broker.call import Call
-from roster.broker.dispatch import REQUESTS
+from roster.broker.dispatch import HANDLERS
 from roster.broker.hooks import Hooks
 from roster.broker.services import Services
 from roster.broker.topic_config import check_settings
@@ -43,7 +43,8 @@ Produced: TypeAlias = (
 WAIT_SECONDS = 60.0
 """Default timeout of the methods that wait; on a loaded machine a rebalance can take seconds."""
 _LOOK_AGAIN_SECONDS = 0.2
-_DEFAULTS = {"min_session_timeout_ms": 1}
+_DEFAULTS = {"min_session_timeout_ms": 1, "fetch_session_slots": 0}
+"""Without fetch sessions every Fetch names its topics, so a fault can match one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ class EmbeddedBroker:
     """A Kafka broker for tests, in a thread; any Kafka client connects to `bootstrap`.
 
     `settings` are the broker's, by their names in the table of the reference. Unless they say otherwise, groups do not
-    wait for late joiners, and short session timeouts are allowed. Without `data_dir` a temporary directory is used. Use
-    it as a context manager, or call `start` and `stop`. Raises KitArgumentError for invalid settings.
+    wait for late joiners, short session timeouts are allowed, and there are no fetch sessions. Without `data_dir` a
+    temporary directory is used. Use it as a context manager, or call `start` and `stop`. Raises KitArgumentError for
+    invalid settings.
     """
 
     __test__ = False
@@ -166,6 +168,7 @@ class EmbeddedBroker:
         topic: str | None = None,
         member: str | None = None,
         client_id: str | None = None,
+        node: int | None = None,
         times: int | None = 1,
         after: int = 0,
         delay: float = 0.0,
@@ -177,6 +180,7 @@ class EmbeddedBroker:
 
         api: name in the protocol guide ("JoinGroup") or API key.
         group, topic, member, client_id: only requests with this group, topic, member id or instance id, client id.
+        node: id of the broker; there is one.
         times: how many requests it affects, None for all until it is removed. after: how many pass before the first.
         delay: seconds to wait before the request is handled.
         reply: an error code by name or number, a response, or a function from the request to one. The request is not
@@ -185,6 +189,8 @@ class EmbeddedBroker:
         "reply": it is carried out, but not answered.
         disconnect: likewise, and the connection is closed.
         """
+        if node is not None and node != self._config.node_id:
+            raise KitArgumentError(f"node={node}: this broker is node {self._config.node_id}, the only one")
         fault = make_fault(
             self._faults,
             api,
@@ -433,7 +439,7 @@ class EmbeddedBroker:
         """Let the broker handle a request without a connection; faults do not affect it."""
         key = ApiKey(request.__table__.key or 0)
         header = RequestHeader(key, API_VERSIONS[key].high if version is None else version, 0, "roster.testing")
-        response = self._running.run(REQUESTS[key].handler(self._services, Call(header, request, "127.0.0.1")))
+        response = self._running.run(HANDLERS[key](self._services, Call(header, request, "127.0.0.1")))
         assert isinstance(response, kind)  # noqa: S101 (the handler's contract)
         return response
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from roster.broker.call import Call
-from roster.broker.dispatch import REQUESTS
+from roster.broker.dispatch import HANDLERS
 from roster.broker.errors import CloseConnection
 from roster.broker.services import Services
 from roster.testing.errors import KitArgumentError, unknown
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Phase: TypeAlias = Literal["request", "reply"]
 Reply: TypeAlias = Message | Callable[[Any], Message]
 
-_APIS = {key.label: key for key in ApiKey if key in REQUESTS}
+_APIS = {key.label: key for key in ApiKey if key in HANDLERS}
 """The name of each API in the protocol guide."""
 _PHASES = ("request", "reply")
 
@@ -91,7 +91,7 @@ class Fault:
             return self.reply if isinstance(self.reply, Message) else self.reply(call.message)
         if self.error is not None and self.api is not ApiKey.METADATA:
             return error_response(call.message, call.version, self.error)
-        response = await asyncio.shield(REQUESTS[self.api].handler(services, call))
+        response = await asyncio.shield(HANDLERS[self.api](services, call))
         if self.disconnect == "reply":
             raise CloseConnection(f"a scripted fault: the reply to {self.api.name}")
         if self.silent == "reply":
@@ -190,7 +190,7 @@ def make_fault(
 
 def _api(api: str | int) -> ApiKey:
     if isinstance(api, int):
-        if api not in REQUESTS:
+        if api not in HANDLERS:
             raise KitArgumentError(f"api={api}: the broker has no API with this key")
         return ApiKey(api)
     wanted = str(api).lower().replace("_", "").removesuffix("request")

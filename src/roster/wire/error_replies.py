@@ -23,11 +23,13 @@ _ITEMS_OF = {
     "results_by_topic_v3_and_below": ("v3_and_below_topics",),
     "results_by_partition": ("partitions",),
     "transaction_states": ("transactional_ids",),
+    "replica_election_results": ("topic_partitions",),
+    "partition_result": ("partitions",),
 }
 """{array of a response: arrays of the request whose items it answers}, if the names differ."""
-_NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index")
+_NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index", "partition", "partition_id")
 """Fields of an item that get the value itself if the request has a plain list of values."""
-_RENAMED = {"partition_index": "partition", "user": "name"}
+_RENAMED = {"partition_index": "partition", "partition": "partition_index", "user": "name"}
 _ERRORS = ("error_code", "partition_error_code")
 _PER_ITEM = frozenset({ApiKey.FETCH, ApiKey.METADATA})
 """Responses whose top-level error code does not concern the items."""

@@ -83,16 +83,18 @@ class Asked:
             getattr(response, into).extend(refused)
         return response
 
-    async def each_topic(self, operation: AclOperation, into: str = "topics", **values: object) -> Any:
+    async def each_topic(
+        self, operation: AclOperation, into: str = "topics", *, named: str = "name", **values: object
+    ) -> Any:
         """Refuse the topics of the request on which the client may not do this, and have the others answered.
 
-        `into` and `values` are those of `each`.
+        `named` is the field with a topic's name; `into` and `values` are those of `each`.
         """
         access = self.access
         return await self.each(
             "topics",
             into,
-            lambda topic: access.may_on_topic(operation, topic.name),
+            lambda topic: access.may_on_topic(operation, getattr(topic, named)),
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             **values,
         )

@@ -80,6 +80,11 @@ async def delete_records(asked: Asked) -> Any:
     return await asked.each_topic(AclOperation.DELETE, low_watermark=-1)
 
 
+async def offset_for_leader_epoch(asked: Asked) -> Any:
+    """DESCRIBE on each topic."""
+    return await asked.each_topic(AclOperation.DESCRIBE, named="topic", leader_epoch=-1, end_offset=-1)
+
+
 async def create_partitions(asked: Asked) -> Any:
     """ALTER on each topic."""
     return await asked.each_topic(AclOperation.ALTER, "results")

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics and of the broker."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics and of the broker."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from roster.wire.messages import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from roster.broker.topics import Topic
     from roster.wire import Message
 
-TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Types of resources."""
 OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
 
@@ -169,3 +171,19 @@ def _with_items(settings: dict[str, str], change: IncrementalAlterConfigsRequest
     if change.config_operation == OPERATION_SUBTRACT:
         return ",".join(item for item in now if item not in named)
     return ",".join(dict.fromkeys((*now, *named)))
+
+
+async def list_config_resources(services: Services, call: Call[ListConfigResourcesRequest]) -> Message:
+    """Return the resources that have settings: the broker and its topics."""
+    wanted = set(call.message.resource_types)
+    if call.version == 0:
+        wanted = {CLIENT_METRICS}
+    elif not wanted <= {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    resource = ListConfigResourcesResponse.ConfigResource
+    found = []
+    if not wanted or BROKER in wanted:
+        found.append(resource(resource_name=str(services.config.node_id), resource_type=BROKER))
+    if not wanted or TOPIC in wanted:
+        found += [resource(resource_name=each.name, resource_type=TOPIC) async for each in in_slices(services.topics)]
+    return ListConfigResourcesResponse(config_resources=found)

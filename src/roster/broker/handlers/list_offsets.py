@@ -1,4 +1,4 @@
-"""ListOffsets: offsets by timestamp."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by timestamp and by leader epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from roster.broker.request_limits import in_slices
 from roster.model import OffsetSpec
 from roster.wire import ErrorCode, WireError
 from roster.wire.api import READ_COMMITTED
-from roster.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+from roster.wire.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 
 if TYPE_CHECKING:
     from roster.broker.call import Call
@@ -88,6 +93,26 @@ def find_offset(log: PartitionLog, timestamp: int, version: int, *, committed: b
 
 def _before(end: int, found: TimedOffset | None) -> TimedOffset:
     return found if found is not None and found.offset < end else _NOWHERE
+
+
+async def offset_for_leader_epoch(services: Services, call: Call[OffsetForLeaderEpochRequest]) -> Message:
+    """Return the end offset of a leader epoch; a single broker has only one."""
+    response = OffsetForLeaderEpochResponse()
+    async for asked in in_slices(call.message.topics):
+        topic = services.topics.get(asked.topic)
+        answers = OffsetForLeaderEpochResponse.Topic(topic=asked.topic)
+        response.topics.append(answers)
+        async for partition in in_slices(asked.partitions):
+            answer = OffsetForLeaderEpochResponse.Partition(partition=partition.partition)
+            answers.partitions.append(answer)
+            try:
+                log = _log(topic, partition.partition, partition.current_leader_epoch)
+            except RefusedError as error:
+                answer.error_code = error.code
+                continue
+            if partition.leader_epoch == LEADER_EPOCH:
+                answer.leader_epoch, answer.end_offset = LEADER_EPOCH, log.high_watermark
+    return response
 
 
 def _log(topic: Topic | None, partition: int, leader_epoch: int) -> PartitionLog:

@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 async def sasl_handshake(_services: Services, call: Call[SaslHandshakeRequest]) -> Message:
     """Begin a login, or its renewal."""
-    return call.session.handshake(call.message)
+    return call.session.handshake(call.message, call.version)
 
 
 async def sasl_authenticate(_services: Services, call: Call[SaslAuthenticateRequest]) -> Message:

@@ -73,6 +73,7 @@ class Session:
         self._login: ServerLogin | None = None
         self._renews = False
         self._expires_at: float | None = None
+        self._raw_tokens = False
         self._refusal = ""
         self.is_open = not security.config.uses_sasl
         """True once the client may send any request."""
@@ -82,7 +83,12 @@ class Session:
     @property
     def is_lasting(self) -> bool:
         """True if the client may send any request, and need not log in again."""
-        return self.is_open and self._expires_at is None
+        return self.is_open and self._expires_at is None and not self.expects_raw_token
+
+    @property
+    def expects_raw_token(self) -> bool:
+        """True if the next frame is a message of the mechanism without Kafka's headers (SaslHandshake v0)."""
+        return self._raw_tokens and self._login is not None and self._login.expects_token
 
     def check(self, api_key: int) -> None:
         """Raise CloseConnection for a request that must not come now: before the login, or after it has expired."""
@@ -104,7 +110,7 @@ class Session:
         if self._refusal:
             raise CloseConnection(self._refusal)
 
-    def handshake(self, request: SaslHandshakeRequest) -> Message:
+    def handshake(self, request: SaslHandshakeRequest, version: int) -> Message:
         """Answer a SaslHandshake; on a listener without SASL as Apache Kafka does."""
         config = self._security.config
         if not config.uses_sasl:
@@ -118,6 +124,7 @@ class Session:
             lifetime_ms=config.connections_max_reauth_ms,
             known_as=self.access.principal if self.is_open else None,
         )
+        self._raw_tokens = version == 0
         response = self._login.handshake(request.mechanism)
         self._after(self._login)
         return response
@@ -130,6 +137,13 @@ class Session:
             text = "SaslAuthenticate request received after successful authentication"
             return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=text)
         return await self._next(self._login, request.auth_bytes)
+
+    async def raw_token(self, token: bytes) -> bytes:
+        """Answer a message without Kafka's headers; CloseConnection if the login is refused, which has no answer."""
+        assert self._login is not None  # noqa: S101 - `expects_raw_token` was true
+        response = await self._next(self._login, token)
+        self.raise_if_refused()
+        return response.auth_bytes
 
     async def _next(self, login: ServerLogin, token: bytes) -> SaslAuthenticateResponse:
         if login.is_slow:

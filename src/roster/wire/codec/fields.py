@@ -27,6 +27,8 @@ FIXED = {
     "int16": ("h", 2),
     "int32": ("i", 4),
     "int64": ("q", 8),
+    "uint16": ("H", 2),
+    "float64": ("d", 8),
     "uuid": ("16s", 16),
 }
 """Kinds of constant size: their `struct` format and size in bytes."""
@@ -138,6 +140,11 @@ def int16(versions: str = "0+", *, default: int = 0, ignorable: bool = False, ta
     return cast("int", _field("int16", versions, default, ignorable=ignorable, tag=tag))
 
 
+def uint16(versions: str = "0+", *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
+    """Two bytes, unsigned."""
+    return cast("int", _field("uint16", versions, default, ignorable=ignorable, tag=tag))
+
+
 def int32(versions: str = "0+", *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
     """Four bytes, signed."""
     return cast("int", _field("int32", versions, default, ignorable=ignorable, tag=tag))
@@ -146,6 +153,11 @@ def int32(versions: str = "0+", *, default: int = 0, ignorable: bool = False, ta
 def int64(versions: str = "0+", *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
     """Eight bytes, signed."""
     return cast("int", _field("int64", versions, default, ignorable=ignorable, tag=tag))
+
+
+def float64(versions: str = "0+", *, default: float = 0.0, ignorable: bool = False, tag: int | None = None) -> float:
+    """Eight bytes, IEEE 754."""
+    return cast("float", _field("float64", versions, default, ignorable=ignorable, tag=tag))
 
 
 def uuid(versions: str = "0+", *, ignorable: bool = False, tag: int | None = None) -> bytes:
@@ -243,6 +255,13 @@ def array(
     return _field("array", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, element=row)
 
 
-def struct(cls: type[T], versions: str = "0+", *, ignorable: bool = False, tag: int | None = None) -> T:
-    """A nested structure; the default has the defaults of its fields."""
-    return cast("T", _field("struct", versions, (), ignorable=ignorable, tag=tag, struct=cls))
+@overload
+def struct(cls: type[T], versions: str = ..., *, ignorable: bool = ..., tag: int | None = ...) -> T: ...
+@overload
+def struct(cls: type[T], versions: str = ..., *, nullable: str, ignorable: bool = ...) -> T | None: ...
+def struct(
+    cls: type[T], versions: str = "0+", *, nullable: str | None = None, ignorable: bool = False, tag: int | None = None
+) -> T | None:
+    """A nested structure; the default is None if it is nullable, else a structure with the defaults of its fields."""
+    default = () if nullable is None else None
+    return cast("T", _field("struct", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, struct=cls))

@@ -10,7 +10,7 @@ from struct import unpack_from
 from typing import Any
 
 from roster.wire.codec.fields import FIXED, MAX_STRING_BYTES, Field
-from roster.wire.codec.runtime import bad_count, bad_length, bad_text, cut_short, ends_inside, skip_tags
+from roster.wire.codec.runtime import bad_count, bad_length, bad_presence, bad_text, cut_short, ends_inside, skip_tags
 from roster.wire.codec.source import Source
 from roster.wire.codec.table import Message, Struct, Table
 from roster.wire.codec.varint import read_uvarint
@@ -27,6 +27,8 @@ def minimum_size(field: Field, version: int, flexible: bool) -> int:
     if field.kind in FIXED:
         return FIXED[field.kind][1]
     if field.kind == "struct":
+        if version in field.nullable:
+            return 1
         return structure_minimum(_table(field), version, flexible)
     if flexible:
         return 1
@@ -62,6 +64,7 @@ class _ReadCompiler:
             bad_length=bad_length,
             bad_count=bad_count,
             bad_text=bad_text,
+            bad_presence=bad_presence,
             skip_tags=skip_tags,
         )
         self.run: list[tuple[str, str, str]] = []
@@ -104,7 +107,7 @@ class _ReadCompiler:
         if field.kind in FIXED:
             self.run.append((FIXED[field.kind][0], variable, path))
         elif field.kind == "struct":
-            self.structure(field.nested, variable, path + ".", end)
+            self.nested(field, variable, path, end)
         elif field.kind == "array":
             self.array(field, variable, path, end)
         else:
@@ -161,6 +164,22 @@ class _ReadCompiler:
         if self.version in field.nullable:
             with self.out.block(f"elif {size} == -1:"):
                 self.out.line(f"{variable} = None")
+
+    def nested(self, field: Field, variable: str, path: str, end: str) -> None:
+        out = self.out
+        cls = field.nested
+        if self.version not in field.nullable:
+            self.structure(cls, variable, path + ".", end)
+            return
+        presence = out.variable("presence")
+        self.run.append(("b", presence, path))
+        self.flush(end)
+        with out.block(f"if {presence} == 1:"):
+            self.structure(cls, variable, path + ".", end)
+        with out.block(f"elif {presence} == -1:"):
+            out.line(f"{variable} = None")
+        with out.block("else:"):
+            out.line(f"raise bad_presence({(self.prefix + path)!r}, {presence})")
 
     def length(self, field: Field, path: str, end: str) -> str:
         """Read a length or count; return the variable that holds it, -1 for null in either encoding."""

@@ -51,7 +51,7 @@ class Source:
         """Return an expression for a new default value of `field`."""
         if field.kind == "array" and field.default == ():
             return "[]"
-        if field.kind == "struct":
+        if field.kind == "struct" and field.default == ():
             return f"{self.constant('Nested', field.struct)}()"
         return repr(field.default)
 

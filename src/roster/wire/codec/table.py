@@ -60,7 +60,7 @@ class TableType(type):
 def _default(row: Field) -> Any:
     if row.default == () and row.kind == "array":
         return dataclasses.field(default_factory=list)
-    if row.kind == "struct":
+    if row.default == () and row.kind == "struct":
         return dataclasses.field(default_factory=cast("type", row.struct))
     return dataclasses.field(default=row.default)
 

@@ -75,7 +75,7 @@ class _WriteCompiler:
 
     def differs(self, field: Field, value: str) -> str:
         """Return an expression that is true if `value` is not the field's default."""
-        if field.kind == "struct":
+        if field.kind == "struct" and field.default == ():
             return f"{value} != {self.out.constant('unset', field.nested())}"
         return f"{value} != {self.out.default(field)}"
 
@@ -85,7 +85,7 @@ class _WriteCompiler:
         elif field.kind in FIXED:
             self.run.append((FIXED[field.kind][0], value))
         elif field.kind == "struct":
-            self.structure(field.nested, value, path + ".", add)
+            self.nested(field, value, path, add)
         elif field.kind == "array":
             self.array(field, value, path, add)
         else:
@@ -136,6 +136,19 @@ class _WriteCompiler:
             else:
                 self.value(element, item, path + "[]", add)
                 self.flush(add)
+
+    def nested(self, field: Field, value: str, path: str, add: str) -> None:
+        out = self.out
+        cls = field.nested
+        if self.version not in field.nullable:
+            self.structure(cls, value, path + ".", add)
+            return
+        self.flush(add)
+        with out.block(f"if {value} is None:"):
+            out.line(f"{add}(b'\\xff')")
+        with out.block("else:"):
+            out.line(f"{add}(b'\\x01')")
+            self.structure(cls, value, path + ".", add)
 
     def length(self, field: Field, size: str, add: str) -> None:
         """Write a length or count (-1 is null) in the version's encoding."""

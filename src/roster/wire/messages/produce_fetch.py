@@ -255,3 +255,48 @@ class ListOffsetsResponse(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", fle
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     topics: list[Topic] = array(Topic)
+
+
+class OffsetForLeaderEpochRequest(Message, key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+"):
+    """Ask for the end offset of leader epochs (KIP-101, KIP-320); replica id -1 is a consumer."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """The epoch asked about, and the one the client believes current."""
+
+            partition: int = int32()
+            current_leader_epoch: int = int32(default=-1, ignorable=True)
+            leader_epoch: int = int32()
+
+        topic: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    replica_id: int = int32("3+", default=-2, ignorable=True)
+    topics: list[Topic] = array(Topic)
+
+
+class OffsetForLeaderEpochResponse(Message, key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+"):
+    """One end offset per partition."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """The largest epoch not above the one asked for and where it ends, -1 if unknown."""
+
+            error_code: int = int16()
+            partition: int = int32()
+            leader_epoch: int = int32(default=-1, ignorable=True)
+            end_offset: int = int64(default=-1)
+
+        topic: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    throttle_time_ms: int = int32(ignorable=True)
+    topics: list[Topic] = array(Topic)

@@ -7,13 +7,13 @@ from roster.wire.codec.fields import array, bytes_, int16, int64, string
 from roster.wire.codec.table import Message
 
 
-class SaslHandshakeRequest(Message, key=ApiKey.SASL_HANDSHAKE, versions="1"):
-    """Chooses the mechanism; the exchange follows in SaslAuthenticate."""
+class SaslHandshakeRequest(Message, key=ApiKey.SASL_HANDSHAKE, versions="0-1"):
+    """Chooses the mechanism. After v0 the exchange follows without Kafka headers, after v1 in SaslAuthenticate."""
 
     mechanism: str = string()
 
 
-class SaslHandshakeResponse(Message, key=ApiKey.SASL_HANDSHAKE, versions="1"):
+class SaslHandshakeResponse(Message, key=ApiKey.SASL_HANDSHAKE, versions="0-1"):
     """The mechanisms of the listener, whether or not the one asked for is among them."""
 
     error_code: int = int16()
