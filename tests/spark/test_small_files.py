@@ -232,6 +232,23 @@ def test_a_delta_tables_own_retention_stays(tmp_path: Path, monkeypatch: pytest.
     assert properties == {"delta.deletedFileRetentionDuration": "interval 7 days"}
 
 
+def test_a_delta_table_that_was_there_keeps_its_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    place = DeltaPlace(str(tmp_path))
+    sink: Any = opened(place.sink(), T0, T1)
+    append(sink, 0)
+    sink.close()
+    sink = opened(place.sink(), T0, T1)
+    for number in range(1, 8):
+        append(sink, 2 * number)
+    assert any(merges(place))
+    assert place.table().metadata().configuration == {}
+    told = [each.message for each in caplog.records if "delta.logRetentionDuration" in each.message]
+    assert len(told) == 1
+
+
 def test_a_delta_table_with_deletion_vectors_is_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that such a vector takes from a file would come back."""
     monkeypatch.setattr(small_files, "FAN", 3)

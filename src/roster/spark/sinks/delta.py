@@ -106,6 +106,7 @@ class DeltaSink(TableSink):
         self._known: dict[str, DataFile] = {}
         """Data files of the version read last, by their path."""
         self._tidied = time.monotonic()
+        self._has_created = False
 
     @override
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -164,6 +165,7 @@ class DeltaSink(TableSink):
                 configuration={KEYS: json.dumps(self._keys), _RETENTION: _KEPT} if self._is_upsert else None,
                 raise_if_key_not_exists=False,
             )
+            self._has_created = True
         except Exception as error:
             if self._newest() is None:
                 raise PipelineError(
@@ -226,8 +228,19 @@ class DeltaSink(TableSink):
         if _unread(table):
             return False
         if not {_RETENTION, _LOG_RETENTION}.intersection(table.metadata().configuration):
-            table.alter.set_table_properties({_RETENTION: _KEPT, _LOG_RETENTION: _KEPT})
+            self._shorten_retention(table)
         return True
+
+    def _shorten_retention(self, table: DeltaTable) -> None:
+        """Keep versions for an hour if this run has made the table: nobody counts on older ones. Else warn once."""
+        if self._has_created:
+            table.alter.set_table_properties({_RETENTION: _KEPT, _LOG_RETENTION: _KEPT})
+        elif not self._has_merged:
+            log.warning(
+                "%s keeps the log entry of each commit for 30 days, and replaced files for 7; with batches as frequent "
+                "as these, set the table's properties %s and %s, such as to '%s'",
+                *(self._uri, _LOG_RETENTION, _RETENTION, _KEPT),
+            )
 
     @override
     def _tidy(self) -> None:
