@@ -61,7 +61,6 @@ def test_every_command_connects(
         member.commit({TopicPartition(topic, 0): OffsetAndMetadata(5)}, owned)
         assert group in done("groups", "list", "--config", config)
         assert "rita" not in done("groups", "describe", group, "--config", config)
-        done("groups", "check", group, "--config", config)
         done("groups", "watch", group, "--once", "--config", config)
         done("plan", "--group", group, "--config", config)
     assert topic in done("groups", "offsets", group, "--config", config)

@@ -153,8 +153,10 @@ def test_creating_topics(x):
 
 
 def compacted_topic(x: Exchange) -> str:
+    """Kafka's cleaner deletes old records of such topics every 15 s, and these are of a fixed old time."""
     name = x.stem + "-compacted"
-    settings = [{"name": "cleanup.policy", "value": "compact,delete"}]
+    values = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
+    settings = [{"name": each, "value": value} for each, value in values.items()]
     new = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": settings}
     x.ask("CreateTopics", 5, topics=[new], timeout_ms=10_000, validate_only=False)
     until(lambda: x.ask("Metadata", 9, topics=[{"name": name}])["topics"][0]["error_code"] == 0)
