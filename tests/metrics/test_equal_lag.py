@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 
+from roster._clock import wall_ms
 from roster.client import Admin, GroupMember, OffsetAndMetadata
 from roster.model import TopicPartition
 from roster.spark import Pipeline
@@ -94,8 +95,9 @@ def test_three_ways_show_the_same_lag_through_rebalances_kills_and_truncation(
     with Admin(apache_kafka.bootstrap) as admin:
         admin.create_topic(compacted, 1, configs=COMPACTING)
         producer = idempotent_producer(apache_kafka.bootstrap)
-        for number in range(60):
-            producer.produce(compacted, b"%d" % number, b"k%d" % (number % 3))
+        began = wall_ms()
+        for number in range(60):  # each in a segment of its own, as only those behind the last one are compacted
+            producer.produce(compacted, b"%d" % number, b"k%d" % (number % 3), timestamp=began + 200 * number)
             producer.flush(60)
         pipeline = Pipeline(
             spark,

@@ -66,7 +66,7 @@ class Application:
 
     def end(self, number: int = signal.SIGTERM) -> int:
         if number == signal.SIGTERM:  # which ends a process that has not come to its pipeline yet, as it does any
-            until(lambda: self.process.poll() is not None or "joins" in self.log.read_text(), 60, "it runs")
+            until(lambda: self.process.poll() is not None or " roster." in self.log.read_text(), 60, "it runs")
         with contextlib.suppress(ProcessLookupError):
             self.send(signal.SIGCONT)
             self.send(number)
