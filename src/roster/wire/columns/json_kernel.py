@@ -150,6 +150,15 @@ def word_end(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
+def digits_from(data, pos, end, value):  # type: ignore[no-untyped-def]
+    """Return an integer with the digits at `pos` appended, and where they end."""
+    while pos < end and 48 <= data[pos] <= 57:
+        value = value * 10 + (int64(data[pos]) - 48)
+        pos += 1
+    return value, pos
+
+
+@_function
 def number(data, pos, end):  # type: ignore[no-untyped-def]
     """Return the end of a number, -1 if there is none, its digits as an integer, their count and the power of ten.
 
@@ -160,18 +169,14 @@ def number(data, pos, end):  # type: ignore[no-untyped-def]
     if pos < end and data[pos] == _MINUS:
         pos += 1
     first = pos
-    while pos < end and 48 <= data[pos] <= 57:
-        digits = digits * 10 + (int64(data[pos]) - 48)
-        pos += 1
+    digits, pos = digits_from(data, first, end, digits)
     count = int64(pos - first)
     if count == 0 or (count > 1 and data[first] == _ZERO):
         return int64(-1), digits, count, power
     if pos < end and data[pos] == _POINT:
         pos += 1
         first = pos
-        while pos < end and 48 <= data[pos] <= 57:
-            digits = digits * 10 + (int64(data[pos]) - 48)
-            pos += 1
+        digits, pos = digits_from(data, first, end, digits)
         power = int64(first - pos)
         count -= power
         if power == 0:
@@ -182,10 +187,7 @@ def number(data, pos, end):  # type: ignore[no-untyped-def]
         if pos < end and (is_less or data[pos] == 43):
             pos += 1
         first = pos
-        exponent = int64(0)
-        while pos < end and pos - first < 5 and 48 <= data[pos] <= 57:
-            exponent = exponent * 10 + (int64(data[pos]) - 48)
-            pos += 1
+        exponent, pos = digits_from(data, first, min(end, first + 5), int64(0))
         if pos == first or pos - first == 5:
             return int64(-1), digits, count, power
         power += -exponent if is_less else exponent
@@ -295,9 +297,7 @@ def moment(data, pos, end, is_instant):  # type: ignore[no-untyped-def]
     if pos < end and data[pos] == _POINT:
         pos += 1
         first = pos
-        while pos < end and 48 <= data[pos] <= 57:
-            fraction = fraction * 10 + (int64(data[pos]) - 48)
-            pos += 1
+        fraction, pos = digits_from(data, first, end, fraction)
         if pos == first or pos - first > 6:
             return int64(_NONE)
         for _ in range(6 - (pos - first)):
