@@ -93,9 +93,7 @@ class Cluster:
     async def _connection(self, host: str, port: int, channel: Channel) -> Connection:
         key = (host, port, channel)
         opening = self._connections.get(key)
-        if opening is None or (
-            opening.done() and (opening.cancelled() or opening.exception() or opening.result().closed)
-        ):
+        if opening is None or (opening.done() and not _is_usable(opening)):
             timeout = min(CONNECT_TIMEOUT, self._timeout)
             opening = asyncio.create_task(Connection.open(host, port, self._client_id, timeout, self._security))
             self._connections[key] = opening

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 
-from roster.client.cluster import expect
-from roster.client.coordinators import RETRIABLE, STALE_COORDINATOR, Coordinators
+from roster.client.coordinators import Coordinators
 from roster.client.errors import group_error
-from roster.client.retry import Retry
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import ErrorCode
-from roster.wire.errors import error_code
 from roster.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 
@@ -46,21 +43,17 @@ async def _fetch(
     answers = {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     if unstable_is_answer:
         answers.add(ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    retry = Retry(coordinators.timeout)
-    while True:
-        response = expect(await coordinators.ask(group, request), OffsetFetchResponse)
+
+    def code_of(response: OffsetFetchResponse) -> int:
         answer = response.groups[0]
-        codes = {error_code(answer.error_code)}
-        codes |= {error_code(row.error_code) for topic in answer.topics for row in topic.partitions}
-        codes -= answers
-        if not codes:
-            return answer
-        code = min(codes)
-        if code not in RETRIABLE:
-            raise group_error(code, group, "its offsets cannot be fetched")
-        if code in STALE_COORDINATOR:
-            coordinators.forget(group)
-        await retry.pause_or_fail(f"fetching the offsets of group {group!r}", code.name)
+        rows = {row.error_code for topic in answer.topics for row in topic.partitions}
+        return min({answer.error_code, *rows} - answers, default=ErrorCode.NONE)
+
+    doing = f"fetching the offsets of group {group!r}"
+    response, code = await coordinators.ask_until_ready(group, request, OffsetFetchResponse, code_of, doing)
+    if code is not ErrorCode.NONE:
+        raise group_error(code, group, "its offsets cannot be fetched")
+    return response.groups[0]
 
 
 def _offset_fetch(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> OffsetFetchRequest:

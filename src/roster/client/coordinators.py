@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from roster.client.cluster import Cluster, M, expect
 from roster.client.errors import (
     BrokerError,
@@ -30,6 +32,7 @@ RETRIABLE = STALE_COORDINATOR | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
     ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
 }
 
 
@@ -77,6 +80,20 @@ class Coordinators:
                 if attempt:
                     raise
         raise AssertionError("unreachable")
+
+    async def ask_until_ready(
+        self, group: str, request: Message, kind: type[M], code_of: Callable[[M], int], doing: str
+    ) -> tuple[M, ErrorCode]:
+        """Ask until the coordinator is ready; return its response and the error code, which is none that passes."""
+        retry = Retry(self.timeout)
+        while True:
+            response = expect(await self.ask(group, request), kind)
+            code = error_code(code_of(response))
+            if code not in RETRIABLE:
+                return response, code
+            if code in STALE_COORDINATOR:
+                self.forget(group)
+            await retry.pause_or_fail(doing, code.name)
 
     def forget(self, group: str) -> None:
         """Drop the cached coordinator of a group."""

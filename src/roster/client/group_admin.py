@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from roster.client.cluster import Cluster, M, expect
-from roster.client.coordinators import RETRIABLE, STALE_COORDINATOR, Coordinators, ask_each_broker
+from roster.client.cluster import Cluster, M
+from roster.client.coordinators import Coordinators, ask_each_broker
 from roster.client.errors import (
     ClientError,
     CommitError,
@@ -15,7 +15,6 @@ from roster.client.errors import (
     UnsupportedError,
     group_error,
 )
-from roster.client.retry import Retry
 from roster.client.types import GroupDescription, GroupListing, MemberDescription
 from roster.member.requests import offset_commit
 from roster.member.types import Node
@@ -23,7 +22,6 @@ from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.consumer import CLASSIC, CONSUMER, PROTOCOL_TYPE
 from roster.wire.consumer.messages import decode_assignment, flat
-from roster.wire.errors import error_code
 from roster.wire.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -72,13 +70,10 @@ class GroupAdmin:
 
     async def _describe_classic(self, group: str) -> GroupDescription | None:
         """Describe a classic group; None if it is of another type or does not exist."""
-
-        def code_of(response: DescribeGroupsResponse) -> int:
-            return response.groups[0].error_code
-
+        request, what = DescribeGroupsRequest(groups=[group]), "it cannot be described"
         try:
             response, node = await self._ask_group(
-                group, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, code_of, "it cannot be described"
+                group, request, DescribeGroupsResponse, lambda answer: answer.groups[0].error_code, what
             )
         except UnknownGroupError:
             return None
@@ -100,14 +95,10 @@ class GroupAdmin:
 
     async def _describe_consumer(self, group: str) -> GroupDescription | None:
         """Describe a consumer group of KIP-848; None as above."""
-
-        def code_of(response: ConsumerGroupDescribeResponse) -> int:
-            return response.groups[0].error_code
-
-        request = ConsumerGroupDescribeRequest(group_ids=[group])
+        request, what = ConsumerGroupDescribeRequest(group_ids=[group]), "it cannot be described"
         try:
             response, node = await self._ask_group(
-                group, request, ConsumerGroupDescribeResponse, code_of, "it cannot be described"
+                group, request, ConsumerGroupDescribeResponse, lambda answer: answer.groups[0].error_code, what
             )
         except (UnknownGroupError, UnsupportedError):
             return None
@@ -155,12 +146,8 @@ class GroupAdmin:
 
     async def delete(self, group: str) -> None:
         """Delete a group without members; GroupNotEmptyError if it has some."""
-
-        def code_of(response: DeleteGroupsResponse) -> int:
-            return response.results[0].error_code
-
-        request = DeleteGroupsRequest(groups_names=[group])
-        await self._ask_group(group, request, DeleteGroupsResponse, code_of, "it cannot be deleted")
+        request, what = DeleteGroupsRequest(groups_names=[group]), "it cannot be deleted"
+        await self._ask_group(group, request, DeleteGroupsResponse, lambda answer: answer.results[0].error_code, what)
 
     async def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Delete offsets; GroupNotEmptyError if a member subscribes to their topic."""
@@ -180,20 +167,13 @@ class GroupAdmin:
         self, group: str, request: Message, kind: type[M], code_of: Callable[[M], int], what: str
     ) -> tuple[M, Node]:
         """Ask the coordinator until it is ready; returns its response and its node."""
-        retry = Retry(self._cluster.timeout)
-        while True:
-            node = await self._coordinators.coordinator(group)
-            response = expect(await self._coordinators.ask(group, request), kind)
-            code = error_code(code_of(response))
-            if code is ErrorCode.NONE:
-                return response, node
-            if code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
-                raise GroupNotEmptyError(f"group {group!r}: {what} while it has members; stop them first", code=code)
-            if code not in RETRIABLE:
-                raise group_error(code, group, what)
-            if code in STALE_COORDINATOR:
-                self._coordinators.forget(group)
-            await retry.pause_or_fail(f"asking the coordinator of group {group!r}", code.name)
+        doing = f"asking the coordinator of group {group!r}"
+        response, code = await self._coordinators.ask_until_ready(group, request, kind, code_of, doing)
+        if code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
+            raise GroupNotEmptyError(f"group {group!r}: {what} while it has members; stop them first", code=code)
+        if code is not ErrorCode.NONE:
+            raise group_error(code, group, what)
+        return response, await self._coordinators.coordinator(group)
 
 
 def _assignment(data: bytes) -> tuple[list[TopicPartition], bytes]:

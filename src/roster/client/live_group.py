@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from roster.assignors.lag import with_offsets
 from roster.client.admin import Admin
 from roster.client.errors import GroupEmptyError, GroupTypeError, RebalanceInProgressError, UnknownGroupError
+from roster.client.offsets import by_topic
 from roster.client.types import GroupDescription, MemberDescription
 from roster.model import AutoOffsetReset, MemberInfo, PartitionOffsets, Problem, TopicPartition
 from roster.wire import WireError
@@ -112,9 +113,4 @@ def _offsets(admin: Admin, group: str, problem: Problem) -> PartitionOffsets:
         for number in range(count)
     ]
     begins, ends = admin.beginning_offsets(every), admin.end_offsets(every)
-    committed = admin.group_offsets(group)
-    found: dict[str, dict[int, tuple[int, int, int | None]]] = {topic: {} for topic in problem.topics}
-    for tp in every:
-        position = committed.get(tp)
-        found[tp.topic][tp.partition] = (begins[tp], ends[tp], None if position is None else position.offset)
-    return found
+    return by_topic(problem.topics, begins, ends, admin.group_offsets(group))

@@ -1,29 +1,31 @@
-"""Offsets: of partition logs by time, and of a group for assignors that weigh lag."""
+"""Offsets: of partition logs by time, deleted up to one (KIP-107), and of a group for assignors that weigh lag."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from roster.client.cluster import PROPAGATION_TIME, Cluster, expect
+from roster.client.cluster import PROPAGATION_TIME, Cluster
 from roster.client.committed_offsets import committed_offsets
 from roster.client.coordinators import Coordinators
 from roster.client.errors import (
     AuthorizationError,
     BrokerError,
+    ClientError,
     RequestTimeoutError,
     UnknownTopicError,
     UnreachableError,
 )
 from roster.client.retry import Retry
-from roster.model import PartitionOffsets, TopicPartition
+from roster.model import OffsetAndMetadata, PartitionOffsets, TopicPartition
 from roster.model.offsets import OffsetSpec
-from roster.wire import ErrorCode
+from roster.wire import ErrorCode, Message
 from roster.wire.errors import error_code
-from roster.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+from roster.wire.messages import DeleteRecordsRequest, ListOffsetsRequest
 
-STALE_LEADER = frozenset(
+_STALE_LEADER = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -36,6 +38,11 @@ STALE_LEADER = frozenset(
     }
 )
 """Retriable: refresh the metadata, or wait."""
+_NOT_DELETED = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is behind the end of the partition",
+    ErrorCode.POLICY_VIOLATION: "the topic is compacted",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic is the cluster's own",
+}
 
 
 async def list_offsets(
@@ -46,23 +53,79 @@ async def list_offsets(
     A time is an OffsetSpec or ms since the epoch; the offset is None where no record is at or after it. With
     `is_committed` a log ends at its last stable offset.
     """
-    found: dict[TopicPartition, int | None] = {}
-    retry = Retry(cluster.timeout)
-    while missing := [partition for partition in times if partition not in found]:
-        by_leader = await partitions_by_leader(cluster, missing)
-        answers = await asyncio.gather(
-            *(
-                _ask_leader(cluster, leader, {p: times[p] for p in group}, is_committed=is_committed)
-                for leader, group in by_leader.items()
-            )
+
+    def ask(some: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+        topics: dict[str, ListOffsetsRequest.Topic] = {}
+        for (topic, partition), time in some.items():
+            entry = topics.setdefault(topic, ListOffsetsRequest.Topic(name=topic))
+            entry.partitions.append(ListOffsetsRequest.Partition(partition_index=partition, timestamp=time))
+        return ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(is_committed),
+            topics=list(topics.values()),
+            timeout_ms=int(cluster.timeout * 1000),
         )
+
+    def refused(partition: TopicPartition, code: ErrorCode) -> ClientError:
+        if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return AuthorizationError(f"this client may not read topic {partition.topic}; grant it READ", code=code)
+        return BrokerError(f"the offset of {partition} could not be listed: {code.name}", code=code)
+
+    rows = await _ask_leaders(cluster, times, ask, refused, "listing offsets")
+    return {partition: None if row.offset < 0 else row.offset for partition, row in rows.items()}
+
+
+async def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Delete the records before an offset of each partition, -1 for all; return the first offset left in each."""
+
+    def ask(some: Mapping[TopicPartition, int]) -> DeleteRecordsRequest:
+        topics: dict[str, DeleteRecordsRequest.Topic] = {}
+        for (name, partition), offset in some.items():
+            topic = topics.setdefault(name, DeleteRecordsRequest.Topic(name=name))
+            topic.partitions.append(DeleteRecordsRequest.Partition(partition_index=partition, offset=offset))
+        return DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=int(cluster.timeout * 1000))
+
+    rows = await _ask_leaders(cluster, before, ask, _not_deleted, "deleting records")
+    return {partition: row.low_watermark for partition, row in rows.items()}
+
+
+def _not_deleted(partition: TopicPartition, code: ErrorCode) -> ClientError:
+    if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        text = f"this client may not delete records of {partition.topic}; grant it DELETE"
+        return AuthorizationError(text, code=code)
+    return BrokerError(f"records of {partition} could not be deleted: {_NOT_DELETED.get(code, code.name)}", code=code)
+
+
+async def _ask_leaders(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    ask: Callable[[Mapping[TopicPartition, int]], Message],
+    refused: Callable[[TopicPartition, ErrorCode], ClientError],
+    doing: str,
+) -> dict[TopicPartition, Any]:
+    """Ask the leaders about partitions until each is answered; return the rows of their responses.
+
+    `ask` makes the request to one leader, `refused` the error for a code that does not pass.
+    """
+    found: dict[TopicPartition, Any] = {}
+    retry = Retry(cluster.timeout)
+    while missing := [partition for partition in wanted if partition not in found]:
         cause = ""
-        for offsets, trouble in answers:
-            found.update(offsets)
+        by_leader = await partitions_by_leader(cluster, missing)
+        asking = [_ask(cluster, leader, ask({p: wanted[p] for p in each})) for leader, each in by_leader.items()]
+        for answers, trouble in await asyncio.gather(*asking):
             cause = trouble or cause
+            for topic, row in answers:
+                partition, code = TopicPartition(topic, row.partition_index), error_code(row.error_code)
+                if code is ErrorCode.NONE:
+                    found[partition] = row
+                elif code in _STALE_LEADER:
+                    cause = f"{partition}: {code.name}"
+                else:
+                    raise refused(partition, code)
         if cause:
-            cluster.forget({partition.topic for partition in times if partition not in found})
-            await retry.pause_or_fail("listing offsets", cause)
+            cluster.forget({partition.topic for partition in missing if partition not in found})
+            await retry.pause_or_fail(doing, cause)
     return found
 
 
@@ -100,42 +163,16 @@ async def partitions_by_leader(cluster: Cluster, partitions: list[TopicPartition
     return leaders
 
 
-async def _ask_leader(
-    cluster: Cluster, leader: int, times: dict[TopicPartition, int], *, is_committed: bool
-) -> tuple[dict[TopicPartition, int | None], str]:
-    """List the offsets of one broker; also return why others are still missing, or ""."""
+async def _ask(cluster: Cluster, leader: int, request: Any) -> tuple[list[tuple[str, Any]], str]:
+    """Return topic and row for each partition in a leader's response, and why there are none, or ""."""
     address = cluster.address(leader)
     if address is None:
-        return {}, f"{next(iter(times))} has no leader"
-    topics: dict[str, ListOffsetsRequest.Topic] = {}
-    for (topic, partition), time in times.items():
-        entry = topics.setdefault(topic, ListOffsetsRequest.Topic(name=topic))
-        entry.partitions.append(ListOffsetsRequest.Partition(partition_index=partition, timestamp=time))
-    request = ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=int(is_committed),
-        topics=list(topics.values()),
-        timeout_ms=int(cluster.timeout * 1000),
-    )
+        return [], f"{request.topics[0].name}-{request.topics[0].partitions[0].partition_index} has no leader"
     try:
-        response = expect(await cluster.request(address, request), ListOffsetsResponse)
+        response: Any = await cluster.request(address, request)
     except (UnreachableError, RequestTimeoutError) as error:
-        return {}, str(error)
-    offsets: dict[TopicPartition, int | None] = {}
-    trouble = ""
-    for answer in response.topics:
-        for row in answer.partitions:
-            answered = TopicPartition(answer.name, row.partition_index)
-            code = error_code(row.error_code)
-            if code is ErrorCode.NONE:
-                offsets[answered] = None if row.offset < 0 else row.offset
-            elif code in STALE_LEADER:
-                trouble = f"{answered}: {code.name}"
-            elif code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                raise AuthorizationError(f"this client may not read topic {answered.topic}; grant it READ", code=code)
-            else:
-                raise BrokerError(f"the offset of {answered} could not be listed: {code.name}", code=code)
-    return offsets, trouble
+        return [], str(error)
+    return [(topic.name, row) for topic in response.topics for row in topic.partitions], ""
 
 
 async def partition_offsets(
@@ -151,12 +188,18 @@ async def partition_offsets(
         first = tasks.create_task(list_offsets(cluster, dict.fromkeys(wanted, OffsetSpec.EARLIEST)))
         end = tasks.create_task(list_offsets(cluster, dict.fromkeys(wanted, OffsetSpec.LATEST)))
         committed = tasks.create_task(committed_offsets(coordinators, group, wanted))
-    found: dict[str, dict[int, tuple[int, int, int | None]]] = {topic: {} for topic in partitions}
-    for partition in wanted:
-        position = committed.result().get(partition)
-        found[partition.topic][partition.partition] = (
-            first.result().get(partition) or 0,
-            end.result().get(partition) or 0,
-            None if position is None else position.offset,
-        )
+    return by_topic(partitions, first.result(), end.result(), committed.result())
+
+
+def by_topic(
+    topics: Iterable[str],
+    begins: Mapping[TopicPartition, int | None],
+    ends: Mapping[TopicPartition, int | None],
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+) -> PartitionOffsets:
+    """Return the offsets of the partitions of `begins` by topic and number."""
+    found: dict[str, dict[int, tuple[int, int, int | None]]] = {topic: {} for topic in topics}
+    for tp, begin in begins.items():
+        at = committed.get(tp)
+        found[tp.topic][tp.partition] = (begin or 0, ends.get(tp) or 0, None if at is None else at.offset)
     return found

@@ -7,10 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from roster.client.cluster import Cluster, expect
-from roster.client.coordinators import FENCE_TIMEOUT_MS, RETRIABLE, TRANSACTION, Coordinators, ask_each_broker
+from roster.client.coordinators import FENCE_TIMEOUT_MS, TRANSACTION, Coordinators, ask_each_broker
 from roster.client.errors import BrokerError, UnknownTransactionError
 from roster.client.offsets import partitions_by_leader
-from roster.client.retry import Retry
 from roster.client.types import OpenTransaction, TransactionDescription, TransactionListing
 from roster.model import TopicPartition
 from roster.wire import ErrorCode
@@ -53,19 +52,18 @@ class TransactionAdmin:
     async def describe(self, transactional_id: str) -> TransactionDescription:
         """Describe a transactional id; UnknownTransactionError if there is none."""
         request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-        retry = Retry(self._cluster.timeout)
-        while True:
-            response = expect(await self._coordinators.ask(transactional_id, request), DescribeTransactionsResponse)
-            found = response.transaction_states[0]
-            code = error_code(found.error_code)
-            if code is ErrorCode.NONE:
-                break
-            if code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                raise UnknownTransactionError(f"no such transactional id: {transactional_id}", code=code)
-            if code not in RETRIABLE:
-                raise BrokerError(f"transactional id {transactional_id!r} cannot be described: {code.name}", code=code)
-            self._coordinators.forget(transactional_id)
-            await retry.pause_or_fail(f"describing transactional id {transactional_id!r}", code.name)
+        response, code = await self._coordinators.ask_until_ready(
+            transactional_id,
+            request,
+            DescribeTransactionsResponse,
+            lambda answer: answer.transaction_states[0].error_code,
+            f"describing transactional id {transactional_id!r}",
+        )
+        if code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise UnknownTransactionError(f"no such transactional id: {transactional_id}", code=code)
+        if code is not ErrorCode.NONE:
+            raise BrokerError(f"transactional id {transactional_id!r} cannot be described: {code.name}", code=code)
+        found = response.transaction_states[0]
         return TransactionDescription(
             transactional_id=transactional_id,
             state=found.transaction_state,
@@ -133,16 +131,12 @@ class TransactionAdmin:
         """Abort the open transaction of a transactional id in all its partitions, and fence its producer."""
         await self.describe(transactional_id)  # else it would be created
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS)
-        retry = Retry(self._cluster.timeout)
-        while True:
-            response = expect(await self._coordinators.ask(transactional_id, request), InitProducerIdResponse)
-            code = error_code(response.error_code)
-            if code is ErrorCode.NONE:
-                return
-            if code not in RETRIABLE and code is not ErrorCode.CONCURRENT_TRANSACTIONS:
-                raise BrokerError(f"transactional id {transactional_id!r} cannot be aborted: {code.name}", code=code)
-            self._coordinators.forget(transactional_id)
-            await retry.pause_or_fail(f"aborting the transaction of {transactional_id!r}", code.name)
+        doing = f"aborting the transaction of {transactional_id!r}"
+        _, code = await self._coordinators.ask_until_ready(
+            transactional_id, request, InitProducerIdResponse, lambda answer: answer.error_code, doing
+        )
+        if code is not ErrorCode.NONE:
+            raise BrokerError(f"transactional id {transactional_id!r} cannot be aborted: {code.name}", code=code)
 
     async def abort_hanging(self, transaction: OpenTransaction) -> None:
         """Abort a hanging transaction in its one partition, by a marker as its coordinator would write it."""
