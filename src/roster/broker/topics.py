@@ -108,6 +108,11 @@ class TopicCatalogue:
         """The topic of this name."""
         return self._by_name.get(name) if name is not None else None
 
+    def log(self, name: str, partition: int) -> PartitionLog | None:
+        """The log of a partition of a topic of this name."""
+        topic = self._by_name.get(name)
+        return None if topic is None else topic.log(partition)
+
     def by_id(self, topic_id: bytes) -> Topic | None:
         """The topic with this id."""
         return self._by_id.get(topic_id)

@@ -182,8 +182,7 @@ class TransactionShell(Shell[TimerName]):
         for each in partitions:
             if each.topic == OFFSETS_TOPIC:
                 await self._groups.loaded()
-            topic = self._topics.get(each.topic)
-            log = topic.log(each.partition) if topic is not None else None
+            log = self._topics.log(*each)
             if log is None:
                 outcomes[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from roster.broker.call import Call
     from roster.broker.security.access import Access
     from roster.broker.services import Services
+
+    Gate: TypeAlias = Callable[["Asked"], Coroutine[None, None, Any]]
 
 _MESSAGES = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",

@@ -14,7 +14,9 @@ from roster.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from roster.broker.gate.asked import Asked
+    from collections.abc import Callable
+
+    from roster.broker.gate.asked import Asked, Gate
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _TEXT = "Cluster authorization failed."
@@ -25,46 +27,24 @@ async def anyone(asked: Asked) -> Any:
     return await asked.answer()
 
 
-async def describe(asked: Asked) -> Any:
-    """DESCRIBE on the cluster."""
-    if not asked.access.may_on_cluster(AclOperation.DESCRIBE):
-        return asked.refuse(_REFUSED)
-    return await asked.answer()
+def _needs(operation: AclOperation, refused: Callable[[Asked], Any] = lambda asked: asked.refuse(_REFUSED)) -> Gate:
+    """Return the gate of requests that need an operation on the cluster."""
+
+    async def gate(asked: Asked) -> Any:
+        return await asked.answer() if asked.access.may_on_cluster(operation) else refused(asked)
+
+    return gate
 
 
-async def alter(asked: Asked) -> Any:
-    """ALTER on the cluster."""
-    if not asked.access.may_on_cluster(AclOperation.ALTER):
-        return asked.refuse(_REFUSED)
-    return await asked.answer()
-
-
-async def describe_configs(asked: Asked) -> Any:
-    """DESCRIBE_CONFIGS on the cluster."""
-    if not asked.access.may_on_cluster(AclOperation.DESCRIBE_CONFIGS):
-        return asked.refuse(_REFUSED)
-    return await asked.answer()
-
-
-async def describe_client_quotas(asked: Asked) -> Any:
-    """DESCRIBE_CONFIGS on the cluster."""
-    if not asked.access.may_on_cluster(AclOperation.DESCRIBE_CONFIGS):
-        return DescribeClientQuotasResponse(error_code=_REFUSED, error_message=_TEXT, entries=None)
-    return await asked.answer()
-
-
-async def describe_log_dirs(asked: Asked) -> Any:
-    """DESCRIBE on the cluster."""
-    if not asked.access.may_on_cluster(AclOperation.DESCRIBE):
-        return DescribeLogDirsResponse(error_code=_REFUSED)
-    return await asked.answer()
-
-
-async def elect_leaders(asked: Asked) -> Any:
-    """ALTER on the cluster."""
-    if not asked.access.may_on_cluster(AclOperation.ALTER):
-        return refused_elections(asked.request, _REFUSED, _TEXT)
-    return await asked.answer()
+describe = _needs(AclOperation.DESCRIBE)
+alter = _needs(AclOperation.ALTER)
+describe_configs = _needs(AclOperation.DESCRIBE_CONFIGS)
+describe_client_quotas = _needs(
+    AclOperation.DESCRIBE_CONFIGS,
+    lambda _: DescribeClientQuotasResponse(error_code=_REFUSED, error_message=_TEXT, entries=None),
+)
+describe_log_dirs = _needs(AclOperation.DESCRIBE, lambda _: DescribeLogDirsResponse(error_code=_REFUSED))
+elect_leaders = _needs(AclOperation.ALTER, lambda asked: refused_elections(asked.request, _REFUSED, _TEXT))
 
 
 async def alter_users(asked: Asked) -> Any:

@@ -11,7 +11,7 @@ from roster.wire import ErrorCode
 from roster.wire.messages import OffsetFetchResponse
 
 if TYPE_CHECKING:
-    from roster.broker.gate.asked import Asked
+    from roster.broker.gate.asked import Asked, Gate
 
 _REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 _GROUP, _TRANSACTION = 0, 1
@@ -50,24 +50,14 @@ async def transactional_offset_commit(asked: Asked) -> Any:
     return await asked.each_topic(AclOperation.READ)
 
 
-async def describe_groups(asked: Asked) -> Any:
-    """DESCRIBE on each group."""
-    return await _each_group(asked, "groups", "groups", AclOperation.DESCRIBE)
+def _each(field: str, into: str, operation: AclOperation) -> Gate:
+    """Return the gate of requests that need an operation on each group; the rest is as for `Asked.each`."""
+    return lambda asked: asked.each(field, into, lambda name: asked.access.may_on_group(operation, name), _REFUSED)
 
 
-async def describe_consumer_groups(asked: Asked) -> Any:
-    """DESCRIBE on each group."""
-    return await _each_group(asked, "group_ids", "groups", AclOperation.DESCRIBE)
-
-
-async def delete_groups(asked: Asked) -> Any:
-    """DELETE on each group."""
-    return await _each_group(asked, "groups_names", "results", AclOperation.DELETE)
-
-
-async def _each_group(asked: Asked, field: str, into: str, operation: AclOperation) -> Any:
-    access = asked.access
-    return await asked.each(field, into, lambda group: access.may_on_group(operation, group), _REFUSED)
+describe_groups = _each("groups", "groups", AclOperation.DESCRIBE)
+describe_consumer_groups = _each("group_ids", "groups", AclOperation.DESCRIBE)
+delete_groups = _each("groups_names", "results", AclOperation.DELETE)
 
 
 async def list_groups(asked: Asked) -> Any:

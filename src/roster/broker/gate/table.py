@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from roster.broker.gate import cluster, groups, topics, transactions
 from roster.broker.gate.asked import Asked
@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from roster.broker.call import Answer, Call
+    from roster.broker.gate.asked import Gate
     from roster.broker.services import Services
     from roster.wire import Message
-
-    Gate: TypeAlias = Callable[[Asked], Coroutine[None, None, Any]]
 
 GATES: dict[int, Gate] = {
     ApiKey.PRODUCE: topics.produce,

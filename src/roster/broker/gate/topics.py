@@ -13,7 +13,7 @@ from roster.wire import ErrorCode
 
 if TYPE_CHECKING:
     from roster.broker.call import Answer
-    from roster.broker.gate.asked import Asked
+    from roster.broker.gate.asked import Asked, Gate
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TOPIC_RESOURCE, _GROUP_RESOURCE = 2, 32
@@ -65,29 +65,16 @@ def _at_no_offset(refused: Any) -> Any:
     return refused
 
 
-async def list_offsets(asked: Asked) -> Any:
-    """DESCRIBE on each topic."""
-    return await asked.each_topic(AclOperation.DESCRIBE, offset=-1, timestamp=-1)
+def _each(operation: AclOperation, into: str = "topics", **values: Any) -> Gate:
+    """Return the gate of requests that need an operation on each topic; the rest is as for `Asked.each_topic`."""
+    return lambda asked: asked.each_topic(operation, into, **values)
 
 
-async def describe_producers(asked: Asked) -> Any:
-    """READ on each topic."""
-    return await asked.each_topic(AclOperation.READ)
-
-
-async def delete_records(asked: Asked) -> Any:
-    """DELETE on each topic."""
-    return await asked.each_topic(AclOperation.DELETE, low_watermark=-1)
-
-
-async def offset_for_leader_epoch(asked: Asked) -> Any:
-    """DESCRIBE on each topic."""
-    return await asked.each_topic(AclOperation.DESCRIBE, named="topic", leader_epoch=-1, end_offset=-1)
-
-
-async def create_partitions(asked: Asked) -> Any:
-    """ALTER on each topic."""
-    return await asked.each_topic(AclOperation.ALTER, "results")
+list_offsets = _each(AclOperation.DESCRIBE, offset=-1, timestamp=-1)
+describe_producers = _each(AclOperation.READ)
+delete_records = _each(AclOperation.DELETE, low_watermark=-1)
+offset_for_leader_epoch = _each(AclOperation.DESCRIBE, named="topic", leader_epoch=-1, end_offset=-1)
+create_partitions = _each(AclOperation.ALTER, "results")
 
 
 async def create_topics(asked: Asked) -> Any:

@@ -66,10 +66,8 @@ def _logs(services: Services, request: DescribeLogDirsRequest) -> Iterator[tuple
     else:
         wanted = {asked.topic: sorted(set(asked.partitions)) for asked in request.topics}
     for name, indexes in wanted.items():
-        topic = services.topics.get(name)
-        for index in indexes if topic is not None else ():
-            log = topic.log(index) if topic is not None else None
-            if log is not None:
+        for index in indexes:
+            if (log := services.topics.log(name, index)) is not None:
                 yield name, index, log
 
 
@@ -88,8 +86,7 @@ async def elect_leaders(services: Services, call: Call[ElectLeadersRequest]) -> 
         return response
 
     def outcome(name: str, index: int) -> tuple[ErrorCode, str]:
-        topic = services.topics.get(name)
-        if topic is None or topic.log(index) is None:
+        if services.topics.log(name, index) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index} of {name!r}"
         return ErrorCode.ELECTION_NOT_NEEDED, "the only replica of a partition is its leader"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from roster.broker.log.batch_check import LEADER_EPOCH
+from roster.broker.handlers.metadata import led_by
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation, ResourceType
 from roster.model.topics import is_legal_name
@@ -95,16 +96,9 @@ def _described(node_id: int, topic: Topic, partitions: range) -> DescribeTopicPa
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=[
-            DescribeTopicPartitionsResponse.Partition(
-                partition_index=partition,
-                leader_id=node_id,
-                leader_epoch=LEADER_EPOCH,
-                replica_nodes=[node_id],
-                isr_nodes=[node_id],
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-            )
-            for partition in partitions
-        ],
+        partitions=led_by(
+            node_id,
+            partitions,
+            partial(DescribeTopicPartitionsResponse.Partition, eligible_leader_replicas=[], last_known_elr=[]),
+        ),
     )

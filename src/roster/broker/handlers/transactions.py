@@ -26,7 +26,6 @@ from roster.wire.messages import (
 
 if TYPE_CHECKING:
     from roster.broker.call import Call
-    from roster.broker.log.partition_log import PartitionLog
     from roster.broker.log.producer_state import Producer
     from roster.broker.services import Services
     from roster.wire import Message
@@ -59,7 +58,7 @@ async def add_partitions(services: Services, call: Call[AddPartitionsToTxnReques
         (topic.name, index)
         for topic in topics
         for index in topic.partitions
-        if _log(services, topic.name, index) is None
+        if services.topics.log(topic.name, index) is None
     }
     if not missing:
         return await services.transaction_coordinator.handle(call)
@@ -133,7 +132,7 @@ async def describe_producers(services: Services, call: Call[DescribeProducersReq
         async for index in in_slices(asked.partition_indexes):
             answer = DescribeProducersResponse.Partition(partition_index=index)
             topic.partitions.append(answer)
-            log = _log(services, asked.name, index)
+            log = services.topics.log(asked.name, index)
             if log is None:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
@@ -151,8 +150,3 @@ def _describe(producer_id: int, known: Producer) -> DescribeProducersResponse.To
         coordinator_epoch=known.coordinator_epoch,
         current_txn_start_offset=known.first_offset,
     )
-
-
-def _log(services: Services, name: str, partition: int) -> PartitionLog | None:
-    topic = services.topics.get(name)
-    return topic.log(partition) if topic is not None else None

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 FILE = "security.json"
 FORMAT = 1
 _FIELDS = frozenset({"format", "users", "acls"})
+_BYTES = ("salt", "stored_key", "server_key")
 _OWNER_ONLY = 0o600
 
 Users = dict[str, dict[str, ScramCredential]]
@@ -91,7 +94,7 @@ def _credentials(known: Mapping[str, Any]) -> dict[str, ScramCredential]:
         mechanism: ScramCredential(
             mechanism,
             int(value["iterations"]),
-            *(base64.b64decode(value[key], validate=True) for key in ("salt", "stored_key", "server_key")),
+            *(base64.b64decode(value[key], validate=True) for key in _BYTES),
         )
         for mechanism, value in known.items()
     }
@@ -101,9 +104,7 @@ def _described(known: Mapping[str, ScramCredential]) -> dict[str, Any]:
     return {
         mechanism: {
             "iterations": known[mechanism].iterations,
-            "salt": base64.b64encode(known[mechanism].salt).decode(),
-            "stored_key": base64.b64encode(known[mechanism].stored_key).decode(),
-            "server_key": base64.b64encode(known[mechanism].server_key).decode(),
+            **{name: base64.b64encode(getattr(known[mechanism], name)).decode() for name in _BYTES},
         }
         for mechanism in HASHES
         if mechanism in known
@@ -123,12 +124,4 @@ def _acl(entry: Mapping[str, Any]) -> AclBinding:
 
 
 def _entry(acl: AclBinding) -> dict[str, str]:
-    return {
-        "resource_type": acl.resource_type.name,
-        "resource_name": acl.resource_name,
-        "pattern_type": acl.pattern_type.name,
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": acl.operation.name,
-        "permission": acl.permission.name,
-    }
+    return {key: value.name if isinstance(value, IntEnum) else value for key, value in asdict(acl).items()}
