@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -287,3 +288,24 @@ def test_a_log_of_aborted_records_alone_is_readable_up_to_its_end_when_compacted
         assert [header.last_offset + 1 for header, _ in log.batches()] == [log.end_offset]
         assert log.locate(0, 150, at_least_one=True, before=log.last_stable_offset) is not None
         log.close()
+
+
+def test_transactions_that_ended_take_no_memory_of_a_log_that_nobody_reads(tmp_path: Path) -> None:
+    log = opened(tmp_path / "p", config=LogConfig())
+
+    def run(count: int) -> None:
+        for number in range(count):
+            write(log, (count, number, 0))
+            end(log, count, number, commit=COMMIT)
+            point = log.begin_flush()
+            assert point is not None
+            log.finish_flush(point)  # as if it had been synced
+
+    run(100)
+    tracemalloc.start()
+    try:
+        run(1_000)
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert grown < 30_000  # the index of the segment, and not 128 bytes of each transaction

@@ -277,6 +277,7 @@ class PartitionLog:
     def _set_durable(self, segment: Segment, position: int, end_offset: int) -> None:
         self._durable_segment, self._durable_position = segment, position
         self.high_watermark = end_offset
+        self._producers.durable(end_offset)
 
     def _durable_end(self, segment: Segment) -> int:
         """Return the position up to which a segment may be read."""

@@ -233,10 +233,13 @@ class ProducerTable:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the offset below which every transaction is decided, by a marker that is durable."""
-        if self._ended:
-            self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
         undecided = [next(iter(self._open.values()))] if self._open else []
         return min([high_watermark, *undecided, *(first for first, _ in self._ended)])
+
+    def durable(self, high_watermark: int) -> None:
+        """Take note of what is durable now."""
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
 
     def expire(self, before_ms: int) -> None:
         """Forget the producers that wrote nothing since a wall-clock time, except those with an open transaction."""
