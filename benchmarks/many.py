@@ -5,14 +5,16 @@
 
 The application counts records by `foreach_batch`, with default settings, in a process of its own. At rest: CPU of the
 driver, its JVM and its Python workers as a part of one core, after the last batch. A batch: seconds from planning to
-commit, added up where several cover all partitions, and from the first record's `produce` to the last commit; medians.
-Memory is what is resident of the whole process tree.
+commit, added up where several cover all partitions, and from the first record's `produce` to the last commit; CPU from
+`produce` to the last commit of the application and of the broker; medians. Memory is what is resident of the whole
+process tree.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import statistics
 import time
 import uuid
@@ -20,9 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 from confluent_kafka import Producer
 
-from benchmarks.applications import VALUE, Application, tree
+from benchmarks.applications import VALUE, Application, cpu_of, tree
 from benchmarks.pipeline import broker
 from roster.client import Admin
 from tests.waiting import until
@@ -39,12 +42,16 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--batches", type=int, default=3)
     arguments = parser.parse_args(words)
-    with TemporaryDirectory() as folder, broker(arguments.broker, Path(folder)) as (bootstrap, _):
-        measure(bootstrap, arguments.partitions, arguments.batches, arguments.seconds)
+    with TemporaryDirectory() as folder, broker(arguments.broker, Path(folder)) as (bootstrap, pid):
+        measure(bootstrap, pid, arguments.partitions, arguments.batches, arguments.seconds)
 
 
-def measure(bootstrap: str, partitions: int, batches: int, seconds: float) -> None:
-    """Print a line for each figure."""
+def measure(bootstrap: str, pid: int | None, partitions: int, batches: int, seconds: float) -> None:
+    """Print a line for each figure. pid: of the broker, if it is on this machine."""
+
+    def cpu() -> np.ndarray:
+        return np.array([application.cpu(), 0.0 if pid is None else cpu_of(pid)])
+
     topic = f"many-{uuid.uuid4().hex[:8]}"
     begin = time.monotonic()
     with Admin(bootstrap) as admin:
@@ -55,26 +62,29 @@ def measure(bootstrap: str, partitions: int, batches: int, seconds: float) -> No
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
     with Application(bootstrap, topic, topic) as application:
         warm(application, producer, topic, partitions)
-        took, whole = [], []
+        took, whole, costs = [], [], []
         for _ in range(batches):
-            began = time.time()
+            began, before = time.time(), cpu()
             seen = len(application.batches)
             send(producer, topic, partitions)
             until(lambda seen=seen: covered(application, seen) == partitions, PATIENCE)
             mine = application.batches[seen:]
             took.append(sum(batch.at - batch.planned for batch in mine))
             whole.append(mine[-1].at - began)
+            costs.append(cpu() - before)
             print(f"  {len(mine)} batches: {', '.join(f'{b.at - b.planned:.2f} s, {len(b.partitions)}' for b in mine)}")
         time.sleep(5)
-        at, spent, before = time.time(), application.cpu(), application.cpu_by_part()
+        at, spent, parts = time.time(), cpu(), application.cpu_by_part()
         time.sleep(seconds)
-        share = (application.cpu() - spent) / (time.time() - at)
-        each = {part: cpu - before[part] for part, cpu in application.cpu_by_part().items()}
-        parts = ", ".join(f"{part} {100 * cpu / seconds:.1f}" for part, cpu in each.items())
-        print(f"at rest {100 * share:.1f} % of a core ({parts})")
+        share, of_broker = 100 * (cpu() - spent) / (time.time() - at)
+        each = {part: spent - parts[part] for part, spent in application.cpu_by_part().items()}
+        text = ", ".join(f"{part} {100 * spent / seconds:.1f}" for part, spent in each.items())
+        print(f"at rest {share:.1f} % of a core ({text}), the broker {of_broker:.1f} %")
+        own, of_broker = np.median(costs, axis=0)
         print(
             f"all partitions: {statistics.median(took):.2f} s in batches, {statistics.median(whole):.2f} s from produce"
         )
+        print(f"for each CPU {own:.2f} s, the broker {of_broker:.2f} s; load {os.getloadavg()[0]:.1f}")
         print(f"resident: {sum(map(resident, tree(application.process.pid))) / 1e6:.0f} MB", flush=True)
 
 

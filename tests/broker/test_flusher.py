@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roster.broker import LogConfig
+from roster.broker.log.files import FileSystem
 from roster.broker.log.flusher import Flusher
+from roster.broker.log.open_files import MANY, OPEN_FILES
 from roster.broker.log.partition_log import PartitionLog
 from tests.broker.batches import batch
 from tests.broker.test_partition_log import append
@@ -104,3 +106,70 @@ async def test_a_deleted_topic_does_not_disturb_the_others(tmp_path: Path) -> No
     await asyncio.gather(commit.durable(gone), commit.durable(other))
     assert other.high_watermark == 1
     await commit.close()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Counts syncs of whole file systems and of single files, both without the disk."""
+    counts = {"whole": 0, "files": 0}
+
+    def count(what: str) -> None:
+        counts[what] += 1
+
+    monkeypatch.setattr(FileSystem, "of", FileSystem)
+    monkeypatch.setattr(FileSystem, "sync", lambda _: count("whole"))
+    monkeypatch.setattr("roster.broker.log.open_files.sync_file", lambda _: count("files"))
+    monkeypatch.setattr(OPEN_FILES, "_disks", {})
+    return counts
+
+
+async def test_very_many_logs_share_one_sync(tmp_path: Path, disk: dict[str, int]) -> None:
+    commit = Flusher(4, never)
+    logs = [PartitionLog(tmp_path / str(n), LogConfig(segment_bytes=100)) for n in range(MANY + 1)]
+    for log in logs:
+        append(log, batch([b"a"]))
+    append(logs[0], batch([b"b"]))  # begins a second segment: the first is sealed by itself, before
+    await asyncio.gather(*map(commit.durable, logs))
+    assert [log.high_watermark for log in logs] == [2, *[1] * MANY]
+    assert disk == {"whole": 1, "files": 2}
+    await commit.close()
+
+
+async def test_files_that_are_closed_for_others_before_their_sync_share_one(
+    tmp_path: Path, disk: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    OPEN_FILES.release(0)
+    monkeypatch.setattr(OPEN_FILES, "limit", 2 * MANY)
+    logs = [PartitionLog(tmp_path / str(n), LogConfig()) for n in range(6 * MANY)]
+    for log in logs:
+        append(log, batch([b"a"]))
+    assert len(OPEN_FILES) <= 2 * MANY
+    assert disk["whole"] <= 3
+    assert disk["files"] == 0
+
+
+async def test_a_failed_sync_of_the_file_system_is_one_of_each_log(
+    tmp_path: Path, disk: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: FileSystem) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(FileSystem, "sync", broken)
+    told: list[BaseException] = []
+    commit = Flusher(4, told.append)
+    logs = [PartitionLog(tmp_path / str(n), LogConfig()) for n in range(MANY)]
+    for log in logs:
+        append(log, batch([b"a"]))
+    results = await asyncio.gather(*map(commit.durable, logs), return_exceptions=True)
+    assert all(isinstance(result, OSError) for result in results)
+    assert not any(log.high_watermark for log in logs)
+    assert len(told) == 1
+    await commit.close()
+    with pytest.raises(OSError, match="Input/output"):
+        logs[0].segments[0].sync()
+
+
+def test_a_real_file_system_is_synced(tmp_path: Path) -> None:
+    found = FileSystem.of(tmp_path)
+    if found is not None:  # else each file is synced by itself
+        found.sync()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
+from typing import Any, Self
 
 from roster.broker.errors import BrokerStartError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 _NO_WAIT = getattr(os, "RWF_NOWAIT", None)
+_SYNCFS: Any = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+_TOLD_SINCE = (5, 8)
+"""Release of Linux since which syncfs tells of writes that failed."""
+_TELLING = frozenset({"ext4", "xfs"})
+"""File systems that note each failed write where syncfs looks; one on top of another, as overlay, does not."""
 
 
 def sync_file(fd: int) -> None:
@@ -22,6 +27,33 @@ def sync_file(fd: int) -> None:
         fcntl.fcntl(fd, _FULL_SYNC)
     else:
         os.fdatasync(fd)
+
+
+class FileSystem:
+    """A file system of which one call syncs every file and every name, and tells of each write that failed."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # told are failures from here on
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """Return that of a path; None if it has no such call."""
+        release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+        if _SYNCFS is None or release is None or tuple(map(int, release.groups())) < _TOLD_SINCE:
+            return None
+        device = path.stat().st_dev
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+                mount, _, source = line.partition(" - ")
+                if mount.split()[2] == f"{os.major(device)}:{os.minor(device)}" and source.split()[0] in _TELLING:
+                    return cls(path)
+        return None
+
+    def sync(self) -> None:
+        """Return once all that was written is on the disk; raise OSError if something is not."""
+        if _SYNCFS(self._fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 def names_in(directory: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -9,16 +10,18 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar
 
 from roster._files import sync_path
-from roster.broker.log.files import sync_file
+from roster.broker.log.files import FileSystem, sync_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
     from types import TracebackType
 
 T = TypeVar("T")
 
 DEFAULT_LIMIT = 512
+MANY = 128
+"""Files from which on one sync of the whole file system is quicker than one of each."""
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 
 
@@ -29,6 +32,7 @@ class OpenFiles:
         self.limit = limit
         self.lock = threading.RLock()  # a collected LogFile may close itself while its thread holds the lock
         self._open: OrderedDict[int, LogFile] = OrderedDict()
+        self._disks: dict[int, FileSystem | None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -41,6 +45,30 @@ class OpenFiles:
         """Register an opened file; close others until there are no more than `limit`, except those in use."""
         self._open[id(file)] = file
         self._shrink(self.limit)
+
+    def disk(self, fd: int, path: Path) -> FileSystem | None:
+        """Return the file system of a file that was just opened, and is going to be written, if it has one sync."""
+        device = os.fstat(fd).st_dev
+        if device not in self._disks:
+            self._disks[device] = FileSystem.of(path.parent)
+        return self._disks[device]
+
+    def sync_together(self, files: Collection[LogFile]) -> bool:
+        """Sync files, and the names of new ones, by one call; False if their file system has none. Raises OSError."""
+        disk = next(iter(files)).disk
+        if disk is None or any(file.disk is not disk for file in files):
+            return False
+        for file in files:
+            if file.lost is not None:
+                raise file.lost
+            file.dirty = False
+        try:
+            disk.sync()
+        except OSError as error:
+            for file in files:
+                file.lost = error
+            raise
+        return True
 
     def discard(self, file: LogFile) -> None:
         """Unregister a closed file."""
@@ -69,9 +97,16 @@ class OpenFiles:
             self._shrink(keep)
 
     def _shrink(self, limit: int) -> None:
-        if len(self._open) > limit:
-            for file in [each for each in list(self._open.values()) if each.is_idle][: len(self._open) - limit]:
-                file.close()
+        """Close what was not used for longest: an eighth more than needed, as each time looks at all."""
+        if len(self._open) <= limit:
+            return
+        idle = [file for file in list(self._open.values()) if file.is_idle]
+        dirty, gone = [file for file in idle if file.dirty], idle[: len(self._open) - limit + limit // 8]
+        if len(dirty) >= MANY and any(file.dirty for file in gone):
+            with contextlib.suppress(OSError):  # the next sync of each file raises it
+                self.sync_together(dirty)
+        for file in gone:
+            file.close()
 
 
 OPEN_FILES = OpenFiles()
@@ -81,18 +116,21 @@ OPEN_FILES = OpenFiles()
 class LogFile:
     """A file by its path, opened when it is used: `with file as fd: ...`."""
 
-    __slots__ = ("_fd", "_lost", "_pinned", "_pool", "_retired", "_users", "dirty", "path")
+    __slots__ = ("_fd", "_pinned", "_pool", "_retired", "_users", "dirty", "disk", "lost", "path")
 
     def __init__(self, path: Path, pool: OpenFiles = OPEN_FILES) -> None:
         self.path = path
         self.dirty = False
         """True if something was written since the last sync."""
+        self.disk: FileSystem | None = None
+        """What syncs it with others, once the file was open."""
+        self.lost: OSError | None = None
+        """The error of a sync after which the contents are unknown."""
         self._pool = pool
         self._fd = -1
         self._users = 0
         self._pinned = False
         self._retired = False
-        self._lost: OSError | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -125,6 +163,7 @@ class LogFile:
 
     def _opened(self, fd: int) -> None:
         self._fd = fd
+        self.disk = self.disk or self._pool.disk(fd, self.path)
         self._users += 1  # so that its own opening cannot close it
         self._pool.add(self)
         self._users -= 1
@@ -132,8 +171,8 @@ class LogFile:
     def sync(self) -> None:
         """Return once every byte written so far is on the disk; OSError if one may not be."""
         with self as fd:
-            if self._lost is not None:
-                raise self._lost
+            if self.lost is not None:
+                raise self.lost
             self.dirty = False
             sync_file(fd)
 
@@ -163,6 +202,6 @@ class LogFile:
                     self.dirty = False
                     sync_file(fd)
             except OSError as error:
-                self._lost = error
+                self.lost = error
             finally:
                 os.close(fd)

@@ -110,13 +110,14 @@ class Segment(SegmentReader):
         """
         placed = _PLACED.pack(base_offset, header.batch_length, leader_epoch)
         with self._file as fd:
-            self._file.dirty = True
             try:
                 write_at(fd, [placed, batch[_PLACED.size :]], self.size)
             except OSError:
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, self.size)
                 raise
+            finally:
+                self._file.dirty = True  # behind the write, which a sync meanwhile may have missed
         if not self.size:
             self._first_timestamp = header.max_timestamp
         self._index.add(header, base_offset)

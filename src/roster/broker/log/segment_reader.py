@@ -45,6 +45,11 @@ class SegmentReader:
         return self._file.path
 
     @property
+    def file(self) -> LogFile:
+        """The file."""
+        return self._file
+
+    @property
     def size(self) -> int:
         """Bytes of all batches."""
         return self._index.size
