@@ -1,17 +1,19 @@
 """How long an application takes to start: its imports, Spark's session, the first committed result, a second pipeline.
 
     python -m benchmarks start
-    python -m benchmarks.start [--rounds 5] [--broker roster|apache]
+    python -m benchmarks.start [--rounds 5] [--broker roster|apache] [--delay-ms 0 3000]
 
 Each round is a new process with two stateful pipelines, one after the other in the same session: totals of 400 records
 on four partitions, written to another topic. "Spark alone" is a process with PySpark's own session and nothing of
 Roster. Seconds on the clock and of CPU of the process, its JVM and its Python workers, since the line before; medians
-of the rounds, which take turns.
+of the rounds, which take turns. A broker lets the first member of a group wait for others,
+`group.initial.rebalance.delay.ms`: the figures are for none, and for the usual three seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -21,7 +23,7 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 BEGAN = time.monotonic()
@@ -91,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--broker", choices=("roster", "apache"), default="roster")
+    parser.add_argument("--delay-ms", nargs="+", type=int, default=[0, 3_000])
     parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.child:
@@ -99,16 +102,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.child is not None:
         alone()
         return
-    run(args.rounds, args.broker)
+    run(args.rounds, args.broker, args.delay_ms)
 
 
-def run(rounds: int = 5, name: str = "roster", *, quick: bool = False) -> None:
+def run(rounds: int = 5, name: str = "roster", delays: Sequence[int] = (0, 3_000), *, quick: bool = False) -> None:
+    """Measure with each delay of the first rebalance."""
+    for delay in delays[:1] if quick else delays:
+        measure(1 if quick else rounds, name, delay)
+
+
+def measure(rounds: int, name: str, delay: int) -> None:
     """Take turns, print medians."""
-    from benchmarks.pipeline import broker  # noqa: PLC0415 - not in the processes that are timed
-
     seen = defaultdict[str, list[tuple[float, float]]](list)
-    with tempfile.TemporaryDirectory() as directory, broker(name, Path(directory)) as (bootstrap, _):
-        for number in range(1 if quick else rounds):
+    with tempfile.TemporaryDirectory() as directory, broker(name, Path(directory), delay) as bootstrap:
+        for number in range(rounds):
             topic = prepare(bootstrap)
             for child in ([], [bootstrap, topic, f"{directory}/{number}"]):
                 words = [sys.executable, "-m", "benchmarks.start", "--child", *child]
@@ -118,10 +125,28 @@ def run(rounds: int = 5, name: str = "roster", *, quick: bool = False) -> None:
                 for line in ended.stdout.splitlines():
                     what, seconds, cpu = json.loads(line)
                     seen[what].append((seconds, cpu))
-    print(f"{'s':>36} {'CPU s':>8}   load {os.getloadavg()[0]:.1f}")
+    print(f"first rebalance after {delay} ms, load {os.getloadavg()[0]:.1f}\n{'s':>36} {'CPU s':>8}")
     for what, figures in seen.items():
         seconds, cpu = (statistics.median(column) for column in zip(*figures, strict=True))
         print(f"{what:30} {seconds:5.2f} {cpu:8.2f}")
+
+
+@contextlib.contextmanager
+def broker(name: str, folder: Path, delay: int) -> Iterator[str]:
+    """Start a broker; yield its address."""
+    if name == "apache":
+        from tests.real.realparts.apache import ApacheKafka  # noqa: PLC0415 - not in the processes that are timed
+
+        kafka = ApacheKafka(folder, delay)
+        try:
+            yield kafka.bootstrap
+        finally:
+            kafka.stop()
+    else:
+        from roster.testing.broker import BrokerProcess  # noqa: PLC0415 - likewise
+
+        with BrokerProcess(folder / "data", "--initial-rebalance-delay-ms", str(delay)) as process:
+            yield process.bootstrap
 
 
 def prepare(bootstrap: str) -> str:

@@ -64,14 +64,18 @@ class SlotRunner(FakeRunner):
         self.script = [FakeProbe(0, lambda: None)]
         self.asked: list[FakeProbe] = []
         self.warmed = 0
+        self.does_small = False
         self.on_warm_up: Callable[[], object] = lambda: None
 
-    def warm_up(self, sink: object) -> None:
+    def warm_up(self, sink: object, *, is_small: bool = False) -> bool:
+        if is_small and not self.does_small:
+            return False
         self.warmed += 1
         self.cancelled = False
         self.on_warm_up()
         if self.cancelled:
             raise RuntimeError("job group cancelled")
+        return True
 
     def ask_for_slot(self) -> FakeProbe:
         probe = self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -157,6 +161,15 @@ def test_the_first_of_a_group_joins_while_it_warms_up() -> None:
     assert joined.is_set()
     assert (rig.runner.warmed, len(rig.members)) == (1, 1)
     assert rig.members[0].of("close")
+
+
+def test_the_first_of_a_group_waits_for_no_slot_if_small_batches_need_none() -> None:
+    for alone in (True, False):
+        rig = Rig(alone=alone)
+        rig.runner.does_small = True
+        rig.run.work(available_now=True)
+        assert (rig.runner.warmed, len(rig.runner.asked)) == (1, 0 if alone else 1)
+        assert len(rig.members) == 1
 
 
 def test_the_first_of_a_group_leaves_it_if_its_warm_up_fails_or_is_stopped() -> None:

@@ -4,7 +4,8 @@ A release that changes the state in place joins when no member of the earlier on
 
 Warming up runs the pipeline's own plan on no rows. It forks Python workers, loads modules and compiled code, and checks
 the transform before the member joins: a partition that moves here waits for one batch, not for a start. The first
-member of a group joins meanwhile: nobody else has partitions, and the group waits some seconds for more members.
+member of a group joins meanwhile: nobody else has partitions, and the group waits some seconds for more members. It
+warms up what does small batches, where that is possible, and leaves Spark's workers to the first batch that needs them.
 """
 
 from __future__ import annotations
@@ -64,8 +65,11 @@ class SlotRunner(Runner, Protocol):
     def ask_for_slot(self) -> Probe:
         """Start a probe."""
 
-    def warm_up(self, sink: BatchSink) -> None:
-        """Run the plan on no rows. Raises as `run` does."""
+    def warm_up(self, sink: BatchSink, *, is_small: bool = False) -> bool:
+        """Run the plan on no rows. Raises as `run` does.
+
+        `is_small`: as a small batch only; return False if such a batch needs Spark, too.
+        """
 
 
 class Run:
@@ -165,18 +169,18 @@ class Run:
         probe.check()
         return True
 
-    def _warm_up(self) -> bool:
-        """Run the plan on no rows; return False if the run was stopped meanwhile."""
+    def _warm_up(self, *, is_small: bool = False) -> bool:
+        """Run the plan on no rows; return False if that was not possible, or the run was stopped meanwhile."""
         self.phase = WARMING
-        began = time.monotonic()
+        began, is_warm = time.monotonic(), False
         try:
             if not self._stopping.is_set():
-                self._runner.warm_up(self._sink)
+                is_warm = self._runner.warm_up(self._sink, is_small=is_small)
         except Exception:
             if not self._stopping.is_set():
                 raise
         log.debug("warmed up in %.1f s", time.monotonic() - began)
-        return not self._stopping.is_set()
+        return is_warm and not self._stopping.is_set()
 
     def _old_have_left(self) -> bool:
         """Wait for members of an earlier release, which keep their tasks; return False if the run was stopped."""
@@ -202,7 +206,8 @@ class Run:
             self._between_batches.find_stores()
             member = self._new_member(cleanup)
             joining = thread.submit(self._join, member)
-            is_warm = self._has_slot() and self._warm_up()
+            # The first batch of a small topic then waits for no Spark job; a large one is Spark's first.
+            is_warm = self._warm_up(is_small=True) or (self._has_slot() and self._warm_up())
             self.phase = JOINING
             return member if is_warm and joining.result() else None
         if not self._has_slot():

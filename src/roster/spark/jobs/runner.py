@@ -142,24 +142,34 @@ class SparkRunner:
         probe.start()
         return probe
 
-    def warm_up(self, sink: BatchSink) -> None:
-        """Run the plan with tasks that read nothing. Raises as `run` does."""
-        self._failed.value = {}
-        self._work.warm_up(functools.partial(self._run_without_rows, sink))
+    def warm_up(self, sink: BatchSink, *, is_small: bool = False) -> bool:
+        """Run the plan with tasks that read nothing. Raises as `run` does.
 
-    def _run_without_rows(self, sink: BatchSink) -> None:
+        `is_small`: as a small batch only; return False if such a batch needs Spark, too.
+        """
+        self._failed.value = {}
+        done: list[bool] = []
+        self._work.warm_up(lambda: done.append(self._run_without_rows(sink, is_small=is_small)))
+        return done[0]
+
+    def _run_without_rows(self, sink: BatchSink, *, is_small: bool) -> bool:
         with self._jobs.under("warm-up", "warms up"):
             try:
                 writer, tasks = self._task_writer(sink, None), [()] * max(self.cores, 2)
                 self._small.begin(None, [()])
                 if isinstance(writer, TaskWriter):
-                    if self._small.takes([()]):
-                        self._small.results(ReadWriteTask(writer, self._reading([()]).read))
-                    self._results(writer, tasks)
-                else:
+                    is_done = self._small.takes([()])
+                    if is_done:
+                        task = ReadWriteTask(writer, self._reading([()]).read)
+                        is_done = self._small.results(task) is not None
+                    if not is_small:
+                        self._results(writer, tasks)
+                    return is_done or not is_small
+                if not is_small:
                     if (rows := self._small_rows([()], quiet=True)) is not None:
                         self._driver_rows.frame(rows).collect()
                     sink.warm_up(self._frame(tasks))
+                return not is_small
             except Exception as error:
                 if isinstance(error, (PySparkException, Py4JError)) and (short := task_error(error)) is not None:
                     raise short from None
