@@ -268,7 +268,7 @@ def _peaks() -> str:
     """The most memory that this process, its JVM and the largest worker had, and the most of a recording process."""
     peaks: dict[str, list[int]] = {"driver": [], "JVM": [], "largest worker": []}
     for pid in _tree():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, KeyError):  # one that has ended has no memory
             status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
             kind = "driver" if pid == os.getpid() else "JVM" if status["Name"].strip() == "java" else "largest worker"
             peaks[kind].append(int(status["VmHWM"].split()[0]) // 1024)
