@@ -23,6 +23,15 @@ def s3() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def programs_end() -> Iterator[None]:
+    """End the programs that a test has started and left running, JVMs and tasks too."""
+    from tests.spark.programs import ended
+
+    with ended():
+        yield
+
+
 @pytest.fixture
 def group() -> str:
     """A group that no other test uses."""

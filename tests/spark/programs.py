@@ -12,14 +12,22 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
+from tests.real.realparts.jvm import bound_to_parent
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from pyspark.sql import SparkSession
 
 START_SECONDS = 300
+STARTED: list[subprocess.Popen[str]] = []
+_starter = ThreadPoolExecutor(1, "starts-programs")
+"""A program bound to its parent ends with the thread that started it: this one stays."""
 
 
 def environment() -> dict[str, str]:
@@ -28,18 +36,40 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(roots)}
 
 
+def start(command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
+    """Start a program in a process group of its own; it ends with this process, and with the test (`programs_end`)."""
+    more = {"text": True, "env": environment(), "start_new_session": True, **how}
+    process = _starter.submit(subprocess.Popen, bound_to_parent(list(command)), **more).result()
+    STARTED.append(process)
+    return process
+
+
+def send(process: subprocess.Popen[str], number: int) -> None:
+    """Send a signal to a program and all it started in its group: driver, JVM and tasks."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def ended() -> Iterator[None]:
+    """End all that is started in the block and still runs behind it."""
+    before = len(STARTED)
+    try:
+        yield
+    finally:
+        for process in STARTED[before:]:
+            send(process, signal.SIGKILL)
+            process.wait()
+        del STARTED[before:]
+
+
 class Application:
     """A program in a process group of its own, with what it says as it says it: a JSON object a line."""
 
     def __init__(self, program: Path, *arguments: str, log: Path) -> None:
         self._log = log.open("w")
-        self.process = subprocess.Popen(
-            [sys.executable, str(program), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            start_new_session=True,
-        )
+        command = [sys.executable, str(program), *arguments]
+        self.process = start(command, stdout=subprocess.PIPE, stderr=self._log)
         self.said: list[dict[str, Any]] = []
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -68,9 +98,7 @@ class Application:
                     return self.said[-1]
 
     def signal(self, number: int) -> None:
-        """To everything the application started: driver, JVM and workers."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+        send(self.process, number)
 
     def ends(self, seconds: float = START_SECONDS) -> int:
         return self.process.wait(seconds)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import uuid
 from collections import defaultdict
@@ -19,6 +16,7 @@ import pytest
 
 from tests.librdkafka import idempotent_producer
 from tests.spark.extremes_app import COLUMNS, extremes
+from tests.spark.programs import send, start
 from tests.spark.spark_topics import Topics, committed_records
 from tests.spark.test_transactional_kills import caught_up, shared
 from tests.waiting import until
@@ -87,7 +85,7 @@ def test_extremes_of_text_dates_and_times_go_on_at_a_standby(
     log = tmp_path / "victim.log"
     with log.open("w") as lines:
         command = [sys.executable, str(PROGRAM), *where, str(tmp_path / "victim")]
-        victim = subprocess.Popen(command, stdout=lines, stderr=lines, start_new_session=True)
+        victim = start(command, stdout=lines, stderr=lines)
     heir = extremes(spark, *where, str(tmp_path / "heir"), on_progress=seen.append, log=False).start()
 
     def both(goal: bool) -> bool:
@@ -101,14 +99,10 @@ def test_extremes_of_text_dates_and_times_go_on_at_a_standby(
     try:
         until(lambda: both(topics.exists(group) and shared(topics, group)), 300, "two owners")
         until(lambda: both(copies_more()), 300, "standby copies at the heir")
-        os.killpg(victim.pid, signal.SIGKILL)
-        victim.wait()
+        send(victim, signal.SIGKILL)
         sender.send(200)
         until(lambda: caught_up(topics, group, topics.ends(topic)), 300, "the heir's work")
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(victim.pid, signal.SIGKILL)
-        victim.wait()
         heir.stop()
         heir.wait()
     updates: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -25,7 +25,7 @@ from roster.cli.demo.environment import flights, in_order
 from roster.cli.demo.jobs import AIRCRAFT, CARRIERS
 from roster.client import ClientError
 from tests.real.realparts.apache import ApacheKafka, free_ports
-from tests.spark.programs import environment
+from tests.spark.programs import send, start
 from tests.spark.spark_topics import Topics
 from tests.spark.test_transactional_kills import quick_broker
 from tests.waiting import until
@@ -53,13 +53,10 @@ class Application:
         words += [word for port in free_ports(len(JOBS)) for word in ("--server", f"127.0.0.1:{port}")]
         command = [sys.executable, "-m", "roster.cli.demo.application", *words]
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
-            )
+            self.process = start(command, stdout=log, stderr=subprocess.STDOUT)
 
     def send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+        send(self.process, number)
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
@@ -141,10 +138,8 @@ def streaming(bootstrap: str, path: Path, rate: float) -> Iterator[Callable[[], 
     roster = [sys.executable, "-c", "from roster.cli import main; main()"]
     options = ["--bootstrap", bootstrap, "--rate", str(rate), "--null", "NA", "--json"]
     loaders = [
-        subprocess.Popen(
-            [*roster, "load", str(path), "--topic", job.topic, "--key", *job.key, *options],
-            stdout=subprocess.DEVNULL,
-            env=environment(),
+        start(
+            [*roster, "load", str(path), "--topic", job.topic, "--key", *job.key, *options], stdout=subprocess.DEVNULL
         )
         for job in JOBS
     ]

@@ -18,7 +18,7 @@ from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, State,
 from roster.state.processor.batch import TimeMode
 from tests.librdkafka import idempotent_producer
 from tests.spark.idle_app import SIZE, joined, windows
-from tests.spark.programs import environment
+from tests.spark.programs import environment, start
 from tests.spark.spark_topics import Topics, committed_records
 from tests.spark.timers_app import Reminder, timed
 from tests.waiting import until
@@ -69,7 +69,7 @@ def test_each_window_of_quiet_partitions_comes_once_though_its_owner_is_killed_b
     arguments = [topics.bootstrap, group, topic, out, late]
     log = (tmp_path / "log").open("w")
     command = [sys.executable, str(PROGRAM), "windows", *arguments, str(tmp_path / "one")]
-    application = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
+    application = start(command, stdout=log, stderr=log)
     try:
         until(
             lambda: application.poll() is not None or len(found(topics, out)) == len(feed.windows),

@@ -22,6 +22,7 @@ from roster.spark import KafkaSink, ParquetSink, PipelineError
 from tests.cli.test_secured_commands import properties
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.secured import STRANGER, STRANGER_PASSWORD, USER, USER_PASSWORD
+from tests.spark.programs import start
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def test_the_demos_job_runs_with_other_options_only(secured_kafka: SecuredKafka,
     command += ["--bootstrap", secured_kafka.address("SECURE"), "--config", config, "--directory", str(tmp_path)]
     log = tmp_path / "application.log"
     with log.open("wb") as written:
-        application = subprocess.Popen(command, env=env, stdout=written, stderr=written)
+        application = start(command, env=env, stdout=written, stderr=written)
     try:
         with Admin(secured_kafka.address("SECURE"), security=secured_kafka.scram()) as admin:
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
+from tests.spark.programs import start
+
 if TYPE_CHECKING:
     from tests.spark.spark_topics import Topics
 
@@ -116,9 +118,7 @@ def test_a_signal_before_spark_is_up_ends_cleanly(number: signal.Signals, code: 
         "s._settings = announce\n"
         "try:\n    s.session('x', 'local[1]')\nfinally:\n    print('cleaned up', flush=True)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "starting\n"
     process.send_signal(number)

@@ -22,7 +22,7 @@ import pytest
 from roster.cli.root import run
 from roster.client.switch_requests import request_group, switch_asked
 from roster.model.switch import Results, Seen
-from tests.spark.programs import environment
+from tests.spark.programs import start
 from tests.spark.spark_topics import Topics, committed_records
 from tests.spark.stateful_app import KEYS
 from tests.spark.test_transactional_kills import (
@@ -88,7 +88,7 @@ def switch(topics: Topics, old: Colour, new: Colour, *, timeout: float = 100) ->
 def killed_command(topics: Topics, old: Colour, new: Colour, wait: float) -> None:
     """Kill the command once it has asked a group, and let the applications go on for a moment."""
     command = [sys.executable, "-m", "roster", "groups", "switch", old.group, new.group, "-b", topics.bootstrap]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = start(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     until(lambda: process.poll() is not None or switch_asked(topics.admin, new.group) is not None, 60, "it asks")
     threading.Event().wait(wait)
     process.kill()

@@ -6,12 +6,10 @@ number of kills for each kind of table, ROSTER_KILL_SEED the first seed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import uuid
 from collections import Counter, defaultdict
@@ -23,7 +21,8 @@ import pytest
 
 from tests.librdkafka import idempotent_producer
 from tests.spark.late_app import WINDOW, Results, windows
-from tests.spark.programs import environment
+from tests.spark.programs import send as send_to
+from tests.spark.programs import start
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -93,19 +92,9 @@ def test_table_and_late_rows_are_exact_though_the_driver_is_killed_in_between(
         command = [sys.executable, str(PROGRAM), kind, str(tmp_path / "out"), *where, str(directory), str(most)]
         log = tmp_path / f"killed-{number}.log"
         with log.open("w") as lines:
-            killed = subprocess.Popen(
-                [*command, str(chance.randint(1, 3))],
-                stdout=lines,
-                stderr=lines,
-                env=environment(),
-                start_new_session=True,
-            )
-            try:
-                assert killed.wait(300) == -signal.SIGKILL, log.read_text()[-3000:]
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(killed.pid, signal.SIGKILL)  # the JVM, too
-                killed.wait()
+            killed = start([*command, str(chance.randint(1, 3))], stdout=lines, stderr=lines)
+            assert killed.wait(300) == -signal.SIGKILL, log.read_text()[-3000:]
+            send_to(killed, signal.SIGKILL)  # the JVM, too
     send(topics, topic, chance, sent, 100)
     windows(spark, results.sink(), *where, str(tmp_path / "state-0"), 70).run(available_now=True)
     closed, left_out = plainly(sent)

@@ -24,7 +24,7 @@ import pytest
 from roster.client import ClaimedBy, ClientError
 from roster.testing.broker import BrokerProcess
 from tests.librdkafka import idempotent_producer
-from tests.spark.programs import environment
+from tests.spark import programs
 from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 
@@ -59,21 +59,20 @@ class Application:
         self.log, self._log = log, log.open("w")
         arguments = [bootstrap, group, topic, out, str(int(SESSION_SECONDS * 1000)), str(open_seconds), *program[1:]]
         command = [sys.executable, program[0], *arguments]
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=environment())
+        self.process = programs.start(command, stdout=self._log, stderr=self._log)
 
     def send(self, number: int) -> None:
-        self.process.send_signal(number)
+        programs.send(self.process, number)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         if number == signal.SIGTERM:  # which ends a process that has not come to its pipeline yet, as it does any
             until(lambda: self.process.poll() is not None or " roster." in self.log.read_text(), 60, "it runs")
-        with contextlib.suppress(ProcessLookupError):
-            self.send(signal.SIGCONT)
-            self.send(number)
+        self.send(signal.SIGCONT)
+        self.send(number)
         try:
             return self.process.wait(60)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.send(signal.SIGKILL)
             return self.process.wait()
         finally:
             self._log.close()

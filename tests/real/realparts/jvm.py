@@ -169,7 +169,7 @@ def _java() -> str:
 def bound_to_parent(command: list[str]) -> list[str]:
     """The same command, ended by the system when this process dies without cleaning up (where util-linux is there)."""
     setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "TERM", "--", *command] if setpriv else command
+    return [setpriv, "--pdeathsig", "KILL", "--", *command] if setpriv else command
 
 
 def class_path() -> str:

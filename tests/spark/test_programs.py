@@ -1,0 +1,60 @@
+"""Programs that tests start leave nothing running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.programs import ended, environment, start
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+SLEEPS = "import time; time.sleep(600)"
+STARTS = f"""
+import sys, threading, time
+from tests.spark.programs import start
+begun = []
+thread = threading.Thread(target=lambda: begun.append(start([sys.executable, "-c", {SLEEPS!r}])))
+thread.start()
+thread.join()
+print(begun[0].pid, flush=True)
+time.sleep(600)
+"""
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def test_what_a_test_leaves_running_ends_with_all_that_it_has_started() -> None:
+    code = (
+        f"import subprocess, sys\nprint(subprocess.Popen([sys.executable, '-c', {SLEEPS!r}]).pid, flush=True)\n{SLEEPS}"
+    )
+    with ended():
+        left = start([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert left.stdout is not None
+        below = int(left.stdout.readline())
+        os.killpg(left.pid, signal.SIGSTOP)
+    assert left.returncode == -signal.SIGKILL
+    until(lambda: is_gone(below), 60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends it")
+def test_a_program_ends_with_the_process_that_started_it_not_with_the_thread() -> None:
+    command = [sys.executable, "-c", STARTS]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert not is_gone(pid)
+    parent.kill()
+    parent.communicate()
+    until(lambda: is_gone(pid), 60)
