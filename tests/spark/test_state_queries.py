@@ -47,7 +47,6 @@ from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import json_text
 from roster.state.entries import Span
 from roster.state.store import StateError
-from roster.wire.streams.host_info import HostInfo
 from tests.http.test_server import Certificates
 from tests.spark.test_restore_schedule import CHANGELOG, Case, at
 from tests.spark.test_store_processing import Log
@@ -254,11 +253,11 @@ class Group:
         """`operated`: the operator and its columns."""
         self.one = Application(directory / "one", [0, 1], (), *operated)
         self.two = Application(directory / "two", [2, 3], [1], *operated)
-        self.hosts: dict[HostInfo, frozenset[TaskId]] = {}
+        self.hosts: dict[Address, frozenset[TaskId]] = {}
         for each in (self.one, self.two):
             server = HttpServer(Address("127.0.0.1", 0), pages([each.served], threading.current_thread(), str))
             opened.callback(server.close)
-            self.hosts[HostInfo("127.0.0.1", server.port)] = each.case.member.held.active
+            self.hosts[Address("127.0.0.1", server.port)] = each.case.member.held.active
         for each, host in zip((self.one, self.two), self.hosts, strict=True):
             each.view._own = Address(*host)
         self.placed()
@@ -329,7 +328,7 @@ def test_an_application_that_is_gone_is_named(group: Group) -> None:
         silent.bind(("127.0.0.1", 0))  # and not listened on
         port = silent.getsockname()[1]
         first, second = group.hosts
-        group.hosts = {first: group.hosts[first], HostInfo("127.0.0.1", port): group.hosts[second]}
+        group.hosts = {first: group.hosts[first], Address("127.0.0.1", port): group.hosts[second]}
         group.placed()
         with pytest.raises(StateUnavailableError, match=rf"0_2 \(and 1 other tasks\): 127.0.0.1:{port} does not ans"):
             group.one.view.prefix()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from roster.model.address import Address
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.streams.assignment_info import AssignmentInfo, HostTasks
-from roster.wire.streams.host_info import HostInfo
 from roster.wire.streams.subscription_info import SubscriptionInfo
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 tasks = st.builds(TaskId, int32s, int32s)
 lags = st.sampled_from([RUNNING, STATELESS, 0]) | st.integers(0, 2**63 - 1)
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0[]"), min_size=1, max_size=6)
-endpoints = st.builds(HostInfo, names, st.integers(0, 65_535)).map(str)
+endpoints = st.builds(Address, names, st.integers(0, 65_535)).map(str)
 java_text = st.text(min_size=1, max_size=6) | st.sampled_from(["\0", "é", "\U0001f600", "\ud83d", "a" * 300])
 
 
@@ -30,7 +30,7 @@ def subscriptions(draw):
 
 @st.composite
 def assignments(draw):
-    hosts = st.builds(HostInfo, java_text, int32s)
+    hosts = st.builds(Address, java_text, int32s)
     return AssignmentInfo(
         version=5,
         commonly_supported=draw(int32s),

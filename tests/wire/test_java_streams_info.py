@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
+from roster.model.address import Address
 from roster.model.tasks import TaskId
 from roster.wire.streams.assignment_info import encode_assignment_info
-from roster.wire.streams.host_info import HostInfo
 from roster.wire.streams.subscription_info import encode_subscription_info
 from tests.examples_tried import examples
 from tests.real.realparts import jvm
@@ -32,7 +32,7 @@ def test_java_reads_our_subscriptions(java, info):
     data = encode_subscription_info(info)
     written, (version, latest, process, gaps, host) = java("subscription", 5, data)
     assert written == data
-    endpoint = str(HostInfo(*host)) if host != ["", -1] else None
+    endpoint = str(Address(*host)) if host != ["", -1] else None
     told = {TaskId(*task): gap for task, gap in gaps}
     assert (version, latest, bytes.fromhex(process), told, endpoint) == values(info)
 
@@ -43,6 +43,6 @@ def test_java_reads_our_assignments(java, info):
     data = encode_assignment_info(info)
     written, (version, commonly, active, standby, hosts, error) = java("assignment", 5, data)
     assert written == data
-    by_host = {HostInfo(*host): [TaskId(*task) for task in tasks] for host, tasks in hosts}
+    by_host = {Address(*host): [TaskId(*task) for task in tasks] for host, tasks in hosts}
     tasks = ([TaskId(*task) for task in named] for named in (active, standby))
     assert (version, commonly, *tasks, by_host, error) == values(info)

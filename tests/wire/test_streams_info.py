@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roster.model.address import Address
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire import WireError
 from roster.wire.streams.assignment_info import (
@@ -18,7 +19,6 @@ from roster.wire.streams.assignment_info import (
     decode_assignment_info,
     encode_assignment_info,
 )
-from roster.wire.streams.host_info import HostInfo
 from roster.wire.streams.subscription_info import (
     AssignorErrorCode,
     SubscriptionInfo,
@@ -97,7 +97,7 @@ def test_the_bytes_of_an_assignment():
         commonly_supported=5,
         active=[TaskId(1, 2), TaskId(1, 3)],
         standby=[TaskId(0, 3)],
-        tasks_by_host=HostTasks.of({HostInfo("h", 999): [TaskId(1, 2), TaskId(4, 5)]}),
+        tasks_by_host=HostTasks.of({Address("h", 999): [TaskId(1, 2), TaskId(4, 5)]}),
         error=AssignorErrorCode.INCOMPLETE_SOURCE_TOPIC_METADATA,
     )
     assert encode_assignment_info(info) == ASSIGNMENT_BYTES
@@ -127,7 +127,7 @@ def test_an_ipv6_endpoint_loses_its_brackets_on_the_wire_and_has_them_as_text():
 
 
 def test_javas_text_has_two_bytes_for_nul_and_six_for_what_is_beyond_16_bits():
-    host = HostInfo("\0é\U0001f600", 1)
+    host = Address("\0é\U0001f600", 1)
     info = AssignmentInfo(version=5, commonly_supported=5, tasks_by_host=HostTasks.of({host: []}))
     data = encode_assignment_info(info)
     assert data[20:32].hex(" ", 2) == "000a c080 c3a9 eda0 bded b880"
@@ -188,13 +188,13 @@ def test_a_task_has_one_gap():
         ({"commonly_supported": None}, "AssignmentInfo v5: commonly_supported: None is no int32"),
         ({"active": [TaskId(0, 2**31)]}, "AssignmentInfo v5: active: 2147483648 is no int32"),
         ({"standby": [TaskId(2**31, 0)]}, "AssignmentInfo v5: standby: 2147483648 is no int32"),
-        ({"tasks_by_host": HostTasks.of({HostInfo(b"h", 1): []})}, r"v5: .*host: bytes instead of text"),
+        ({"tasks_by_host": HostTasks.of({Address(b"h", 1): []})}, r"v5: .*host: bytes instead of text"),
         (
-            {"tasks_by_host": HostTasks.of({HostInfo("é" * 32768, 1): []})},
+            {"tasks_by_host": HostTasks.of({Address("é" * 32768, 1): []})},
             r"AssignmentInfo v5: partitions_by_host\[\].host: 65536 bytes of text, at most 65535 fit",
         ),
-        ({"tasks_by_host": HostTasks.of({HostInfo("h", 2**31): []})}, r"v5: .*port of h: 2147483648 is no"),
-        ({"tasks_by_host": HostTasks.of({HostInfo("", 1): []})}, r"v5: partitions_by_host\[\].host: is empty"),
+        ({"tasks_by_host": HostTasks.of({Address("h", 2**31): []})}, r"v5: .*port of h: 2147483648 is no"),
+        ({"tasks_by_host": HostTasks.of({Address("", 1): []})}, r"v5: partitions_by_host\[\].host: is empty"),
     ],
 )
 def test_what_an_assignment_cannot_carry_is_named(change, message):
@@ -204,7 +204,7 @@ def test_what_an_assignment_cannot_carry_is_named(change, message):
 
 def test_a_task_of_a_host_must_fit_its_column():
     with pytest.raises(ValueError, match="tasks_by_host: a number beyond int32"):
-        HostTasks.of({HostInfo("h", 1): [TaskId(0, 2**31)]})
+        HostTasks.of({Address("h", 1): [TaskId(0, 2**31)]})
 
 
 # Hostile bytes.

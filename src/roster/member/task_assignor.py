@@ -15,11 +15,10 @@ from roster.member.task_catch_up import CatchUp
 from roster.member.task_leader import assign_tasks
 from roster.member.task_options import TaskOptions
 from roster.member.task_versions import version_to_rejoin
-from roster.model import NO_GENERATION, Plan, Problem, TopicPartition
+from roster.model import NO_GENERATION, Address, Plan, Problem, TopicPartition
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.model.topology import TopologyError
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info
-from roster.wire.streams.host_info import HostInfo
 from roster.wire.streams.subscription_info import (
     LATEST_VERSION,
     AssignorErrorCode,
@@ -45,7 +44,7 @@ class HeldTasks:
     revoking: frozenset[TaskId] = frozenset()
     standby: frozenset[TaskId] = frozenset()
     restoring: frozenset[TaskId] = frozenset()
-    by_host: Mapping[HostInfo, frozenset[TaskId]] = field(default_factory=dict)
+    by_host: Mapping[Address, frozenset[TaskId]] = field(default_factory=dict)
 
 
 class TaskAssignor(Assignor):
@@ -68,7 +67,7 @@ class TaskAssignor(Assignor):
         self._standby: frozenset[TaskId] = frozenset()
         self.assignments = 0
         """Number of assignments received."""
-        self._by_host: Mapping[HostInfo, frozenset[TaskId]] = {}
+        self._by_host: Mapping[Address, frozenset[TaskId]] = {}
         self._catch_up = CatchUp(options.acceptable_lag)
 
     # The member's side.

@@ -18,18 +18,18 @@ from roster.assignors.tasks import Client, TaskPlan, TaskProblem, assign
 from roster.member.task_clients import members_by_process, running_tasks, task_clients
 from roster.member.task_options import TaskOptions
 from roster.member.task_versions import error_answers, settle_versions
-from roster.model import NO_OWNER, Plan, Problem, TopicPartition
+from roster.model import NO_OWNER, Address, Plan, Problem, TopicPartition
 from roster.model.arrays import Bool, Int32
 from roster.model.tasks import STATELESS, TaskId
 from roster.model.topology import task_sources
 from roster.wire.errors import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, HostTasks, encode_assignment_info
-from roster.wire.streams.host_info import HostInfo, parse_host
 from roster.wire.streams.subscription_info import (
     LATEST_VERSION,
     AssignorErrorCode,
     SubscriptionInfo,
     decode_subscription_info,
+    parse_host,
 )
 
 
@@ -189,10 +189,10 @@ class _Leading:
             for member, share in shares.items()
         }
 
-    def _by_host(self, owner: Int32, withheld: Bool) -> dict[HostInfo, list[TaskId]]:
+    def _by_host(self, owner: Int32, withheld: Bool) -> dict[Address, list[TaskId]]:
         """Return {end point: the tasks that run there}; a withheld task is with its old owner until it is released."""
         now = np.where(withheld, self.owner_before, owner)
-        by_host: defaultdict[HostInfo, list[TaskId]] = defaultdict(list)
+        by_host: defaultdict[Address, list[TaskId]] = defaultdict(list)
         for task, partitions in self.flat.items():
             if (runs_on := int(now[partitions[0]])) == NO_OWNER:
                 continue

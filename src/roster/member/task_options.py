@@ -12,7 +12,7 @@ from roster.model.tasks import TaskId
 from roster.model.topics import TopicPartition
 from roster.model.topology import Subtopology, check_subtopologies
 from roster.wire.errors import WireError
-from roster.wire.streams.host_info import parse_host
+from roster.wire.streams.subscription_info import parse_host
 
 
 @dataclass(frozen=True, kw_only=True)

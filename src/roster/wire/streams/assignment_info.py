@@ -16,13 +16,20 @@ from itertools import pairwise
 
 import numpy as np
 
+from roster.model.address import Address
 from roster.model.arrays import Int32
 from roster.model.tasks import TaskId
 from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
-from roster.wire.streams.host_info import HostInfo, host_bytes, read_host
 from roster.wire.streams.java_data import Cursor, int32, rows
-from roster.wire.streams.subscription_info import EARLIEST_VERSION, LATEST_VERSION, TASK, AssignorErrorCode
+from roster.wire.streams.subscription_info import (
+    EARLIEST_VERSION,
+    LATEST_VERSION,
+    TASK,
+    AssignorErrorCode,
+    host_bytes,
+    read_host,
+)
 
 _LEAST_HOST = 2 + 4 + 4
 
@@ -34,13 +41,13 @@ class HostTasks:
     first: [hosts + 1] first row of each host, and the number of rows.
     """
 
-    hosts: Sequence[HostInfo]
+    hosts: Sequence[Address]
     first: Sequence[int]
     subtopology: Int32
     partition: Int32
 
     @classmethod
-    def of(cls, by_host: Mapping[HostInfo, Collection[TaskId]]) -> HostTasks:
+    def of(cls, by_host: Mapping[Address, Collection[TaskId]]) -> HostTasks:
         """Return a mapping as columns, in its order. Raises ValueError for a number beyond int32."""
         flat = [task for tasks in by_host.values() for task in tasks]
         try:
@@ -53,7 +60,7 @@ class HostTasks:
     def __len__(self) -> int:
         return len(self.hosts)
 
-    def as_dict(self) -> dict[HostInfo, list[TaskId]]:
+    def as_dict(self) -> dict[Address, list[TaskId]]:
         """Return {host: its tasks}, in the order of the rows."""
         flat = list(map(TaskId, self.subtopology.tolist(), self.partition.tolist()))
         return {host: flat[a:b] for host, (a, b) in zip(self.hosts, pairwise(self.first), strict=True)}

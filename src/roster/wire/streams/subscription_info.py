@@ -23,19 +23,20 @@ from enum import IntEnum
 
 import numpy as np
 
+from roster.model.address import MOST_PORT, Address
 from roster.model.arrays import Bool, Int64
 from roster.model.problem import MAX_CAPACITY
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
-from roster.wire.streams.host_info import MOST_PORT, NO_PORT, HostInfo, host_bytes, parse_host, read_host
-from roster.wire.streams.java_data import Cursor, int32, rows
+from roster.wire.streams.java_data import Cursor, int32, rows, utf
 
 EARLIEST_VERSION = LATEST_VERSION = 5
 """Versions that are read and written. Of later ones, only the two version numbers at the beginning are read."""
 MOST_GAP = 2**31 - 1
 """The largest gap; larger ones are written as this."""
 
+NO_PORT = -1
 CAPACITY_MAGIC = b"RCAP"
 _CAPACITY_SIZE = 4 + len(CAPACITY_MAGIC)
 
@@ -193,4 +194,24 @@ def _end_point(text: str | None, message: str) -> bytes:
     where = f"{message}: user_endpoint"
     if text is not None and not isinstance(text, str):
         raise WireError(f"{where}: {type(text).__name__} instead of text")
-    return host_bytes(parse_host(text, where) if text else HostInfo("", NO_PORT), f"{message}: end_point")
+    return host_bytes(parse_host(text, where) if text else Address("", NO_PORT), f"{message}: end_point")
+
+
+def parse_host(text: str, where: str) -> Address:
+    """Parse `host:port` of a HostInfo. Raises WireError for text without a host or without a port from 0 to 65535."""
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host or "\0" in host or not (port.isascii() and port.isdecimal() and int(port) <= MOST_PORT):
+        raise WireError(f"{where}: {text!r} is not host:port")
+    return Address(host, int(port))
+
+
+def read_host(cursor: Cursor, field: str) -> Address:
+    """Read a HostInfo: Java's `utf` and an int32."""
+    return Address(cursor.utf(f"{field}.host"), cursor.int32(f"{field}.port"))
+
+
+def host_bytes(host: Address, field: str) -> bytes:
+    """Encode a HostInfo."""
+    return utf(host.host, f"{field}.host") + int32(host.port, f"{field}.port of {host.host}")

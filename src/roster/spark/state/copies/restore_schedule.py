@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from roster.member.task_assignor import HeldTasks
-from roster.model import TopicPartition
+from roster.model import Address, TopicPartition
 from roster.model.tasks import StorePosition, TaskId, task_gap
 from roster.spark.batch import Restoring
 from roster.spark.driver.runner_protocol import SHORTEST_RESTORE
 from roster.spark.state.changelogs import Changelogs, Logs
 from roster.spark.state.tasks.catch_up import StoreTarget
 from roster.spark.state.tasks.stores import Restored, RestoreJob
-from roster.wire.streams.host_info import HostInfo
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +317,7 @@ class Copies:
         """All tasks of the group that have state."""
         return frozenset(self._changelogs.tasks)
 
-    def hosts(self) -> Mapping[HostInfo, frozenset[TaskId]]:
+    def hosts(self) -> Mapping[Address, frozenset[TaskId]]:
         """Return the active tasks of every application that answers queries, as of the last rebalance."""
         return self._member.tasks().by_host if self._member is not None else {}
 

@@ -263,7 +263,7 @@ class StateView:
         found.add(self._local.read(span, tasks, stale=stale))
         if local or (span.is_key and found.has_entries):
             return
-        hosts = {Address(*host): of for host, of in self._copies.hosts().items() if Address(*host) != self._own}
+        hosts = {host: of for host, of in self._copies.hosts().items() if host != self._own}
         self._ask_all(found, span, {host: (tasks & of) - found.reads.keys() for host, of in hosts.items()}, stale=stale)
         if stale and (left := tasks - found.reads.keys()):
             self._ask_all(found, span, dict.fromkeys(hosts, left), stale=True)
