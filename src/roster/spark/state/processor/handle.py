@@ -31,52 +31,16 @@ class _MapState(states.MapState, spark.MapState):
     pass
 
 
-def _removed(kind: type, texts: Mapping[str, str]) -> type:
-    """Return the class of a variable that `deleteIfExists` has removed: its methods raise PySpark's errors."""
-
-    def raising(text: str) -> Callable[..., Any]:
-        def method(self: Any, *_: Any) -> Any:
-            raise PySparkRuntimeError(f"{text}: state variable {self._variable.name!r} was removed by deleteIfExists")
-
-        return method
-
-    return type(kind.__name__, (kind,), {name: raising(text) for name, text in texts.items()})
+def _was_removed(variable: Any, *_: Any) -> Any:
+    name = variable._variable.name
+    raise PySparkRuntimeError(f"state variable {name!r} was removed by deleteIfExists")
 
 
-_UPDATING = "Error updating value state"
-_ITERATING = "Error getting map state entry"
 _REMOVED = {
-    _ValueState: _removed(
-        _ValueState,
-        {
-            "exists": "Error checking value state exists",
-            "get": "Error getting value state",
-            "update": _UPDATING,
-            "clear": "Error clearing value state",
-        },
-    ),
-    _ListState: _removed(
-        _ListState,
-        {
-            "exists": "Error checking value state exists",
-            "get": "Error getting list state",
-            **dict.fromkeys(("put", "appendValue", "appendList"), _UPDATING),
-            "clear": "Error clearing value state",
-        },
-    ),
-    _MapState: _removed(
-        _MapState,
-        {
-            "exists": "Error checking map state exists",
-            "getValue": "Error getting value",
-            "containsKey": "Error checking if map state contains key",
-            "updateValue": "Error updating map state value",
-            **dict.fromkeys(("iterator", "keys", "values"), _ITERATING),
-            "removeKey": "Error removing key from map state",
-            "clear": "Error clearing map state",
-        },
-    ),
+    kind: type(kind.__name__, (kind,), {name: _was_removed for name in dir(kind) if not name.startswith("_")})
+    for kind in (_ValueState, _ListState, _MapState)
 }
+"""Classes of variables that `deleteIfExists` has removed: each method raises PySpark's error."""
 
 
 class Handle(spark.StatefulProcessorHandle):
