@@ -16,13 +16,15 @@ from roster.broker.config import PARTS
 from roster.client.options import GroupMemberOptions
 from roster.http.access import ACCESS_OPTIONS
 from roster.member.task_options import TaskOptions
-from roster.model.options import declared, markdown_table
+from roster.model.options import REQUIRED, Option, declared
 from roster.security.settings import SECURITY_OPTIONS
 from roster.spark.consumer_settings import CONSUMER_SETTINGS
 from roster.spark.pipeline_options import PipelineOptions
 from roster.spark.state_options import State
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mkdocs.structure.pages import Page
 
 TABLES = {
@@ -49,6 +51,21 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     markdown = _MARK.sub(lambda mark: markdown_table(TABLES[mark[1]].values()), markdown)
     numbers = itertools.count()
     return _DIAGRAM.sub(lambda block: _drawn(block[1], next(numbers)), markdown)
+
+
+def markdown_table(options: Iterable[Option]) -> str:
+    """Return the options as a Markdown table."""
+    rows = ["| option | type | default | meaning | in Kafka, Spark |", "|---|---|---|---|---|"]
+    for option in options:
+        kind = f"{option.kind}, {option.unit}" if option.unit else option.kind
+        names = [f"`{option.kafka}`" if option.kafka else "", f"`{option.spark}`" if option.spark else ""]
+        default = "" if option.default is REQUIRED else f"`{_default(option.default)}`"
+        rows.append(f"| `{option.name}` | {kind} | {default} | {option.help} | {', '.join(filter(None, names))} |")
+    return "\n".join(rows)
+
+
+def _default(value: object) -> str:
+    return f"{value:,}".replace(",", "_") if isinstance(value, int) and not isinstance(value, bool) else repr(value)
 
 
 def _drawn(source: str, number: int) -> str:

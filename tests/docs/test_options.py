@@ -18,7 +18,7 @@ from mypy import api
 from roster.cli.root import roster
 from roster.client import GroupMember
 from roster.client.options import GroupMemberOptions
-from roster.model.options import REQUIRED, Option, by_name, declared, markdown_table, taking
+from roster.model.options import REQUIRED, Option, by_name, declared, taking
 from roster.spark import Pipeline
 from roster.spark.pipeline_options import PipelineOptions
 
@@ -70,9 +70,11 @@ def test_a_value_that_cannot_be_is_told_with_what_can():
     assert [Option("a", "bool").problem(value) for value in (True, 1)] == ["", "1 is neither True nor False"]
     with pytest.raises(ValueError, match="twice"):
         by_name([option, option])
-    assert markdown_table([replace(option, default=5_000, unit="ms", kafka="k.a")]).splitlines()[-1] == (
-        "| `a` | int, ms | `5_000` |  | `k.a` |"
-    )
+
+
+def test_a_row_of_the_reference_has_unit_default_and_names(hooks):
+    option = Option("a", "int", default=5_000, unit="ms", kafka="k.a")
+    assert hooks.markdown_table([option]).splitlines()[-1] == "| `a` | int, ms | `5_000` |  | `k.a` |"
 
 
 @dataclass(frozen=True)

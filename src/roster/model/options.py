@@ -89,12 +89,7 @@ def shown(value: object) -> str:
 
 
 def by_name(options: Iterable[Option]) -> dict[str, Option]:
-    """Return the options by name, in their order.
-
-    Raises:
-        ValueError: two have the same name.
-
-    """
+    """Return the options by name, in their order. Raises ValueError if two have the same name."""
     listed = list(options)
     named = {option.name: option for option in listed}
     if len(named) != len(listed):
@@ -201,18 +196,3 @@ def _help(text: str, options: dict[str, Option]) -> str:
     ]
     before, raises, errors = text.partition("Raises:")
     return "\n".join([before.rstrip(), "", "Args:", *explained, "", raises + errors]).strip()
-
-
-def markdown_table(options: Iterable[Option]) -> str:
-    """Return the options as a Markdown table, for the reference."""
-    rows = ["| option | type | default | meaning | in Kafka, Spark |", "|---|---|---|---|---|"]
-    for option in options:
-        kind = f"{option.kind}, {option.unit}" if option.unit else option.kind
-        names = [f"`{option.kafka}`" if option.kafka else "", f"`{option.spark}`" if option.spark else ""]
-        default = "" if option.default is REQUIRED else f"`{_default(option.default)}`"
-        rows.append(f"| `{option.name}` | {kind} | {default} | {option.help} | {', '.join(filter(None, names))} |")
-    return "\n".join(rows)
-
-
-def _default(value: object) -> str:
-    return f"{value:,}".replace(",", "_") if isinstance(value, int) and not isinstance(value, bool) else repr(value)
