@@ -32,10 +32,8 @@ _CALLERS_MISTAKES = (
 def admin(target: Target) -> Iterator[Admin]:
     """Open an Admin for the length of a command.
 
-    Raises:
-        UserError: the command is impossible (no such topic or group, it exists already, it has members).
-        Failure: the cluster did not answer or refused.
-
+    Raises UserError if the command is impossible (no such topic or group, it exists already, it has members), and
+    Failure if the cluster did not answer or refused.
     """
     try:
         with Admin(

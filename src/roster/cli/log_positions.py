@@ -36,12 +36,7 @@ def partitions_of(cluster: Admin, topic: str, only: Collection[int]) -> list[Top
 
 
 def parse_place(text: str, option: str) -> Place:
-    """Read a place.
-
-    Raises:
-        UserError: the text is not a place, the offset does not fit 64 bits, the time lies before 1970.
-
-    """
+    """Read a place. Raises UserError for other text, an offset beyond 64 bits, and a time before 1970."""
     if text in ("earliest", "latest"):
         return "earliest" if text == "earliest" else "latest"
     if text.isascii() and text.isdigit():
@@ -54,9 +49,7 @@ def parse_place(text: str, option: str) -> Place:
 def parse_time(text: str, option: str, others: str = "") -> datetime:
     """Read a time in ISO 8601, in UTC unless it names a zone. others: for the message, what else is possible.
 
-    Raises:
-        UserError: the text is no time, or one before 1970.
-
+    Raises UserError for other text, and a time before 1970.
     """
     try:
         moment = datetime.fromisoformat(text)

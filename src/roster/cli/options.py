@@ -152,10 +152,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask; needed where 
 def confirm(yes: bool, question: str) -> None:
     """Ask on the terminal unless --yes was given.
 
-    Raises:
-        UserError: neither --yes nor a terminal on standard input.
-        Failure: the answer was no.
-
+    Raises UserError if there is neither --yes nor a terminal on standard input, and Failure if the answer was no.
     """
     if yes:
         return
@@ -189,9 +186,7 @@ def imported(place: str, example: str) -> Any:
 def columns_of(value: str, option: str) -> tuple[str, ...]:
     """COLUMN[,COLUMN…] as a tuple without blanks or doubles.
 
-    Raises:
-        click.BadParameter: an empty or doubled name; the message names the option.
-
+    Raises click.BadParameter that names the option, for an empty or doubled name.
     """
     names = tuple(name.strip() for name in value.split(","))
     if not all(names) or len(set(names)) != len(names):

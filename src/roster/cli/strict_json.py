@@ -21,9 +21,8 @@ class InputError(ValueError):
 def parse(text: bytes, *, unique_names: bool = False) -> Any:
     """Return the value of a UTF-8 document.
 
-    Raises:
-        InputError: not UTF-8, not JSON, NaN or an infinity, too deep, or (if `unique_names`) a name twice in an object.
-
+    Raises InputError for what is not UTF-8 or not JSON, NaN, infinities, depth, and (if `unique_names`) a name twice in
+    an object.
     """
     try:
         decoded = text.decode()

@@ -53,9 +53,7 @@ class Login:
     def receive(self, response: Message) -> Message | None:
         """Return the next request, or None once the broker has accepted the login.
 
-        Raises:
-            AuthenticationFailed: the broker refused, or is not the one it should be.
-
+        Raises AuthenticationFailed if the broker refused, or is not the one it should be.
         """
         try:
             if isinstance(response, SaslHandshakeResponse):

@@ -18,9 +18,7 @@ _CUT_UNICODE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?![0-9A-Fa-f]{4})")
 def read_properties(text: str) -> dict[str, str]:
     """Return the properties in their order; of a key that comes twice, the last value, as in Java.
 
-    Raises:
-        SettingError: an escape of a character by its number is cut short; `key` is the line.
-
+    Raises SettingError, whose `key` is the line, if an escape of a character by its number is cut short.
     """
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):

@@ -25,9 +25,7 @@ _TLS_ALERT = b"\x15\x03"
 def tls_context(security: Security) -> ssl.SSLContext:
     """Return the context for connections with these settings, TLS 1.2 or newer; the same for the same settings.
 
-    Raises:
-        SettingError: the certificate, its key or the CAs cannot be used.
-
+    Raises SettingError if the certificate, its key or the CAs cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

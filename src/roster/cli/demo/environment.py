@@ -83,9 +83,7 @@ def in_order(workload: Workload, directory: Path, records: int | None) -> Worklo
 def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Workload:
     """Take a file of the user's own; its records are counted by key at once, so that a bad file is found early.
 
-    Raises:
-        UserError: the file cannot be read, lacks a column of the key, or is empty; the message names the option.
-
+    Raises UserError if the file cannot be read, lacks a column of the key, or is empty; the message names the option.
     """
     with _named_as_input():
         counts = KEYS.expected(open_source(path, key, form))

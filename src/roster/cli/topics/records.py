@@ -49,9 +49,7 @@ class Reader:
 
         The end of a range is excluded; one without an end is read on for ever.
 
-        Raises:
-            Failure: the cluster refused to be read, or could not be reached while records were still to come.
-
+        Raises Failure if the cluster refused to be read, or could not be reached while records were still to come.
         """
         has_end, reported = any(end is not None for _, end in ranges.values()), ""
 

@@ -19,9 +19,7 @@ _TOKEN = re.compile(r"[-A-Za-z0-9._~+/]+=*")
 class Bearer:
     """The exchange that presents `token`, with `extensions`.
 
-    Raises:
-        SaslError: the token or an extension has illegal characters.
-
+    Raises SaslError if the token or an extension has illegal characters.
     """
 
     token: str = field(repr=False)

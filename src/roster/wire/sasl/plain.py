@@ -9,12 +9,7 @@ from roster.wire.sasl.errors import SaslError
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """The exchange of one user.
-
-    Raises:
-        SaslError: a part contains U+0000, which separates the parts.
-
-    """
+    """The exchange of one user. Raises SaslError if a part contains U+0000, which separates the parts."""
 
     username: str
     password: str = field(repr=False)

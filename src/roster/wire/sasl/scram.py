@@ -45,9 +45,7 @@ class Scram:
 
     `nonce`: printable ASCII without commas, made of at least 16 random bytes, never used before.
 
-    Raises:
-        SaslError: the mechanism or the nonce is not valid.
-
+    Raises SaslError if the mechanism or the nonce is not valid.
     """
 
     mechanism: str

@@ -77,9 +77,7 @@ def xor(left: bytes, right: bytes) -> bytes:
 class ScramCredential:
     """A server's data about a password; `repr` shows none of it.
 
-    Raises:
-        SaslError: the mechanism is not a SCRAM mechanism, or a value has the wrong size.
-
+    Raises SaslError if the mechanism is not a SCRAM mechanism, or a value has the wrong size.
     """
 
     mechanism: str

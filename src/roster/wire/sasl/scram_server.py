@@ -40,9 +40,7 @@ class ScramServer:
     def first(self, message: bytes) -> bytes:
         """Return the server-first message.
 
-        Raises:
-            SaslError: the message is not a SCRAM message, or the user is unknown.
-
+        Raises SaslError if the message is not a SCRAM message, or the user is unknown.
         """
         found = _FIRST.fullmatch(text_of(message, "client"))
         if found is None:
@@ -66,9 +64,7 @@ class ScramServer:
     def final(self, message: bytes) -> bytes:
         """Return the server-final message if the client's proof is correct.
 
-        Raises:
-            SaslError: the proof is wrong, or the message is not a SCRAM message.
-
+        Raises SaslError if the proof is wrong, or the message is not a SCRAM message.
         """
         found = _FINAL.fullmatch(text_of(message, "client"))
         credential = self._credential
@@ -92,9 +88,7 @@ class ScramServer:
 def read_plain(message: bytes) -> tuple[str, str]:
     """Return user name and password of a PLAIN message (RFC 4616).
 
-    Raises:
-        SaslError: the message is malformed, or the client wants to act as another user.
-
+    Raises SaslError if the message is malformed, or the client wants to act as another user.
     """
     parts = text_of(message, "client").split("\0")
     if len(parts) != 3:
