@@ -8,6 +8,8 @@ CLUSTER := .venv-cluster
 PORT ?= 7077
 READER := .venv-table-reader
 PYTEST_ARGS ?=
+# What `.ci/run` has run already.
+WITHOUT ?=
 SEEDS ?= 1000
 # Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
 UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
@@ -41,7 +43,7 @@ test: setup  ## all tests but those of the gate: with Spark, with Apache Kafka a
 		-- $(PYTEST_ARGS)
 
 gate: setup  ## all tests, side by side
-	$(BIN)/python tests/side_by_side.py spark=2 'real and not spark' 'not (spark or real)=2' -- $(PYTEST_ARGS)
+	$(BIN)/python tests/side_by_side.py spark=3 'real and not spark' 'not (spark or real)$(WITHOUT)=2' -- $(PYTEST_ARGS)
 
 test-spark: setup  ## tests that need a JVM with Spark
 	$(BIN)/pytest -m spark $(PYTEST_ARGS)

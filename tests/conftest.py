@@ -39,6 +39,8 @@ MARKS = {
     "spark": "spark",
 }
 """The mark of every test that asks for the fixture; a room's own fixture of the same name counts for itself."""
+SEEDED_ROOMS = {"coordinator", "member", "model", "wire"}
+"""Rooms whose properties `.ci/run` tries with a new seed each time, and only so."""
 REAL_TIMEOUT = 600
 """Seconds: the first test that needs the jars may have to fetch them."""
 STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"}
@@ -66,6 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for mark in {MARKS[name] for name in MARKS if _asks_for(item, name)}:
             item.add_marker(mark)
+        if _is_seeded(item):
+            item.add_marker("seeded")
         if item.get_closest_marker("real") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(REAL_TIMEOUT))
 
@@ -76,6 +80,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from tests.spark.quick_spark import start_quickly
 
         start_quickly()
+
+
+def _is_seeded(item: pytest.Item) -> bool:
+    is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    needs_more = item.get_closest_marker("real") or item.get_closest_marker("spark")
+    return is_property and not needs_more and not SEEDED_ROOMS.isdisjoint(item.path.parts)
 
 
 def _runs_programs(item: pytest.Item) -> bool:

@@ -23,7 +23,7 @@ def load_profile(default: str) -> None:
     """Register the profiles and load the one that `HYPOTHESIS_PROFILE` names."""
     settings.register_profile("dev", deadline=None)
     settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-    settings.register_profile("seeded", deadline=None, database=None, max_examples=30)
+    settings.register_profile("seeded", deadline=None, database=None)
     settings.register_profile("quick", settings.get_profile("ci"), max_examples=QUICK)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", default))
 
