@@ -163,7 +163,7 @@ def _stateful(
             opened.pop_all(),
             stores.member,
             served_stores(jobs, cluster, stores),
-            BetweenStatefulBatches(batches, stores, clean),
+            BetweenStatefulBatches(batches, stores, clean, runner.run_small),
             switching,
             stores.refusal,
         )

@@ -156,16 +156,13 @@ class SparkRunner:
         with self._jobs.under("warm-up", "warms up"):
             try:
                 writer, tasks = self._task_writer(sink, None), [()] * max(self.cores, 2)
-                self._small.begin(None, [()])
                 if isinstance(writer, TaskWriter):
-                    is_done = self._small.takes([()])
-                    if is_done:
-                        task = ReadWriteTask(writer, self._reading([()]).read)
-                        is_done = self._small.results(task) is not None
+                    is_done = self.run_small(ReadWriteTask(writer, self._reading([()]).read)) is not None
                     if not is_small:
                         self._results(writer, tasks)
                     return is_done or not is_small
                 if not is_small:
+                    self._small.begin(None, [()])
                     if (rows := self._small_rows([()], quiet=True)) is not None:
                         self._driver_rows.frame(rows).collect()
                     sink.warm_up(self._frame(tasks))
@@ -174,6 +171,11 @@ class SparkRunner:
                 if isinstance(error, (PySparkException, Py4JError)) and (short := task_error(error)) is not None:
                     raise short from None
                 raise
+
+    def run_small(self, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any] | None:
+        """Run a task as a small batch's, between two batches; return None if Spark has to. Raises its error."""
+        tasks = self._small.begin(None, [()])
+        return self._small.results(work) if self._small.takes(tasks) else None
 
     def close(self) -> None:
         """Give up the worker of small batches."""

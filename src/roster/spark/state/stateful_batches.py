@@ -22,6 +22,7 @@ from roster.spark.batch import Batch, Restoring, StoreProgress
 from roster.spark.driver.runner_protocol import BetweenBatches, Outcome
 from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
 from roster.spark.jobs.runner import Counted, Failed, Splits
+from roster.spark.jobs.small_batches import CancelledError
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.state.copies.preferred_locations import Cluster
 from roster.spark.state.copies.restore_schedule import Copies, deal
@@ -48,6 +49,7 @@ _SETTLING = 10.0
 """Seconds to apply the last batch's changes at the end of a run; a store without them reads its changelog later."""
 
 Reports = dict[TaskId, tuple[Report, ...]]
+RunSmall = Callable[[Callable[[Iterable[int]], Iterable[Any]]], list[Any] | None]
 StoresOfTasks = dict[TaskId, tuple[StoreProgress, ...]]
 
 
@@ -208,6 +210,15 @@ class StatefulBatches:
             for number, splits in enumerate(tasks)
         ]
 
+    def settle(self, jobs: Sequence[RestoreJob], run_small: RunSmall) -> bool:
+        """Have the stores take the last batch's changes; return False if that failed."""
+        self._restore_jobs = RestoreJobs([list(jobs)], _SETTLING)
+        task = StatefulTask(self._config, [], self._topology, {}, jobs=self._restore_jobs)
+        if (done := run_small(task.restore_lanes)) is None:
+            return self.restore(jobs, _SETTLING)
+        self._copies.done(done)
+        return True
+
     def restore(self, jobs: Sequence[RestoreJob], seconds: float) -> bool:
         """Restore copies in a Spark job without a batch; return False if that failed."""
         lanes = deal(jobs, 0, self._jobs.cores)
@@ -226,8 +237,9 @@ class StatefulBatches:
 class BetweenStatefulBatches(BetweenBatches):
     """Restores copies and cleans up, and says which partitions wait for their store or run without records."""
 
-    def __init__(self, batches: StatefulBatches, stores: Stores, clean: Cleaning) -> None:
-        self._batches, self._stores, self._clean = batches, stores, clean
+    def __init__(self, batches: StatefulBatches, stores: Stores, clean: Cleaning, run_small: RunSmall) -> None:
+        """run_small: runs a task without a Spark job, if that is possible."""
+        self._batches, self._stores, self._clean, self._run_small = batches, stores, clean, run_small
 
     @override
     def took(self, partitions: Collection[TopicPartition]) -> None:
@@ -275,9 +287,9 @@ class BetweenStatefulBatches(BetweenBatches):
         try:
             targets = self._stores.targets.last(self._stores.copies.active())
             jobs = [RestoreJob(task, target) for task, each in targets.items() for target in each]
-            if jobs and self._batches.restore(jobs, _SETTLING):
+            if jobs and self._batches.settle(jobs, self._run_small):
                 self._clean()
-        except (ClientError, PipelineError) as error:
+        except (CancelledError, ClientError, PipelineError) as error:
             log.warning("%s", error)
 
     @override
