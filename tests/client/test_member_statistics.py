@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from roster.client import Admin, CommitFenced, GroupMember, OffsetAndMetadata, Ownership
+from roster.client import Admin, CommitFenced, GroupMember, MemberStatistics, OffsetAndMetadata, Ownership
+from roster.member.events import Report
+from roster.member.types import ReportKind
 from roster.model import TopicPartition
 from tests.waiting import until
 
@@ -52,3 +54,21 @@ def test_causes_and_moves_are_those_that_the_test_brought_about(bootstrap: str, 
         with pytest.raises(CommitFenced):
             group[0].commit({TopicPartition("counted", 9): OffsetAndMetadata(1)}, Ownership(epoch=stale.epoch))
         assert group[0].statistics.commit_failures == {"fenced": 1}
+
+
+def test_what_only_the_member_knows_is_told_in_words() -> None:
+    member, zero, one = MemberStatistics(), TopicPartition("t", 0), TopicPartition("t", 1)
+    member.take(Report(ReportKind.REJOIN, "need to re-join with the given member-id: m"), 0.2)  # its first join
+    member.take(Report(ReportKind.JOINED, "generation 1", cause="join"), 0.3)
+    member.take(Report(ReportKind.REJOIN, "the group rebalances"), 1.0)
+    member.owns(Ownership(1, "m", frozenset({zero, one})), 2.0)
+    member.owns(Ownership(2, "m", frozenset({zero}), revoking=frozenset({one})), 3.0)
+    member.owns(Ownership(3, "m", frozenset({zero}), revoking=frozenset({one})), 4.0)
+    member.owns(Ownership(3, "m", frozenset({zero})), 5.5)
+    member.owns(Ownership(4, "m", revoking=frozenset({zero})), 6.0)
+    member.owns(Ownership(-1, "", lost=frozenset({zero})), 7.0)
+    assert list(member.told) == [
+        (1.0, "joins again: the group rebalances"),
+        (5.5, "released revoked partitions after 2.5 s"),
+        (7.0, "lost partitions: 1"),
+    ]

@@ -149,6 +149,8 @@ def test_one_group_shows_owners_by_keyboard_too_and_its_rebalances(eyes_on: Call
     assert eyes.sees("dialog[open] h2", bool)[0] == "orders, partition 2"
     groups.put("shops", {"app-1": here}, dict.fromkeys(here, 41))
     eyes.sees(".rebalance b", lambda texts: texts == ["B app-2-id left (or its session ended)"])
+    eyes.sees("dialog .tiles b", lambda texts: "41" in texts)
+    assert eyes.run("return document.activeElement.textContent") == "Close", "what changes takes no focus away"
     eyes.keys(Keys.ESCAPE)
     until(lambda: not eyes.run("return document.querySelector('dialog').open"), 60)
     assert eyes.run("return document.activeElement.tagName") == "CANVAS"

@@ -149,6 +149,43 @@ def test_the_page_of_an_application_is_on_its_group_alone_there_or_not(monkeypat
         assert set(groups.looks) == {None}
 
 
+def test_an_application_tells_on_its_page_what_its_member_knows_though_another_leads() -> None:
+    with EmbeddedBroker() as broker, Admin(broker.bootstrap) as admin, contextlib.ExitStack() as opened:
+        admin.create_topic("orders", 8)
+
+        def member(name: str, **more: Any) -> GroupMember:
+            more = {"assignors": ["cooperative-sticky"], "heartbeat_interval_ms": 50, "client_id": name, **more}
+            return opened.enter_context(GroupMember(broker.bootstrap, "shops", ["orders"], **more))
+
+        def mine_has(*counts: int) -> bool:
+            for each in others:
+                each.release(each.ownership().revoking)
+            now = mine.ownership()
+            return (len(now.partitions), len(now.revoking)) == counts
+
+        def own() -> list[str]:
+            return [each["text"] for each in page.document["events"] if each["kind"] == "own"]
+
+        others = [member("leader")]
+        mine = member("mine", rebalance_timeout_ms=5_000)
+        watch = GroupsWatch(broker.bootstrap, "shops", interval=0.05, share=1.0, told=mine.statistics.told)
+        opened.enter_context(contextlib.closing(watch))
+        page = watch.open("shops")
+        assert page is not None
+        until(lambda: mine_has(4, 0), 60)
+        others.append(member("third"))
+        until(lambda: mine_has(3, 1), 60)
+        assert "joins again: group is already rebalancing" in own()
+        mine.release(mine.ownership().revoking)
+        until(lambda: mine_has(3, 0) and len(others[1].ownership().partitions) == 2, 60)
+        others.append(member("fourth"))
+        until(lambda: mine_has(2, 1), 60)
+        until(lambda: mine_has(2, 0), 60)  # it never released the partition
+        released, lost = until(lambda: (told := [e for e in own() if "joins" not in e]) and len(told) == 2 and told, 60)
+        assert re.fullmatch(r"released revoked partitions after \d+\.\d s", released)
+        assert lost == "lost partitions: 1"
+
+
 def test_the_files_are_there() -> None:
     with contextlib.closing(GroupsWatch("127.0.0.1:1", "g")) as watch:
         pages, _ = page_answers(watch)

@@ -7,7 +7,7 @@ import socket
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from roster.client import Ownership
+from roster.client import GroupMember, Ownership
 from roster.client.errors import UnreachableError
 from roster.client.member_statistics import MemberStatistics
 from roster.member.causes import Cause
@@ -115,6 +115,21 @@ def test_lost_partitions_are_counted() -> None:
     member.owns(Ownership(-1, "", lost=frozenset({ZERO}), epoch=4), 0.0)
     assert shown(metrics, "roster_member_lost_partitions_total") == {("g",): 1}
     assert shown(metrics, "roster_member_generation") == {("g",): -1}
+
+
+def test_ownership_changes_while_a_batch_is_under_way(roster_broker: Cluster) -> None:
+    topic, group = roster_broker.create_topic(partitions=4), unique("amid")
+
+    def member() -> GroupMember:
+        options = {"assignors": ["cooperative-sticky"], "heartbeat_interval_ms": 50}
+        return GroupMember(roster_broker.bootstrap, group, [topic], **options)
+
+    with member() as mine:
+        metrics = metrics_of(Positions(), mine.statistics)
+        assert shown(metrics, "roster_member_assigned_partitions") == {("g",): 4}
+        with member():  # nobody asks `mine` for anything meanwhile, as amid a batch
+            until(lambda: shown(metrics, "roster_member_assigned_partitions") == {("g",): 2}, 60)
+            assert len(shown(metrics, LAG)) == 2
 
 
 def test_what_the_member_has_been_through_is_shown() -> None:

@@ -45,8 +45,9 @@ class MemberStatistics:
             self.told.append((now, f"lost partitions: {lost}"))
         if ownership.revoking:
             self._revoking = now if self._revoking is None else self._revoking
-        elif self._revoking is not None:
-            self.told.append((now, f"released revoked partitions after {now - self._revoking:.1f} s"))
+        else:
+            if self._revoking is not None and not lost:
+                self.told.append((now, f"released revoked partitions after {now - self._revoking:.1f} s"))
             self._revoking = None
 
     def take(self, effect: Report | CommitDone, now: float) -> None:
@@ -55,7 +56,7 @@ class MemberStatistics:
             if effect.failure is not None:
                 self.commit_failures[effect.failure.kind.value] += 1
             return
-        if effect.kind is ReportKind.REJOIN:
+        if effect.kind is ReportKind.REJOIN and self.rebalances:
             self.told.append((now, f"joins again: {effect.text}"))
         match effect.kind:
             case ReportKind.REJOIN | ReportKind.JOINING if self._began is None:

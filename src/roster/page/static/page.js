@@ -209,11 +209,12 @@ function groupView(name) {
     const life = await fetch(`/page/partition?${new URLSearchParams({ group: name, topic, partition: number })}`).then((answer) => (answer.ok ? answer.json() : null)).catch(() => null);
     if (!life || opened?.[0] !== topic || opened[1] !== number) return;
     const row = doc.all_rows.find((each) => doc.topics[each[0]] === topic && each[1] === number), found = row && rowOf(row);
-    const moves = life.events.toReversed().map((each) => h("li", {}, h("span", { class: "time" }, time(each.at)), h("span", {}, each.moved ? `${each.source || "no member"} → ${each.target || "no member"}` : each.text)));
+    const focused = dialog.contains(document.activeElement), moves = life.events.toReversed().map((each) => h("li", {}, h("span", { class: "time" }, time(each.at)), h("span", {}, each.moved ? `${each.source || "no member"} → ${each.target || "no member"}` : each.text)));
     dialog.replaceChildren(h("h2", { id: "partition-title" }, `${topic}, partition ${number}`), h("p", {}, mark(found?.owner, "small"), found?.owner ? found.owner.id : "no owner"),
       h("div", { class: "tiles" }, fact("committed", count(found?.committed)), fact("end", count(found?.end)), fact("lag", count(found?.lag)), fact("read", rate(found?.read))), chart("Lag", [["records", life.lags]], [], count), h("h2", {}, "Owners as far as seen"),
       moves.length ? h("ol", { class: "events" }, ...moves) : h("p", { class: "soft" }, "It has not moved since the looking began."), h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Close"));
     if (!dialog.open) dialog.showModal();
+    else if (focused) dialog.querySelector("button").focus({ preventScroll: true });
   }
   function take(told, whole) {
     const { points, events: new_, rows, ...fields } = told;
