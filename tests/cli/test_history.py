@@ -73,6 +73,10 @@ def test_without_the_right_to_the_records_groups_are_polled_and_it_says_so(
     assert (last["members"], last["partitions"]) == (0, 0)
     (owner,) = shown(capsys, GROUP, "--from", folder, "--partition", f"{TOPIC}:2")
     assert (owner["from"], owner["until"]) == (first["ended_at"], last["ended_at"])
+    for option, time, count in (("--since", last, 0), ("--since", first, 1), ("--at", first, 1), ("--at", last, 0)):
+        asked = [GROUP, "--from", folder, "--partition", f"{TOPIC}:2", option, time["ended_at"]]
+        assert len(shown(capsys, *asked)) == count, option
+    assert len(shown(capsys, *asked[:-2], "--until", "2001-01-01")) == 0
     assert run(["history", "show", GROUP, "--from", folder]) == 0
     out, err = capsys.readouterr()
     assert "left or expired (app, " in out
@@ -110,6 +114,7 @@ def test_ends_of_a_minute_are_written_once(bootstrap: str, tmp_path: Path) -> No
     [
         (["--partition", "orders"], "--partition: 'orders' is not TOPIC:NUMBER, such as orders:7"),
         (["--at", "2026-01-01"], "--at: needs --partition"),
+        (["--partition", "orders:1", "--generation", "3"], "--generation: goes without --partition"),
         (["--since", "yesterday"], "--since: 'yesterday' is not a time like 2026-01-31T12:00"),
         ([], "has no history; `roster history record --to "),
     ],
@@ -187,9 +192,10 @@ def test_a_generation_that_was_not_recorded_is_a_mistake(tmp_path: Path, capsys:
     recorded.rebalance(set())
     tp = TopicPartition("t0", 0)
     write_history(tmp_path / "history", {"g": recorded}, {tp: [(recorded.now, 0)]}, {tp: [(recorded.now, 9)]})
-    command = ["history", "export-case", "g", "--from", str(tmp_path / "history"), "--generation"]
-    assert run([*command, "2"]) == 2
-    assert "--generation: generation 2 is not in the history" in capsys.readouterr().err
+    for name in ("show", "export-case"):
+        command = ["history", name, "g", "--from", str(tmp_path / "history"), "--generation"]
+        assert run([*command, "2"]) == 2
+        assert "--generation: generation 2 is not in the history" in capsys.readouterr().err
     assert run([*command, "1"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["partitions"] == {"t0": 6, "t1": 4}

@@ -82,34 +82,27 @@ def record_history(
                 pipeline.run()
 
 
-def history_tables(spark: SparkSession, place: str, to: str | None = None) -> dict[str, DataFrame]:
-    """Return what a recorded history says of all groups: rebalances, moves, ownership, lag and weights.
+def history_tables(spark: SparkSession, place: str, to: str) -> dict[str, DataFrame]:
+    """Write and return what a recorded history says of all groups: rebalances, moves, ownership, lag and weights.
 
     Args:
         spark: the session.
         place: the folder of the history, as for `record_history`.
         to: a folder that driver and executors share, where one job writes all of them as Parquet, in place of what it
-            has; the DataFrames read it. Without it each DataFrame is computed when it is used.
+            has; the DataFrames read it.
 
     Raises:
         HistoryError: there is no history in the folder, or there is one in `to`.
 
     """
-    if to is not None:
-        folder = Path(to).absolute()
-        if any((folder / name).exists() for name in (RECORDS, POLLED, ENDS)):
-            raise HistoryError(f"to: {to} has a history, which the tables would replace; name another folder")
-        _write(spark, place, folder)
-        read = spark.read
-        return {
-            name: read.schema(from_arrow_schema(schema)).parquet(f"{folder}/table={name}")
-            for name, schema in TABLES.items()
-        }
-
-    def made(name: str, groups: Iterator[GroupHistory]) -> pa.Table:
-        return pa.concat_tables([TABLES[name].empty_table(), *(each.table(name) for each in groups)])
-
-    return {name: _by_groups(spark, place, partial(made, name), schema) for name, schema in TABLES.items()}
+    folder = Path(to).absolute()
+    if any((folder / name).exists() for name in (RECORDS, POLLED, ENDS)):
+        raise HistoryError(f"to: {to} has a history, which the tables would replace; name another folder")
+    _write(spark, place, folder)
+    return {
+        name: spark.read.schema(from_arrow_schema(schema)).parquet(f"{folder}/table={name}")
+        for name, schema in TABLES.items()
+    }
 
 
 def _write(spark: SparkSession, place: str, folder: Path) -> None:

@@ -12,6 +12,7 @@ from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, json_option
 from roster.cli.output import EPOCH, print_json, print_table, utc
 from roster.cli.recorded import from_option, group_history
+from roster.console.text import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +36,8 @@ _TOLD = {
 @click.command(short_help="Show the rebalances of a group.")
 @click.argument("group", type=NAME)
 @from_option
-@click.option("--since", metavar="TIME", help="Leave out earlier rebalances; ISO 8601, UTC by default.")
-@click.option("--until", metavar="TIME", help="Leave out later rebalances.")
+@click.option("--since", metavar="TIME", help="Leave out what was earlier; ISO 8601, UTC by default.")
+@click.option("--until", metavar="TIME", help="Leave out what was later.")
 @click.option("--partition", "-p", metavar="TOPIC:NUMBER", help="Show who owned this partition.")
 @click.option("--at", metavar="TIME", help="With --partition: at this time only.")
 @click.option("--generation", type=click.IntRange(0), help="Show one rebalance: its phases, and each move with why.")
@@ -60,20 +61,16 @@ def show(
     between commits.
     """
     wanted = None if partition is None else _partition(partition)
-    if at is not None and wanted is None:
+    if wanted is None and at is not None:
         raise UserError("--at: needs --partition")
+    if wanted is not None and generation is not None:
+        raise UserError("--generation: goes without --partition")
     moment, begin, end = _moment(at, "--at"), _moment(since, "--since"), _moment(until, "--until")
     place, found = group_history(folder, group)
     if wanted is not None:
-        _show_owners(found.table("ownership"), wanted, moment, as_json=as_json)
+        _show_owners(found.table("ownership"), wanted, moment or begin, moment or end, as_json=as_json)
         return
-    rows = [
-        row
-        for row in found.table("rebalances").to_pylist()
-        if (begin is None or begin <= row["ended_at"])
-        and (end is None or row["ended_at"] <= end)
-        and generation in (None, row["generation"])
-    ]
+    rows = _rebalances(found.table("rebalances"), begin, end, generation)
     if as_json or generation is not None:
         _add_moves(rows, found.table("moves"))
     not_read = {"damaged record of this group": found.timeline.group.damaged, **place.skipped()}
@@ -99,6 +96,21 @@ def show(
             click.echo(f"not read: {count} of all records ({reason})", err=True)
 
 
+def _rebalances(
+    table: pa.Table, begin: datetime | None, end: datetime | None, generation: int | None
+) -> list[dict[str, Any]]:
+    rows = [
+        row
+        for row in table.to_pylist()
+        if (begin is None or begin <= row["ended_at"])
+        and (end is None or row["ended_at"] <= end)
+        and generation in (None, row["generation"])
+    ]
+    if generation is not None and not rows:
+        raise UserError(f"--generation: generation {generation} is not in the history")
+    return rows
+
+
 def _add_moves(rows: list[dict[str, Any]], moves: pa.Table) -> None:
     of: dict[datetime, list[dict[str, Any]]] = {}
     for move in moves.to_pylist():
@@ -110,7 +122,7 @@ def _add_moves(rows: list[dict[str, Any]], moves: pa.Table) -> None:
 def _show_rebalance(row: Mapping[str, Any]) -> None:
     phases = [f"{name} {row[f'{name}_ms']} ms" for name in ("join", "assign", "sync") if row[f"{name}_ms"] is not None]
     click.echo(f"phases: {', '.join(phases) or 'not known'}")
-    click.echo(f"plan: {row['proof'] or 'its leader does not say how good it is'}")
+    click.echo(f"plan: {escaped(row['proof'] or '') or 'its leader does not say how good it is'}")
     columns = ("topic", "partition", "source", "target", "why")
     lines = [[move[name] for name in columns] for move in row["moves"]]
     print_table(("topic", "partition", "from", "to", "why"), lines, "nothing moved")
@@ -135,12 +147,15 @@ def _without(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in names}
 
 
-def _show_owners(ownership: pa.Table, wanted: tuple[str, int], moment: datetime | None, *, as_json: bool) -> None:
+def _show_owners(
+    ownership: pa.Table, wanted: tuple[str, int], begin: datetime | None, end: datetime | None, *, as_json: bool
+) -> None:
     owners = [
         row
         for row in ownership.to_pylist()
         if (row["topic"], row["partition"]) == wanted
-        and (moment is None or (row["from"] <= moment and (row["until"] is None or moment < row["until"])))
+        and (begin is None or row["until"] is None or begin < row["until"])
+        and (end is None or row["from"] <= end)
     ]
     for row in owners:
         row |= {end: _utc(row[end]) for end in ("from", "until")}
@@ -148,8 +163,7 @@ def _show_owners(ownership: pa.Table, wanted: tuple[str, int], moment: datetime 
         print_json([_without(row, "group") for row in owners])
         return
     rows = [(row["from"], row["until"], *_member(row)) for row in owners]
-    when = "" if moment is None else f" at {_utc(moment)}"
-    print_table(("from", "until", "member", "client", "host"), rows, f"nobody owned {wanted[0]}-{wanted[1]}{when}")
+    print_table(("from", "until", "member", "client", "host"), rows, f"nobody owned {wanted[0]}-{wanted[1]} then")
 
 
 def _member(row: Mapping[str, Any]) -> tuple[str, str, str]:
