@@ -35,6 +35,7 @@ def test_it_shows_the_groups_that_match_to_whoever_has_the_token(roster_broker: 
     [
         (["--groups", "("], 2, "'(' is not a regular expression"),
         (["--interval", "0"], 2, "--interval"),
+        (["--interval", "1e300"], 2, "--interval"),
         (["--http-config", "/no/such/file"], 2, "--http-config: /no/such/file cannot be read"),
         (["--bootstrap", "127.0.0.1:1"], 1, "127.0.0.1:1"),
     ],

@@ -33,6 +33,7 @@ def test_it_serves_the_groups_that_match_and_asks_for_the_token(roster_broker: C
         (["--groups", "("], "'(' is not a regular expression"),
         (["--listen", "nowhere"], "'nowhere' is not host:port"),
         (["--interval", "0"], "--interval"),
+        (["--interval", "1e300"], "--interval"),
         (["--http-config", "/no/such/file"], "--http-config: /no/such/file cannot be read (No such file or directory)"),
     ],
 )

@@ -56,7 +56,7 @@ class _Positive(click.FloatRange):
         return number
 
 
-POSITIVE = _Positive(min=0, min_open=True)
+POSITIVE = _Positive(min=0, min_open=True, max=1e9)  # as seconds: a thread cannot wait 300 years
 
 
 class _OptionWithVariable(click.Option):

@@ -31,7 +31,6 @@ class GroupExporter(Collector):
         self._reader, self._groups = reader, GroupReader(admin, reader, groups)
         self._seen, self._up, self._updated = GroupsSeen({}, {}, {}), False, 0.0
         self._errors: Counter[str] = Counter()
-        self._looks, self._seconds = 0, 0.0
 
     def run(self, interval: float, stopped: threading.Event) -> None:
         """Look every `interval` seconds until stopped."""
@@ -42,7 +41,6 @@ class GroupExporter(Collector):
 
     def look(self) -> None:
         """Ask the cluster once; failures are counted and logged."""
-        began = time.monotonic()
         try:
             found = self._groups.look()
         except ClientError as error:
@@ -53,8 +51,6 @@ class GroupExporter(Collector):
             kept = {group: each for group, each in self._seen.positions.items() if group in found.states}
             self._seen = found._replace(positions={**kept, **found.positions})
             self._up, self._updated = True, time.time()
-        self._looks += 1
-        self._seconds += time.monotonic() - began
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the last look."""
@@ -73,5 +69,3 @@ class GroupExporter(Collector):
         for what in ("cluster", "group"):
             errors.add_metric([what], self._errors[what] + (self._groups.errors if what == "group" else 0))
         yield errors
-        yield CounterMetricFamily("roster_exporter_looks", "Looks at the cluster.", self._looks)
-        yield CounterMetricFamily("roster_exporter_look_seconds", "Time that the looks took.", self._seconds)
