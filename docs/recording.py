@@ -71,7 +71,7 @@ def frames() -> list[list[Text]]:
             # A recording names no host.
             members = tuple(replace(member, host="") for member in seen.members)
             history.see(replace(seen, coordinator="", members=members))
-            drawn.append(lines_of(GROUP, history, clock, None, Size(COLUMNS, LINES)))
+            drawn.append(lines_of(GROUP, history, clock, Size(COLUMNS, LINES)))
             time.sleep(LOOK_S)
         for _, stop in threads.values():
             stop.set()

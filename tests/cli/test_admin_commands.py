@@ -274,11 +274,6 @@ def test_groups_describe_for_machines(cluster, capsys):
     }
 
 
-def test_groups_offsets_leave_out_topics_that_are_gone(cluster, capsys):
-    assert rows(answer(capsys, "groups", "offsets", "g"))[1:] == [["a", "0", "4", "1", "10", "6"]]
-    assert json.loads(answer(capsys, "groups", "offsets", "g", "--json"))[0]["lag"] == 6
-
-
 @pytest.mark.parametrize(
     ("target", "expected"),
     [("earliest", [1, 1]), ("latest", [10, 20]), ("15", [10, 15]), ("0", [1, 1]), ("1970-01-01T00:00:03", [3, 20])],
@@ -331,10 +326,6 @@ def test_a_place_that_cannot_be_in_a_log_is_refused(cluster, capsys, target, wor
     code, line = complaint(capsys, "groups", "reset", "g", "-t", "a", "--to", target, "--yes")
     assert code == 2
     assert words in line
-
-
-def test_offsets_of_a_group_that_does_not_exist_are_an_error(cluster, capsys):
-    assert complaint(capsys, "groups", "offsets", "x") == (2, "there is no group x")
 
 
 @pytest.mark.parametrize(

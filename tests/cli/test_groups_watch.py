@@ -101,25 +101,6 @@ def test_the_generation_shown_never_exceeds_the_members_own(cluster: Cluster):
             assert lines[-1]["generation_at_least"] <= one.ownership().generation
 
 
-def test_once_is_one_picture_and_one_object(cluster: Cluster, capsys):
-    topic, group = cluster.create_topic(partitions=3, records=5), unique("once")
-    with Admin(cluster.bootstrap) as admin:
-        admin.commit_group_offsets(group, {TopicPartition(topic, n): OffsetAndMetadata(n) for n in range(3)})
-    assert run(["groups", "watch", group, "-b", cluster.bootstrap, "--once"]) == 0
-    text = capsys.readouterr().out
-    assert f"{group}  Empty" in text
-    assert "lag 12" in text
-    assert run(["groups", "watch", group, "-b", cluster.bootstrap, "--once", "--json"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert [(p["committed"], p["end"], p["owner"]) for p in json.loads(line)["partitions"]] == [
-        (0, 5, None),
-        (1, 5, None),
-        (2, 5, None),
-    ]
-    assert run(["groups", "watch", unique("nosuch"), "-b", cluster.bootstrap, "--once"]) == 2
-    assert "there is no group" in capsys.readouterr().err
-
-
 @pytest.mark.process
 def test_a_broker_that_is_away_is_said_and_watched_for(tmp_path):
     with BrokerProcess(tmp_path / "data", "--log-level", "error") as broker:
@@ -222,17 +203,19 @@ def test_a_group_of_kip_848_shows_its_epoch_and_owners(apache_kafka, capsys):
 
         def look() -> Line:
             consumer.poll(0.1)
-            if run(["groups", "watch", group, "-b", apache_kafka.bootstrap, "--once", "--json"]):
+            if run(["groups", "describe", group, "-b", apache_kafka.bootstrap, "--json"]):
                 capsys.readouterr()
                 return {}
             return json.loads(capsys.readouterr().out)
 
         found = until(lambda: (line := look()) and len(line["partitions"]) == 3 and line, 60)
         assert found["epoch"] >= 1
-        assert found["generation_at_least"] is None
         assert {part["owner"] for part in found["partitions"]} == {found["members"][0]["member_id"]}
         assert found["members"][0]["client_id"] == "new"
-        assert run(["groups", "watch", group, "-b", apache_kafka.bootstrap, "--once"]) == 0
+        with watching(apache_kafka.bootstrap, group, "--json") as watch:
+            (line,) = lines_until(watch, lambda _: True)
+        assert (line["epoch"], line["generation_at_least"]) == (found["epoch"], None)
+        assert run(["groups", "describe", group, "-b", apache_kafka.bootstrap]) == 0
         assert f"epoch {found['epoch']}" in capsys.readouterr().out
     finally:
         consumer.close()

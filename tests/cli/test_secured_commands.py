@@ -61,9 +61,8 @@ def test_every_command_connects(
         member.commit({TopicPartition(topic, 0): OffsetAndMetadata(5)}, owned)
         assert group in done("groups", "list", "--config", config)
         assert "rita" not in done("groups", "describe", group, "--config", config)
-        done("groups", "watch", group, "--once", "--config", config)
         done("plan", "--group", group, "--config", config)
-    assert topic in done("groups", "offsets", group, "--config", config)
+    assert topic in done("groups", "describe", group, "--config", config)
     done("groups", "reset", group, "--topic", topic, "--to", "latest", "--yes", "--config", config)
     done("groups", "delete", group, "--yes", "--config", config)
     done("topics", "delete", topic, "--yes", "--config", config)
@@ -102,7 +101,7 @@ def test_a_missing_acl_is_one_line(
     cases = [
         (["topics", "create", unique("shop"), "--command-config", config], "grant this client CREATE on the topic"),
         (["topics", "read", topic, "--config", config], "grant"),
-        (["groups", "offsets", group, "--config", config], "grant this client READ"),
+        (["groups", "describe", group, "--config", config], "grant this client READ"),
         (["load", str(rows), "--topic", unique("shop"), "--partitions", "1", "--config", config], "grant this client"),
     ]
     for words, said in cases:

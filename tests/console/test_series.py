@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roster.console.series import Series
-from roster.console.text import BARS, bars, named_briefly, number_runs, short_count
+from roster.console.text import BARS, bars, named_briefly, number_runs
 from roster.model import TopicPartition
 
 
@@ -60,19 +60,6 @@ def test_bars_have_the_width_asked_for_and_keep_the_order(values, width):
 def test_a_slope_shows_also_high_up_and_noise_does_not():
     assert bars([1000, 1100, 1200, 1300], 4) == "▂▄▆█"
     assert len(set(bars([1000, 1001, 1002, 1000], 4))) == 1
-
-
-@given(st.integers(0, 10**21))
-def test_counts_take_at_most_five_characters(number):
-    assert len(short_count(number)) <= 5 + (number >= 10**20)
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0"), (9999, "9,999"), (10_000, "10.0k"), (12_345, "12.3k"), (99_960, "100k"), (999_600, "1.0M"), (None, "?")],
-)
-def test_counts_in_short(number, text):
-    assert short_count(number) == text
 
 
 @given(st.sets(st.integers(0, 40)))

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.cells import cell_len, set_cell_size
 
+from roster.console.text import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SAMPLE = 1000
 """Rows that decide how wide the columns are; all others are printed as they come."""
-_ESCAPED_AT_ONCE = 1 << 16
-"""Characters: the text of each is an object of its own until they are joined."""
 _GAP = "  "
 _NARROW = 8
 """A column that may be shortened keeps this many cells."""
@@ -94,14 +94,6 @@ def drop_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-def escaped(text: str) -> str:
-    """Escape control characters, which could move the cursor or end the line."""
-    if text.isprintable():
-        return text
-    parts = (text[at : at + _ESCAPED_AT_ONCE] for at in range(0, len(text), _ESCAPED_AT_ONCE))
-    return "".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in part) for part in parts)
 
 
 def _text(value: object) -> str:

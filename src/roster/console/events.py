@@ -23,8 +23,6 @@ class EventKind(StrEnum):
     COORDINATOR_AWAY = "coordinator_away"
     COORDINATOR_BACK = "coordinator_back"
     COORDINATOR_MOVED = "coordinator_moved"
-    LAG_GROWS = "lag_grows"
-    LAG_SHRINKS = "lag_shrinks"
     OFFSETS_BACK = "offsets_back"
     OWN = "own"
     """What a member in this process says of itself."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import count
 from types import MappingProxyType
 
 from roster.console.events import Event, EventKind
 from roster.console.series import Series
 from roster.console.snapshot import ABSENT, REBALANCING, Away, MemberSeen, Snapshot
-from roster.console.text import counted, named_briefly
+from roster.console.text import counted, escaped, named_briefly
 from roster.model import GroupPosition, TopicPartition
 from roster.wire.consumer.leader_note import LeaderNote
 
@@ -92,10 +92,8 @@ class GroupHistory:
         """Records committed per second over all partitions, recently; None before two snapshots."""
         self.produced_rate: float | None = None
         """Records appended per second to the partitions, recently."""
-        self._trend, self._trend_over = Series(), -1
         self.events: deque[Event] = deque(maxlen=events)
         self._new: list[Event] = []
-        self._lag_grows = False
 
     # Adding snapshots.
 
@@ -131,7 +129,7 @@ class GroupHistory:
         first, before = self.looks == 0, self.state
         self.looks += 1
         self.epoch, self.note = look.epoch, look.note
-        self.trouble, self.protocol = look.trouble, look.protocol or self.protocol
+        self.trouble, self.protocol = look.trouble, escaped(look.protocol) or self.protocol
         joined, left = self._see_members(look)
         moved = self._see_owners(look)
         renewed = self._see_generation(look)
@@ -185,7 +183,7 @@ class GroupHistory:
         if mark is None:
             used = {MARKS.index(m) for m in (*self._marks.values(), *(member.mark for member in members)) if m in MARKS}
             mark = MARKS[_next_free(self._letters, len(MARKS), used)] if len(used) < len(MARKS) else NO_MARK
-        return Member(seen, mark, colour, self._short_name(seen))
+        return Member(seen, mark, colour, escaped(self._short_name(seen)))
 
     def _short_name(self, seen: MemberSeen) -> str:
         if seen.instance_id is not None:
@@ -235,7 +233,6 @@ class GroupHistory:
         for tp, position in self.positions.items():
             self.tracks[tp].add(look.at, position)
         self._add_totals(look.at)
-        self._tell_lag()
 
     def _add_totals(self, at: float) -> None:
         # Sums of the partitions' own rates: a partition that comes into view must not look like work done.
@@ -246,9 +243,6 @@ class GroupHistory:
         self.lag_total.add(at, self.lag if known else None)
         self.rate_total.add(at, self.rate)
         self.produced_total.add(at, self.produced_rate)
-        if known != self._trend_over:
-            self._trend, self._trend_over = Series(), known
-        self._trend.add(at, self.lag)
 
     # Events.
 
@@ -323,19 +317,6 @@ class GroupHistory:
             text = f"{self._mark_of(source)} → {self._mark_of(target)}: {named_briefly(partitions)}"
             ids = (self._id_of(source), self._id_of(target))
             self._happened(EventKind.MOVED, text, partitions=tuple(partitions), source=ids[0], target=ids[1])
-
-    def _tell_lag(self) -> None:
-        floors = self._trend.floors()
-        if not floors:
-            return
-        worth = max(1.0, (self.produced_rate or 0.0), floors[0] * 0.1)
-        rises = all(low < high for low, high in pairwise(floors))
-        if not self._lag_grows and rises and floors[-1] - floors[0] > worth:
-            self._lag_grows = True
-            self._happened(EventKind.LAG_GROWS, f"lag grows: {floors[0]:,.0f} → {floors[-1]:,.0f} within 15 s")
-        elif self._lag_grows and floors[-1] <= floors[0]:
-            self._lag_grows = False
-            self._happened(EventKind.LAG_SHRINKS, f"lag no longer grows: {floors[-1]:,.0f}")
 
     def _forget_departed(self) -> None:
         needed = set(self.owners.values())

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from roster.console.history import GroupHistory, Member
+from roster.console.series import Series
 from roster.model import TopicPartition
 
 
@@ -20,8 +21,8 @@ class PartitionRow:
     end: int | None
     lag: int | None
     rate: float | None
-    lags: tuple[float | None, ...]
-    """Lag at the last snapshots, oldest first."""
+    lags: Series
+    """Lag at the last snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,10 @@ def _partition(history: GroupHistory, tp: TopicPartition) -> PartitionRow:
     waits = owner is not None and owner.left_at is not None
     position = history.positions.get(tp)
     if position is None:
-        return PartitionRow(tp, owner, waits, None, None, None, None, ())
+        return PartitionRow(tp, owner, waits, None, None, None, None, Series())
     track = history.tracks[tp]
-    rate, lags = track.committed.rate(), track.lag.values
-    return PartitionRow(tp, owner, waits, position.committed, position.end, position.lag, rate, lags)
+    rate = track.committed.rate()
+    return PartitionRow(tp, owner, waits, position.committed, position.end, position.lag, rate, track.lag)
 
 
 def _member(member: Member, rows: list[PartitionRow]) -> MemberRow:

@@ -1,20 +1,14 @@
-"""Values over time: rates, and whether lag grows."""
+"""Values over time, and rates."""
 
 from __future__ import annotations
 
-import itertools
 from array import array
-from collections.abc import Sequence
 from math import isnan, nan
 
 KEPT = 120
 """Values kept per series."""
 RATE_WINDOW_S = 10.0
 """Seconds a rate is averaged over: batches commit in bursts."""
-TREND_WINDOW_S = 15.0
-"""Seconds over which lag is judged to grow or shrink."""
-_PARTS = 3
-_LEAST_LOOKS = 6
 
 
 class Series:
@@ -62,22 +56,3 @@ class Series:
             return None
         seconds = last[0] - first[0]
         return (last[1] - first[1]) / seconds if seconds > 0 else 0.0
-
-    def floors(self, window: float = TREND_WINDOW_S) -> Sequence[float]:
-        """The least value of each third of the window; () before the window is full.
-
-        Commits come in bursts, so lag is a saw; its floors show whether it grows.
-        """
-        points = zip(self._times, self._values, strict=True)
-        known = [point for point in points if not isnan(point[1])]
-        if not known or known[-1][0] - known[0][0] < window:
-            return ()
-        newest = known[-1][0]
-        within = [(at, value) for at, value in known if newest - at <= window]
-        if len(within) < _LEAST_LOOKS:
-            within = known[-_LEAST_LOOKS:]
-        if len(within) < _LEAST_LOOKS:
-            return ()
-        size = len(within) / _PARTS
-        cuts = [round(size * part) for part in range(_PARTS + 1)]
-        return [min(value for _, value in within[a:b]) for a, b in itertools.pairwise(cuts)]

@@ -1,22 +1,19 @@
-"""Short forms of numbers and partitions."""
+"""Short forms of numbers and partitions, and names that a terminal can show."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from roster.model import TopicPartition
+if TYPE_CHECKING:
+    from roster.model import TopicPartition
 
 BARS = "▁▂▃▄▅▆▇█"
 GAP = " "
 _HARDLY, _FLAT = 0.05, "▄"
-
-
-def bar(value: float, most: float, least: float = 0.0) -> str:
-    """One bar of eight heights; the lowest is for nothing, any other value shows at least the second."""
-    if value <= 0 or most <= least:
-        return BARS[0]
-    return BARS[min(len(BARS) - 1, 1 + int((len(BARS) - 2) * (value - least) / (most - least)))]
+_ESCAPED_AT_ONCE = 1 << 16
+"""Characters: the text of each is an object of its own until they are joined."""
 
 
 def bars(values: Sequence[float | None], width: int) -> str:
@@ -30,24 +27,16 @@ def bars(values: Sequence[float | None], width: int) -> str:
     most, least = max(known, default=0), min(known, default=0)
     flat = most - least < _HARDLY * most
     drawn = "".join(
-        GAP if value is None else _FLAT if flat and value > 0 else bar(value, most, least) for value in shown
+        GAP if value is None else _FLAT if flat and value > 0 else _bar(value, most, least) for value in shown
     )
     return drawn.rjust(max(0, width), GAP)
 
 
-def short_count(value: float | None) -> str:
-    """A count in at most five characters: 999, 9,999, 12.3k, 123k, 1.2M; `?` for None."""
-    if value is None:
-        return "?"
-    number = round(value)
-    if number < 10_000:
-        return f"{number:,}"
-    for unit in "kMGTPE":
-        scaled = number / 1000
-        if scaled < 999.5 or unit == "E":
-            return f"{scaled:.1f}{unit}" if scaled < 99.95 else f"{scaled:.0f}{unit}"
-        number = round(scaled)
-    raise AssertionError("unreachable")
+def _bar(value: float, most: float, least: float) -> str:
+    """One bar of eight heights; the lowest is for nothing, any other value shows at least the second."""
+    if value <= 0 or most <= least:
+        return BARS[0]
+    return BARS[min(len(BARS) - 1, 1 + int((len(BARS) - 2) * (value - least) / (most - least)))]
 
 
 def number_runs(numbers: Iterable[int]) -> str:
@@ -80,3 +69,11 @@ def named_briefly(partitions: Collection[TopicPartition], most: int = 60) -> str
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun: `1 member`, `2,000 members`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def escaped(text: str) -> str:
+    """Escape control characters, which could move the cursor or end the line."""
+    if text.isprintable():
+        return text
+    parts = (text[at : at + _ESCAPED_AT_ONCE] for at in range(0, len(text), _ESCAPED_AT_ONCE))
+    return "".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in part) for part in parts)

@@ -8,7 +8,7 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
-from roster.cli.groups.describe import describe, offsets
+from roster.cli.groups.describe import describe
 from roster.cli.groups.listing import list_
 from roster.cli.groups.switch import switch
 from roster.cli.groups.watch import watch
@@ -25,7 +25,7 @@ def groups() -> None:
     """List and describe the consumer groups of any Kafka-compatible cluster."""
 
 
-for _command in (list_, describe, offsets, watch, switch):
+for _command in (list_, describe, watch, switch):
     groups.add_command(_command)
 
 

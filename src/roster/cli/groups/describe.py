@@ -1,4 +1,4 @@
-"""`roster groups describe` and `offsets`: who is in a group, what each member owns, and how far behind it is."""
+"""`roster groups describe`: who is in a group, what each member owns, and how far behind it is."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.options import NAME, Target, cluster_options, json_option
-from roster.cli.output import print_found, print_json, print_table
+from roster.cli.output import print_json, print_table
 from roster.client import group_lag, live_tasks, runs_tasks
 from roster.client.group_lag import SETTLED
-from roster.console.text import counted
+from roster.console.text import counted, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,9 +94,8 @@ def _tasks(group: GroupDescription) -> list[dict[str, Any]]:
 def _print(group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartition, MemberDescription]) -> None:
     click.echo(f"{group.group_id}: {group.state}, {counted(len(group.members), 'member')}, lag {found.total}")
     epoch = "" if group.epoch is None else f", epoch {group.epoch}"
-    click.echo(
-        f"{group.group_type} group{epoch}, assignor {group.protocol or '-'}, coordinator {group.coordinator or '-'}"
-    )
+    assignor = escaped(group.protocol) or "-"
+    click.echo(f"{group.group_type} group{epoch}, assignor {assignor}, coordinator {group.coordinator or '-'}")
     if group.members and group.state not in SETTLED:
         click.echo("members and assignments are complete once the rebalance is over")
     labels = member_labels(group.members)
@@ -159,17 +158,3 @@ def member_labels(members: Sequence[MemberDescription]) -> dict[str, str]:
         client = client if len(client) <= _CLIENT else f"{client[: _CLIENT - 1]}…"
         labels[member_id] = f"{client}-{tail[:size]}…" if tail != member_id else f"{tail[:size]}…"
     return labels
-
-
-@click.command(short_help="List committed offsets and log end offsets.")
-@click.argument("group", type=NAME)
-@json_option
-@cluster_options
-def offsets(group: str, as_json: bool, target: Target) -> None:
-    """List the committed offsets of GROUP with the ends of the logs and the lag."""
-    with admin(target) as cluster:
-        state = cluster.describe_group(group).state
-        found = group_lag(cluster, group, state).partitions.values()
-    columns = ("topic", "partition", "committed", "begin", "end", "lag")
-    rows = ([getattr(each, name) for name in columns] for each in found)
-    print_found(as_json, map(asdict, found), columns, rows, f"{group} has committed nothing", shorten=("topic",))

@@ -64,10 +64,10 @@ class LiveView(View[Told]):
         console = self._live.console
         with contextlib.suppress(OSError):  # the terminal may be gone
             self._live.stop()
-            console.print(Text("\n").join(self._draw(size_of(console, None))), soft_wrap=True)
+            console.print(Text("\n").join(self._draw(Size(console.width))), soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text("\n", no_wrap=True, overflow="crop").join(self._draw(size_of(console, console.height)))
+        yield Text("\n", no_wrap=True, overflow="crop").join(self._draw(Size(console.width, console.height)))
 
 
 class PlainView(View[Told]):
@@ -83,8 +83,3 @@ class PlainView(View[Told]):
         if now >= self._next:
             self._next = now + self._every_s
             click.echo(f"{self._stamp(now)}  {self._say()}")
-
-
-def size_of(console: Console, height: int | None) -> Size:
-    """The console's width and colours, with a height."""
-    return Size(console.width, height, coloured=not console.no_color)

@@ -6,14 +6,12 @@ Every block takes the lines it may have and returns no more, so the newest event
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
-from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 from rich.text import Text
 
 from roster.console.snapshot import ABSENT, REBALANCING
-from roster.console.text import BARS, bar, bars, counted, short_count
+from roster.console.text import bars, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,10 +20,8 @@ if TYPE_CHECKING:
     from roster.console.rows import GroupRows, MemberRow, PartitionRow
 
 PALETTE = ("cyan", "magenta", "green", "yellow", "bright_blue", "bright_magenta", "bright_green", "bright_cyan")
-SIDE_BY_SIDE = 110
-"""From this many columns on, events stand beside the partitions."""
 FULL_HEIGHT = 60
-"""Lines of partitions where the height is not limited; more of them are drawn in columns or as a strip."""
+"""Lines of partitions where the height is not limited."""
 MOST_EVENTS = 3
 """Lines the newest event may take where it is longer than the width."""
 HEADING = "bold"
@@ -53,7 +49,6 @@ class Size:
 
     width: int
     height: int | None = None
-    coloured: bool = True
 
 
 def spinner(now: float) -> str:
@@ -83,12 +78,8 @@ def picture(
         return [*head, Text(), *body, *timeline(events, size.width, None, stamp)]
     head = head[: max(1, size.height - MOST_EVENTS)]
     left = size.height - len(head)
-    if size.width >= SIDE_BY_SIDE:
-        wide = size.width * 3 // 5
-        group = _group(rows, Size(wide, left, size.coloured), people)
-        return [*head, *_beside(group, timeline(events, size.width - wide - 3, left, stamp), wide)]
     wanted = min(len(events), max(MOST_EVENTS, left // 6)) + 1
-    group = _group(rows, Size(size.width, max(0, left - wanted), size.coloured), people)
+    group = _group(rows, Size(size.width, max(0, left - wanted)), people)
     return [*head, *group, *timeline(events, size.width, left - len(group), stamp)]
 
 
@@ -98,12 +89,7 @@ def _group(rows: GroupRows, size: Size, people: Lines | None) -> Lines:
     above = (members(rows, size.width, room) if people is None else people)[: size.height]
     rest = size.height - len(above)
     blank = 1 if above and rest > len(rows.partitions) + 2 else 0
-    return [*above, *[Text()] * blank, *partitions(rows, Size(size.width, rest - blank, size.coloured))]
-
-
-def _beside(left: Lines, right: Lines, width: int) -> Lines:
-    pairs = zip_longest(left, right, fillvalue=Text())
-    return [Text.assemble(fitted(a, width), (" │ ", "dim"), b) for a, b in pairs]
+    return [*above, *[Text()] * blank, *partitions(rows, Size(size.width, rest - blank))]
 
 
 def fitted(text: Text | str, width: int, *, right: bool = False) -> Text:
@@ -233,33 +219,34 @@ def _member(row: MemberRow, widths: Sequence[int], width: int) -> Text:
 
 
 def partitions(rows: GroupRows, size: Size) -> Lines:
-    """One line per partition; in columns if there are too many; as a strip of one cell each if these do not fit."""
+    """A heading and a line a partition; where lines are few, those furthest behind, and a line for the others."""
     height = FULL_HEIGHT if size.height is None else size.height
     if not rows.partitions or height < 2:
         return []
-    if len(rows.partitions) < height:
-        return _table(rows, size.width)
-    return _in_columns(rows, size.width, height) or _strip(rows, size, height)
+    shown: Sequence[PartitionRow] = rows.partitions
+    if len(shown) >= height:
+        shown = sorted(shown, key=lambda row: -1 if row.lag is None else row.lag, reverse=True)[: height - 2]
+    lines = _table(shown, rows.topics, size.width)
+    if rest := len(rows.partitions) - len(shown):
+        lag = sum(row.lag or 0 for row in rows.partitions) - sum(row.lag or 0 for row in shown)
+        lines.append(fitted(Text(f"… {rest:,} more, lag {lag:,}", style="dim"), size.width))
+    return lines
 
 
-def _labels(rows: GroupRows) -> tuple[str, list[str]]:
-    """The heading and the name of each partition: only its number where there is one topic."""
-    if len(rows.topics) == 1:
-        return rows.topics[0], [str(row.partition.partition) for row in rows.partitions]
-    return "partition", [f"{row.partition.topic} {row.partition.partition}" for row in rows.partitions]
-
-
-def _table(rows: GroupRows, width: int) -> Lines:
-    heading, labels = _labels(rows)
+def _table(rows: Sequence[PartitionRow], topics: Sequence[str], width: int) -> Lines:
+    """Partitions go by their number where there is one topic."""
+    heading = topics[0] if len(topics) == 1 else "partition"
+    labels = [f"{'' if len(topics) == 1 else f'{row.partition.topic} '}{row.partition.partition}" for row in rows]
     label = min(max(len(text) for text in (heading, *labels)), max(6, width // 4))
-    owner = max(5, min(18, max((len(row.owner.name) + 2 for row in rows.partitions if row.owner), default=5)))
+    owner = max(5, min(18, max((len(row.owner.name) + 2 for row in rows if row.owner), default=5)))
     drawn = max(0, min(60, width - label - owner - 9 - 7 - 4 * len(_GAP)))
     widths = (label, owner, -9, -7, drawn)
     lines = [table_line((heading, "owner", "lag", "read/s", "lag lately"[:drawn]), widths, width, HEADING)]
-    for text, row in zip(labels, rows.partitions, strict=True):
+    for text, row in zip(labels, rows, strict=True):
         lag = "unknown" if row.lag is None else f"{row.lag:,}"
         rate = "-" if row.rate is None else f"{row.rate:,.0f}"
-        course = bars(row.lags, min(drawn, len(row.lags)))
+        lags = row.lags.values
+        course = bars(lags, min(drawn, len(lags)))
         cells = (_cut_front(text, label), _owner(row), lag, rate, course)
         lines.append(table_line(cells, widths, width, style_of(row.owner, row.waits)))
     return lines
@@ -273,73 +260,6 @@ def _owner(row: PartitionRow) -> str:
 
 def _cut_front(text: str, width: int) -> str:
     return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
-
-
-def _in_columns(rows: GroupRows, width: int, height: int) -> Lines:
-    """Several partitions per line: name, owner's letter, lag, its course if there is space; [] if they do not fit."""
-    heading, labels = _labels(rows)
-    label = min(max(map(len, labels)), 24)
-    least = label + 1 + 1 + 1 + 5
-    for columns in range(2, (width + 2) // (least + 2) + 1):
-        lines = ceil(len(labels) / columns)
-        if lines < height:
-            break
-    else:
-        return []
-    cell = (width + 2) // columns - 2
-    drawn = min(24, cell - least - 1)
-    cells = [_cell(text, label, row, drawn) for text, row in zip(labels, rows.partitions, strict=True)]
-    title = f"{heading}: owner, lag" + (", lag lately" if drawn >= 3 else "")
-    grid = [
-        Text(_GAP).join([fitted(cells[at], cell) for at in range(line, len(cells), lines)]) for line in range(lines)
-    ]
-    return [fitted(Text(title, style=HEADING), width), *(fitted(line, width) for line in grid)]
-
-
-def _cell(text: str, label: int, row: PartitionRow, drawn: int) -> Text:
-    mark = row.owner.mark if row.owner else "·"
-    course = f" {bars(row.lags, min(drawn, len(row.lags)))}" if drawn >= 3 else ""
-    style = style_of(row.owner, row.waits)
-    name = fitted(_cut_front(text, label), label, right=True)
-    return Text.assemble((name.plain, "dim"), (f" {mark} {short_count(row.lag):>5}{course}", style))
-
-
-def _strip(rows: GroupRows, size: Size, height: int) -> Lines:
-    """One cell for each partition, or for a few in turn: the owner's colour (and letter), the height of the lag."""
-    number = len(str(len(rows.partitions)))
-    width = max(1, size.width - number - 1)
-    each = max(1, ceil(len(rows.partitions) / (width * (height - 1))))
-    groups = [rows.partitions[at : at + each] for at in range(0, len(rows.partitions), each)]
-    worst = [max(group, key=lambda row: -1 if row.lag is None else row.lag) for group in groups]
-    most = max((row.lag or 0 for row in worst), default=0)
-    lines = ceil(len(worst) / width)
-    letters = 2 * lines < height
-    what = "one cell each" if each == 1 else f"{each} a cell, the one furthest behind"
-    title = f"{counted(len(rows.partitions), 'partition')} of {_topics(rows)}, {what}; highest lag {most:,}"
-    drawn = [fitted(Text(title, style=HEADING), size.width)]
-    for line in range(lines):
-        cells = worst[line * width : (line + 1) * width]
-        first = f"{line * width * each:>{number}} "
-        if letters or not size.coloured:
-            drawn.append(_cells(first, cells, lambda row: row.owner.mark if row.owner else "·"))
-        if letters or size.coloured:
-            drawn.append(_cells(" " * len(first) if letters else first, cells, lambda row: _heat(row, most)))
-    return drawn
-
-
-def _topics(rows: GroupRows) -> str:
-    return rows.topics[0] if len(rows.topics) == 1 else counted(len(rows.topics), "topic")
-
-
-def _cells(first: str, rows: Sequence[PartitionRow], glyph: Callable[[PartitionRow], str]) -> Text:
-    cells = [(glyph(row), style_of(row.owner, row.waits)) for row in rows]
-    return Text.assemble((first, "dim"), *cells)
-
-
-def _heat(row: PartitionRow, most: int) -> str:
-    if row.lag is None:
-        return "?"
-    return BARS[0] if not row.lag else bar(row.lag, most)
 
 
 # Events.

@@ -12,13 +12,12 @@ from functools import partial
 from typing import Any
 
 import click
-from rich.console import Console
 
 from roster.cli.admin import REQUEST_TIMEOUT_MS, admin
-from roster.cli.errors import Failure, UserError, one_line
+from roster.cli.errors import Failure, one_line
 from roster.cli.groups.describe import identity
-from roster.cli.groups.live import Draw, View, open_view
-from roster.cli.groups.picture import Lines, Size, Told, generation_of, lag_of, picture, status
+from roster.cli.groups.live import View, open_view
+from roster.cli.groups.picture import Lines, Size, generation_of, lag_of, picture, status
 from roster.cli.options import NAME, POSITIVE, Target, cluster_options
 from roster.cli.output import drop_stdout, print_json_line, utc
 from roster.cli.signals import end_like_ctrl_c
@@ -32,16 +31,14 @@ from roster.console.text import counted
 
 _FRAME_S = 0.25
 _LAST_EVENTS = 200
-_WITHOUT_TERMINAL = 100
 
 
 @click.command(short_help="Show a live group: owners, lag, rates, events.")
 @click.argument("group", type=NAME)
 @click.option("--interval", type=POSITIVE, default=2.0, show_default=True, help="Seconds between looks.")
-@click.option("--once", is_flag=True, help="Look once and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a look, each on a line of its own.")
 @cluster_options
-def watch(group: str, interval: float, once: bool, as_json: bool, target: Target) -> int:
+def watch(group: str, interval: float, as_json: bool, target: Target) -> int:
     """Show a live GROUP: owner, lag and rate of each partition, rebalances and other events.
 
     It only reads, from any Kafka, until Ctrl-C. A lost connection is reported and tried again.
@@ -50,22 +47,17 @@ def watch(group: str, interval: float, once: bool, as_json: bool, target: Target
     """
     with admin(target) as cluster:
         first = look(cluster, group)
-    if once and first.state == ABSENT:
-        raise UserError(f"there is no group {group!r}; the name may be misspelt")
     history, clock = GroupHistory(), Clock()
     events = history.see(first)
     end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
     if as_json:
         view: View[Event] = JsonView(group, history, clock.iso)
-    elif once:
-        view = OnceView(partial(lines_of, group, history, clock, first.at))
     else:
-        view = open_view(partial(lines_of, group, history, clock, None), partial(summary, history), clock.stamp)
+        view = open_view(partial(lines_of, group, history, clock), partial(summary, history), clock.stamp)
     try:
         try:
             view.seen(events, history.now)
-            if not once:
-                _follow(group, target, interval, history, view)
+            _follow(group, target, interval, history, view)
         finally:
             view.close()
     except BrokenPipeError:
@@ -86,9 +78,9 @@ def _follow(group: str, target: Target, interval: float, history: GroupHistory, 
                 view.seen(history.see(found), history.now)
 
 
-def lines_of(group: str, history: GroupHistory, clock: Clock, now: float | None, size: Size) -> Lines:
-    """The picture of the newest snapshot, at `now` or at this moment."""
-    head = status(group, history, size.width, time.monotonic() if now is None else now)
+def lines_of(group: str, history: GroupHistory, clock: Clock, size: Size) -> Lines:
+    """The picture of the newest snapshot, at this moment."""
+    head = status(group, history, size.width, time.monotonic())
     return picture(head, rows_of(history), list(history.events)[-_LAST_EVENTS:], size, clock.stamp)
 
 
@@ -105,23 +97,6 @@ class Clock:
     def iso(self, at: float) -> str:
         """UTC, to the millisecond."""
         return utc((self._zero + at) * 1000)
-
-
-class OnceView(View[Told]):
-    """The picture of one snapshot, at its full height, on whatever stdout is."""
-
-    def __init__(self, draw: Draw) -> None:
-        self._draw = draw
-
-    def seen(self, events: Sequence[Told], now: float) -> None:
-        """See View."""
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console.width = _WITHOUT_TERMINAL
-        coloured = console.is_terminal and not console.no_color
-        for line in self._draw(Size(console.width, None, coloured)):
-            line.rstrip()
-            console.print(line, soft_wrap=True)
 
 
 def summary(history: GroupHistory) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from roster.cli.errors import Failure
-from roster.cli.output import escaped, utc
+from roster.cli.output import utc
+from roster.console.text import escaped
 from roster.model import TopicPartition, parse_addresses
 from roster.model.options import INT64_MAX
 from roster.records.fetch import read_ranges
