@@ -8,7 +8,6 @@ which has their length in four bytes. `roster.state.aggregate_functions` says wh
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,7 +33,15 @@ from roster.state.aggregate_functions import (
     order_of,
 )
 from roster.state.bad_rows import Failure
-from roster.state.byte_slices import as_bytes
+from roster.state.byte_slices import (
+    as_bytes,
+    cut,
+    gathered,
+    large_binary,
+    rows_as_values,
+    sorted_places,
+    spread,
+)
 from roster.state.collected import Collected, joined, lists_of
 from roster.state.keys import encode_keys, is_text
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
@@ -75,12 +82,14 @@ def aggregate(
     """
     layout = Layout.of(table.schema, keys, aggregates)
     by_key = grouped(table, keys, layout)
-    key_bytes = encode_keys(by_key, keys)
-    key_list = key_bytes.to_pylist()
-    old = layout.decode(store.multi_get(key_list))
-    new = np.zeros(len(key_list), dtype=layout.memory)
+    encoded = large_binary(encode_keys(by_key, keys))
+    # In the order of keys, in which the store has them: it need not sort them for each read and write.
+    order = pa.array(sorted_places(encoded))
+    by_key, encoded = by_key.take(order), encoded.take(order)
+    old = layout.decode(store.multi_get(encoded))
+    new = np.zeros(len(encoded), dtype=layout.memory)
     _merge(layout, by_key, old, new)
-    changes = pa.table({"key": key_bytes, "value": pa.array(layout.encode(new), pa.binary())})
+    changes = pa.table([encoded.cast(pa.binary()), layout.encode(new).cast(pa.binary())], ["key", "value"])
     return Update(layout.with_results(by_key.select(list(keys)), new), changes)
 
 
@@ -169,33 +178,54 @@ class Layout:
         }
         return cls(aggregates, row_of(fields), kinds=kinds, stored=dict(stored), fixed=fixed)
 
-    def decode(self, values: Sequence[bytes | None]) -> npt.NDArray[Any]:
-        """Return the rows of the state, zeros for missing ones."""
-        size = self.row.itemsize
-        if not self.texts:
-            column = pa.array(values, pa.large_binary())
-            data, offsets = as_bytes(column.fill_null(bytes(size)) if column.null_count else column)
-            fits = bool((np.diff(offsets) == size).all())
-            return self.decode_rows(data[offsets[0] : offsets[-1]], fits=fits)
-        whole = [bytes(size) if value is None else value for value in values]
-        heads = [value[:size] for value in whole]
-        rows = self.decode_rows(b"".join(heads), fits=all(len(head) == size for head in heads))
+    def decode(self, values: Sequence[bytes | None] | pa.Array) -> npt.NDArray[Any]:
+        """Return the rows of the state, zeros for missing ones. Raises ValueDamagedError."""
+        column = large_binary(values)
+        rows, texts = self.split(column.fill_null(bytes(self.row.itemsize)) if column.null_count else column)
+        if not texts:
+            return rows
         decoded = np.zeros(len(rows), self.memory)
         for name in rows.dtype.names or ():
-            decoded[name] = rows[name]
-        for place, value in enumerate(whole):
-            for name, text in zip(self.texts, cut(value, rows[place], self.texts), strict=True):
-                decoded[name][place] = text
+            decoded[name] = texts[name].to_pylist() if name in texts else rows[name]
         return decoded
 
-    def apart(self, values: Sequence[bytes]) -> tuple[list[bytes], npt.NDArray[np.int64]]:
+    def split(self, values: Any) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        """Return the row of each value, and the texts behind it by name. Raises ValueDamagedError."""
+        data, offsets = as_bytes(values)
+        size, names = self.row.itemsize, self.texts
+        if not names:
+            if (np.diff(offsets) != size).any():
+                raise ValueDamagedError
+            return np.frombuffer(data[offsets[0] : offsets[-1]], self.row), {}
+        if (np.diff(offsets) < size).any():
+            raise ValueDamagedError
+        rows: Any = data[spread(offsets[:-1], np.full(len(offsets) - 1, size))].view(self.row)
+        at, texts = offsets[:-1] + size, {}
+        for name in names:
+            length = rows[name].astype(np.int64)
+            if (at + length > offsets[1:]).any():
+                raise ValueDamagedError
+            texts[name], at = gathered(data, at, length), at + length
+        if (at != offsets[1:]).any():
+            raise ValueDamagedError
+        return rows, texts
+
+    def apart(self, values: Any) -> tuple[pa.Array, npt.NDArray[np.int64]]:
         """Return the value of each row of values that have several, and the place of the value it comes from."""
-        size, texts, found, counts = self.row.itemsize, self.texts, list[bytes](), list[int]()
-        for value in values:
+        column, size, texts = large_binary(values), self.row.itemsize, self.texts
+        if not texts:
+            data, offsets = as_bytes(column)
+            each, rest = np.divmod(np.diff(offsets), size)
+            if rest.any():
+                raise ValueDamagedError
+            bounds = np.arange(each.sum() + 1) * size
+            return cut(data[offsets[0] : offsets[-1]], bounds), np.repeat(np.arange(len(each)), each)
+        found, counts = list[bytes](), list[int]()
+        for value in column.to_pylist():
             begin, before = 0, len(found)
             while begin < len(value):
                 end = begin + size
-                if texts and end <= len(value):
+                if end <= len(value):
                     row = np.frombuffer(value, self.row, 1, begin)[0]
                     end += sum(int(row[name]) for name in texts)
                 if end > len(value):
@@ -203,13 +233,12 @@ class Layout:
                 found.append(value[begin:end])
                 begin = end
             counts.append(len(found) - before)
-        return found, np.repeat(np.arange(len(values)), counts)
+        return large_binary(found), np.repeat(np.arange(len(counts)), counts)
 
-    def decode_rows(self, data: Any, *, fits: bool) -> npt.NDArray[Any]:
-        """Return the rows of concatenated values. Raises ValueDamagedError if they are not whole rows."""
-        if not fits:
-            raise ValueDamagedError
-        return np.frombuffer(data, self.row)
+    def together(self, rows: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> pa.Array:
+        """Return values that have several rows, so many each."""
+        data, offsets = as_bytes(self.encode(rows))
+        return cut(data, offsets[np.concatenate([[0], np.cumsum(counts)])]).cast(pa.binary())
 
     def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
         """Append the aggregates to a table of their keys; `as_numbers`: the stored parts instead."""
@@ -243,16 +272,14 @@ class Layout:
         }
         return replace(self, stored=parts, merges=True)
 
-    def encode(self, rows: npt.NDArray[Any]) -> list[bytes]:
-        """Return the bytes of each row."""
-        texts: list[list[bytes]] = [rows[name].tolist() for name in self.texts]
+    def encode(self, rows: npt.NDArray[Any]) -> pa.Array:
+        """Return the value of each row."""
+        texts = {name: pa.array(rows[name], pa.large_binary()) for name in self.texts}
         if texts:
             rows, whole = np.zeros(len(rows), self.row), rows
             for name in self.row.names or ():
-                rows[name] = [len(text) for text in whole[name]] if name in self.texts else whole[name]
-        # A void type keeps the zero bytes at the end, which a bytes type would strip.
-        encoded: list[bytes] = rows.view(f"V{self.row.itemsize}").tolist()
-        return [b"".join(parts) for parts in zip(encoded, *texts, strict=True)] if texts else encoded
+                rows[name] = pc.binary_length(texts[name]).to_numpy() if name in texts else whole[name]
+        return rows_as_values(rows, texts.values())
 
 
 @functools.lru_cache(maxsize=64)
@@ -284,14 +311,6 @@ def _stored_type(kind: pa.DataType) -> pa.DataType:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
-
-
-def cut(value: bytes, row: Any, texts: Sequence[str]) -> list[bytes]:
-    """Return the texts after a row of the state. Raises ValueDamagedError if the value has another length."""
-    ends = np.cumsum([row.dtype.itemsize, *(int(row[name]) for name in texts)]).tolist()
-    if len(value) != ends[-1]:
-        raise ValueDamagedError
-    return [value[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def result_of(column: Any, kind: pa.DataType) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,23 @@ def large_binary(values: Any) -> Any:
         return pa.array(values, pa.large_binary())
     values = values.cast(pa.large_binary())
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def rows_as_values(rows: npt.NDArray[Any], texts: Iterable[Any] = ()) -> Any:
+    """Return rows of fixed width as binary values, each with the bytes of the columns `texts` behind it."""
+    heads = cut(rows, np.arange(len(rows) + 1) * rows.dtype.itemsize)
+    parts = [large_binary(text) for text in texts]
+    return pc.binary_join_element_wise(heads, *parts, pa.scalar(b"", pa.large_binary())) if parts else heads
+
+
+def listed(values: Any) -> Sequence[bytes]:
+    """Return binary values, a sequence or a column, as a sequence."""
+    return values if isinstance(values, Sequence) else values.to_pylist()
+
+
+def ascends(column: Any) -> bool:
+    """Return True if each value is greater than the one before."""
+    return pc.all(pc.less(column[:-1], column[1:])).as_py() is not False
 
 
 def as_bytes(column: Any) -> tuple[Bytes, Numbers]:

@@ -5,7 +5,6 @@ Entries do not say which definition wrote them, so all entries of a store change
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from roster.state.aggregate import Layout
 from roster.state.aggregate_functions import FIXED, Kind, has_of
+from roster.state.byte_slices import listed
 from roster.state.definition import (
     DAMAGED,
     Definition,
@@ -36,7 +36,7 @@ from roster.state.processor.variables import decode_registry, encode_registry, t
 from roster.state.saved.plain import ENTRIES
 from roster.state.saved.variables import part_of
 from roster.state.sessions import ENDS_KEY
-from roster.state.store import Position, Snapshot, StateError, Value
+from roster.state.store import Keys, Position, Snapshot, StateError, Value
 from roster.state.table_evolution import Function, TableEvolution
 
 Results = Mapping[str, Mapping[str, str]]
@@ -332,20 +332,9 @@ class Evolution:
 
     def values(self, values: Sequence[bytes]) -> pa.Array:
         """Return the new values. Raises ValueDamagedError."""
-        if self.before.texts or self.after.texts:
-            whole = list(values)
-            each, places = self.before.apart(whole) if self.has_several else (whole, np.arange(len(whole)))
-            new = self.after.encode(self._rows(self.before.decode(each)))
-            bounds = np.searchsorted(places, np.arange(len(values) + 1)).tolist()
-            return pa.array([b"".join(new[begin:end]) for begin, end in itertools.pairwise(bounds)], pa.binary())
-        size = self.before.row.itemsize
-        lengths = np.fromiter(map(len, values), np.int64, len(values))
-        counts = lengths // size
-        fits = not (lengths % size).any() and (self.has_several or bool((counts == 1).all()))
-        rows = self._rows(self.before.decode_rows(b"".join(values), fits=fits))
-        offsets = np.concatenate([[0], np.cumsum(counts)]) * self.after.row.itemsize
-        parts = [None, pa.py_buffer(offsets), pa.py_buffer(rows.tobytes())]
-        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), parts).cast(pa.binary())
+        each, places = self.before.apart(values) if self.has_several else (values, np.arange(len(values)))
+        rows = self._rows(self.before.decode(each))
+        return self.after.together(rows, np.bincount(places, minlength=len(values)))
 
     def _rows(self, old: npt.NDArray[Any]) -> npt.NDArray[Any]:
         new = np.zeros(len(old), self.after.memory)
@@ -400,8 +389,9 @@ class Evolved:
         values = self._way.values([value for _, value in entries])
         return pa.table([pa.array([key for key, _ in entries], pa.binary()), values], ["key", "value"])
 
-    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+    def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
+        keys = listed(keys)
         return self._new(keys, self._snapshot.multi_get(keys))
 
     def scan(

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.byte_slices import sorted_places
+from roster.state.byte_slices import ascends, large_binary, listed, sorted_places
 from roster.state.checksums import SIZE, are_sound
 from roster.state.pending import Pending
-from roster.state.store import Position, StoreDamagedError, Value
+from roster.state.store import Keys, Position, StoreDamagedError, Value
 
 LONGEST_KEY = 510
 """Longest key that is stored unchanged; one byte below LMDB's limit, so a hashed key is recognised by its length."""
@@ -97,12 +97,15 @@ class LmdbSnapshot:
         data = self._noted(PENDING)
         return None if data is None else Pending.decode(data)
 
-    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+    def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
-        if all_plain(keys):
-            return self._found(keys)
-        found = iter(self._found([stored_key(key) for key in keys if key]))
-        return [_unpacked(key, next(found)) if key else self._noted(EMPTY_KEY) for key in keys]
+        column = large_binary(keys)
+        if are_plain(column):
+            found: Sequence[Value] = self._found(column)
+            return listed(found) if isinstance(keys, Sequence) else found
+        names = listed(keys)
+        values = iter(self._found(large_binary([stored_key(key) for key in names if key])).to_pylist())
+        return [_unpacked(key, next(values)) if key else self._noted(EMPTY_KEY) for key in names]
 
     def scan(
         self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
@@ -110,7 +113,7 @@ class LmdbSnapshot:
         """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
         read = self._read(start, stop, limit)
         keys = self._check(read)
-        if all_plain(keys):
+        if are_plain(large_binary(keys)):
             end = len(keys) if stop is None else bisect_left(keys, stop)
             entries = [(key, data[:-SIZE]) for key, data in read[bisect_left(keys, start) : end]]
         else:
@@ -150,12 +153,17 @@ class LmdbSnapshot:
             raise self._damaged("entries are missing")
         return read
 
-    def _found(self, stored: Sequence[bytes]) -> list[Value]:
-        """Return the values of keys as they are stored."""
+    def _found(self, keys: pa.Array) -> Any:
+        """Return the values of keys as they are stored, without their checksums."""
         # In order: neighbours are on one page, which the cursor has at hand.
-        column = pa.array(stored, pa.large_binary())
-        places = sorted_places(column)
-        keys = column.take(pa.array(places))
+        if ascends(keys):
+            return self._found_in_order(keys)
+        places = sorted_places(keys)
+        back = np.empty(len(places), np.int64)
+        back[places] = np.arange(len(places))
+        return self._found_in_order(keys.take(pa.array(places))).take(pa.array(back))
+
+    def _found_in_order(self, keys: pa.Array) -> Any:
         get = self._transaction.cursor(db=self._values).get
         data = pa.array(list(map(get, keys.to_pylist())), pa.large_binary())
         if data.null_count:
@@ -163,10 +171,7 @@ class LmdbSnapshot:
             self._check_gaps(keys.filter(data.is_null()).to_pylist())
         else:
             self._check_sums(keys, data)
-        back = np.empty(len(places), np.int64)
-        back[places] = np.arange(len(places))
-        found: list[Value] = pc.binary_slice(data, 0, -SIZE).take(pa.array(back)).to_pylist()
-        return found
+        return pc.binary_slice(data, 0, -SIZE)
 
     def _check_gaps(self, missing: Sequence[bytes]) -> None:
         """Check the entries before and after each of these ascending keys: a hidden entry is next to one of them."""
@@ -212,9 +217,10 @@ class LmdbSnapshot:
         return StoreDamagedError(self._path, f"the files are damaged ({reason})")
 
 
-def all_plain(keys: Sequence[bytes]) -> bool:
+def are_plain(keys: pa.Array) -> bool:
     """Return True if all keys are stored as they are."""
-    return not len(keys) or (min(map(len, keys)) > 0 and max(map(len, keys)) <= LONGEST_KEY)
+    shortest, longest = pc.min_max(pc.binary_length(keys)).as_py().values()
+    return not len(keys) or 0 < shortest <= longest <= LONGEST_KEY
 
 
 def stored_key(key: bytes) -> bytes:

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from roster._extras import missing_error
-from roster.state.byte_slices import large_binary, last_places
+from roster.state.byte_slices import ascends, large_binary, last_places
 from roster.state.checksums import sealed
 from roster.state.lmdb_snapshot import (
     EMPTY_KEY,
     HEAD,
-    LONGEST_KEY,
     PENDING,
     LmdbSnapshot,
+    are_plain,
     head_of,
     packed,
     stored_key,
 )
 from roster.state.pending import Pending
 from roster.state.store import (
+    Keys,
     PendingError,
     Position,
     StateError,
@@ -180,7 +180,7 @@ class LmdbStore:
         with self.snapshot() as snapshot:
             return snapshot.position
 
-    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+    def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
         with self.snapshot() as snapshot:
             return snapshot.multi_get(keys)
@@ -267,11 +267,9 @@ class LmdbStore:
 
     def _put(self, transaction: Any, keys: Column, values: Column) -> None:
         keys, values = large_binary(keys), large_binary(values)
-        shortest, longest = pc.min_max(pc.binary_length(keys)).as_py().values()
-        if len(keys) and not 0 < shortest <= longest <= LONGEST_KEY:
+        if not are_plain(keys):
             keys, values = self._put_special(transaction, keys.to_pylist(), values.to_pylist())
-        ascend = pc.all(pc.less(keys[:-1], keys[1:])).as_py()
-        places, keys = (np.arange(len(keys)), keys) if ascend else last_places(keys)
+        places, keys = (np.arange(len(keys)), keys) if ascends(keys) else last_places(keys)
         if values.null_count:
             is_there = values.is_valid().to_numpy(zero_copy_only=False)[places]
             for key in keys.filter(pa.array(~is_there)).to_pylist():

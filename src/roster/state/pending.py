@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from roster.state.store import Position, Snapshot, Value
+from roster.state.byte_slices import listed
+from roster.state.store import Keys, Position, Snapshot, Value
 
 _TOKEN, _POSITION = b"token", b"position"
 
@@ -52,8 +53,7 @@ class Pending:
 
     def changes(self) -> dict[bytes, Value]:
         """Values by key."""
-        keys, values = (each if isinstance(each, Sequence) else each.to_pylist() for each in (self.keys, self.values))
-        return dict(zip(keys, values, strict=True))
+        return dict(zip(listed(self.keys), listed(self.values), strict=True))
 
 
 class WithChanges:
@@ -71,8 +71,9 @@ class WithChanges:
         """The position before the changes."""
         return self._snapshot.position
 
-    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+    def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
+        keys = listed(keys)
         stored = self._snapshot.multi_get(keys)
         return [self._changes.get(key, value) for key, value in zip(keys, stored, strict=True)]
 

@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, Update, grouped, row_of, set_moments
 from roster.state.aggregate_functions import IGNORING_NULLS, Aggregate, Kind
-from roster.state.byte_slices import cut
 from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.expressions import Call, Name
 from roster.state.keys import decode_keys, encode_keys
-from roster.state.store import Snapshot, Store, Value
+from roster.state.store import Snapshot, Store
 from roster.state.windows import END, START, SessionWindow, check_names
 
 ENDS_KEY = b"\x02"
@@ -248,7 +247,8 @@ class _Known:
         there = set(keys)
         keys += dict.fromkeys(key[9:] for key, _ in due if key[9:] not in there)
         values = store.multi_get(keys)
-        known, places = _decoded(values, layout)
+        parts, places = layout.apart([value or b"" for value in values])
+        known = layout.decode(parts)
         ends = np.full(len(keys), _NONE)
         ends[places] = known["ends"]
         kinds = [table.schema.field(name).type for name in names]
@@ -275,7 +275,7 @@ class _Known:
         is_due = self.ends <= self.bound
         noted = np.where((self.ends == _NONE) | is_due | (ends < self.ends) | (count == 0), ends, self.ends)
         rows["ends"] = noted[places]
-        values = _encoded(rows, count, self.layout)
+        values = pc.if_else(pa.array(count > 0), self.layout.together(rows, count), pa.scalar(None, pa.binary()))
         keys = pa.array(self.keys, pa.binary())
         known = np.bincount(self.places, minlength=len(self.keys)) > 0
         kept = (count > 0) | known
@@ -292,26 +292,3 @@ class _Known:
 
 def _ends_key(time: int) -> bytes:
     return ENDS_KEY + ordered_time(max(time, -(1 << 63)))
-
-
-def _decoded(values: list[Value], layout: Layout) -> tuple[npt.NDArray[Any], Times]:
-    """Return the sessions of all values, and the place of each."""
-    whole = [value or b"" for value in values]
-    if layout.texts:
-        parts, places = layout.apart(whole)
-        return layout.decode(parts), places
-    lengths = np.fromiter(map(len, whole), np.int64, len(whole))
-    rows = layout.decode_rows(b"".join(whole), fits=not (lengths % layout.row.itemsize).any())
-    return rows, np.repeat(np.arange(len(whole)), lengths // layout.row.itemsize)
-
-
-def _encoded(rows: npt.NDArray[Any], count: Any, layout: Layout) -> pa.Array:
-    """Return the value of each place, null without sessions; `rows` are by place."""
-    if layout.texts:
-        parts = layout.encode(rows)
-        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-        data, sizes = b"".join(parts), np.bincount(np.repeat(np.arange(len(count)), count), lengths, len(count))
-    else:
-        data, sizes = rows.tobytes(), count * layout.row.itemsize
-    plain = cut(data, np.concatenate([[0], np.cumsum(sizes)])).cast(pa.binary())
-    return pc.if_else(pa.array(count > 0), plain, pa.scalar(None, pa.binary()))

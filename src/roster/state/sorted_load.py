@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _ROWS, _BYTES = 250_000, 64 << 20
 """Most entries, and about how many bytes of them, that are written to the store at once."""
+_NOTED = "runs.json"
 _ALIGNED = 64
 """Bytes that the begin of a run is a multiple of, for Arrow."""
 
@@ -50,12 +51,12 @@ class SortedLoad:
         self._runs: list[_Run] = []
         self._merged: list[int] = []
         """Rows of each run that are in the store; empty while runs are added."""
-        if (noted := self._folder / "load.json").exists():
+        if (noted := self._folder / _NOTED).exists():
             begin, runs, merged = json.loads(noted.read_bytes())
             if begin == self._begin:
                 self._runs, self._merged = [_Run(*run) for run in runs], merged
-            else:
-                shutil.rmtree(self._folder)  # of a load that has ended
+        if not self._runs:
+            shutil.rmtree(self._folder, ignore_errors=True)  # of a load that has ended, or of an earlier release
 
     @property
     def is_begun(self) -> bool:
@@ -91,26 +92,28 @@ class SortedLoad:
     def _add(self, keys: Any, values: Any, end: int) -> None:
         places, keys = last_places(keys)
         batch = pa.RecordBatch.from_arrays([keys, values.take(pa.array(places))], ["key", "value"])
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        content: Any = np.frombuffer(sink.getvalue(), np.uint8)
         last = self._runs[-1] if self._runs else _Run(0, 0, 0, 0, 0)
         at = -(-(last.at + last.bytes) // _ALIGNED) * _ALIGNED
+        path = self._folder / "entries"
         try:
             self._folder.mkdir(exist_ok=True)
-            with (self._folder / "entries").open("r+b" if self._runs else "wb") as file:
-                file.seek(at)
-                file.write(content)
-            self._runs.append(_Run(end, len(batch), at, len(content), google_crc32c.value(content)))
+            with path.open("ab") as file:
+                file.truncate(at)  # what a killed process wrote without noting it
+            with pa.OSFile(str(path), "ab") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            with pa.memory_map(str(path)) as written:
+                written.seek(at)
+                content = written.read_buffer()
+                crc = google_crc32c.value(np.frombuffer(content, np.uint8))
+            self._runs.append(_Run(end, len(batch), at, len(content), crc))
             self._note()
         except OSError as error:
             raise disk_error(self._store.path, error) from error
 
     def _note(self) -> None:
-        scratch = self._folder / "load.json.tmp"
+        scratch = self._folder / "noted"
         scratch.write_text(json.dumps([self._begin, self._runs, self._merged]))
-        scratch.replace(self._folder / "load.json")
+        scratch.replace(self._folder / _NOTED)
 
     def merge(self, is_over: Callable[[], bool]) -> bool:
         """Write entries to the store, until `is_over`; True if all are there. Raises StoreDamagedError."""
@@ -137,7 +140,7 @@ class SortedLoad:
         content = file.read_buffer(run.bytes)
         if not self.is_merging and google_crc32c.value(np.frombuffer(content, np.uint8)) != run.crc:
             raise StoreDamagedError(self._store.path, "a sorted run does not have its checksum")
-        return pa.ipc.open_file(content).get_batch(0)
+        return pa.ipc.open_stream(content).read_next_batch()
 
     def finish(self, keys: Sequence[bytes], values: Sequence[Any]) -> None:
         """Write last changes after `merge`, and advance the store to the end."""

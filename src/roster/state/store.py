@@ -10,15 +10,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from roster._errors import RosterError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a full disk; LMDB reports a short write as EIO."""
 
 Value: TypeAlias = bytes | None
 """A value; None for a missing key. Writing None removes the key, as a tombstone does in the changelog."""
+
+Keys: TypeAlias = "Sequence[bytes] | pa.Array"
+"""Keys one by one, or as a large binary column."""
 
 
 class StateError(RosterError):
@@ -92,8 +98,8 @@ class Snapshot(Protocol):
     def position(self) -> Position:
         """The position that the values belong to."""
 
-    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
-        """Return the value of each key."""
+    def multi_get(self, keys: Keys) -> Sequence[Value]:
+        """Return the value of each key; a column of keys may be answered by a column."""
 
     def scan(
         self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
@@ -106,7 +112,7 @@ class NoState:
 
     position = Position()
 
-    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+    def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return None for each key."""
         return [None] * len(keys)
 
@@ -140,8 +146,8 @@ class Written(Protocol):
 class Store(Written, Protocol):
     """A store of one task. Each read is consistent; `snapshot` makes several reads consistent."""
 
-    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
-        """Return the value of each key."""
+    def multi_get(self, keys: Keys) -> Sequence[Value]:
+        """Return the value of each key; a column of keys may be answered by a column."""
 
     def scan(
         self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,33 +21,50 @@ def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
     with all columns: numbers and booleans as they are, dates and times in ISO 8601, NaN and infinities as null, bytes
     that are not UTF-8 in base64.
     """
-    texts = {name: json_column(results[name]) for name in results.column_names}
-    return key_of_records(results, keys, texts), _joined("{", texts.values(), "}", [f"{json.dumps(n)}:" for n in texts])
+    cells = {name: _cells(results[name]) for name in results.column_names}
+    return key_of_records(results, keys, cells), _joined("{", cells.values(), "}", [f"{json.dumps(n)}:" for n in cells])
 
 
-def key_of_records(rows: pa.Table, keys: Sequence[str], texts: Mapping[str, Any] | None = None) -> Any:
-    """Return the keys that `as_records` describes; `texts` are columns already converted to JSON."""
+def key_of_records(rows: pa.Table, keys: Sequence[str], cells: Mapping[str, _Cells] | None = None) -> Any:
+    """Return the keys that `as_records` describes; `cells` are columns already converted to JSON."""
     if not keys:
         return pa.chunked_array([pa.nulls(len(rows), pa.binary())])
     if len(keys) == 1:
         return record_keys(rows[keys[0]])
-    return _joined("[", [json_column(rows[name]) if texts is None else texts[name] for name in keys], "]")
+    return _joined("[", [_cells(rows[name]) if cells is None else cells[name] for name in keys], "]")
 
 
 def json_column(column: Any) -> Any:
     """Return each value of a column as JSON text."""
+    cells = _cells(column)
+    return _joined("", [cells], "") if cells.quote else cells.text
+
+
+class _Cells(NamedTuple):
+    """Values of a column as JSON, but for the quote before and after each."""
+
+    text: Any
+    quote: str = ""
+
+
+def _cells(column: Any) -> _Cells:
     kind = column.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         text = column.cast(pa.string())
     elif pa.types.is_floating(kind):
-        text = pc.if_else(pc.is_finite(column), column.cast(pa.string()), pa.scalar(None, pa.string()))
+        text, is_number = column.cast(pa.string()), pc.is_finite(column)
+        if not pc.all(is_number).as_py():
+            text = pc.if_else(is_number, text, pa.scalar(None, pa.string()))
     elif pa.types.is_nested(kind):
         text = pa.chunked_array(
             [[json.dumps(_plain_json(value, kind), ensure_ascii=False) for value in column.to_pylist()]], pa.string()
         )
     else:
-        text = _quoted(_text(column))
-    return pc.fill_null(text, "null")
+        text = _escaped(_text(column))
+        if not text.null_count:
+            return _Cells(text, '"')
+        text = pc.binary_join_element_wise('"', text, '"', "")
+    return _Cells(pc.fill_null(text, "null") if text.null_count else text)
 
 
 def _plain_json(value: Any, kind: pa.DataType) -> Any:
@@ -101,16 +117,18 @@ def _decoded(value: bytes | None) -> str | None:
         return base64.b64encode(value).decode()
 
 
-def _quoted(text: Any) -> Any:
+def _escaped(text: Any) -> Any:
     data, _ = as_bytes(text)
     if (data < 0x20).any() or (data == ord('"')).any() or (data == ord("\\")).any():
         for char in ("\\", '"', *map(chr, range(0x20))):
             text = pc.replace_substring(text, char, json.dumps(char)[1:-1])
-    return pc.binary_join_element_wise('"', text, '"', "")
+    return text
 
 
-def _joined(begin: str, parts: Collection[Any], end: str, names: Sequence[str] = ()) -> Any:
-    """Join texts with commas, each after its name; in one step, as each makes all texts anew."""
-    before = [f"{',' if number else begin}{name}" for number, name in enumerate(names or [""] * len(parts))]
-    pieces = itertools.chain.from_iterable(zip(before, parts, strict=True))
-    return pc.binary_join_element_wise(*pieces, end, "")
+def _joined(begin: str, columns: Collection[_Cells], end: str, names: Sequence[str] = ()) -> Any:
+    """Join cells with commas, each after its name; in one step, as each makes all texts anew."""
+    pieces, before = [], begin
+    for name, (text, quote) in zip(names or [""] * len(columns), columns, strict=True):
+        pieces += [f"{before}{name}{quote}", text]
+        before = f"{quote},"
+    return pc.binary_join_element_wise(*pieces, f"{before[:-1]}{end}", "")

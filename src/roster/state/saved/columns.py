@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, result_of
 from roster.state.aggregate_functions import has_of
-from roster.state.byte_slices import as_bytes, cut, gathered, spread
+from roster.state.byte_slices import as_bytes
 from roster.state.collected import data_of, lists_of
 from roster.state.event_time import Times, microseconds
-from roster.state.store import ValueDamagedError
 
 MOMENT = pa.timestamp("us", "UTC")
 _SIGN = np.uint64(1 << 63)
@@ -101,7 +100,7 @@ class AggregateRows:
     """
 
     def __init__(self, layout: Layout, taken: Sequence[str]) -> None:
-        self._layout = layout
+        self.layout = layout
         self.row, self._kinds, self._texts = layout.row, layout.kinds, layout.texts
         self._results, self._lists = layout.aggregates, [name for name in layout.texts if _is_list(layout, name)]
         wanted = [
@@ -158,40 +157,6 @@ class AggregateRows:
                 found[column] = result_of(plain, self._kinds[name]) if name in self._kinds else plain
         return [found[name] for name in self.names]
 
-    def apart(self, values: Any) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Return the value of each row of values that have several, and the place of the value it comes from."""
-        if self._texts:
-            parts, places = self._layout.apart(values.to_pylist())
-            return pa.array(parts, pa.large_binary()), places
-        data, offsets = as_bytes(values)
-        size = self.row.itemsize
-        counts, rest = np.divmod(np.diff(offsets), size)
-        if rest.any():
-            raise ValueDamagedError
-        bounds = np.arange(counts.sum() + 1) * size
-        return cut(data[offsets[0] : offsets[-1]], bounds), np.repeat(np.arange(len(counts)), counts)
-
-    def split(self, values: Any) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        """Return the row of each value, and the texts behind it by name. Raises ValueDamagedError."""
-        data, offsets = as_bytes(values)
-        size = self.row.itemsize
-        if not self._texts:
-            if (np.diff(offsets) != size).any():
-                raise ValueDamagedError
-            return np.frombuffer(data[offsets[0] : offsets[-1]], self.row), {}
-        if (np.diff(offsets) < size).any():
-            raise ValueDamagedError
-        rows: Any = data[spread(offsets[:-1], np.full(len(offsets) - 1, size))].view(self.row)
-        at, texts = offsets[:-1] + size, {}
-        for name in self._texts:
-            length = rows[name].astype(np.int64)
-            if (at + length > offsets[1:]).any():
-                raise ValueDamagedError
-            texts[name], at = gathered(data, at, length), at + length
-        if (at != offsets[1:]).any():
-            raise ValueDamagedError
-        return rows, texts
-
     def fill(self, rows: npt.NDArray[Any], table: pa.Table) -> list[Any]:
         """Set the rows of a state from the columns; return the texts behind each row."""
         texts: list[Any] = []
@@ -221,9 +186,3 @@ def _as_numbers(column: Any) -> Any:
         return column.cast(pa.int32())
     is_int64 = pa.types.is_timestamp(column.type) or pa.types.is_boolean(column.type)
     return column.cast(pa.int64()) if is_int64 else column
-
-
-def rows_as_values(rows: npt.NDArray[Any], texts: Sequence[Any] = ()) -> Any:
-    """Return rows of a state with the texts behind them as values."""
-    heads = cut(rows, np.arange(len(rows) + 1) * rows.dtype.itemsize)
-    return joined(heads, *texts) if texts else heads

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout
-from roster.state.byte_slices import as_bytes, cut
+from roster.state.byte_slices import as_bytes, cut, rows_as_values
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.saved.columns import (
     MOMENT,
@@ -23,7 +23,6 @@ from roster.state.saved.columns import (
     entry_table,
     free_names,
     moments,
-    rows_as_values,
 )
 from roster.state.store import ValueDamagedError
 from roster.state.windows import END, START
@@ -53,7 +52,7 @@ class SavedAggregates:
         if self._size is not None:
             end = pc.add(columns[0].cast(pa.int64()), self._size).cast(columns[0].type)
             columns.insert(1, end)
-        columns += self._rows.columns(*self._rows.split(entries["value"]))
+        columns += self._rows.columns(*self._rows.layout.split(entries["value"]))
         return {ENTRIES: pa.table(columns, schema=self.schemas()[ENTRIES])}
 
     def entries(self, tables: Mapping[str, pa.Table]) -> pa.Table:

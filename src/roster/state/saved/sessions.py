@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from roster.state.aggregate import Layout
-from roster.state.byte_slices import as_bytes, cut
+from roster.state.byte_slices import as_bytes, cut, rows_as_values
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.saved.columns import (
     MOMENT,
@@ -23,7 +23,6 @@ from roster.state.saved.columns import (
     joined,
     moments,
     ordered_times,
-    rows_as_values,
 )
 from roster.state.saved.plain import ENTRIES
 from roster.state.sessions import ENDS_KEY
@@ -51,8 +50,8 @@ class SavedSessions:
         keys, key_starts = as_bytes(entries["key"])
         is_plain = pa.array(keys[key_starts[:-1]] != ENDS_KEY[0])
         entries = entries.filter(is_plain)
-        values, places = self._rows.apart(entries["value"])
-        rows, texts = self._rows.split(values)
+        values, places = self._rows.layout.apart(entries["value"])
+        rows, texts = self._rows.layout.split(values)
         columns = [moments(rows[START]), moments(rows["last"] + self._gap)]
         columns += [column.take(pa.array(places)) for column in decode_keys(entries["key"], self._keys.types)]
         columns += [*self._rows.columns(rows, texts), moments(rows["ends"])]

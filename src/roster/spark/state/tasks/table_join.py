@@ -114,7 +114,7 @@ class TableSide(NamedTuple):
 
             def table(keys: Sequence[bytes]) -> list[Value]:
                 catch_up(store, target, partial(_fetch, config))
-                return store.multi_get(keys)
+                return list(store.multi_get(keys))
 
             on_sound(store, partial(table, []))
             for rows in look.over(batches, (lookup.on,), FIELD):
