@@ -168,7 +168,7 @@ def read(x: Exchange, label: str, topic: str, partition: int = 0, offset: int = 
         )
         (part,) = told["responses"][0]["partitions"]
         batches = []
-        for header, batch in split_batches(part.pop("records") or b"", allow_partial=True):
+        for header, batch in split_batches(part.pop("records") or b""):
             (first, *_) = read_batch(batch)
             batches.append(
                 {

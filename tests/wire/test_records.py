@@ -123,10 +123,8 @@ def test_split_batches():
     assert [bytes(view) for _, view in parts] == [one, two]
     assert split_batches(b"") == []
     for size in range(1, len(two)):
-        cut = one + two[:size]
-        assert [bytes(view) for _, view in split_batches(cut, allow_partial=True)] == [one]
         with pytest.raises(WireError):
-            split_batches(cut)
+            split_batches(one + two[:size])
 
 
 @pytest.mark.parametrize("compression", CODECS)

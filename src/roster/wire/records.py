@@ -126,22 +126,15 @@ def read_header(data: Buffer) -> BatchHeader:
     return header
 
 
-def split_batches(data: Buffer, *, allow_partial: bool = False) -> list[tuple[BatchHeader, memoryview]]:
-    """Split the records of a Produce or Fetch into batches, as views into `data`; contents and CRC are not checked.
-
-    `allow_partial`: leave out a last batch that is cut off, as in a Fetch response; else it raises WireError.
-    """
+def split_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+    """Split records into batches, as views into `data`; contents and CRC are not checked."""
     view = memoryview(data)
     batches = []
     pos = 0
     while pos < len(view):
         left = len(view) - pos
-        if allow_partial and left < HEADER_SIZE:
-            break
         header = read_header(view[pos : pos + HEADER_SIZE])
         if header.size > left:
-            if allow_partial:
-                break
             raise WireError(f"record batch: batch_length {header.batch_length} with {left - _LENGTH_END} bytes left")
         batches.append((header, view[pos : pos + header.size]))
         pos += header.size
