@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +40,7 @@ MARKS = {
     "spark": "spark",
 }
 """The mark of every test that asks for the fixture; a room's own fixture of the same name counts for itself."""
+TESTS = Path(__file__).parent
 SEEDED_ROOMS = {"coordinator", "member", "model", "wire"}
 """Rooms whose properties `.ci/run` tries with a new seed each time, and only so."""
 REAL_TIMEOUT = 600
@@ -85,7 +87,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _is_seeded(item: pytest.Item) -> bool:
     is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
     needs_more = item.get_closest_marker("real") or item.get_closest_marker("spark")
-    return is_property and not needs_more and not SEEDED_ROOMS.isdisjoint(item.path.parts)
+    return is_property and not needs_more and item.path.relative_to(TESTS).parts[0] in SEEDED_ROOMS
 
 
 def _runs_programs(item: pytest.Item) -> bool:
