@@ -125,6 +125,11 @@ class Application:
         """Stop as a user would; returns at once."""
         self.process.send_signal(signal.SIGTERM)
 
+    def join(self) -> None:
+        """Wait until it has ended, and all that it printed is read."""
+        self.process.wait()
+        self._thread.join()
+
     def kill(self) -> None:
         """End at once, with everything the process has started."""
         kill_tree(self.process)

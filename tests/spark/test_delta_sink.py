@@ -101,7 +101,9 @@ def test_a_storage_that_goes_on_failing_is_one_error(tmp_path: Path, monkeypatch
     monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     only = batch({T0: (0, 10)})
-    with pytest.raises(PipelineError, match=r"DeltaSink: 100 commits in a row failed .* with the disk is full"):
+    with pytest.raises(
+        PipelineError, match=r"DeltaSink: 100 commits in a row failed .* with DeltaError: the disk is full"
+    ):
         sink.commit(uncommitted(sink, only), only)
 
 

@@ -8,8 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyiceberg.table.metadata import TableMetadataV2
 
-from roster.spark.sinks import delta, iceberg, small_files
+from roster.spark import SinkFencedError
+from roster.spark.sinks import delta, iceberg, small_files, table
 from roster.spark.sinks.small_files import FAN, SECONDS, SmallFiles
 from roster.spark.tasks.write.parquet import WrittenFile
 from tests.spark.table_places import FILES, T0, T1, DeltaPlace, IcebergPlace, Place, batch, opened, plain, rows
@@ -35,21 +37,21 @@ def append(sink: Any, at: int, count: int = 2) -> None:
     settle(sink)
 
 
-def settle(sink: TableSink) -> None:
+def settle(sink: TableSink[Any]) -> None:
     if sink._background is not None:
         sink._later(lambda: None).result()
 
 
 def versions(place: Place) -> list[list[tuple[int, int, int]]]:
     """The rows of each version that is there."""
-    table: Any = place.table()  # type: ignore[attr-defined]
+    newest: Any = place.table()  # type: ignore[attr-defined]
     found = []
     if isinstance(place, DeltaPlace):
-        for version in range(1, table.version() + 1):
-            table.load_as_version(version)
-            found.append(table.to_pyarrow_table())
+        for version in range(1, newest.version() + 1):
+            newest.load_as_version(version)
+            found.append(newest.to_pyarrow_table())
     else:
-        found = [table.scan(snapshot_id=each.snapshot_id).to_arrow() for each in table.snapshots()]
+        found = [newest.scan(snapshot_id=each.snapshot_id).to_arrow() for each in newest.snapshots()]
     return [sorted((r["partition"], r["offset"], r["shop"]) for r in each.to_pylist()) for each in found]
 
 
@@ -77,11 +79,11 @@ def test_files_lie_in_the_tables_partitions_behind_a_merge(place: Place, monkeyp
         append(sink, 3 * number, 3)
     assert rows(place) == plain({0: 27, 1: 27})
     assert len(place.live_files()) <= 2 * 3 + 3 * 6, "two merges with a file a partition, and three commits with six"
-    table: Any = place.table()  # type: ignore[attr-defined]
+    newest: Any = place.table()  # type: ignore[attr-defined]
     if isinstance(place, DeltaPlace):
-        found = table.to_pyarrow_table(filters=[("shop", "=", 1)])
+        found = newest.to_pyarrow_table(filters=[("shop", "=", 1)])
     else:
-        found = table.scan(row_filter="shop = 1").to_arrow()
+        found = newest.scan(row_filter="shop = 1").to_arrow()
     assert sorted(found["offset"].to_pylist()) == sorted([*range(1, 27, 3)] * 2)
 
 
@@ -131,9 +133,7 @@ def test_a_merge_whose_answer_is_lost_counts_once(place: Place, monkeypatch: pyt
     def lossy(*arguments: Any) -> None:
         commit(*arguments)
         monkeypatch.undo()
-        raise small_table.CommitLostError("the connection broke")
-
-    from roster.spark.sinks import table as small_table
+        raise table.CommitLostError("the connection broke")
 
     monkeypatch.setattr(type(sink), "_try_commit", lossy)
     sink.look()
@@ -150,6 +150,50 @@ def test_files_of_a_merge_that_was_not_committed_go_when_the_sink_is_closed(
     sink.close()
     assert place.files() == place.live_files()
     assert rows(place) == plain({0: at, 1: at})
+
+
+def test_a_table_that_was_there_keeps_its_versions(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    sink: Any = opened(place.sink(), T0, T1)
+    append(sink, 0)
+    sink.close()
+    sink = opened(place.sink(), T0, T1)
+    for number in range(1, 12):
+        append(sink, 2 * number)
+    assert any(merges(place))
+    found: Any = place.table()  # type: ignore[attr-defined]
+    properties = found.metadata().configuration if isinstance(place, DeltaPlace) else found.properties
+    assert not {name for name in properties if "etention" in name or "expire" in name}
+    told = [each.message for each in caplog.records if "batches as frequent as these" in each.message]
+    assert len(told) == 1
+
+
+def test_a_writer_that_is_alone_reads_the_table_once_a_batch_at_most(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "_RECENT_SECONDS", 1000.0)
+    sink: Any = opened(place.sink(), T0, T1)
+    append(sink, 0)
+    other: Any = opened(place.sink(), T0, T1, member="other")
+    read = type(sink)._read
+    readers: list[Any] = []
+
+    def counted(self: Any) -> Any:
+        readers.append(self)
+        return read(self)
+
+    monkeypatch.setattr(type(sink), "_read", counted)
+    for number in range(1, 6):
+        append(sink, 2 * number)
+    assert readers == [sink] * (5 if isinstance(place, DeltaPlace) else 0)
+    each = batch({T0: (12, 14), T1: (12, 14)})
+    files = uncommitted(sink, each)
+    append(other, 12)
+    with pytest.raises(SinkFencedError, match="t-0 stands at 14, not at 12"):
+        sink.commit(files, each)
+    assert rows(place) == plain({0: 14, 1: 14})
 
 
 SIZE = 2
@@ -195,10 +239,10 @@ def test_kills_amid_merges_of_two_applications_with_one_table(kind: str, tmp_pat
 
 def merges(place: Place) -> list[bool]:
     """Whether each commit was a merge."""
-    table: Any = place.table()  # type: ignore[attr-defined]
+    newest: Any = place.table()  # type: ignore[attr-defined]
     if isinstance(place, DeltaPlace):
-        return ["group" not in entry["roster"] for entry in table.history() if "roster" in entry]
-    return [each.summary.operation.value == "replace" for each in table.snapshots()]
+        return ["group" not in entry["roster"] for entry in newest.history() if "roster" in entry]
+    return [each.summary.operation.value == "replace" for each in newest.snapshots()]
 
 
 # -- Delta -------------------------------------------------------------------------------------------------------------
@@ -232,23 +276,6 @@ def test_a_delta_tables_own_retention_stays(tmp_path: Path, monkeypatch: pytest.
     assert properties == {"delta.deletedFileRetentionDuration": "interval 7 days"}
 
 
-def test_a_delta_table_that_was_there_keeps_its_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(small_files, "FAN", 3)
-    place = DeltaPlace(str(tmp_path))
-    sink: Any = opened(place.sink(), T0, T1)
-    append(sink, 0)
-    sink.close()
-    sink = opened(place.sink(), T0, T1)
-    for number in range(1, 8):
-        append(sink, 2 * number)
-    assert any(merges(place))
-    assert place.table().metadata().configuration == {}
-    told = [each.message for each in caplog.records if "delta.logRetentionDuration" in each.message]
-    assert len(told) == 1
-
-
 def test_a_delta_table_with_deletion_vectors_is_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that such a vector takes from a file would come back."""
     monkeypatch.setattr(small_files, "FAN", 3)
@@ -270,8 +297,7 @@ def test_an_iceberg_table_forgets_old_snapshots_and_keeps_every_groups_positions
 ) -> None:
     monkeypatch.setattr(small_files, "FAN", 3)
     place = IcebergPlace(str(tmp_path))
-    table = opened(place.sink(), T0, T1)
-    append(table, 0, 1)
+    append(opened(place.sink(), T0, T1), 0, 1)
     first = place.table().current_snapshot().summary["roster.positions.g"]
     with place.table().transaction() as transaction:
         age, least = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
@@ -295,6 +321,43 @@ def test_an_iceberg_table_forgets_old_snapshots_and_keeps_every_groups_positions
     assert {path.suffix for path in gone} >= {".parquet", ".avro"}
     assert rows(place) == plain({0: 32, 1: 32})
     assert versions(place)[0]
+
+
+def test_an_iceberg_table_of_this_run_keeps_snapshots_for_a_minute_and_their_files_for_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    place = IcebergPlace(str(tmp_path))
+    sink: Any = opened(place.sink(), T0, T1)
+    for number in range(12):
+        append(sink, 2 * number)
+    before, files = place.table(), place.files()
+    assert len(before.snapshots()) >= 12
+    later = time.time() * 1000 + 2 * iceberg._KEPT_MS
+    monkeypatch.setattr(iceberg, "wall_ms", lambda: int(later))
+    for number in range(12, 18):
+        append(sink, 2 * number)
+    assert len(place.table().snapshots()) <= 4
+    assert files <= place.files()
+    assert before.scan().to_arrow().num_rows == 48, "who has begun to read finds the files"
+    assert rows(place) == plain({0: 36, 1: 36})
+
+
+def test_a_commit_copies_an_iceberg_tables_snapshots_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyiceberg does so each time that a transaction looks at its table, which is most of a commit."""
+    sink: Any = opened(IcebergPlace(str(tmp_path)).sink(), T0, T1)
+    append(sink, 0)
+    copy, copies = TableMetadataV2.model_copy, []
+
+    def counted(self: Any, *, deep: bool = False, **more: Any) -> Any:
+        copies.append(deep)
+        return copy(self, deep=deep, **more)
+
+    monkeypatch.setattr(TableMetadataV2, "model_copy", counted)
+    append(sink, 2)
+    assert 1 <= sum(copies) <= 3
 
 
 def test_merges_of_an_iceberg_table_are_replacements_and_count_files(

@@ -16,12 +16,11 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from roster._errors import one_line
 from roster._extras import missing_error
 from roster.model import TopicPartition
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
-from roster.spark.sinks.table import KEYS, LONGEST_ERROR, CommitLostError, TableSink, WrittenFiles
+from roster.spark.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
 from roster.spark.sinks.upsert import DataFile, bounds
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
@@ -40,11 +39,11 @@ _HIGHEST = "\U0010ffff"
 _RETENTION = "delta.deletedFileRetentionDuration"
 _LOG_RETENTION = "delta.logRetentionDuration"
 _KEPT = "interval 1 hours"
-_TIDYING_SECONDS, _MERGED_TIDYING_SECONDS = 600, 30
+_TIDYING_SECONDS, _MERGED_TIDYING_SECONDS = 600, 10
 """Seconds between two times that a table of upserts, or one with merges, is tidied up."""
 
 
-class DeltaSink(TableSink):
+class DeltaSink(TableSink[DeltaTable]):
     """Writes to the Delta table at `table`, exactly once.
 
     With `mode="append"` each row is a row of the table. With `mode="upsert"` the table has one row for each value of
@@ -74,6 +73,7 @@ class DeltaSink(TableSink):
 
     name = "DeltaSink"
     _empty_is_null = True
+    _settings = "storage_options"
 
     def __init__(
         self,
@@ -87,7 +87,6 @@ class DeltaSink(TableSink):
         target_file_bytes: int | None = None,
         row_group_bytes: int = 64 << 20,
     ) -> None:
-        super().__init__(mode, keys, partition_by, compression, target_file_bytes, row_group_bytes)
         try:
             import deltalake  # noqa: F401, PLC0415 - an extra of its own
         except ModuleNotFoundError:
@@ -97,50 +96,49 @@ class DeltaSink(TableSink):
         parts = urlsplit(str(table))
         self._is_local = parts.scheme in {"", "file"}
         path = unquote(parts.path) if parts.scheme else str(table)
-        self._uri = str(Path(path).resolve()) if self._is_local else str(table)
-        if self._is_local and Path(self._uri).is_file():
-            raise PipelineError(f"{self._uri} is a file", field="table", fix="Name a folder, or a place for one")
+        where = str(Path(path).resolve()) if self._is_local else str(table)
+        if self._is_local and Path(where).is_file():
+            raise PipelineError(f"{where} is a file", field="table", fix="Name a folder, or a place for one")
+        super().__init__(where, mode, keys, partition_by, compression, target_file_bytes, row_group_bytes)
         self._options = dict(storage_options or {})
-        self._table: DeltaTable | None = None
         self._seen = 0
+        self._offsets: dict[str, int | None] = {}
+        """Positions in the version `_offsets_at`, as far as they are known, by application id."""
+        self._offsets_at = -1
         self._known: dict[str, DataFile] = {}
         """Data files of the version read last, by their path."""
         self._tidied = time.monotonic()
-        self._has_created = False
 
     @override
-    def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        table = self._newest()
-        if table is None:
-            return {}
-        found = {p: table.transaction_version(_app_id(group, p)) for p in partitions}
-        return {p: at for p, at in found.items() if at is not None}
-
-    @override
-    def _newest(self) -> DeltaTable | None:
+    def _read(self) -> DeltaTable | None:
         from deltalake import DeltaTable  # noqa: PLC0415
         from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
         try:
             if self._table is None:
-                self._table = DeltaTable(self._uri, storage_options=self._options)
-            else:
-                self._table.update_incremental()
+                return DeltaTable(self._where, storage_options=self._options)
+            self._table.update_incremental()
         except TableNotFoundError:
             return None
-        except Exception as error:
-            raise PipelineError(
-                f"{self._uri} cannot be read: {one_line(error, LONGEST_ERROR)}",
-                field=self.name,
-                fix="Check table and storage_options",
-            ) from error
         return self._table
+
+    @override
+    def _stored(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        table, version = self._current, self._current.version()
+        if self._offsets_at != version:
+            self._offsets, self._offsets_at = {}, version
+        names = {p: _app_id(group, p) for p in partitions}
+        for name in names.values():
+            if name not in self._offsets:  # deltalake reads all commits since the last checkpoint for each
+                self._offsets[name] = table.transaction_version(name)
+        found = {p: self._offsets[name] for p, name in names.items()}
+        return {p: at for p, at in found.items() if at is not None}
 
     @override
     def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
         self.check(schema)
         columns = arrow_schema(schema)
-        table = self._newest()
+        table = self._recent()
         if table is None and creates:
             table = self._create(columns)
         names = self._partition_by
@@ -149,33 +147,20 @@ class DeltaSink(TableSink):
             self._check_columns(table, columns)
             self._check_table(table)
         filesystem = None if self._is_local else self._filesystem()
-        return self._file_writer(self._uri if self._is_local else "", columns, names, filesystem)
+        return self._file_writer(self._where if self._is_local else "", columns, names, filesystem)
 
-    def _create(self, columns: pa.Schema) -> DeltaTable:
+    @override
+    def _try_create(self, columns: pa.Schema) -> None:
         from deltalake import DeltaTable  # noqa: PLC0415
 
-        try:
-            # If two create it at once one wins, and both continue with that table.
-            DeltaTable.create(
-                self._uri,
-                columns,
-                mode="ignore",
-                partition_by=list(self._partition_by),
-                storage_options=self._options,
-                configuration={KEYS: json.dumps(self._keys), _RETENTION: _KEPT} if self._is_upsert else None,
-                raise_if_key_not_exists=False,
-            )
-            self._has_created = True
-        except Exception as error:
-            if self._newest() is None:
-                raise PipelineError(
-                    f"{self._uri} cannot be created: {one_line(error, LONGEST_ERROR)}",
-                    field=self.name,
-                    fix="Check table and storage_options",
-                ) from error
-        table = self._newest()
-        assert table is not None  # noqa: S101 - just created
-        return table
+        DeltaTable.create(
+            self._where,
+            columns,
+            partition_by=list(self._partition_by),
+            storage_options=self._options,
+            configuration={KEYS: json.dumps(self._keys), _RETENTION: _KEPT} if self._is_upsert else None,
+            raise_if_key_not_exists=False,
+        )
 
     def _check_columns(self, table: DeltaTable, columns: pa.Schema) -> None:
         from deltalake import Schema  # noqa: PLC0415
@@ -200,9 +185,7 @@ class DeltaSink(TableSink):
 
     @override
     def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
-        table = self._table
-        assert table is not None  # noqa: S101 - task_writer has created it
-        entries = pa.table(table.get_add_actions(flatten=True))
+        entries = pa.table(self._current.get_add_actions(flatten=True))
         paths = entries["path"].to_pylist()
         fresh = entries.filter(pa.array([path not in self._known for path in paths], pa.bool_()))
         names = writer.partition_by
@@ -223,24 +206,13 @@ class DeltaSink(TableSink):
 
     @override
     def _may_merge(self) -> bool:
-        table = self._table
-        assert table is not None  # noqa: S101 - there are files in it
+        table = self._current
         if _unread(table):
             return False
-        if not {_RETENTION, _LOG_RETENTION}.intersection(table.metadata().configuration):
-            self._shorten_retention(table)
-        return True
-
-    def _shorten_retention(self, table: DeltaTable) -> None:
-        """Keep versions for an hour if this run has made the table: nobody counts on older ones. Else warn once."""
-        if self._has_created:
+        kept = f"set {_LOG_RETENTION} and {_RETENTION}, such as to '{_KEPT}'; they are 30 and 7 days by default"
+        if not {_RETENTION, _LOG_RETENTION}.intersection(table.metadata().configuration) and self._may_shorten(kept):
             table.alter.set_table_properties({_RETENTION: _KEPT, _LOG_RETENTION: _KEPT})
-        elif not self._has_merged:
-            log.warning(
-                "%s keeps the log entry of each commit for 30 days, and replaced files for 7; with batches as frequent "
-                "as these, set the table's properties %s and %s, such as to '%s'",
-                *(self._uri, _LOG_RETENTION, _RETENTION, _KEPT),
-            )
+        return True
 
     @override
     def _tidy(self) -> None:
@@ -254,19 +226,19 @@ class DeltaSink(TableSink):
         from deltalake import DeltaTable  # noqa: PLC0415
 
         try:
-            table = DeltaTable(self._uri, storage_options=self._options)  # the other one is another thread's
+            table = DeltaTable(self._where, storage_options=self._options)  # the other one is another thread's
             table.create_checkpoint()
             if table.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
                 table.cleanup_metadata()
             table.vacuum(dry_run=False)
         except Exception as error:  # of another writer's commit, for example: there is a next time
-            log.warning("%s: files that were replaced stay there: %s", self._uri, one_line(error, LONGEST_ERROR))
+            log.warning("%s: files that were replaced stay there: %s", self._where, named(error))
 
     def _filesystem(self) -> Any:
         from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415
         from pyarrow.fs import PyFileSystem  # noqa: PLC0415
 
-        return PyFileSystem(DeltaStorageHandler(self._uri, self._options))
+        return PyFileSystem(DeltaStorageHandler(self._where, self._options))
 
     @override
     def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
@@ -279,8 +251,7 @@ class DeltaSink(TableSink):
             Transaction,
         )
 
-        table = self._table
-        assert table is not None  # noqa: S101 - task_writer has created it
+        table = self._current
         self._seen = table.version()
         now = time.time_ns() // 1_000_000
         names = written.writer.partition_by
@@ -294,25 +265,17 @@ class DeltaSink(TableSink):
             owner = batch.owner
             roster |= {"group": owner.group, "generation": owner.generation, "member": owner.member_id}
             transactions = [Transaction(_app_id(owner.group, p), span.end, now) for p, span in batch.ranges.items()]
+        is_change = batch is not None
+        actions: list[Any] = [
+            RemoveAction(file.name, is_change, now, file.size, _partition_values(names, file.values))
+            for file in written.removed
+        ]
+        for file in written.files:
+            values = _partition_values(names, file.values)
+            actions.append(AddAction(file.name, file.size, values, now, is_change, _statistics(file)))
         try:
             table.create_write_transaction(
-                [
-                    *(
-                        RemoveAction(
-                            file.name, batch is not None, now, file.size, _partition_values(names, file.values)
-                        )
-                        for file in written.removed
-                    ),
-                    *(
-                        AddAction(
-                            file.name,
-                            file.size,
-                            _partition_values(names, file.values),
-                            *(now, batch is not None, _statistics(file)),
-                        )
-                        for file in written.files
-                    ),
-                ],
+                actions,
                 "append",
                 table.schema(),
                 list(names),
@@ -327,19 +290,17 @@ class DeltaSink(TableSink):
                 ),
             )
         except (DeltaError, OSError) as error:
-            raise CommitLostError(one_line(error, LONGEST_ERROR)) from error
+            raise CommitLostError(named(error)) from error
+        self._read_at = 0.0  # deltalake's object stays at the version before
+        if self._offsets_at == self._seen:
+            self._offsets |= {each.app_id: each.version for each in transactions}
+            self._offsets_at += 1
 
     @override
     def _has(self, token: str) -> bool:
-        table = self._table
-        assert table is not None  # noqa: S101 - the attempt was made on it
+        table = self._current
         since = table.version() - self._seen
         return since > 0 and any((entry.get("roster") or {}).get("commit") == token for entry in table.history(since))
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self._table = None
 
 
 def _unread(table: DeltaTable) -> set[str]:

@@ -15,14 +15,13 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster._clock import wall_ms
-from roster._errors import one_line
 from roster._extras import missing_error
 from roster._json import loads
 from roster.model import TopicPartition
 from roster.model.topics import offsets_by_topic
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
-from roster.spark.sinks.table import KEYS, LONGEST_ERROR, CommitLostError, TableSink, WrittenFiles
+from roster.spark.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
 from roster.spark.sinks.upsert import DataFile, bounds
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
@@ -36,10 +35,12 @@ else:  # type hints resolve without the extra
 _COMMIT = "roster.commit"
 _OLD_MS = 3_600_000
 """Milliseconds for which readers of an earlier snapshot find its files."""
+_MAX_AGE = "history.expire.max-snapshot-age-ms"
+_KEPT_MS = 60_000
 _EPOCH = datetime.date(1970, 1, 1)
 
 
-class IcebergSink(TableSink):
+class IcebergSink(TableSink[Table]):
     """Writes to the Iceberg table `table`, such as "shop.orders", exactly once.
 
     `mode` and `keys` are as for `DeltaSink`. An upsert replaces the files that hold its keys
@@ -58,7 +59,7 @@ class IcebergSink(TableSink):
     that one and those after it. Files of batches that failed are removed as far as the driver knows them.
 
     Small files of frequent batches are [merged while batches go on](../how-to/frequent-batches.md), and snapshots
-    expired then if the table's property `history.expire.max-snapshot-age-ms` is set.
+    expired then by the table's property `history.expire.max-snapshot-age-ms`, a minute in a table that this run made.
 
     `compression`, `target_file_bytes` and `row_group_bytes` are as for `DeltaSink`. Needs the extra `iceberg`.
     Raises MissingExtraError without it, and PipelineError for a name without namespace. A run fails with PipelineError
@@ -66,6 +67,7 @@ class IcebergSink(TableSink):
     """
 
     name = "IcebergSink"
+    _settings = "catalog"
 
     def __init__(
         self,
@@ -79,50 +81,43 @@ class IcebergSink(TableSink):
         target_file_bytes: int | None = None,
         row_group_bytes: int = 64 << 20,
     ) -> None:
-        super().__init__(mode, keys, partition_by, compression, target_file_bytes, row_group_bytes)
+        super().__init__(table, mode, keys, partition_by, compression, target_file_bytes, row_group_bytes)
         try:
             import pyiceberg  # noqa: F401, PLC0415 - an extra of its own
         except ModuleNotFoundError:
             raise missing_error("IcebergSink", "iceberg", ["pyiceberg"]) from None
         if not all(table.split(".")) or "." not in table:
             raise PipelineError(f"{table!r} has no namespace and name", field="table", fix="For example 'shop.orders'")
-        self._identifier, self._properties = table, dict(catalog)
+        self._properties = dict(catalog)
         self._catalog: Any = None
-        self._table: Table | None = None
-        self._seen: int | None = None
         self._known: dict[str, list[DataFile]] = {}
         """Data files of the snapshot read last, by the path of their manifest."""
         self._replaced: deque[tuple[int, list[str]]] = deque()
         """Files that merges have replaced: when in wall-clock ms, and their paths."""
 
     @override
-    def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        table = self._newest()
-        found = {} if table is None else _positions(table, group)
-        return {p: found[p] for p in partitions if p in found}
-
-    @override
-    def _newest(self) -> Table | None:
+    def _read(self) -> Table | None:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415
 
         try:
             if self._catalog is None:
                 self._catalog = load_catalog(self._properties.get("name", "default"), **self._properties)
-            self._table = self._catalog.load_table(self._identifier)
+            table: Table = self._catalog.load_table(self._where)
         except (NoSuchTableError, NoSuchNamespaceError):
-            self._table = None
-        except Exception as error:
-            raise PipelineError(
-                f"{self._identifier} cannot be read: {_named(error)}", field=self.name, fix="Check table and catalog"
-            ) from error
-        return self._table
+            return None
+        return table
+
+    @override
+    def _stored(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        found = _positions(self._current, group)
+        return {p: found[p] for p in partitions if p in found}
 
     @override
     def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
         self.check(schema)
         columns = arrow_schema(schema)
-        table = self._newest()
+        table = self._recent()
         if table is None:
             if not creates:
                 return ParquetWriter("", columns, self._partition_by)
@@ -133,31 +128,15 @@ class IcebergSink(TableSink):
         filesystem = table.io.fs_by_scheme(scheme, netloc)  # type: ignore[attr-defined]
         return self._file_writer(f"{path}/data", self._fields(table, columns), names, filesystem)
 
-    def _create(self, columns: pa.Schema) -> Table:
-        from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415
-
-        try:
-            self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-            properties = {KEYS: json.dumps(self._keys)} if self._is_upsert else {}
-            with self._catalog.create_table_transaction(
-                self._identifier, columns, properties=properties
-            ) as transaction:
-                if self._partition_by:
-                    with transaction.update_spec() as spec:
-                        for name in self._partition_by:
-                            spec.add_identity(name)
-        except TableAlreadyExistsError:
-            pass  # if two create it at once, both continue with the first one's table
-        except Exception as error:
-            if self._newest() is None:
-                raise PipelineError(
-                    f"{self._identifier} cannot be created: {_named(error)}",
-                    field=self.name,
-                    fix="Check table and catalog",
-                ) from error
-        table = self._newest()
-        assert table is not None  # noqa: S101 - just created
-        return table
+    @override
+    def _try_create(self, columns: pa.Schema) -> None:
+        self._catalog.create_namespace_if_not_exists(self._where.rpartition(".")[0])
+        properties = {KEYS: json.dumps(self._keys)} if self._is_upsert else {}
+        with self._catalog.create_table_transaction(self._where, columns, properties=properties) as transaction:
+            if self._partition_by:
+                with transaction.update_spec() as spec:
+                    for name in self._partition_by:
+                        spec.add_identity(name)
 
     def _identity_columns(self, table: Table) -> tuple[str, ...]:
         """Return the columns that partition the table. Raise PipelineError for what this sink cannot compute."""
@@ -166,7 +145,7 @@ class IcebergSink(TableSink):
         fields = table.spec().fields
         if not all(isinstance(field.transform, IdentityTransform) for field in fields):
             raise PipelineError(
-                f"{self._identifier} is partitioned by {', '.join(str(field.transform) for field in fields)}",
+                f"{self._where} is partitioned by {', '.join(str(field.transform) for field in fields)}",
                 field=self.name,
                 fix="Only identity partitions are written here; add a column, or write with foreach_batch",
             )
@@ -192,24 +171,23 @@ class IcebergSink(TableSink):
     def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
         from pyiceberg.manifest import ManifestContent  # noqa: PLC0415
 
-        table = self._table
-        assert table is not None  # noqa: S101 - task_writer has created it
+        table = self._current
         snapshot = table.current_snapshot()
         manifests = [] if snapshot is None else snapshot.manifests(table.io)
         known: dict[str, list[DataFile]] = {}
         for manifest in manifests:
             if manifest.content == ManifestContent.DELETES:
                 raise PipelineError(
-                    f"{self._identifier} has delete files",
+                    f"{self._where} has delete files",
                     field=self.name,
                     fix="Rewrite its data files without (rewrite_data_files), and let others write with copy-on-write",
                 )
             path = manifest.manifest_path
-            known[path] = self._known[path] if path in self._known else self._read(table, manifest, writer, keys)
+            known[path] = self._known[path] if path in self._known else self._entries(table, manifest, writer, keys)
         self._known = known
         return [file for files in known.values() for file in files]
 
-    def _read(self, table: Table, manifest: Any, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
+    def _entries(self, table: Table, manifest: Any, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
         """Return the data files of a manifest, with bounds of their keys from its statistics."""
         from pyiceberg.conversions import from_bytes  # noqa: PLC0415
 
@@ -217,7 +195,7 @@ class IcebergSink(TableSink):
         names, schema = writer.partition_by, table.schema()
         if names and manifest.partition_spec_id != table.spec().spec_id and entries:
             raise PipelineError(
-                f"{self._identifier} has files of an earlier partitioning",
+                f"{self._where} has files of an earlier partitioning",
                 field=self.name,
                 fix="Rewrite its data files (rewrite_data_files)",
             )
@@ -250,24 +228,22 @@ class IcebergSink(TableSink):
     def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
         from pyiceberg.table import TableProperties  # noqa: PLC0415
 
-        table = self._table
-        assert table is not None  # noqa: S101 - task_writer has created it
-        current = table.current_snapshot()
-        self._seen = None if current is None else current.snapshot_id
+        table = self._current
         properties = {_COMMIT: token}
         if batch is None:
             properties |= _positions_of_all(table)
         else:
             owner = batch.owner
+            positions = offsets_by_topic({**_positions(table, owner.group), **batch.next_offsets})
             properties |= {
                 "roster.generation": str(owner.generation),
                 "roster.member": owner.member_id,
-                _key(owner.group): _encoded({**_positions(table, owner.group), **batch.next_offsets}),
+                f"{_POSITIONS}{owner.group}": json.dumps(positions, separators=(",", ":")),
             }
         # Else pyiceberg retries on another snapshot without checking its positions. Only this copy changes.
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         try:
-            transaction = table.transaction()
+            transaction = _transaction(table)
             update = transaction.update_snapshot(snapshot_properties=properties)
             gone = [each.entry if isinstance(each, DataFile) else _data_file(table, each) for each in written.removed]
             old: list[str] = []
@@ -284,7 +260,7 @@ class IcebergSink(TableSink):
                 old += [each.file_path for each in gone] + _expired(transaction)
             transaction.commit_transaction()
         except Exception as error:  # on any error the newest snapshot tells whether the commit succeeded
-            raise CommitLostError(_named(error)) from error
+            raise CommitLostError(named(error)) from error
         if batch is None:
             self._replaced.append((table.current_snapshot().timestamp_ms, old))  # type: ignore[union-attr]
 
@@ -292,19 +268,19 @@ class IcebergSink(TableSink):
     def _may_merge(self) -> bool:
         from pyiceberg.table import TableProperties  # noqa: PLC0415
 
-        table = self._table
-        assert table is not None  # noqa: S101 - there are files in it
-        name = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
-        if name not in table.properties:
+        table = self._current
+        wanted = {TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true"}
+        if _MAX_AGE not in table.properties and self._may_shorten(f"set {_MAX_AGE}, such as to '{_KEPT_MS}'"):
+            wanted[_MAX_AGE] = str(_KEPT_MS)
+        if missing := {name: value for name, value in wanted.items() if name not in table.properties}:
             with table.transaction() as transaction:
-                transaction.set_properties({name: "true"})
+                transaction.set_properties(missing)
         return True
 
     @override
     def _entry(self, token: str) -> int | None:
-        table = self._table
-        assert table is not None  # noqa: S101 - the commit was made on it
-        return next((each.snapshot_id for each in _ancestors(table) if _summary(each).get(_COMMIT) == token), None)
+        snapshots = _ancestors(self._current)
+        return next((each.snapshot_id for each in snapshots if _summary(each).get(_COMMIT) == token), None)
 
     @override
     def _tidy(self) -> None:
@@ -318,19 +294,22 @@ class IcebergSink(TableSink):
 
     @override
     def _has(self, token: str) -> bool:
-        table = self._table
-        assert table is not None  # noqa: S101 - the attempt was made on it
-        for snapshot in _ancestors(table):
-            if snapshot.snapshot_id == self._seen:
-                break
-            if _summary(snapshot).get(_COMMIT) == token:
-                return True
-        return False
+        return self._entry(token) is not None
 
     @override
     def close(self) -> None:
         super().close()
-        self._table = self._catalog = None
+        self._catalog = None
+
+
+def _transaction(table: Table) -> Any:
+    """Return a transaction for one snapshot: it sees none of its changes, as each look would copy all snapshots."""
+    from pyiceberg.table import Transaction  # noqa: PLC0415
+
+    class OneSnapshot(Transaction):
+        table_metadata = table.metadata
+
+    return OneSnapshot(table)
 
 
 def _replacing(update: Any) -> Any:
@@ -401,13 +380,13 @@ def _expired(transaction: Any) -> list[str]:
     from pyiceberg.table.update.snapshot import ExpireSnapshots  # noqa: PLC0415
 
     metadata = transaction.table_metadata
-    age = metadata.properties.get("history.expire.max-snapshot-age-ms")
+    age = metadata.properties.get(_MAX_AGE)
     if age is None:
         return []
     least = max(int(metadata.properties.get("history.expire.min-snapshots-to-keep", 1)), 1)
-    named = {reference.snapshot_id for reference in metadata.refs.values()}
+    kept = {reference.snapshot_id for reference in metadata.refs.values()}
     by_age = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)[:-least]
-    old = [each for each in by_age if each.timestamp_ms < wall_ms() - int(age) and each.snapshot_id not in named]
+    old = [each for each in by_age if each.timestamp_ms < wall_ms() - int(age) and each.snapshot_id not in kept]
     if old:
         ExpireSnapshots(transaction).by_ids([each.snapshot_id for each in old]).commit()
     return [each.manifest_list for each in old]
@@ -423,17 +402,13 @@ _POSITIONS = "roster.positions."
 """What the key of a group's positions in a snapshot's summary begins with."""
 
 
-def _key(group: str) -> str:
-    return f"{_POSITIONS}{group}"
-
-
 def _ancestors(table: Table) -> Iterator[Snapshot]:
     """The current snapshot and its kept ancestors."""
+    by_id = {each.snapshot_id: each for each in table.snapshots()}
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.snapshot_by_id(parent)
+        snapshot = by_id.get(snapshot.parent_snapshot_id or 0)
 
 
 def _summary(snapshot: Snapshot) -> Mapping[str, str]:
@@ -441,8 +416,9 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def _positions(table: Table, group: str) -> dict[TopicPartition, int]:
+    key = f"{_POSITIONS}{group}"
     for snapshot in _ancestors(table):
-        text = _summary(snapshot).get(_key(group))
+        text = _summary(snapshot).get(key)
         if text is not None:
             try:
                 nested = loads(text)
@@ -450,7 +426,7 @@ def _positions(table: Table, group: str) -> dict[TopicPartition, int]:
                     TopicPartition(t, int(n)): int(at) for t, offsets in nested.items() for n, at in offsets.items()
                 }
             except (ValueError, AttributeError, TypeError) as error:
-                name = f"{_key(group)} of snapshot {snapshot.snapshot_id}"
+                name = f"{key} of snapshot {snapshot.snapshot_id}"
                 raise PipelineError(f"{name} is damaged: {error!r}", field="table") from None
     return {}
 
@@ -462,10 +438,6 @@ def _positions_of_all(table: Table) -> dict[str, str]:
         summary = _summary(snapshot)
         found = {key: text for key, text in summary.items() if key.startswith(_POSITIONS)} | found
     return found
-
-
-def _encoded(positions: Mapping[TopicPartition, int]) -> str:
-    return json.dumps(offsets_by_topic(positions), separators=(",", ":"))
 
 
 def _parsed(location: str) -> tuple[str, str, str]:
@@ -516,8 +488,3 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def _partition_value(value: Any) -> Any:
     return (value - _EPOCH).days if isinstance(value, datetime.date) else value
-
-
-def _named(error: BaseException) -> str:
-    """Return the error with its class: messages of a catalog's driver mean little without it."""
-    return f"{type(error).__name__}: {one_line(error, LONGEST_ERROR)}"

@@ -61,8 +61,7 @@ class ParquetSink(BatchSink):
 
     `path` is a folder or its `file:` URI; the driver and all executors must share it and its parent. If rows that an
     executor wrote are missing on the driver's side, the run fails with PipelineError and nothing of the batch counts.
-    `partition_by` names columns whose values become folders. `checkpoint_every` is the number of log entries between
-    two checkpoints.
+    `partition_by` names columns whose values become folders.
 
     Files that do not count yet lie beside the path in `.<name>.staging`, where readers of the whole tree
     (DuckDB's or polars' `out/**/*.parquet`) do not see them, or in `<path>/_roster/staging` if nothing can be created
@@ -84,7 +83,6 @@ class ParquetSink(BatchSink):
         path: str | Path,
         *,
         partition_by: str | Sequence[str] = (),
-        checkpoint_every: int = 32,
         compression: str | None = None,
         target_file_bytes: int = 256 << 20,
         row_group_bytes: int = 64 << 20,
@@ -101,7 +99,6 @@ class ParquetSink(BatchSink):
         self._limits = {"target_file_bytes": target_file_bytes, "row_group_bytes": row_group_bytes}
         self._path = str(path)
         self._partition_by = as_columns(partition_by)
-        self._checkpoint_every = checkpoint_every
         self._storage = Storage(self._path)
         self._log: CommitLog | None = None
         self._spark: SparkSession | None = None
@@ -114,7 +111,7 @@ class ParquetSink(BatchSink):
     def open(self, spark: SparkSession | None, group: str | None = None, timeout_ms: int = 60_000) -> None:
         self._spark = spark
         try:
-            self._log = CommitLog(self._storage, checkpoint_every=self._checkpoint_every)
+            self._log = CommitLog(self._storage)
             if group is not None:
                 self._log.prepare()
             self._log.open()

@@ -14,11 +14,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
-
-import pyarrow as pa
 
 from roster.spark.sinks.upsert import file_rows
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
@@ -82,12 +80,7 @@ class SmallFiles:
 
 def merged(writer: ParquetWriter, parts: Sequence[Appended]) -> list[WrittenFile]:
     """Write the rows of small files as larger ones. Raises OSError if one is gone."""
-    files: list[WrittenFile] = written(writer, _rows(writer, parts))
+    small, names = (file for part in parts for file in part.files), writer.schema.names
+    rows = (file_rows(writer, writer.path(file.name), file.values, names) for file in small)
+    files: list[WrittenFile] = written(writer, (each for some in rows for each in some.combine_chunks().to_batches()))
     return files
-
-
-def _rows(writer: ParquetWriter, parts: Sequence[Appended]) -> Iterator[pa.RecordBatch]:
-    for part in parts:
-        for file in part.files:
-            rows = file_rows(writer, writer.path(file.name), file.values, writer.schema.names)
-            yield from rows.combine_chunks().to_batches()

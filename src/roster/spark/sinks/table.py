@@ -8,10 +8,10 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from roster._errors import one_line
 from roster._json import loads
+from roster.model import TopicPartition
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import as_columns
@@ -38,8 +39,14 @@ _LONGEST_PAUSE = 0.5
 KEYS = "roster.keys"
 """The property of a table that names the columns of which it has one row for each value, as a JSON list."""
 _APPENDED_FILE_BYTES = 256 << 20
-LONGEST_ERROR = 300
+_LONGEST_ERROR = 300
 """Characters of a library's message that an error repeats."""
+_WARY_COMMITS = 50
+"""Commits after a lost one that read the table first, as others are writing too."""
+_RECENT_SECONDS = 1.0
+"""Seconds until it is looked whether others have changed the table, unless a commit is lost to them."""
+
+Table = TypeVar("Table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +65,12 @@ class CommitLostError(Exception):
     """Another commit came first, or it is unknown whether this one succeeded."""
 
 
-class TableSink(PositionedSink):
+class TableSink(PositionedSink, Generic[Table]):
     """Sink into a table whose commits are atomic and refused if another one came first.
 
-    Positions are part of the commit that names the files. A commit is tried on the newest version read: if a
-    partition's position there is not the start of its range, another owner has moved it, and the batch is dropped.
+    Positions are part of the commit that names the files. A commit is tried on the newest version read, by
+    `task_writer` unless others have been writing too: if a partition's position there is not the start of its range,
+    another owner has moved it, and the batch is dropped.
 
     In upsert mode tasks return updates, and `commit` merges them into the newest version's files.
     """
@@ -71,8 +79,12 @@ class TableSink(PositionedSink):
     _empty_is_null = False
     """True if the table cannot tell "" from null in a partition column."""
 
+    _settings = ""
+    """The argument that says how a table is reached."""
+
     def __init__(
         self,
+        where: str,
         mode: str,
         keys: str | Sequence[str],
         partition_by: str | Sequence[str],
@@ -81,6 +93,11 @@ class TableSink(PositionedSink):
         row_group_bytes: int,
     ) -> None:
         super().__init__(mode, keys)
+        self._where = where
+        self._table: Table | None = None
+        self._has_created = False
+        self._read_at = 0.0
+        self._wary = 0
         self._partition_by = as_columns(partition_by)
         self._compression = compression
         self._target_file_bytes = target_file_bytes or (TARGET_FILE_BYTES if self._is_upsert else _APPENDED_FILE_BYTES)
@@ -96,12 +113,61 @@ class TableSink(PositionedSink):
         """Return a writer of the table's files; raise PipelineError if rows with these columns do not fit."""
         raise NotImplementedError
 
-    def _newest(self) -> Any:
-        """Read the newest version of the table; None if there is none yet. Raises PipelineError if that fails."""
+    def _read(self) -> Table | None:
+        """Return the newest version of the table; None if there is none yet."""
         raise NotImplementedError
 
+    def _try_create(self, columns: pa.Schema) -> None:
+        """Create the table."""
+        raise NotImplementedError
+
+    def _stored(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the positions in the version read last. Raises PipelineError if they are damaged."""
+        raise NotImplementedError
+
+    @override
+    def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {} if self._newest() is None else self._stored(group, partitions)
+
+    @property
+    def _current(self) -> Table:
+        """The version read last, of a table that `task_writer` has created. Raises PipelineError if it is gone."""
+        if self._table is None:
+            raise PipelineError(f"{self._where} is gone", field=self.name, fix="Do not drop it while it is written to")
+        return self._table
+
+    def _newest(self) -> Table | None:
+        """Read the newest version of the table; None if there is none yet. Raises PipelineError if that fails."""
+        try:
+            self._table = self._read()
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        self._read_at = time.monotonic()
+        return self._table
+
+    def _recent(self) -> Table | None:
+        """Return the version read last, or committed since, if nobody else has been seen to write; else read again."""
+        if self._table is not None and not self._wary and time.monotonic() - self._read_at < _RECENT_SECONDS:
+            return self._table
+        return self._newest()
+
+    def _create(self, columns: pa.Schema) -> Table:
+        """Create the table. If two do so at once one wins, and both continue with that table."""
+        try:
+            self._try_create(columns)
+            self._has_created = True
+        except Exception as error:
+            if self._newest() is None:
+                raise self._unusable("created", error) from error
+        self._newest()
+        return self._current
+
+    def _unusable(self, what: str, error: Exception) -> PipelineError:
+        problem = f"{self._where} cannot be {what}: {named(error)}"
+        return PipelineError(problem, field=self.name, fix=f"Check table and {self._settings}")
+
     def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
-        """Commit to the version that `_newest` has read; without a batch, files that replace others of the same rows.
+        """Commit to the version read last; without a batch, files that replace others of the same rows.
 
         Raise CommitLostError if another one came first, or a file to be replaced is not there.
         """
@@ -116,10 +182,16 @@ class TableSink(PositionedSink):
 
     def _may_merge(self) -> bool:
         """Return True if small files may be merged, with the table prepared for it."""
-        return True
+        raise NotImplementedError
+
+    def _may_shorten(self, kept: str) -> bool:
+        """Return True if this run has made the table: nobody counts on old versions. Else warn once of what is kept."""
+        if not self._has_created and not self._has_merged:
+            log.warning("%s: with batches as frequent as these, %s", self._where, kept)
+        return self._has_created
 
     def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
-        """Return the data files of the version that `positions` has read, with bounds of their keys."""
+        """Return the data files of the version read last, with bounds of their keys."""
         raise NotImplementedError
 
     def _tidy(self) -> None:
@@ -148,18 +220,19 @@ class TableSink(PositionedSink):
     def commit(self, written: WrittenFiles | Merge, batch: Batch) -> None:
         token, problem = uuid.uuid4().hex, ""
         for attempt in range(_ATTEMPTS):
-            found = self.positions(batch.owner.group, batch.ranges)
+            (self._newest if attempt else self._recent)()
             if attempt and self._has(token):
                 break
             try:
-                self._fence(found, batch)
+                self._fence(self._stored(batch.owner.group, batch.ranges), batch)
                 self._try_commit(token, self._merged(written), batch)
                 break
             except SinkFencedError:
-                self.abort(written, batch)
-                raise
+                if attempt:  # else the position read may be an old one
+                    self.abort(written, batch)
+                    raise
             except CommitLostError as error:
-                problem = str(error)
+                problem, self._wary = str(error), _WARY_COMMITS
                 time.sleep(random.uniform(0, min(0.01 * 2**attempt, _LONGEST_PAUSE)))  # noqa: S311 - spreads retries
         else:
             raise PipelineError(
@@ -167,6 +240,7 @@ class TableSink(PositionedSink):
                 field=self.name,
                 fix="Let batches be larger (trigger_interval_ms), or fewer writers share the table",
             )
+        self._wary = max(self._wary - 1, 0)
         self._starts.update(batch.next_offsets)
         if isinstance(written, WrittenFiles):
             self._small.add(written.files, self._entry(token))
@@ -185,13 +259,14 @@ class TableSink(PositionedSink):
                 self._has_merged = True
                 self._merging = Merging(writer, *due, self._later(merged, writer, due[0]))
         except Exception as error:
-            log.warning("%s: small files stay as they are: %s", self.name, one_line(error, LONGEST_ERROR))
+            log.warning("%s: small files stay as they are: %s", self.name, named(error))
 
     def _commit_merge(self, merging: Merging) -> None:
         """Replace small files by the one with their rows, unless one of them has been replaced by others."""
         removed = [file for part in merging.parts for file in part.files]
         entries = [part.entry for part in merging.parts for _ in part.files]
         written, token = WrittenFiles(merging.writer, merging.made.result(), removed, entries), uuid.uuid4().hex
+        self._recent()
         for _ in range(_MERGE_ATTEMPTS):
             try:
                 self._try_commit(token, written, None)
@@ -221,7 +296,7 @@ class TableSink(PositionedSink):
             self._merging.drop()
         if self._background is not None:
             self._background.shutdown()
-        self._merging = self._background = None
+        self._merging = self._background = self._table = None
         self._small = SmallFiles(self._target_file_bytes)
 
     def _merged(self, written: WrittenFiles | Merge) -> WrittenFiles:
@@ -231,7 +306,7 @@ class TableSink(PositionedSink):
         try:
             added, removed = written.over(self._data_files(written.writer, written.keys))
         except OSError as error:  # perhaps files of a version that is no longer the newest
-            raise CommitLostError(one_line(error, LONGEST_ERROR)) from error
+            raise CommitLostError(named(error)) from error
         return WrittenFiles(written.writer, added, removed)
 
     @override
@@ -318,6 +393,11 @@ class TableSink(PositionedSink):
                     field="partition_by",
                     fix="Add such a column, for example the day of a timestamp",
                 )
+
+
+def named(error: BaseException) -> str:
+    """Return the error with its class: messages of a library mean little without it."""
+    return f"{type(error).__name__}: {one_line(error, _LONGEST_ERROR)}"
 
 
 def _names(keys: str) -> set[str] | None:
