@@ -46,7 +46,7 @@ from roster.spark.state.stateful_batches import BetweenStatefulBatches, summed, 
 from roster.spark.state.stores import Stores
 from roster.spark.state.tasks.moving import PlacedTask
 from roster.spark.state.tasks.repartition import RepartitionTopic
-from roster.spark.state.tasks.store_location import Place
+from roster.spark.state.tasks.store_location import Place, keep_open
 from roster.spark.state.tasks.stores import Restored, process_id, stores_found
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import Lookup, Rows
@@ -310,11 +310,12 @@ def main(
     joins = [
         TableJoins.open(own, each.tables, each.own_sources, each.subtopology.number) for each in plans if each.tables
     ]
+    keep_open()  # as the worker that stays does
     runner = InProcess(config, work, stores, float(open_seconds), function, joins, switching)
     member = stores.member(options)
     loop = DriverLoop(
         *(member, runner, bound, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
-        between_batches=Between(runner, stores, lambda: None),
+        between_batches=Between(runner, stores, lambda: None, lambda _: None),
         switching=switching,
     )
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())

@@ -21,6 +21,7 @@ from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.stateful_batches import tokens_of
 from roster.spark.state.store_targets import StoreTargets
+from roster.spark.state.tasks import store_location
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.spark.state.tasks.processing import Report, process_batch
 from roster.spark.state.tasks.store_location import Place
@@ -94,7 +95,7 @@ def batch_of(start: int, size: int) -> Batch:
     return Batch(0, Owner("g", 1, "m"), {SOURCE: Range(start, start + size)})
 
 
-KINDS = ["abort", "lost answer", "killed", "second attempt", "other owner", "new disk", "zombie", "by tasks"]
+KINDS = ["abort", "lost answer", "killed", "second attempt", "other owner", "new disk", "zombie", "by tasks", "died"]
 keys = st.sampled_from([b"a", b"b", b"c"])
 steps = st.tuples(
     st.sampled_from(["commit"] * 4 + KINDS),
@@ -102,11 +103,25 @@ steps = st.tuples(
 )
 
 
-@given(st.lists(steps, max_size=10))
-@example([("commit", {b"a": b"1"}), ("other owner", {b"b": b"1"}), ("other owner", {b"c": b"1"})])
-@example([("commit", {b"a": b"1"}), ("second attempt", {b"a": b"2"}), ("lost answer", {b"a": b"3"})])
+@pytest.fixture(autouse=True)
+def none_stays_open() -> Iterator[None]:
+    yield
+    store_location.close_unused(0.0)
+    store_location._open = None
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@given(script=st.lists(steps, max_size=10))
+@example(script=[("commit", {b"a": b"1"}), ("other owner", {b"b": b"1"}), ("other owner", {b"c": b"1"})])
+@example(script=[("commit", {b"a": b"1"}), ("second attempt", {b"a": b"2"}), ("lost answer", {b"a": b"3"})])
+@example(script=[("commit", {b"a": b"1"}), ("abort", {b"a": b"2"}), ("commit", {b"a": b"3"})])
 @settings(max_examples=examples(25, "ROSTER_STATE_SCRIPTS"))
-def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest.TempPathFactory, script: Any) -> None:
+def test_a_turn_sees_the_state_of_all_committed_batches(
+    tmp_path_factory: pytest.TempPathFactory, stays: bool, script: Any
+) -> None:
+    store_location.close_unused(0.0)
+    if stays:
+        store_location.keep_open()
     disk = tmp_path_factory.mktemp("state")
     log, model = Log(), {}
     changelogs = Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)])
@@ -128,6 +143,8 @@ def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest
             applications[0][0].forget([SOURCE])
         if kind == "new disk":
             applications[0] = applications[0][0], Place(str(disk / uuid.uuid4().hex), "g-s-changelog", "id")
+        if kind == "died":  # its process, after the batch before
+            store_location.close_unused(0.0)
         targets, place = applications[0]
         update, report = target(targets, place, changes)
         assert update.results["seen"].to_pylist() == [str(sorted(model.items()))], kind

@@ -205,7 +205,7 @@ class Noted:
 
     def followed_by(self, definition: Definition, inputs: Mapping[str, int]) -> Noted:
         """Return the record after a batch under a definition, which may be another one than before."""
-        if self.definition.fingerprint == definition.fingerprint:
+        if self.definition.document == definition.document or self.definition.fingerprint == definition.fingerprint:
             return Noted(definition, inputs, self.releases)
         before = self.releases or [self.definition.release]
         return Noted(definition, inputs, [*before, definition.release][-_MOST_RELEASES:])

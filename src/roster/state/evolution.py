@@ -295,6 +295,8 @@ def _unsaid(own: Definition, noted: Noted) -> dict[str, str | None]:
 
 def evolution(own: Definition, noted: Noted, registry: bytes | None = None) -> Evolution | TableEvolution | None:
     """Return what makes entries of the recorded definition those of `own`, None if they are. Raises as `check`."""
+    if registry is None and noted.definition.document == own.document:
+        return None  # as nearly always
     found = check(own, noted, registry)
     if (tables := _by_tables(own, noted, found, registry)) is not None:
         return tables

@@ -1,8 +1,8 @@
-"""A store in LMDB: opens in a tenth of a millisecond, many processes read a consistent snapshot while one writes.
+"""A store in LMDB: many processes read a consistent snapshot while one writes.
 
-A task opens it for each batch, and never keeps it open over a fork. The directory must be on a local disk: LMDB maps
-its file into memory, which network file systems do not support. Keys of more than 510 bytes are replaced by a hash, and
-stored with the value; a scan orders keys with the same first 479 bytes by hash. The file never shrinks.
+A fork must not use a store that its parent has open. The directory must be on a local disk: LMDB maps its file into
+memory, which network file systems do not support. Keys of more than 510 bytes are replaced by a hash, and stored with
+the value; a scan orders keys with the same first 479 bytes by hash. The file never shrinks.
 `roster.state.lmdb_snapshot` describes the damage that reads detect.
 """
 
@@ -60,6 +60,8 @@ MAP_SIZE = 1 << 40
 Column: TypeAlias = Sequence[Value] | pa.Array | pa.ChunkedArray
 _AT_ONCE = 1 << 16
 """Entries that are objects of Python at the same time."""
+_MOST_KEPT = 2_000
+"""Most changes of a pending batch that stay in memory too."""
 _DAMAGED = (
     *(lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError),
     *(lmdb.MapResizedError, lmdb.NotFoundError, lmdb.BadValsizeError),
@@ -77,6 +79,9 @@ class LmdbStore:
     def __init__(self, path: str | Path, *, read_only: bool = False, map_size: int = MAP_SIZE) -> None:
         self.discarded: str | None = None
         self.written_at = 0.0
+        self.kept: Pending | None = None
+        """The pending batch, if `keep` wrote it here and it is small; nobody has written since."""
+        self._paused: tuple[object, object] = None, None
         self._read_only = read_only
         self._map_size = map_size
         self._files = StoreFiles(Path(path))
@@ -116,6 +121,33 @@ class LmdbStore:
             self._remove(error.reason)
             self._open()
 
+    def pause(self) -> None:
+        """Let others write the store until `resume`."""
+        self._paused = self._file(), self._environment.info()["last_txnid"]
+        self._files.unlock()
+
+    def resume(self) -> bool:
+        """Become the only writer again, or return False, closed, if another process has written it or has replaced its
+        files. Raises StoreInUseError.
+        """
+        with contextlib.ExitStack() as unfit:
+            unfit.callback(self.close)
+            self._files.lock_for_writing()
+            # The file first: reading past the end of one cut short would kill the process.
+            found, (file, last) = self._file(), self._paused
+            if found is not None and found == file and self._environment.info()["last_txnid"] == last:
+                unfit.pop_all()
+                return True
+        return False
+
+    def _file(self) -> tuple[int, int] | None:
+        """Return the inode of the file and its size, None if it is gone; note when it was written."""
+        with contextlib.suppress(FileNotFoundError):
+            found = (self._files.data / "data.mdb").stat()
+            self.written_at = found.st_mtime
+            return found.st_ino, found.st_size
+        return None
+
     def discard(self, reason: str) -> None:
         """Discard the files and start with new ones, outside a snapshot; `discarded` says why."""
         self._environment.close()
@@ -129,12 +161,12 @@ class LmdbStore:
             self._files.discard()
 
     def _open(self) -> None:
-        data = self._files.data
+        data, self.kept = self._files.data, None
         for path in (data / "data.mdb", self.sorted_runs):
             with contextlib.suppress(FileNotFoundError):
                 self.written_at = max(self.written_at, path.stat().st_mtime)
         if not self._read_only:
-            self._files.mark(clean=False)
+            self._files.mark()
             data.mkdir(exist_ok=True)
         with self._files.access(write=not self._read_only), self._translated():
             self._environment = lmdb.open(
@@ -213,12 +245,23 @@ class LmdbStore:
             reached = position() if callable(position) else position
             self._put_head(transaction, reached)
 
-    def keep(self, pending: Pending) -> None:
-        """Keep a batch until it is known how its transaction ended. Raises PendingError if one is kept already."""
+    def keep(self, pending: Pending, before: Position | None = None) -> tuple[int, int]:
+        """Keep a batch until it is known how its transaction ended; return the number of entries, and their bytes.
+
+        before: the position with the batch `kept`, which was committed and is applied by the same write; else None.
+        Raises PendingError if one is kept already.
+        """
+        kept = self.kept
         with self._writing() as transaction:
-            if transaction.get(PENDING, db=self._meta) is not None:
+            if before is not None and kept is not None:
+                self._apply(transaction, kept, before)
+            elif transaction.get(PENDING, db=self._meta) is not None:
                 raise PendingError(f"store {self._files.path}: settle the pending batch before the next one")
             self._note(transaction, PENDING, pending.encode())
+            snapshot = self._reading(transaction)
+            sizes = snapshot.entries, snapshot.disk_bytes
+        self.kept = pending if len(pending.keys) <= _MOST_KEPT else None
+        return sizes
 
     def settle(self, token: str | None, position: Position | None = None) -> bool:
         """Apply the pending batch if `token` names it, else drop it; True if applied.
@@ -226,17 +269,19 @@ class LmdbStore:
         A committed batch that is dropped here is restored from the changelog. position: of the store with the batch;
         None: the pending one.
         """
-        with self.snapshot() as snapshot:
-            pending = snapshot.pending()
+        pending = self.pending()
         if pending is None:
             return False
         is_committed = pending.token == token
         with self._writing() as transaction:
             transaction.delete(PENDING, db=self._meta)
             if is_committed:
-                self._put(transaction, pending.keys, pending.values)
-                self._put_head(transaction, pending.position if position is None else position)
+                self._apply(transaction, pending, pending.position if position is None else position)
         return is_committed
+
+    def _apply(self, transaction: Any, pending: Pending, position: Position) -> None:
+        self._put(transaction, pending.keys, pending.values)
+        self._put_head(transaction, position)
 
     def clear(self) -> None:
         """Remove all values, the pending batch and the position, as in a new store."""
@@ -250,12 +295,8 @@ class LmdbStore:
         with self.snapshot() as snapshot:
             return snapshot.entries
 
-    def close(self, *, sync: bool = False) -> None:
-        """Close the files. sync: make them durable, so that they survive a crash of the machine."""
-        if sync and not self._read_only:
-            with self._translated():
-                self._environment.sync(True)
-                self._files.mark(clean=True)
+    def close(self) -> None:
+        """Close the files."""
         self._environment.close()
         self._files.close()
 
@@ -309,6 +350,7 @@ class LmdbStore:
     def _writing(self) -> Iterator[Any]:
         if self._read_only:
             raise StateError(f"store {self._files.path}: it is open for reading only")
+        self.kept = None
         with self._translated(), self._files.access(write=True), self._environment.begin(write=True) as transaction:
             yield transaction
 

@@ -74,8 +74,9 @@ class WithChanges:
     def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
         keys = listed(keys)
-        stored = self._snapshot.multi_get(keys)
-        return [self._changes.get(key, value) for key, value in zip(keys, stored, strict=True)]
+        others = [key for key in keys if key not in self._changes]
+        stored = dict(zip(others, self._snapshot.multi_get(others), strict=True)) if others else {}
+        return [self._changes[key] if key in self._changes else stored[key] for key in keys]
 
     def scan(
         self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None

@@ -1,11 +1,11 @@
 """The directory of a store: its locks, and the marker that says whether the files can be trusted.
 
-`writer.lock` is held as long as a store is open for writing. `access.lock` is held for a read (shared) or a write
+`writer.lock` is held while a task has a store for writing. `access.lock` is held for a read (shared) or a write
 (exclusive): LMDB's own locks are not used, as its robust mutexes do not work on every platform. flock locks end with
 the process that holds them, even by kill -9.
 
-A store is not synced to the disk at each write, so it survives a crash of the process, but not of the machine. The
-marker has the id of the machine's boot; a store of another boot that was not closed with `sync` is discarded.
+A store is not synced to the disk, so it survives a crash of the process, but not of the machine. The marker has the id
+of the machine's boot; a store of another boot is discarded.
 """
 
 from __future__ import annotations
@@ -145,30 +145,36 @@ class StoreFiles:
             return None
         try:
             marker = loads(self._marker.read_bytes())
-            layout, boot, clean = marker["format"], marker["boot"], marker["clean"]
+            layout, boot = marker["format"], marker["boot"]
         except (OSError, ValueError, KeyError, TypeError):
             return "its marker store.json is missing or damaged"
         if layout != FORMAT:
             return f"it has format {layout}, this release has {FORMAT}"
-        if boot != boot_id() and not clean:
-            return "the machine was started anew since it was written, and it had not been synced"
+        if boot != boot_id():
+            return "the machine was started anew since it was written"
         return None
 
     def discard(self) -> None:
         """Remove the data, so that the store starts empty."""
         shutil.rmtree(self.data, ignore_errors=True)
 
-    def mark(self, *, clean: bool) -> None:
+    def mark(self) -> None:
         """Write the marker durably, if it changes."""
-        marker = json.dumps({"format": FORMAT, "boot": boot_id(), "clean": clean}).encode()
+        marker = json.dumps({"format": FORMAT, "boot": boot_id()}).encode()
         with contextlib.suppress(OSError):
             if self._marker.read_bytes() == marker:
                 return
         write_atomically(self._marker, marker)
 
+    def unlock(self) -> None:
+        """Let another process become the writer."""
+        if self._writer is not None:
+            os.close(self._writer)
+        self._writer = None
+
     def close(self) -> None:
         """Release the locks."""
-        for lock in (self._writer, self._access):
-            if lock is not None:
-                os.close(lock)
-        self._writer = self._access = None
+        self.unlock()
+        if self._access is not None:
+            os.close(self._access)
+        self._access = None

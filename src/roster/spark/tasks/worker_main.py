@@ -61,10 +61,15 @@ def main(descriptor: int) -> None:
     threading.Thread(target=_die_with, args=(descriptor,), daemon=True).start()
     connection = Connection(descriptor)
     importlib.import_module("roster.spark.state.tasks.task")  # and with it what all tasks need, while Spark starts
+    stores: Any = importlib.import_module("roster.spark.state.tasks.store_location")
+    stores.keep_open()
     with contextlib.suppress(EOFError, BrokenPipeError):
         for number in itertools.count(1):
+            while not connection.poll(stores.UNUSED):
+                stores.close_unused()
             request = Request(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from the driver
             connection.send_bytes(_answer(request, number))
+            stores.close_unused()
 
 
 def _answer(request: Request, number: int) -> bytes:

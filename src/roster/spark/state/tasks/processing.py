@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from roster.spark.batch import StoreProgress
 from roster.spark.errors import SinkFencedError
-from roster.spark.state.tasks.catch_up import Fetch, StoreTarget, catch_up
+from roster.spark.state.tasks.catch_up import Applied, Fetch, StoreTarget, catch_up
 from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.event_time import STREAM_TIME_KEY, idle_changes, stream_time_after, with_entries
 from roster.state.evolution import Evolved, evolution
@@ -103,9 +103,12 @@ def process_batch(
     called, StateError, and errors of `operator` and `fetch`.
     """
     began = time.monotonic()
-    applied = catch_up(store, target, fetch)
+    kept = store.kept if store.kept is not None and store.kept.token == target.token else None
+    applied = Applied(target.end) if kept is not None else catch_up(store, target, fetch)
     restore_ms = round((time.monotonic() - began) * 1000) if applied.records else 0
-    with store.snapshot() as snapshot:
+    with store.snapshot() as stored:
+        # What this process has kept of the batch before is written together with this one.
+        snapshot: Snapshot = stored if kept is None else WithChanges(stored, kept.changes())
         noted = Noted.of(snapshot)
         (registry,) = (
             snapshot.multi_get([REGISTRY_KEY]) if definition.functions and definition.has_variables else [None]
@@ -128,15 +131,13 @@ def process_batch(
             update = replace(update, changes=with_entries(update.changes, list(idle), list(idle.values())))
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
         said = _said(snapshot if seen is None else seen, update.changes, noted)
-        entries, size = snapshot.entries, snapshot.disk_bytes
         times = [stream_time_after(snapshot, update.changes, key) for key in time_keys]
-    progress = StoreProgress(
-        *(entries, size, len(update.changes), update.late, times[0], applied.records, applied.bytes, restore_ms),
-        *times[1:],
-    )
+    changed = len(update.changes)
     update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))
     token = token or new_token()
-    store.keep(Pending(token, update.changes["key"], update.changes["value"], Position(target.end, inputs)))
+    pending = Pending(token, update.changes["key"], update.changes["value"], Position(target.end, inputs))
+    sizes = store.keep(pending, None if kept is None else Position(target.end, target.inputs))
+    progress = StoreProgress(*sizes, changed, update.late, times[0], *applied[1:], restore_ms, *times[1:])
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
     large = large_change(target.changelog.topic, update.changes)
     return update, Report(token, timer, large, (progress,))

@@ -16,7 +16,7 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.state.tasks.catch_up import LONGEST_BEHIND, Fetch, StoreTarget, catch_up
-from roster.spark.state.tasks.store_location import Place, on_sound
+from roster.spark.state.tasks.store_location import Place, on_sound, opened
 from roster.state.store import StateError
 from roster.state.store_files import unusable
 
@@ -94,11 +94,9 @@ def process_id(place: Place) -> str:
 
 def restore_copy(place: Place, job: RestoreJob, fetch: Fetch, until: float) -> Restored:
     """Apply the changelog to a copy until it catches up or monotonic `until`; a failing copy delays no other work."""
-    from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - as above
-
     began = time.monotonic()
     try:
-        with LmdbStore(place.path(str(job.task))) as store:
+        with opened(place.path(str(job.task))) as store:
             applied = on_sound(store, partial(catch_up, store, job.target, fetch, until))
     except Exception as error:
         return Restored(
