@@ -47,7 +47,7 @@ NAME = _Name()
 
 
 class _Positive(click.FloatRange):
-    """A number above 0 (or from `min` on) that is finite: nan and inf pass click's own range."""
+    """A number above 0 (or from `min` on); nan passes click's own range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
