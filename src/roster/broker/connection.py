@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from roster.broker import request_limits
 from roster.broker.call import Call
@@ -27,7 +26,7 @@ from roster.wire import ApiKey, UnsupportedVersion, WireError
 from roster.wire.frames import encode_response, encode_response_parts, unsupported_api_versions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from roster.broker.call import Answer
     from roster.broker.dispatch import Handler
@@ -366,15 +365,15 @@ class Connection:
         if header.api_key != ApiKey.FETCH:
             call.hold(self._services, sum(map(len, parts)))
         del response
-        for is_range, group in groupby(parts, lambda part: isinstance(part, RecordRange)):
-            if not is_range:
-                await self._send(b"".join(group))
-                continue
-            for records in group:
-                async for piece in cast("RecordRange", records).pieces():
-                    self._writer.write(piece)
-                    await self._drain()
-                    await asyncio.sleep(0)  # a client that reads fast leaves room for the others
+        waiting, size = list[bytes](), 0
+        async for piece in _pieces(parts):
+            if waiting and size + len(piece) > PIECE_BYTES:
+                await self._send(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+                waiting, size = [], 0
+                await asyncio.sleep(0)  # a client that reads fast leaves room for the others
+            waiting.append(piece)
+            size += len(piece)
+        await self._send(b"".join(waiting))
 
     async def _begin_produce(self, call: Call[Any]) -> None:
         self._settle()
@@ -438,3 +437,13 @@ class Connection:
             except TimeoutError:
                 limit = f"{self._send_seconds:g} s to read {PIECE_BYTES} bytes of a response"
                 raise CloseConnection(f"it took more than {limit} (send timeout)") from None
+
+
+async def _pieces(parts: Iterable[Any]) -> AsyncIterator[Any]:
+    """Yield the parts of a response: bytes, and the bytes that ranges of records stand for."""
+    for part in parts:
+        if isinstance(part, RecordRange):
+            async for piece in part.pieces():
+                yield piece
+        else:
+            yield part
