@@ -171,7 +171,7 @@ def test_idle_after_is_refused_where_it_closes_nothing_or_results_need_a_positio
             pipeline.run(available_now=True)
 
     window = Window("at", "1 hour")
-    refused("there are no windows, no sessions, no joins of two topics and no timers of event time")
-    refused("there are no windows, no sessions", state=False, sink=ParquetSink(str(tmp_path)))
+    refused("there are no windows, sessions, first rows, joins of two topics and timers of event time")
+    refused("there are no windows, sessions", state=False, sink=ParquetSink(str(tmp_path)))
     refused("results in a table have no position", window=window, sink=ParquetSink(str(tmp_path)))
     refused("cannot be paused: the stream time of a partition without records", window=window, paused=True)

@@ -24,6 +24,8 @@ from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.spark.state.tasks.processing import process_batch
 from roster.spark.state.tasks.subtopology import definition_of
 from roster.state.aggregate_functions import Aggregate
+from roster.state.deduplicate import Deduplication
+from roster.state.event_time import STREAM_TIME_KEY
 from roster.state.lmdb_store import LmdbStore
 from roster.state.processor.batch import Plan, TimeMode
 from roster.state.sessions import SessionAggregation
@@ -265,11 +267,11 @@ class Replay:
     """A task with its store, and what may befall its batches."""
 
     def __init__(self, disk: Path, operator: Any, columns: pa.Schema, table: Callable[[list[Any]], pa.Table]) -> None:
-        self._disk, self._operator, self._table = disk, operator, table
+        self._disk, self._operator, self._table, self.left = disk, operator, table, list[Any]()
         self._definition = definition_of(operator, columns)
         self._log, self._token, self._at = Log(), None, 0
         self.late, self.results, self.times = 0, list[dict[str, Any]](), list[tuple[int | None, int | None]]()
-        """Late rows, results, and the stream times behind each batch with idle sides."""
+        """Late rows, results, and the stream times behind each batch with idle sides; `left` is kept at the end."""
 
     def run(self, events: list[Any], steps: list[str], *, beside: Callable[[Idle, list[Any]], bool]) -> None:
         """Run batches of these rows and idle times. beside: whether an idle time may come with rows in one batch."""
@@ -294,6 +296,8 @@ class Replay:
                 store, self._token = LmdbStore(self._disk / str(number + 1)), None
         self._batch(store, waiting)
         catch_up(store, self._target(()), self._log.fetch)
+        with store.snapshot() as snapshot:
+            self.left = snapshot.scan(stop=STREAM_TIME_KEY[:1])
         store.close()
 
     def _target(self, until: tuple[int | None, ...]) -> StoreTarget:
@@ -363,6 +367,40 @@ def test_what_idle_partitions_close_is_closed_wherever_batches_are_cut_and_store
         for row in task.results
     ]
     assert (sorted(found), task.late) == plain(events, sessions=operator is SESSIONS)
+
+
+FIRST = Deduplication(("k",), "t", SIZE * SECOND)
+
+
+@given(st.lists(ROW | idle(), max_size=19), STEPS)
+@settings(max_examples=examples(30))
+def test_first_rows_are_those_since_the_time_of_an_idle_partition_which_then_forgets_all_keys(
+    tmp_path_factory: pytest.TempPathFactory, events: list[Any], steps: list[str]
+) -> None:
+    task = Replay(tmp_path_factory.mktemp("state"), FIRST, COLUMNS, of_one_side)
+    events = [*events, Idle((200,))]
+    task.run(events, steps, beside=lambda _, rows: False)
+    now, late, first, expected = -(10**9), 0, dict[str, int](), list[Any]()
+    given_to = iter(task.times)
+    for event in events:
+        if isinstance(event, Idle):
+            at, _ = next(given_to)
+            told = now if at is None else at // 1000
+            if told != max(now, event.until[0]):
+                assert told == now
+                assert all(t + SIZE < now for t in first.values()), "it goes on while a key counts"
+            now = told
+            continue
+        key, n, t = event
+        now = max(now, t)
+        if t + SIZE < now:
+            late += 1
+        elif first.get(key, -(10**9)) + SIZE < now:
+            first[key] = t
+            expected.append((key, n, t))
+    found = [(row["k"], row["n"], (row["t"] - EPOCH) // SECOND) for row in task.results]
+    assert (found, task.late) == (expected, late)
+    assert task.left == []
 
 
 WITHIN, SLACK = 3, 2

@@ -190,7 +190,7 @@ def _check_idle(options: Options, plans: Sequence[SubtopologyPlan], sink: BatchS
     if options.idle_after is None:
         return
     if not any(plan.closes for plan in plans):
-        problem = "there are no windows, no sessions, no joins of two topics and no timers of event time"
+        problem = "there are no windows, sessions, first rows, joins of two topics and timers of event time"
         raise PipelineError(problem, field="idle_after", fix="Leave it out")
     if plans[-1].closes and isinstance(sink, (ParquetSink, PositionedSink)):
         problem = "results in a table have no position for a batch without records"

@@ -134,8 +134,8 @@ class PipelineOptions:
         Duration | None,
         Option(
             kind="str or `timedelta`",
-            help="time without records after which a partition's windows, sessions, joins and timers of event time "
-            "go by the stream time of others, or "
+            help="time without records after which a partition's windows, sessions, first rows, joins and timers of "
+            "event time go by the stream time of others, or "
             "[by the clock](../state/windows.md#partitions-without-records); None: never",
         ),
     ] = None

@@ -106,9 +106,7 @@ class Deduplication:
     def _changes(changes: dict[bytes, bytes], store: Store | Snapshot, before: int, at: Any, within: int) -> pa.Table:
         now = int(at[-1]) if len(at) else before
         table = pa.table({"key": pa.array(changes, pa.binary()), "value": pa.array(changes.values(), pa.binary())})
-        if now == before:
-            return table
-        entries: dict[bytes, bytes | None] = dict([stream_time_change(now)])
+        entries: dict[bytes, bytes | None] = {} if now == before else dict([stream_time_change(now)])
         (swept,) = store.multi_get([_SWEPT_KEY])
         if read_time(swept) + within < now:
             entries[_SWEPT_KEY] = time_bytes(now)

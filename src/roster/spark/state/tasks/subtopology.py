@@ -49,10 +49,10 @@ class OperatorNode:
 
     @property
     def closes(self) -> bool:
-        """True if it keeps something up to a stream time: windows, sessions, rows of a join, timers."""
+        """True if it keeps something up to a stream time: windows, sessions, first times, rows of a join, timers."""
         kept = self.operator.kept
         has_event_timers = kept.get("time_mode") == TimeMode.EVENT.value
-        return self.other is not None or "window" in kept or "session" in kept or has_event_timers
+        return self.other is not None or has_event_timers or not kept.keys().isdisjoint(("window", "session", "time"))
 
 
 @dataclass(frozen=True)
