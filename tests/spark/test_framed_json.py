@@ -190,7 +190,7 @@ def test_bad_values_are_named_row_by_row() -> None:
         assert {
             row: str(error).partition(", got")[0][:60] for row, error in rows_at_fault(caught.value, batch).items()
         } == {
-            2: "the value is no JSON of this schema: a name is expected at c",
+            2: "the value is no JSON of this schema: Expecting property name",
             3: "the value does not begin with a frame (confluent)",
             4: "schema 99 does not fit: the registry does not have it",
             5: f"schema {other} does not fit: it is of type AVRO",

@@ -32,13 +32,6 @@ _DENSE = 64
 """If a bad row follows fewer good rows than this, as many rows after it are parsed one by one too."""
 _MOST_BYTES = 1 << 30
 _END = (1 << 31) - 1
-_LIKELY = {
-    pa.string(): (str,),
-    pa.bool_(): (bool,),
-    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), (int,)),
-    **dict.fromkeys((pa.float32(), pa.float64()), (int, float)),
-}
-"""Python types of the values that Arrow accepts, for simple types."""
 _ROW = re.compile(r"in row (\d+)$")
 
 
@@ -138,7 +131,6 @@ class _Parser:
     def __init__(self, fields: pa.Schema) -> None:
         wanted = pa.schema([pa.field(field.name, _read_as(field.type)) for field in fields])
         self._fields = pa.schema([pa.field(field.name, field.type) for field in fields])
-        self._likely = {field.name: _LIKELY[field.type] for field in fields if field.type in _LIKELY}
         self.bad: dict[int, str] = {}
         self._parse_options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
 
@@ -148,44 +140,21 @@ class _Parser:
         for start in range(0, len(values), _TOGETHER):
             yield from self._together(values.slice(start, _TOGETHER), numbers[start : start + _TOGETHER])
 
-    def _together(self, values: Any, numbers: Sequence[int], *, is_sorted: bool = False) -> Iterator[pa.Table]:
-        """Yield the rows of one slice; is_sorted: values that look bad are already taken out."""
+    def _together(self, values: Any, numbers: Sequence[int]) -> Iterator[pa.Table]:
+        """Yield the rows of one slice."""
         while len(values):
             if len(values) > 1 and values.nbytes > _MOST_BYTES:
-                half = len(values) // 2
-                yield from self._together(values.slice(0, half), numbers[:half], is_sorted=is_sorted)
-                values, numbers = values.slice(half), numbers[half:]
-                continue
-            try:
-                yield self._by_columns(values)
-            except pa.ArrowInvalid as error:
-                good, odd = _odd_row(error, len(values))
+                good, odd = len(values) // 2, 0
             else:
-                return
-            if not is_sorted and len(values) > _FEW:
-                yield self._sorted_out(values, numbers)
-                return
-            yield from self._together(values.slice(0, good), numbers[:good], is_sorted=is_sorted)
+                try:
+                    yield self._by_columns(values)
+                except pa.ArrowInvalid as error:
+                    good, odd = _odd_row(error, len(values))
+                else:
+                    return
+            yield from self._together(values.slice(0, good), numbers[:good])
             yield self._one_by_one(values.slice(good, odd), numbers[good : good + odd])
             values, numbers = values.slice(good + odd), numbers[good + odd :]
-
-    def _sorted_out(self, values: Any, numbers: Sequence[int]) -> pa.Table:
-        """Return the rows: parsed by columns if Arrow will likely accept them, else one by one."""
-        likely = np.array([self._is_likely(value) for value in values.to_pylist()])
-        places = [np.flatnonzero(likely), np.flatnonzero(~likely)]
-        one, other = ([numbers[place] for place in chosen.tolist()] for chosen in places)
-        good = self._together(values.take(pa.array(places[0])), one, is_sorted=True)
-        odd = self._one_by_one(values.take(pa.array(places[1])), other)
-        return pa.concat_tables([*good, odd]).take(pa.array(np.argsort(np.concatenate(places))))
-
-    def _is_likely(self, value: bytes | None) -> bool:
-        try:
-            row = {} if value is None else json.loads(value)
-        except (ValueError, RecursionError):
-            return False
-        return isinstance(row, dict) and all(
-            type(row.get(name)) in kinds or row.get(name) is None for name, kinds in self._likely.items()
-        )
 
     def _by_columns(self, values: Any) -> pa.Table:
         """Return the rows. Raises ArrowInvalid for a value that Arrow refuses."""
@@ -213,9 +182,9 @@ class _Parser:
     def _row(self, value: bytes | None, number: int) -> dict[str, Any]:
         if not value or not value.strip():
             return {}
-        bad: list[str] = []
+        row, bad = dict[str, Any](), list[str]()
         try:
-            row: dict[str, Any] = _object(value.decode(errors="replace").strip(" \t\r\n"), list(self._fields), bad)
+            row = _object(_DECODER.decode(value.decode(errors="replace")), list(self._fields), bad)
         except (ValueError, RecursionError) as error:
             row, bad = {}, [str(error)]
         if bad:
@@ -248,9 +217,6 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_date(kind) else kind
 
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_DECODER = json.JSONDecoder()
-_INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
 _NOT_FINITE = {
     "NaN": "nan",
@@ -262,119 +228,89 @@ _NOT_FINITE = {
 }
 
 
-def _object(text: str, fields: Sequence[Any], bad: list[str]) -> dict[str, Any]:
+class _Fraction(float):
+    """A number with its digits."""
+
+    def __init__(self, digits: str) -> None:
+        self.digits = digits
+
+
+_DECODER = json.JSONDecoder(parse_float=_Fraction)
+
+
+def _object(value: Any, fields: Sequence[Any], bad: list[str]) -> dict[str, Any]:
     """Return an object's fields; fields that do not fit are null, and in `bad`. Raises ValueError for other JSON."""
-    kinds = {field.name: field.type for field in fields}
-    if not text.startswith("{"):
+    if not isinstance(value, dict):
         raise ValueError("it is no object")
-    found = {}
-    for name, raw in _members(text):
-        if name in kinds:
-            found[name] = _converted(raw, kinds[name], bad, name)
-    return found
+    kinds = {field.name: field.type for field in fields}
+    return {name: _converted(each, kinds[name], bad, name) for name, each in value.items() if name in kinds}
 
 
-def _members(text: str) -> list[tuple[str, str]]:
-    """Return names and texts of an object's members, or texts of an array's elements under empty names."""
-    is_object = text[0] == "{"
-    close = "}" if is_object else "]"
-    found: list[tuple[str, str]] = []
-    at = _space(text, 1)
-    while text[at : at + 1] != close or found:
-        name = ""
-        if is_object:
-            if text[at : at + 1] != '"':
-                raise ValueError(f"a name is expected at character {at}")
-            name, at = _DECODER.raw_decode(text, at)
-            at = _space(text, at)
-            if text[at : at + 1] != ":":
-                raise ValueError(f"a colon is expected at character {at}")
-            at = _space(text, at + 1)
-        _, end = _DECODER.raw_decode(text, at)
-        found.append((name, text[at:end]))
-        at = _space(text, end)
-        if text[at : at + 1] == close:
-            break
-        if text[at : at + 1] != ",":
-            raise ValueError(f"a comma is expected at character {at}")
-        at = _space(text, at + 1)
-    if _space(text, at + 1) < len(text):
-        raise ValueError("there is something behind its end")
-    return found
-
-
-def _space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return at if found is None else found.end()
-
-
-def _converted(raw: str, kind: pa.DataType, bad: list[str], name: str) -> Any:
-    """Return the value of a JSON text, None if it is null or does not fit."""
-    if raw == "null":
+def _converted(value: Any, kind: pa.DataType, bad: list[str], name: str) -> Any:
+    """Return a JSON value as a type's, None if it is null or does not fit."""
+    if value is None:
         return None
     try:
         if pa.types.is_struct(kind):
-            return _object(raw, list(kind), bad)
+            return _object(value, list(kind), bad)
         if pa.types.is_list(kind):
-            if not raw.startswith("["):
+            if not isinstance(value, list):
                 raise ValueError("it is no array")
             before = len(bad)
-            values = [_converted(part, kind.value_type, bad, name) for _, part in _members(raw)]
+            values = [_converted(each, kind.value_type, bad, name) for each in value]
             return values if len(bad) == before else None
-        value = next(convert for is_kind, convert in _SCALARS if is_kind(kind))(raw, kind)
-        pa.scalar(value, kind)
-    except (ValueError, OverflowError, InvalidOperation, pa.ArrowInvalid) as error:
-        bad.append(f"field {name!r}: {raw[:50]} is no {kind} ({error})")
+        made = next(convert for is_kind, convert in _SCALARS if is_kind(kind))(value, kind)
+        pa.scalar(made, kind)
+    except (TypeError, ValueError, OverflowError, InvalidOperation, pa.ArrowInvalid) as error:
+        told = json.dumps(value, ensure_ascii=False)[:50].encode(errors="replace").decode()
+        bad.append(f"field {name!r}: {told} is no {kind} ({error})")
         return None
-    return value
+    return made
 
 
-def _text(raw: str, _: Any) -> str:
-    value = json.loads(raw)
-    if isinstance(value, str):
-        return value
-    return raw if isinstance(value, int) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _boolean(raw: str, _: Any) -> bool:
-    return {"true": True, "false": False}[raw] if raw in ("true", "false") else _refuse(raw)
+def _text(value: Any, _: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _integer(raw: str, _: Any) -> int:
-    return int(raw) if _INTEGER.fullmatch(raw) else _refuse(raw)
+def _boolean(value: Any, _: Any) -> bool:
+    return value if isinstance(value, bool) else _refuse()
 
 
-def _float(raw: str, _: Any) -> float:
-    text = json.loads(raw) if raw.startswith('"') else raw
-    if (raw.startswith('"') and text not in _NOT_FINITE) or raw in ("true", "false") or raw[0] in "[{":
-        _refuse(raw)
-    return float(_NOT_FINITE.get(text, text))
+def _integer(value: Any, _: Any) -> int:
+    return value if _is_number(value) and isinstance(value, int) else _refuse()
 
 
-def _decimal(raw: str, kind: Any) -> Decimal:
+def _float(value: Any, _: Any) -> float:
+    return float(_NOT_FINITE.get(value) or _refuse() if isinstance(value, str) else str(value))
+
+
+def _decimal(value: Any, kind: Any) -> Decimal:
     with localcontext() as context:
         context.prec = 76
-        number = Decimal(json.loads(raw) if raw.startswith('"') else raw)
+        number = Decimal(getattr(value, "digits", value) if _is_number(value) or isinstance(value, str) else _refuse())
         return number.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP)
 
 
-def _date(raw: str, _: Any) -> date:
-    found = _DATE.match(json.loads(raw)) if raw.startswith('"') else None
-    return _refuse(raw) if found is None else date(*map(int, found.groups()))
+def _date(value: Any, _: Any) -> date:
+    found = _DATE.match(value) if isinstance(value, str) else None
+    return _refuse() if found is None else date(*map(int, found.groups()))
 
 
-def _moment(raw: str, kind: Any) -> datetime:
-    if _INTEGER.fullmatch(raw) and kind.tz is not None:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=int(raw))
-    text = json.loads(raw) if raw.startswith('"') else _refuse(raw)
-    day = _DATE.fullmatch(text)
-    moment = datetime.fromisoformat(text if day is None else date(*map(int, day.groups())).isoformat())
+def _moment(value: Any, kind: Any) -> datetime:
+    if _is_number(value) and isinstance(value, int) and kind.tz is not None:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value)
+    day = _DATE.fullmatch(value if isinstance(value, str) else _refuse())
+    moment = datetime.fromisoformat(value if day is None else date(*map(int, day.groups())).isoformat())
     if kind.tz is None:
-        return moment.replace(tzinfo=None) if moment.tzinfo is None else _refuse(raw)
+        return moment.replace(tzinfo=None) if moment.tzinfo is None else _refuse()
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-def _refuse(raw: str) -> Any:
+def _refuse() -> Any:
     raise ValueError("another type")
 
 
