@@ -1,7 +1,7 @@
 """Nexmark's queries as pipelines beside Structured Streaming's: records a second, and a second of CPU.
 
     python -m benchmarks nexmark
-    python -m benchmarks.nexmark [--records 500000] [--cores 2] [--only q0 ...]
+    python -m benchmarks.nexmark [--records 300000] [--cores 2] [--only q0 ...]
 
 One generator's events, of all kinds together, are in three topics of four partitions of `roster broker`. Each query
 reads them in ten batches and writes to a topic; Roster's is exactly once, Spark's Kafka sink at least once, with its

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from roster.spark import Avro, KafkaSink, ParquetSink, Pipeline, PipelineError, Protobuf, Registry, State
+from roster.spark import Avro, JsonSchema, KafkaSink, ParquetSink, Pipeline, PipelineError, Protobuf, Registry, State
 from roster.testing import SchemaRegistry
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import committed_records
@@ -124,7 +124,7 @@ def test_the_program_of_the_page_on_avro_and_what_is_refused(
 
 
 @pytest.mark.spark
-def test_avro_becomes_protobuf_then_totals_as_avro_then_rows_of_a_transform_and_json_is_read(
+def test_avro_becomes_protobuf_then_totals_as_avro_then_rows_of_a_transform_as_json_and_json_is_read(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     orders, messages, totals, copies, documents = (topics.create(2) for _ in range(5))
@@ -178,8 +178,8 @@ def test_avro_becomes_protobuf_then_totals_as_avro_then_rows_of_a_transform_and_
         }
 
         copied = made(totals).avro_columns(ask).transform(lambda df: df.selectExpr("shop", "orders * 2 AS twice"))
-        ended(copied.write(sink(copies, value=Avro(ask), exactly_once=False)))
-        copied = made(copies).avro_columns(ask).write(ParquetSink(out))
+        ended(copied.write(sink(copies, value=JsonSchema(ask), exactly_once=False)))
+        copied = made(copies).json_columns(registry=ask, mode="FAILFAST").write(ParquetSink(out))
         ended(copied)
         assert {(row.shop, row.twice) for row in spark.read.parquet(out).collect()} == {("s0", 8), ("s1", 6), ("s2", 6)}
 

@@ -1,18 +1,34 @@
-"""The columns of a JSON Schema: objects, arrays, numbers, text, dates and times."""
+"""The columns of a JSON Schema and a schema of columns: objects, arrays, numbers, text, dates and times."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster.wire.avro.schema import SchemaError
 
 _SIMPLE = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
 _FORMATS = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
 _OF_PYTHON = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_NAMED: dict[Any, dict[str, str]] = {
+    **{kind: {"type": name} for name, kind in _SIMPLE.items()},
+    **{kind: {"type": "string", "format": name} for name, kind in _FORMATS.items()},
+}
+_WRITTEN: dict[Any, tuple[Callable[[Any], bool], ...]] = {
+    pa.bool_(): (pa.types.is_boolean,),
+    pa.int64(): (pa.types.is_integer,),
+    pa.float64(): (pa.types.is_floating, pa.types.is_integer),
+    pa.date32(): (pa.types.is_date,),
+    pa.timestamp("us", "UTC"): (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,),
+    pa.string(): (pa.types.is_string, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_date),
+}
+"""Which columns are written as each simple type; a schema has the first one for a column."""
+_NULL, _REFUSED, _LEFT_OUT = b"null", b"refused", b"left out"
+"""Metadata of a field, what becomes of null: without it, null is written."""
 
 
 def json_schema(text: str, references: Mapping[str, str]) -> pa.Schema:
@@ -20,11 +36,65 @@ def json_schema(text: str, references: Mapping[str, str]) -> pa.Schema:
 
     Raises SchemaError, which names the field, for text that is no schema and for what has no one type.
     """
-    documents = {"": _loaded(text), **{name: _loaded(each) for name, each in references.items()}}
-    kind = _Types(documents).of(documents[""], ("", ()), ())
+    kind = json_type(text, references, is_written=False)
     if not pa.types.is_struct(kind):
         raise SchemaError("its values are no objects")
     return pa.schema(list(kind))
+
+
+def json_type(text: str, references: Mapping[str, str], *, is_written: bool = True) -> Any:
+    """Return the type of a schema's values; is_written: with what becomes of null. Raises as `json_schema` does."""
+    documents = {"": _loaded(text), **{name: _loaded(each) for name, each in references.items()}}
+    return _Types(documents, is_written=is_written).of(documents[""], ("", ()), ())
+
+
+def check_written(kind: Any, of: Any, path: str) -> None:
+    """Raise SchemaError, with the column's path, if its values are not written as a schema's type."""
+    if pa.types.is_struct(of) and pa.types.is_struct(kind):
+        inside = f"{path}." if path else ""
+        for name in kind.names:
+            if name not in of.names:
+                raise SchemaError(f"column {inside + name!r}: the schema has no such field")
+        for field in of:
+            if field.name not in kind.names and (field.metadata or {}).get(_NULL) != _LEFT_OUT:
+                raise SchemaError(f"column {inside + field.name!r}: there is none, and the schema requires it")
+        return
+    fits = any(is_kind(kind) for is_kind in _WRITTEN.get(of, (pa.types.is_list,))) and not pa.types.is_struct(of)
+    if not fits and not pa.types.is_null(kind):
+        named = _NAMED.get(of) or {"type": "object" if pa.types.is_struct(of) else "array"}
+        raise SchemaError(
+            f"column {path!r}: {kind} is not written as the schema's {named.get('format', named['type'])}"
+        )
+
+
+def leaves_null_out(field: Any, texts: Any, path: str) -> bool:
+    """Return whether null is left out of objects. Raises SchemaError if it is refused and among these JSON texts."""
+    of_null = (field.metadata or {}).get(_NULL)
+    if of_null == _REFUSED and pc.any(pc.equal(texts, "null")).as_py():
+        raise SchemaError(f"column {path!r}: a value is null, which the schema does not allow")
+    return bool(of_null == _LEFT_OUT)
+
+
+def json_schema_of(kind: pa.DataType, name: str) -> dict[str, Any]:
+    """Return a schema of a column's values, with `name` as its title. Columns that may be null need not be there.
+
+    Raises SchemaError, with the column's path, for a type that has no schema.
+    """
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": name, **_schema_of(kind, "")}
+
+
+def _schema_of(kind: pa.DataType, path: str) -> dict[str, Any]:
+    if pa.types.is_struct(kind):
+        fields = {field.name: _schema_of(field.type, f"{path}.{field.name}".lstrip(".")) for field in kind}
+        required = [field.name for field in kind if not field.nullable]
+        made = {"type": "object", "properties": fields, "additionalProperties": False}
+        return {**made, "required": required} if required else made
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": _schema_of(kind.value_type, f"{path}[]")}
+    for simple, tests in _WRITTEN.items():
+        if any(is_kind(kind) for is_kind in tests):
+            return _NAMED[simple]
+    raise SchemaError(f"column {path or 'key'!r}: no schema is made of {kind}")
 
 
 def _loaded(text: str) -> Any:
@@ -34,22 +104,16 @@ def _loaded(text: str) -> Any:
         raise SchemaError(f"the schema is no JSON: {error}") from None
 
 
-class _Types:
-    def __init__(self, documents: Mapping[str, Any]) -> None:
-        self._documents = documents
+_At: TypeAlias = tuple[str, tuple[str, ...]]
 
-    def of(self, raw: Any, at: tuple[str, tuple[str, ...]], path: tuple[str, ...]) -> Any:
+
+class _Types:
+    def __init__(self, documents: Mapping[str, Any], *, is_written: bool) -> None:
+        self._documents, self._is_written = documents, is_written
+
+    def of(self, raw: Any, at: _At, path: tuple[str, ...]) -> Any:
         """Return the type of a schema's values. at: its document, and the references that led to it."""
-        document, open_ = at
-        if not isinstance(raw, dict):
-            raise _problem(path, "values of any type have no column")
-        if len(open_) > 64:
-            raise _problem(path, "its schema contains itself, or goes deeper than 64 levels")
-        if "$ref" in raw:
-            name, _, pointer = str(raw["$ref"]).partition("#")
-            name = name or document
-            return self.of(self._found(name, pointer, path), (name, (*open_, name + pointer)), path)
-        at = document, (*open_, "")
+        raw, at = self._resolved(raw, at, path)
         for several in ("oneOf", "anyOf", "allOf"):
             if several in raw:
                 return self._of_several(raw[several], at, path)
@@ -57,10 +121,36 @@ class _Types:
         if kind == "object" and raw.get("properties"):
             return self._object(raw, at, path)
         if kind == "array" and "items" in raw:
-            return pa.list_(pa.field("element", self.of(raw["items"], at, (*path, "[]"))))
+            return pa.list_(self._field("element", raw["items"], at, (*path, "[]"), is_required=True))
         if kind not in _SIMPLE:
             raise _problem(path, f"an {kind} of unnamed parts has no column")
         return _FORMATS.get(raw.get("format", ""), pa.string()) if kind == "string" else _SIMPLE[kind]
+
+    def _resolved(self, raw: Any, at: _At, path: tuple[str, ...]) -> tuple[Any, _At]:
+        """Return the schema that one refers to, and where it is."""
+        document, open_ = at
+        if not isinstance(raw, dict):
+            raise _problem(path, "values of any type have no column")
+        if len(open_) > 64:
+            raise _problem(path, "its schema contains itself, or goes deeper than 64 levels")
+        if "$ref" not in raw:
+            return raw, (document, (*open_, ""))
+        name, _, pointer = str(raw["$ref"]).partition("#")
+        name = name or document
+        return self._resolved(self._found(name, pointer, path), (name, (*open_, name + pointer)), path)
+
+    def _takes_null(self, raw: Any, at: _At, path: tuple[str, ...]) -> bool:
+        raw, at = self._resolved(raw, at, path)
+        for several, fits in (("oneOf", any), ("anyOf", any), ("allOf", all)):
+            if several in raw:
+                return fits(self._takes_null(each, at, path) for each in raw[several])
+        return "null" in raw.get("type", "null") and None in raw.get("enum", [raw.get("const")])
+
+    def _field(self, name: str, raw: Any, at: _At, path: tuple[str, ...], *, is_required: bool) -> Any:
+        kind = self.of(raw, at, path)
+        if not self._is_written or (is_required and self._takes_null(raw, at, path)):
+            return pa.field(name, kind)
+        return pa.field(name, kind, metadata={_NULL: _REFUSED if is_required else _LEFT_OUT})
 
     def _found(self, name: str, pointer: str, path: tuple[str, ...]) -> Any:
         found = self._documents.get(name)
@@ -70,13 +160,17 @@ class _Types:
             raise _problem(path, f"there is no schema {name}#{pointer}")
         return found
 
-    def _of_several(self, schemas: Any, at: tuple[str, tuple[str, ...]], path: tuple[str, ...]) -> Any:
+    def _of_several(self, schemas: Any, at: _At, path: tuple[str, ...]) -> Any:
         """Return the one type that all alternatives but null have."""
         kinds = {self.of(each, at, path) for each in schemas if each != {"type": "null"}}
         return _the_one(kinds, {pa.int64(), pa.float64()}, pa.float64(), path)
 
-    def _object(self, raw: Any, at: tuple[str, tuple[str, ...]], path: tuple[str, ...]) -> Any:
-        fields = [pa.field(name, self.of(each, at, (*path, name))) for name, each in raw["properties"].items()]
+    def _object(self, raw: Any, at: _At, path: tuple[str, ...]) -> Any:
+        required = raw["required"] if isinstance(raw.get("required"), list) else ()  # a boolean in old drafts
+        fields = [
+            self._field(name, each, at, (*path, name), is_required=name in required)
+            for name, each in raw["properties"].items()
+        ]
         if len({field.name.lower() for field in fields}) < len(fields):
             raise _problem(path, "names differ by case only, which Spark's columns do not")
         return pa.struct(fields)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from roster.spark.sinks.console import ConsoleSink
     from roster.spark.sinks.database import DatabaseSink
     from roster.spark.sinks.delta import DeltaSink
-    from roster.spark.sinks.formats import Avro, Protobuf
+    from roster.spark.sinks.formats import Avro, JsonSchema, Protobuf
     from roster.spark.sinks.iceberg import IcebergSink
     from roster.spark.sinks.kafka import KafkaSink
     from roster.spark.sinks.parquet import ParquetSink
@@ -41,6 +41,7 @@ __all__ = [
     "DeltaSink",
     "FunctionError",
     "IcebergSink",
+    "JsonSchema",
     "KafkaSink",
     "Owner",
     "ParquetSink",
@@ -89,7 +90,7 @@ _HOMES = {
     "roster.spark.sinks.console": ("ConsoleSink",),
     "roster.spark.sinks.database": ("DatabaseSink",),
     "roster.spark.sinks.delta": ("DeltaSink",),
-    "roster.spark.sinks.formats": ("Avro", "Protobuf"),
+    "roster.spark.sinks.formats": ("Avro", "JsonSchema", "Protobuf"),
     "roster.spark.sinks.iceberg": ("IcebergSink",),
     "roster.spark.sinks.kafka": ("KafkaSink",),
     "roster.spark.sinks.parquet": ("ParquetSink",),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from roster.records.native import AVRO_ENCODE, compiled
 from roster.schemas import Registry, RegistryError
+from roster.schemas.json_schema import json_schema_of, json_type
 from roster.spark.errors import PipelineError
-from roster.spark.tasks.schema_frames import Writer, framed
-from roster.spark.tasks.schema_steps import check_source, latest_of, message_of, unanswered, writer_of
-from roster.spark.tasks.write.encoded_values import AvroValues, Encoding, ProtobufValues
+from roster.spark.tasks.schema_frames import framed
+from roster.spark.tasks.schema_steps import check_source, latest_of, message_of, unanswered
+from roster.spark.tasks.write.encoded_values import AvroValues, Encoding, JsonValues, ProtobufValues
 from roster.wire.avro.columns import schema_of
 from roster.wire.avro.schema import SchemaError, parse
 
@@ -41,25 +43,26 @@ class Avro:
 
     def encoding(self, values: pa.DataType, subject: str | None) -> Encoding:
         """Return what encodes values of this type. Raises PipelineError, SchemaError if they do not fit."""
-        writer, frame = Writer("AVRO", self.schema or ""), b""
-        if self.registry is not None:
-            writer, frame = self._registered(self.registry, values, subject)
-        return AvroValues(parse(writer.text, writer.references), frame, compiled(AVRO_ENCODE))
+        if self.registry is None:
+            return _avro(self.schema or "", {}, b"")
+        return _found(self.registry, "AVRO", self.schema, subject, values, schema_of, _avro)
 
-    def _registered(self, registry: Registry, values: pa.DataType, subject: str | None) -> tuple[Writer, bytes]:
-        """Return the schema, and the frame with its id."""
-        text = self.schema
-        try:
-            if text is None and subject is not None and not registry.has(subject):
-                name = re.sub(r"\W|^(?=\d)", "_", subject, flags=re.ASCII)
-                text = json.dumps(schema_of(values, name))
-            if text is not None and subject is not None:
-                _check(AvroValues(parse(text), b"", compiled(AVRO_ENCODE)), values)  # before it is there for ever
-                return Writer("AVRO", text), framed(registry.register(subject, text))
-        except RegistryError as error:
-            raise _refused(error, subject) from None
-        latest = latest_of(registry, subject, "AVRO", _FIELD)
-        return writer_of(latest), framed(latest.id)
+
+@dataclass(frozen=True)
+class JsonSchema:
+    """Keys or values of a `KafkaSink` as JSON in Confluent's frame, by a JSON Schema.
+
+    schema and subject: as for `Avro`. Columns are written as the types of their names; dates, times and decimals also
+    as text. Null is left out where the schema does not require the field.
+    """
+
+    registry: Registry
+    schema: str | None = None
+    subject: str | None = None
+
+    def encoding(self, values: pa.DataType, subject: str | None) -> Encoding:
+        """Return what encodes values of this type. Raises PipelineError, SchemaError if they do not fit."""
+        return _found(self.registry, "JSON", self.schema, subject, values, json_schema_of, _json)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Protobuf:
         return ProtobufValues(*message_of(self.registry, self.descriptors, subject, self.message, _FIELD))
 
 
-Format: TypeAlias = Avro | Protobuf
+Format: TypeAlias = Avro | JsonSchema | Protobuf
 
 
 def encoding_of(form: Format | None, values: pa.DataType, topic: str | None, part: str) -> Encoding | None:
@@ -99,6 +102,36 @@ def encoding_of(form: Format | None, values: pa.DataType, topic: str | None, par
         fix = f"Cast the column or leave it out, or register a schema that fits as subject {subject!r}"
         raise PipelineError(str(error), field=f"{part} of {_FIELD}", fix=fix) from None
     return made
+
+
+def _avro(text: str, references: Mapping[str, str], frame: bytes) -> Encoding:
+    return AvroValues(parse(text, tuple(references.values())), frame, compiled(AVRO_ENCODE))
+
+
+def _json(text: str, references: Mapping[str, str], frame: bytes) -> Encoding:
+    return JsonValues(json_type(text, references), frame)
+
+
+def _found(
+    registry: Registry,
+    kind: str,
+    text: str | None,
+    subject: str | None,
+    values: pa.DataType,
+    derived: Callable[[pa.DataType, str], Any],
+    made: Callable[[str, Mapping[str, str], bytes], Encoding],
+) -> Encoding:
+    """Return what encodes by the schema that is given, or made of the columns, or else by the subject's latest."""
+    try:
+        if text is None and subject is not None and not registry.has(subject):
+            text = json.dumps(derived(values, re.sub(r"\W|^(?=\d)", "_", subject, flags=re.ASCII)))
+        if text is not None and subject is not None:
+            _check(made(text, {}, b""), values)  # before it is there for ever
+            return made(text, {}, framed(registry.register(subject, text, kind)))
+    except RegistryError as error:
+        raise _refused(error, subject) from None
+    latest = latest_of(registry, subject, kind, _FIELD)
+    return made(latest.text, {name: each for name, (_, each) in latest.references.items()}, framed(latest.id))
 
 
 def _check(encoding: Encoding, values: pa.DataType) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.schemas.json_schema import check_written, leaves_null_out
 from roster.state.byte_slices import as_bytes
 
 
@@ -34,9 +35,12 @@ def key_of_records(rows: pa.Table, keys: Sequence[str], cells: Mapping[str, _Cel
     return _joined("[", [_cells(rows[name]) if cells is None else cells[name] for name in keys], "]")
 
 
-def json_column(column: Any) -> Any:
-    """Return each value of a column as JSON text."""
-    cells = _cells(column)
+def json_column(column: Any, of: Any = None, path: str = "") -> Any:
+    """Return each value of a column as JSON text, of null `null`.
+
+    of: the type that a JSON Schema has for the values. Raises SchemaError, with `path`, if they do not fit it.
+    """
+    cells = _cells(column, of, path)
     return _joined("", [cells], "") if cells.quote else cells.text
 
 
@@ -47,8 +51,13 @@ class _Cells(NamedTuple):
     quote: str = ""
 
 
-def _cells(column: Any) -> _Cells:
+def _cells(column: Any, of: Any = None, path: str = "") -> _Cells:
     kind = column.type
+    if isinstance(column, pa.ChunkedArray) and pa.types.is_nested(kind):
+        return _Cells(pa.chunked_array([json_column(each, of, path) for each in column.chunks], pa.string()))
+    if of is not None:
+        check_written(kind, of, path)
+        column = column.cast(of) if pa.types.is_timestamp(of) else column
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         text = column.cast(pa.string())
     elif pa.types.is_floating(kind):
@@ -56,9 +65,7 @@ def _cells(column: Any) -> _Cells:
         if not pc.all(is_number).as_py():
             text = pc.if_else(is_number, text, pa.scalar(None, pa.string()))
     elif pa.types.is_nested(kind):
-        text = pa.chunked_array(
-            [[json.dumps(_plain_json(value, kind), ensure_ascii=False) for value in column.to_pylist()]], pa.string()
-        )
+        text = pc.if_else(column.is_valid(), _nested(column, of, path), pa.scalar(None, pa.string()))
     else:
         text = _escaped(_text(column))
         if not text.null_count:
@@ -67,21 +74,30 @@ def _cells(column: Any) -> _Cells:
     return _Cells(pc.fill_null(text, "null") if text.null_count else text)
 
 
-def _plain_json(value: Any, kind: pa.DataType) -> Any:
-    """Convert a nested value for JSON: a map becomes an object named by the keys' texts."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if pa.types.is_map(kind):
-        return {str(key): _plain_json(each, kind.item_type) for key, each in value}
-    if pa.types.is_struct(kind):
-        return {field.name: _plain_json(value[field.name], field.type) for field in kind}
-    if pa.types.is_nested(kind):
-        return [_plain_json(each, kind.value_type) for each in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, bytes):
-        return _decoded(value)
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+def _nested(values: Any, of: Any, path: str) -> Any:
+    """Return structs and maps as objects, lists as arrays; of null anything."""
+    if pa.types.is_struct(values.type):
+        members = [pa.repeat("", len(values))]
+        for field, found in zip(values.type, values.flatten(), strict=True):
+            at, wanted = f"{path}.{field.name}".lstrip("."), None if of is None else of.field(field.name)
+            text = json_column(found, None if wanted is None else wanted.type, at)
+            member = pc.binary_join_element_wise(f",{json.dumps(field.name)}:", text, "")
+            if wanted is not None and leaves_null_out(wanted, text.filter(values.is_valid()), at):
+                member = pc.if_else(pc.equal(text, "null"), "", member)
+            members.append(member)
+        body = pc.utf8_slice_codeunits(pc.binary_join_element_wise(*members, ""), 1)
+        return pc.binary_join_element_wise("{", body, "}", "")
+    if is_map := pa.types.is_map(values.type):
+        texts = pc.binary_join_element_wise('"', _escaped(_text(values.keys)), '":', json_column(values.items), "")
+        ends = values.offsets
+    else:
+        values = values.cast(pa.list_(values.type.value_type))
+        texts = json_column(values.flatten(), None if of is None else of.value_type, f"{path}[]")
+        if of is not None:
+            leaves_null_out(of.value_field, texts, f"{path}[]")
+        ends = np.append(0, np.cumsum(np.where(values.is_valid(), np.diff(values.offsets), 0)))
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends, pa.int32()), texts), ",")
+    return pc.binary_join_element_wise("{" if is_map else "[", joined, "}" if is_map else "]", "")
 
 
 def record_keys(column: Any) -> Any:
@@ -103,8 +119,7 @@ def _text(column: Any) -> Any:
         try:
             return column.cast(pa.binary()).cast(pa.string())
         except pa.ArrowInvalid:
-            decoded = [_decoded(value) for value in column.to_pylist()]
-            return pa.chunked_array([pa.array(decoded, pa.string())])
+            return pa.array([_decoded(value) for value in column.to_pylist()], pa.string())
     return column.cast(pa.string())
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from roster.records.native import AVRO_ENCODE, Compiled, kernel
 from roster.spark.tasks.protobuf_values import Message
-from roster.spark.tasks.result_records import as_records, key_of_records
+from roster.spark.tasks.result_records import as_records, json_column, key_of_records
 from roster.spark.tasks.write.sql_values import final_error
 from roster.wire.avro.encoder import AvroEncoder
 from roster.wire.avro.schema import SchemaError, Type
@@ -69,7 +69,24 @@ class ProtobufValues:
             made = pa.array([b""] * len(values), pa.binary())
         else:
             made = self.cached["handler"].record_batch_to_array(rows)
-        return pc.binary_join_element_wise(pa.scalar(self.prefix, pa.binary()), made, pa.scalar(b"", pa.binary()))
+        return _behind(self.prefix, made)
+
+
+@dataclass(frozen=True)
+class JsonValues:
+    """JSON by the type that a schema's values have."""
+
+    kind: Any
+    prefix: bytes
+
+    def encoded(self, values: pa.Array, name: str = "") -> pa.Array:
+        """Return the bytes."""
+        text = json_column(values, self.kind, name).cast(pa.binary())
+        return _behind(self.prefix, pc.if_else(values.is_valid(), text, pa.scalar(None, pa.binary())))
+
+
+def _behind(prefix: bytes, values: Any) -> Any:
+    return pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), values, pa.scalar(b"", pa.binary()))
 
 
 def _check_message(message: Any, values: Any, path: str) -> None:
