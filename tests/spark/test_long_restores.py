@@ -161,6 +161,10 @@ def test_what_a_load_has_left_is_not_used_by_a_store_that_was_cleared(tmp_path: 
         other = log_of([(b"other", b"1")])
         catch_up(store, target(other), other.fetch)
         assert store.scan() == [(b"other", b"1")]
+        store.sorted_runs.mkdir()
+        (store.sorted_runs / "load.json").write_text("[0, [], []]")
+        SortedLoad(store, 0)
+        assert not store.sorted_runs.exists(), "what an earlier release has left takes no room"
 
 
 @given(st.lists(st.sets(st.binary(max_size=3), max_size=30), min_size=1, max_size=6), st.integers(1, 40))

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position, StateError, store_files
+from roster.state.byte_slices import listed
 from roster.state.lmdb_snapshot import LONGEST_KEY
 from roster.state.lmdb_store import LmdbStore
 from roster.state.pending import Pending
@@ -86,7 +88,9 @@ def test_a_store_is_a_sorted_dictionary_with_a_position(tmp_path_factory, script
             store = LmdbStore(path)
     with store, store.snapshot() as snapshot:
         assert snapshot.position == position
-        assert snapshot.multi_get([*asked, *model]) == [model.get(key) for key in [*asked, *model]]
+        wanted = [*asked, *model]
+        assert snapshot.multi_get(wanted) == [model.get(key) for key in wanted]
+        assert listed(snapshot.multi_get(pa.array(wanted, pa.large_binary()))) == [model.get(key) for key in wanted]
         assert sorted(snapshot.scan()) == sorted(model.items())
         within = sorted((k, v) for k, v in model.items() if start <= k < stop)
         assert sorted(snapshot.scan(start, stop)) == within
