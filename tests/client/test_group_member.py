@@ -36,6 +36,7 @@ from roster.client import (
 from roster.model import TopicPartition
 from roster.testing.broker import running_broker
 from roster.wire.records import read_batch
+from tests.waiting import until as waiting_until
 
 numbers = count()
 
@@ -130,10 +131,17 @@ def test_a_wait_for_records_ends_with_the_first_record_or_a_change_of_ownership(
     producer.flush()
     waiting.join(60)
     assert not waiting.is_alive()
-    (arrival,) = member.arrivals().values()
+    ((arrival,),) = member.arrivals(positions).values()
     (record,) = read_batch(arrival.records)
-    assert (arrival[:5], record.value) == ((topic, 2, 0, 1, False), b"value")
-    assert member.arrivals() == {}
+    assert (arrival[:6], record.value) == ((topic, 2, 0, 1, 1, False), b"value")
+    member.watch(positions, 600.0)
+    for number in range(1, 5):  # more of them come, and are kept behind the first
+        producer.produce(topic, b"value", partition=2)
+        producer.flush()
+        waiting_until(lambda n=number: member.arrivals(positions)[TopicPartition(topic, 2)][-1].next == n + 1)
+        member.watch(positions, 600.0)
+    ends = {**positions, TopicPartition(topic, 2): 5}
+    assert member.arrivals(ends) == {}
     member.wait_for_records(positions, owned.epoch, 600.0)  # there is one already
     ends = member.end_offsets(owned.partitions)
     joining = threading.Thread(target=make().start)

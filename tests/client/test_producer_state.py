@@ -83,11 +83,14 @@ def state(*, is_version_2: bool) -> ProducerState:
     return made
 
 
-def test_a_transaction_of_version_2_ends_with_the_next_ones_epoch_and_adds_nothing_explicitly() -> None:
+def test_a_transaction_of_version_2_ends_with_the_next_ones_epoch_and_adds_explicitly_only_what_it_need_not() -> None:
     producer = state(is_version_2=True)
     assert producer.begin() == Epoch(7, 3)
     assert producer.add_partitions([TopicPartition("t", 0)]) is None
     assert producer.add_offsets() is None
+    early = producer.add_offsets(is_early=True)
+    assert early is not None
+    assert (early.producer_id, early.producer_epoch, early.group_id) == (7, 3, "group")
     assert producer.highest(ApiKey.END_TXN) is None
     first, again = producer.end(), producer.end()
     assert (first.producer_epoch, first.committed) == (again.producer_epoch, again.committed) == (3, True)

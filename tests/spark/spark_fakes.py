@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from roster.client import OffsetAndMetadata, Ownership
@@ -64,9 +65,15 @@ class FakeMember:
     def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool = False) -> None:
         self.watched.append(dict(positions))
 
-    def arrivals(self) -> dict[TopicPartition, Arrival]:
+    def arrivals(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Arrival]]:
+        """All that came since the last watch, in parts of three records."""
         last = self.watched[-1] if self.watched else {}
-        return {p: Arrival(*p, at, self.ends[p], False, b"records") for p, at in last.items() if self.ends[p] > at}
+        found = {}
+        for p, at in positions.items():
+            if last.get(p, at + 1) <= at < self.ends[p]:
+                cuts = itertools.pairwise([*range(at, self.ends[p], 3), self.ends[p]])
+                found[p] = [Arrival(*p, *cut, self.ends[p], False, b"records") for cut in cuts]
+        return found
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership) -> None:
         if self.commit_errors:

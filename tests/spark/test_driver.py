@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.client import BrokerError, CommitFenced, CommitRetriable, GroupError, UnreachableError
+from roster.model.offsets import Arrival
 from roster.spark.driver import loop
 from roster.spark.driver.batch_guard import cancel_reason
 from roster.spark.driver.loop import DriverLoop
@@ -559,13 +560,55 @@ def test_records_that_brokers_send_are_not_asked_for() -> None:
     rig.runner.during = lambda batch: grow() if len(rig.runner.batches) == 2 else None
     rig.run()
     batches = rig.runner.batches
-    assert [dict(batch.ranges) for batch in batches[1:]] == [{P0: (10, 15)}, {P0: (15, 20)}, {P0: (20, 25)}]
+    starts = (10, 15, 20)
+    assert [dict(batch.ranges) for batch in batches[1:]] == [{P0: (start, start + 5)} for start in starts]
     assert [[each[:4] for each in batch.arrivals] for batch in batches] == [
         [],
-        *([(*P0, *b.ranges[P0])] for b in batches[1:]),
+        *([(*P0, start, start + 3), (*P0, start + 3, start + 5)] for start in starts),
     ]
     assert asked == [0, 0], "for the starting offsets, and for the first batch"
     assert {P0: 15, P1: 20} in rig.member.watched, "the next ones are fetched while a batch runs"
+
+
+@pytest.mark.parametrize("most", [1_000, 4])
+def test_a_batch_has_all_records_that_came_at_any_moment_of_the_one_before(most: int) -> None:
+    rig = Rig(ends={P0: 1, P1: 1}, trigger_interval_ms=0, max_offsets_per_batch=most)
+
+    def growing(action: Any) -> Any:
+        def grown(*arguments: Any, **more: Any) -> Any:
+            if len(rig.runner.batches) < 5:
+                rig.member.ends[P0] += 1
+            result = action(*arguments, **more)
+            if len(rig.runner.batches) < 5:
+                rig.member.ends[P1] += 1
+            return result
+
+        return grown
+
+    for of, name in [(rig.member, "watch"), (rig.runner, "run"), (rig.sink, "commit"), (rig.member, "commit")]:
+        setattr(of, name, growing(getattr(of, name)))
+    ends: list[dict[Any, int]] = []
+    begin = rig.member.watch
+    rig.member.watch = lambda *a, **more: (ends.append(dict(rig.member.ends)), begin(*a, **more))  # type: ignore[method-assign]
+    rig.run()
+    assert sorted(rig.sink.records) == sorted(all_of(P0=rig.member.ends[P0], P1=rig.member.ends[P1]))
+    if most == 1_000:
+        planned = [batch.next_offsets for batch in rig.runner.batches]
+        assert planned == [{p: at[p] for p in of} for at, of in zip(ends, planned, strict=False)]
+
+
+def test_what_comes_in_a_pause_between_batches_is_in_the_next_one() -> None:
+    rig = Rig(ends={P0: 1, P1: 0}, trigger_interval_ms=600_000)
+    rig.member.arrivals = lambda at: {P0: [Arrival(*P0, 1, 2, 2, False, b"records")]} if at[P0] == 1 else {}  # type: ignore[method-assign]
+
+    def pause(seconds: float, ownership: Any) -> None:
+        rig.member.ends[P0] = 9
+        rig.loop._batch_started = float("-inf")
+
+    rig.loop._idle = pause  # type: ignore[method-assign]
+    rig.member.script = [lambda: rig.member.ends.update({P0: 2})]
+    rig.run()
+    assert [dict(batch.ranges) for batch in rig.runner.batches] == [{P0: (0, 1)}, {P0: (1, 9)}]
 
 
 def test_small_batches_wait_for_the_sinks_default_interval_full_ones_and_available_now_do_not() -> None:

@@ -25,7 +25,7 @@ from roster.wire.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from roster.wire.records import Record, build_batch
+from roster.wire.records import Record, build_batch, split_batches
 from tests.examples_tried import examples
 
 KERNEL = kernel()
@@ -67,8 +67,9 @@ class Log:
     def read(self, offset: int, most: int) -> bytes:
         data = b""
         for behind, batch in self.batches():
-            if behind > offset and (not data or len(data) + len(batch) <= most):
-                data += batch
+            if data and len(data) + len(batch) > most:
+                break
+            data += batch if behind > offset else b""
         return data
 
 
@@ -238,7 +239,13 @@ def test_records_that_another_process_has_received_are_those_that_are_read(
     for topic, partition, start, _ in wanted:
         at = start + chance.choice([0, 0, 0, -1, 1])  # of another place they say nothing of the range
         log = logs[topic, partition]
-        found.append(Arrival(topic, partition, at, log.end, False, log.read(max(at, 0), most)))
+        for _ in range(chance.randrange(4)):
+            data = log.read(max(at, 0), most)
+            if not data:
+                break
+            behind = split_batches(data)[-1][0].last_offset + 1
+            found.append(Arrival(topic, partition, at, behind, log.end, False, data))
+            at = behind + chance.choice([0, 0, 0, 0, 1])
     brokers = Brokers(logs, random.Random(seed))
     expected = {(t, p): [o for o in logs[t, p].offsets if start <= o < end] for t, p, start, end in wanted}
     assert by_partition(read(brokers, wanted, arrivals=found)) == {key: o for key, o in expected.items() if o}
@@ -248,8 +255,13 @@ def test_nothing_is_asked_for_that_has_arrived_but_under_the_other_isolation_lev
     log = Log([*range(9)], 9)
     for is_committed in (False, True):
         brokers = Brokers({("t", 0): log})
-        arrived = Arrival("t", 0, 2, 9, False, log.read(2, 1000))
-        assert len(read(brokers, [("t", 0, 2, 7)], arrivals=[arrived], is_committed=is_committed)) == 5
+        first = log.read(2, 1)
+        behind = split_batches(first)[-1][0].last_offset + 1
+        parts = [
+            Arrival("t", 0, 1, behind, 5, False, first),
+            Arrival("t", 0, behind, 9, 9, False, log.read(behind, 1000)),
+        ]
+        assert len(read(brokers, [("t", 0, 2, 7)], arrivals=parts, is_committed=is_committed)) == 5
         assert bool(brokers.asked) is is_committed
 
 

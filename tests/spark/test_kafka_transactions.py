@@ -15,6 +15,7 @@ import pytest
 from roster.cli.root import run
 from roster.client import ClaimedBy, ClientError, CommitRetriable, GroupMember, OffsetAndMetadata, UnknownTopicError
 from roster.client import transactional_producer as producer_module
+from roster.client.transactional_producer import TransactionalProducer
 from roster.model import TopicPartition, parse_addresses
 from roster.records.connections import Connections
 from roster.records.encoding import EncodedBatch, EncodingWriter
@@ -272,6 +273,31 @@ def test_offsets_that_were_sent_early_are_sent_again_in_the_generation_of_the_co
     transactions.commit(application.write(4, b"b", early=True))
     assert values(topics, application) == {b"a": 1, b"b": 1}
     assert committed() == {4}, "it took too long: the transaction was begun anew"
+
+
+def test_records_follow_the_offsets_that_are_on_their_way_and_nobody_asks_the_broker_to_wait(
+    topics: Topics, start: Callable[[], Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = start()
+    application.claim()
+    application.transactions.commit(application.write(1, b"a"))
+    steps, send, until_done = list[str](), Connections.send, TransactionalProducer._until_done
+
+    def sent(self: Connections, broker: int, address: Any, request: Any) -> None:
+        steps.append(type(request).__name__)
+        send(self, broker, address, request)
+
+    async def asked(self: TransactionalProducer, coordinators: Any, key: str, request: Any, *more: Any) -> Any:
+        answer = await until_done(self, coordinators, key, request, *more)
+        steps.append(type(answer).__name__)
+        return answer
+
+    monkeypatch.setattr(Connections, "send", sent)
+    monkeypatch.setattr(TransactionalProducer, "_until_done", asked)
+    for number in (2, 3):
+        application.transactions.commit(application.write(number, b"b", early=True))
+    names = ["AddOffsetsToTxnResponse", "TxnOffsetCommitResponse", "ProduceRequest", "EndTxnResponse"]
+    assert steps == 2 * names
 
 
 def test_the_records_of_all_partitions_are_one_request(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from roster.client.cluster import Cluster, expect
@@ -13,14 +14,20 @@ from roster.client.offsets import partitions_by_leader
 from roster.member.types import Channel
 from roster.model import TopicPartition
 from roster.model.offsets import Arrival
+from roster.wire import WireError
 from roster.wire.messages import FetchRequest, FetchResponse
+from roster.wire.records import split_batches
 
 _BY_NAME = 12
 """Highest version of Fetch that names topics."""
 MOST_WATCHED = 1_000
 """Most partitions that brokers are asked about: beyond it a Fetch costs more than looking does."""
 _PARTITION_BYTES, _RESPONSE_BYTES = 64 << 10, 256 << 10
-"""What a small batch may have; a larger one is read by those who process it."""
+_MOST_BYTES = 1 << 20
+"""What a Fetch may bring, and what is kept of a leader: a larger batch is read by those who process it."""
+
+_BETWEEN = 0.001
+"""Seconds from an answer to the next question: records that come one by one need not be answers of their own."""
 
 
 class _Question(NamedTuple):
@@ -30,22 +37,43 @@ class _Question(NamedTuple):
 
 
 class Arrivals:
-    """Fetches that brokers answer once there are records; one at a time at each broker. For the loop's thread."""
+    """Fetches that brokers answer once there are records, one at a time at each broker, and what they have brought.
 
-    def __init__(self, cluster: Cluster, tell: Callable[[list[Arrival]], None]) -> None:
-        """`tell` is called with the records that a broker sent."""
-        self._cluster, self._tell = cluster, tell
+    `watch` is for the loop's thread, the other methods for any.
+    """
+
+    def __init__(self, cluster: Cluster, changed: threading.Condition) -> None:
+        """`changed` guards what has arrived, and is notified of it."""
+        self._cluster, self._changed = cluster, changed
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._finding: set[asyncio.Task[None]] = set()
         self._questions: dict[int, _Question] = {}
         """What each leader is asked next: one that holds an earlier question answers that one first."""
+        self._held: dict[TopicPartition, list[Arrival]] = {}
+        """Parts of each partition's log, one behind the other."""
+        self._is_wanted = False
+        """Whether what arrives is followed by the next question."""
+
+    def has(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Return True if one of these partitions has a record at its position or behind."""
+        with self._changed:
+            return any(held[-1].end > positions.get(of, held[-1].end) for of, held in self._held.items())
+
+    def take(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Sequence[Arrival]]:
+        """Return what has arrived from these positions on, and forget the rest; nothing more is asked until `watch`."""
+        with self._changed:
+            self._is_wanted = False
+            self._held = {p: left for p, at in positions.items() if (left := _behind(self._held.get(p, ()), at))}
+            return {p: tuple(held) for p, held in self._held.items()}
 
     def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool) -> None:
         """Ask the leaders of these partitions, for so long, for records at the positions or behind.
 
-        A leader that cannot be asked is left to those who look.
+        What arrives is followed by the next question, from its end on, until `take`. A leader that cannot be asked is
+        left to those who look.
         """
         if len(positions) <= MOST_WATCHED:
+            self._is_wanted = True
             question = _Question(positions, time.monotonic() + seconds, is_committed)
             finding = asyncio.create_task(self._watch(question))
             self._finding.add(finding)
@@ -63,52 +91,78 @@ class Arrivals:
                 self._asking[leader] = asyncio.create_task(self._ask(leader))
 
     async def _ask(self, leader: int) -> None:
-        """Ask until nobody waits any more; what was answered is not asked again."""
+        """Ask until nobody waits any more."""
         try:
             while (asked := self._questions.get(leader)) is not None:
                 left, address = asked.until - time.monotonic(), self._cluster.address(leader)
-                if left <= 0 or address is None:
+                positions, size = self._following(asked.positions)
+                if left <= 0 or address is None or size >= _MOST_BYTES:
                     return
-                request = _request(asked, left)
+                request = _request(positions, left, is_committed=asked.is_committed)
                 response = await self._cluster.request(address, request, channel=Channel.RECORDS, highest=_BY_NAME)
                 answer = expect(response, FetchResponse)
-                if arrived := _arrived(asked, answer):
-                    self._tell(arrived)
-                    if self._questions[leader].positions == asked.positions:
+                if arrived := _arrived(positions, answer, is_committed=asked.is_committed):
+                    self._keep(arrived)
+                    if not self._is_wanted:
                         return
+                    await asyncio.sleep(_BETWEEN)
                 elif answer.error_code or any(row.error_code for each in answer.responses for row in each.partitions):
                     return
-        except ClientError:
+        except (ClientError, WireError):  # whoever reads the records tells of what is wrong with them
             return
         finally:
             del self._asking[leader]
             self._questions.pop(leader, None)
 
+    def _following(self, positions: Mapping[TopicPartition, int]) -> tuple[dict[TopicPartition, int], int]:
+        """Return where to go on, behind what has arrived from these positions on, and the bytes of that."""
+        with self._changed:
+            held = {p: _behind(self._held.get(p, ()), at) for p, at in positions.items()}
+        size = sum(len(each.records) for of in held.values() for each in of)
+        return {p: held[p][-1].next if held[p] else at for p, at in positions.items()}, size
 
-def _request(asked: _Question, seconds: float) -> FetchRequest:
+    def _keep(self, arrived: Iterable[Arrival]) -> None:
+        with self._changed:
+            for each in arrived:
+                held = self._held.setdefault(TopicPartition(each.topic, each.partition), [])
+                if held and held[-1].next != each.start:
+                    held.clear()
+                held.append(each)
+            self._changed.notify_all()
+
+
+def _behind(held: Sequence[Arrival], position: int) -> list[Arrival]:
+    """Return what of a partition is at this position or behind; [] if the record at the position has not arrived."""
+    left = [each for each in held if each.next > position]
+    return left if left and left[0].start <= position else []
+
+
+def _request(positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool) -> FetchRequest:
     topics: dict[str, list[FetchRequest.Topic.Partition]] = {}
-    for (topic, partition), at in asked.positions.items():
+    for (topic, partition), at in positions.items():
         entry = FetchRequest.Partition(partition=partition, fetch_offset=at, partition_max_bytes=_PARTITION_BYTES)
         topics.setdefault(topic, []).append(entry)
     return FetchRequest(
         max_wait_ms=round(seconds * 1000),
         min_bytes=1,
         max_bytes=_RESPONSE_BYTES,
-        isolation_level=int(asked.is_committed),
+        isolation_level=int(is_committed),
         topics=[FetchRequest.Topic(topic=topic, partitions=each) for topic, each in topics.items()],
     )
 
 
-def _arrived(asked: _Question, answer: FetchResponse) -> list[Arrival]:
+def _arrived(positions: Mapping[TopicPartition, int], answer: FetchResponse, *, is_committed: bool) -> list[Arrival]:
     return [
         Arrival(
-            *(topic.topic, row.partition_index, start),
-            row.last_stable_offset if asked.is_committed else row.high_watermark,
-            asked.is_committed,
+            *(topic.topic, row.partition_index, start, batches[-1][0].last_offset + 1),
+            row.last_stable_offset if is_committed else row.high_watermark,
+            is_committed,
             bytes(row.records),
             tuple((each.producer_id, each.first_offset) for each in row.aborted_transactions or ()),
         )
         for topic in answer.responses
         for row in topic.partitions
-        if row.records and (start := asked.positions.get(TopicPartition(topic.topic, row.partition_index))) is not None
+        if row.records
+        and (start := positions.get(TopicPartition(topic.topic, row.partition_index))) is not None
+        and (batches := split_batches(row.records, allow_partial=True))
     ]

@@ -98,8 +98,7 @@ class GroupMember:
         self._ownership = Ownership()
         self._commits: dict[int, Future[None]] = {}
         self._tokens = count(1)
-        self._arrivals = Arrivals(self._cluster, self._note)
-        self._arrived: dict[TopicPartition, Arrival] = {}
+        self._arrivals = Arrivals(self._cluster, self._changed)
         self._stopped = threading.Event()
         self._runner: MemberShell | None = None
         self._loop: LoopThread | None = None
@@ -227,8 +226,7 @@ class GroupMember:
         """Wait like `wait`, or until one of these partitions has a record at its position or behind."""
 
         def is_over() -> bool:
-            has_arrived = any(each.end > positions.get(of, each.end) for of, each in self._arrived.items())
-            return has_arrived or self._ownership.epoch != epoch or self._closed
+            return self._arrivals.has(positions) or self._ownership.epoch != epoch or self._closed
 
         with self._changed:
             if not is_over():
@@ -237,19 +235,12 @@ class GroupMember:
             return self._ownership
 
     def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool = False) -> None:
-        """Ask brokers, for so long, to send the first records at these positions or behind: `arrivals` has them."""
+        """Ask brokers, for so long, to send records at these positions or behind, until `arrivals` takes them."""
         self._running().post(partial(self._arrivals.watch, positions, seconds, is_committed=is_committed))
 
-    def arrivals(self) -> dict[TopicPartition, Arrival]:
-        """Return what brokers have sent since the last call."""
-        with self._changed:
-            arrived, self._arrived = self._arrived, {}
-        return arrived
-
-    def _note(self, arrived: Sequence[Arrival]) -> None:
-        with self._changed:
-            self._arrived |= {TopicPartition(each.topic, each.partition): each for each in arrived}
-            self._changed.notify_all()
+    def arrivals(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Sequence[Arrival]]:
+        """Return what brokers have sent from these positions on, parts one behind the other, and forget the rest."""
+        return self._arrivals.take(positions)
 
     def topics(self) -> frozenset[str]:
         """The topics followed now: those subscribed to, or those known to match the pattern."""

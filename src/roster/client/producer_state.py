@@ -174,9 +174,13 @@ class ProducerState:
             v3_and_below_topics=list(topics.values()),
         )
 
-    def add_offsets(self) -> AddOffsetsToTxnRequest | None:
-        """Build the request that must precede `commit_offsets` in phase OPEN; None: none is needed."""
-        if self.is_version_2:
+    def add_offsets(self, *, is_early: bool = False) -> AddOffsetsToTxnRequest | None:
+        """Build the request that must precede `commit_offsets` in phase OPEN; None: none is needed.
+
+        `is_early`: there is time for it. Until the last transaction's markers are written, a coordinator refuses it at
+        once, while brokers make requests that add something by themselves wait 20 ms.
+        """
+        if self.is_version_2 and not is_early:
             return None
         return AddOffsetsToTxnRequest(
             transactional_id=self._id,

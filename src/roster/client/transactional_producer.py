@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,7 +61,7 @@ TRANSACTION_VERSION = "transaction.version"
 """Feature whose finalized level says which requests a transaction consists of (KIP-890)."""
 _VERSION_2 = 2
 _VERIFIES = 4  # version of AddPartitionsToTxn from which brokers refuse records of no open transaction (Kafka 3.6)
-_FIRST_PAUSE, _MAX_PAUSE = 0.005, 0.5  # a commit follows the last by less than a coordinator needs for its markers
+_FIRST_PAUSE, _MAX_PAUSE = 0.002, 0.5  # a commit follows the last by less than a coordinator needs for its markers
 _ABORT_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -162,6 +162,9 @@ class TransactionalProducer:
         request = self._state.add_partitions(partitions)
         if request is not None:
             self._call(self._transactional(request, AddPartitionsToTxnResponse, "its partitions cannot be added"))
+        elif self._early is not None:
+            # A broker checks one request of a transaction at a time, and refuses the earlier of two.
+            wait([self._early[1]])
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str
@@ -171,7 +174,8 @@ class TransactionalProducer:
         `commit` with the same offsets waits for it, and adds them itself if it failed for a reason that passes.
         """
         if self._state.is_version_2 and self._loop is not None:
-            self._early = dict(offsets), self._loop.start(self._add_offsets(offsets, generation, member_id))
+            adding = self._add_offsets(offsets, generation, member_id, is_early=True)
+            self._early = dict(offsets), self._loop.start(adding)
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str) -> None:
         """Commit the transaction with these offsets of the group, as its member in `generation`.
@@ -265,9 +269,14 @@ class TransactionalProducer:
         state.ended(await self._transactional(state.end(), EndTxnResponse, what))
 
     async def _add_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        generation: int,
+        member_id: str,
+        *,
+        is_early: bool = False,
     ) -> None:
-        addition = self._state.add_offsets()
+        addition = self._state.add_offsets(is_early=is_early)
         if addition is not None:
             await self._transactional(addition, AddOffsetsToTxnResponse, "its offsets cannot be added")
         request = self._state.commit_offsets(offsets, generation, member_id, self._instance_id)

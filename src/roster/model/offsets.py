@@ -26,7 +26,7 @@ class OffsetAndMetadata:
 
 
 class Arrival(NamedTuple):
-    """Records that a broker sent when they arrived: whole record batches of a partition, from the one of `start` on.
+    """Records that a broker sent when they arrived: record batches of a partition from `start` up to before `next`.
 
     end: the log end, with `is_committed` the last stable offset. aborted: producer id and first offset of aborted
     transactions.
@@ -35,6 +35,7 @@ class Arrival(NamedTuple):
     topic: str
     partition: int
     start: int
+    next: int
     end: int
     is_committed: bool
     records: bytes = b""

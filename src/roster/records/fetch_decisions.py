@@ -292,10 +292,12 @@ class Ranges:
     def arrived(self, arrivals: Sequence[Arrival], now: float) -> Answer | None:
         """Take records that another process has received, of ranges that begin with them, as a response."""
         topics, data, end = list[FetchResponse.Topic](), memoryview(b"".join(each.records for each in arrivals)), 0
+        reached = {key: r.next for key, r in self._open.items()}
         for each in arrivals:
-            begin, end = end, end + len(each.records)
-            r = self._open.get((each.topic, each.partition))
-            if r is not None and r.next == each.start and each.is_committed == self._settings.is_committed:
+            begin, end, key = end, end + len(each.records), (each.topic, each.partition)
+            is_next = each.start <= reached.get(key, -1) < each.next
+            if is_next and each.is_committed == self._settings.is_committed:
+                reached[key] = each.next
                 aborted = [
                     FetchResponse.Topic.Partition.AbortedTransaction(producer_id=one, first_offset=at)
                     for one, at in each.aborted

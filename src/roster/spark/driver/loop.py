@@ -105,7 +105,7 @@ class DriverLoop:
         """The log end offsets at the last look."""
         self._asked = float("-inf")
         """When they were asked for; below, what brokers have sent since."""
-        self._arrivals: Mapping[TopicPartition, Arrival] = {}
+        self._arrivals: Mapping[TopicPartition, Sequence[Arrival]] = {}
         self._targets: dict[TopicPartition, int] = {}
         """With `available_now`: the log end offset of each partition when it was assigned. Those of repartition topics
         are looked up again once all targets are reached, once for each of these topics."""
@@ -193,6 +193,7 @@ class DriverLoop:
             return ownership, self._restore(ownership, available_now=available_now)
         pause = self._pause(available, timer.begun, available_now=available_now)
         if pause > 0:
+            self._asked = float("-inf")  # more will have come by then
             if not self._restore(ownership, pause, available_now=available_now):
                 self._idle(self._until_look(pause), ownership)
             return ownership, True
@@ -203,8 +204,8 @@ class DriverLoop:
 
     def _log_ends(self, *, available_now: bool) -> Mapping[TopicPartition, int]:
         """Return the log ends: as brokers told them with the records they sent, and asked for every so often."""
-        self._arrivals = self._member.arrivals()
-        ends = {**self._ends, **{p: max(each.end, self._ends.get(p, 0)) for p, each in self._arrivals.items()}}
+        self._arrivals = self._member.arrivals(self._positions)
+        ends = {**self._ends, **{p: max(each[-1].end, self._ends.get(p, 0)) for p, each in self._arrivals.items()}}
         is_known = self._positions.keys() <= ends.keys() and not any(map(self._is_repartition, self._arrivals))
         is_told = bool(self._arrivals) or all(ends.get(p, at) <= at for p, at in self._positions.items())
         age = time.monotonic() - self._asked
@@ -229,7 +230,7 @@ class DriverLoop:
         deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks
         ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
-        found = [each for p, each in self._arrivals.items() if p in ranges and ranges[p].start == each.start]
+        found = [each for p, of in self._arrivals.items() if p in ranges for each in of if each.start < ranges[p].end]
         batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=found)
         if self._options.trigger_interval_ms == 0:
             # The next batch is fetched meanwhile.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from roster.client import Admin, ClientError, GroupMember, OffsetAndMetadata, Ownership
@@ -53,10 +53,10 @@ class Membership(Protocol):
         """Return the log end offsets."""
 
     def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool = False) -> None:
-        """Ask brokers, for so long, to send the first records at these positions or behind."""
+        """Ask brokers, for so long, to send records at these positions or behind, until `arrivals` takes them."""
 
-    def arrivals(self) -> dict[TopicPartition, Arrival]:
-        """Return what brokers have sent since the last call."""
+    def arrivals(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Sequence[Arrival]]:
+        """Return what brokers have sent from these positions on, parts one behind the other, and forget the rest."""
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offsets at or after times in milliseconds since the epoch, or None."""
