@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
 from typing import NamedTuple
 
 from roster.client.cluster import Cluster, expect
@@ -14,9 +15,7 @@ from roster.client.offsets import partitions_by_leader
 from roster.member.types import Channel
 from roster.model import TopicPartition
 from roster.model.offsets import Arrival
-from roster.wire import WireError
 from roster.wire.messages import FetchRequest, FetchResponse
-from roster.wire.records import split_batches
 
 _BY_NAME = 12
 """Highest version of Fetch that names topics."""
@@ -28,6 +27,9 @@ _MOST_BYTES = 1 << 20
 
 _BETWEEN = 0.001
 """Seconds from an answer to the next question: records that come one by one need not be answers of their own."""
+
+_BATCH = Struct(">qi4xb6xi34x")
+"""Header of a record batch: base offset, length behind these 12 bytes, magic, last offset delta."""
 
 
 class _Question(NamedTuple):
@@ -106,9 +108,11 @@ class Arrivals:
                     if not self._is_wanted:
                         return
                     await asyncio.sleep(_BETWEEN)
-                elif answer.error_code or any(row.error_code for each in answer.responses for row in each.partitions):
-                    return
-        except (ClientError, WireError):  # whoever reads the records tells of what is wrong with them
+                elif answer.error_code or any(
+                    r.error_code or r.records for t in answer.responses for r in t.partitions
+                ):
+                    return  # whoever reads them tells of what is wrong
+        except ClientError:
             return
         finally:
             del self._asking[leader]
@@ -154,7 +158,7 @@ def _request(positions: Mapping[TopicPartition, int], seconds: float, *, is_comm
 def _arrived(positions: Mapping[TopicPartition, int], answer: FetchResponse, *, is_committed: bool) -> list[Arrival]:
     return [
         Arrival(
-            *(topic.topic, row.partition_index, start, batches[-1][0].last_offset + 1),
+            *(topic.topic, row.partition_index, start, behind),
             row.last_stable_offset if is_committed else row.high_watermark,
             is_committed,
             bytes(row.records),
@@ -164,5 +168,20 @@ def _arrived(positions: Mapping[TopicPartition, int], answer: FetchResponse, *, 
         for row in topic.partitions
         if row.records
         and (start := positions.get(TopicPartition(topic.topic, row.partition_index))) is not None
-        and (batches := split_batches(row.records, allow_partial=True))
+        and (behind := _offset_behind(row.records)) > start
     ]
+
+
+def _offset_behind(records: bytes | memoryview) -> int:
+    """Return the offset behind the last whole batch; -1 without one that can be read here.
+
+    `roster.wire.records` needs a library that this package does without.
+    """
+    behind, pos = -1, 0
+    while len(records) - pos >= _BATCH.size:
+        base, length, magic, delta = _BATCH.unpack_from(records, pos)
+        pos += 12 + length
+        if magic != 2 or length < _BATCH.size - 12 or pos > len(records):
+            break
+        behind = base + delta + 1
+    return behind
