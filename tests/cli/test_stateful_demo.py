@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -13,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from roster.cli.demo import oracle, view
 from roster.cli.demo.environment import flights, in_order
@@ -21,7 +19,7 @@ from roster.cli.demo.jobs import AIRCRAFT, CARRIERS, GRACE, totals_of, windows_o
 from roster.cli.demo.oracle import Figures, Outcome, read_flights
 from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Group
 from roster.cli.demo.takeover import ask
-from roster.cli.groups.live import size_of
+from roster.cli.groups.picture import Size
 from roster.console.snapshot import Away, MemberSeen, Snapshot
 from roster.model import Address, GroupPosition, TopicPartition
 from tests.cli.demo_processes import left_behind, read_until
@@ -153,8 +151,7 @@ def test_a_broker_that_does_not_answer_is_said(state):
 def test_the_picture_fits_and_shows_owner_standby_and_gap_of_each_task(state, width, height):
     for number in range(40):
         state.happened(f"happened {number}")
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    lines = [line.plain for line in view.lines_of(state, size_of(console, height))]
+    lines = [line.plain for line in view.lines_of(state, Size(width, height))]
     assert height is None or len(lines) <= height
     assert max(map(len, lines)) <= width
     texts = [" ".join(line.split("│")[0].split()) for line in lines]
