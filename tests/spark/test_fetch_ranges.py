@@ -404,6 +404,19 @@ def test_a_log_that_was_truncated_and_written_anew_is_an_error_or_gone_on_with_a
             assert [offset for _, _, offset in rows] == [*range(10, 20)]
 
 
+def test_a_log_that_was_truncated_is_noticed_where_records_have_arrived_too() -> None:
+    log, knowledge = Log([*range(12)], 12), Knowledge()
+    brokers = Brokers({("t", 0): log})
+    read(brokers, [("t", 0, 0, 10)], knowledge)
+    log.epoch, log.offsets, log.end, log.epochs = 7, [*range(20)], 20, [(5, 0), (7, 6)]
+    arrived = [Arrival("t", 0, 10, 20, 20, False, log.read(10, 1000))]
+    with pytest.raises(FetchError, match="t-0: the log was truncated: offset 9 was read in leader epoch 5"):
+        read(brokers, [("t", 0, 10, 20)], knowledge, arrivals=arrived)
+    log.epochs = [(5, 0), (7, 10)]
+    rows = read(brokers, [("t", 0, 10, 20)], knowledge, arrivals=arrived)
+    assert [offset for _, _, offset in rows] == [*range(10, 20)]
+
+
 def test_another_leader_that_has_all_records_is_read_on_and_so_is_an_unknown_past() -> None:
     log, knowledge = Log([*range(12)], 12), Knowledge()
     brokers = Brokers({("t", 0): log})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -36,6 +37,8 @@ ANY = -1
 """In place of a broker's id: any reachable broker."""
 
 _EARLIEST, _LATEST = -2, -1
+_LEADER_EPOCH = Struct(">12xi")
+"""That of a record batch, in its header."""
 _LEAST_BACKOFF, _MOST_BACKOFF = 0.05, 1.0
 _LEAST_BYTES = 64 << 10
 _GUESSED_RECORD = 1024
@@ -293,11 +296,16 @@ class Ranges:
         """Take records that another process has received, of ranges that begin with them, as a response."""
         topics, data, end = list[FetchResponse.Topic](), memoryview(b"".join(each.records for each in arrivals)), 0
         reached = {key: r.next for key, r in self._open.items()}
+        epochs = {key: r.epoch for key, r in self._open.items()}
         for each in arrivals:
             begin, end, key = end, end + len(each.records), (each.topic, each.partition)
-            is_next = each.start <= reached.get(key, -1) < each.next
+            is_next = key in reached and each.start <= reached[key] < each.next
             if is_next and each.is_committed == self._settings.is_committed:
-                reached[key] = each.next
+                (epoch,) = _LEADER_EPOCH.unpack_from(each.records)
+                if 0 <= epochs[key] != epoch:
+                    del reached[key]  # a Fetch with the epoch tells whether the log was truncated
+                    continue
+                reached[key], epochs[key] = each.next, epoch
                 aborted = [
                     FetchResponse.Topic.Partition.AbortedTransaction(producer_id=one, first_offset=at)
                     for one, at in each.aborted
