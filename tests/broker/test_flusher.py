@@ -169,6 +169,31 @@ async def test_a_failed_sync_of_the_file_system_is_one_of_each_log(
         logs[0].segments[0].sync()
 
 
+def test_a_failed_write_is_told_to_all_that_wait_for_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([-1, 0])
+    monkeypatch.setattr("roster.broker.log.files._SYNCFS", lambda _: next(answers))  # as the system: told once
+    disk = FileSystem(tmp_path)
+    for _ in range(2):
+        with pytest.raises(OSError):  # noqa: PT011 - errno is what the last call left
+            disk.sync()
+
+
+async def test_many_logs_without_one_sync_have_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSystem, "of", lambda _: None)
+    monkeypatch.setattr(OPEN_FILES, "_disks", {})
+    shares: list[int] = []
+    monkeypatch.setattr("roster.broker.log.flusher._sync_all", lambda points: shares.append(len(points)))
+    commit = Flusher(4, never)
+    logs = [PartitionLog(tmp_path / str(n), LogConfig()) for n in range(MANY)]
+    for log in logs:
+        append(log, batch([b"a"]))
+    await asyncio.gather(*map(commit.durable, logs))
+    assert shares == [MANY // 4] * 4
+    await commit.close()
+
+
 def test_a_real_file_system_is_synced(tmp_path: Path) -> None:
     found = FileSystem.of(tmp_path)
     if found is not None:  # else each file is synced by itself

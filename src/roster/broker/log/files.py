@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,7 +34,10 @@ class FileSystem:
     """A file system of which one call syncs every file and every name, and tells of each write that failed."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # told are failures from here on
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+        self._failure: OSError | None = None
+        """What a sync was told: the system tells it once, but it may be of files that others wait for."""
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
@@ -51,9 +55,12 @@ class FileSystem:
 
     def sync(self) -> None:
         """Return once all that was written is on the disk; raise OSError if something is not."""
-        if _SYNCFS(self._fd):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+        with self._lock:
+            if self._failure is None and _SYNCFS(self._fd):
+                number = ctypes.get_errno()
+                self._failure = OSError(number, os.strerror(number))
+            if self._failure is not None:
+                raise self._failure
 
 
 def names_in(directory: Path) -> list[str]:

@@ -14,6 +14,7 @@ from roster.wire import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from roster.broker.log.open_files import LogFile
     from roster.broker.log.partition_log import FlushPoint, PartitionLog
     from roster.model.durations import Durations
 
@@ -78,7 +79,7 @@ class Flusher:
                 waiting, self._waiting = self._waiting, {}
                 points = [(log, point) for log in waiting if (point := log.begin_flush()) is not None]
                 began = time.perf_counter()
-                threads = self._threads if len(points) < MANY else 1
+                threads = 1 if _shares_a_sync(points) else self._threads
                 shares = [points[n::threads] for n in range(min(threads, len(points)))]
                 results = await asyncio.gather(
                     *(loop.run_in_executor(self._pool, _sync_all, share) for share in shares),
@@ -134,10 +135,19 @@ class Flusher:
         self._pool.shutdown(wait=True)
 
 
+def _unsealed(points: list[tuple[PartitionLog, FlushPoint]]) -> list[LogFile]:
+    return [point.segment.file for _, point in points if not point.to_seal]
+
+
+def _shares_a_sync(points: list[tuple[PartitionLog, FlushPoint]]) -> bool:
+    """Return True for very many logs of a file system of which one call syncs all."""
+    files = _unsealed(points)
+    return len(files) >= MANY and files[0].disk is not None
+
+
 def _sync_all(points: list[tuple[PartitionLog, FlushPoint]]) -> None:
     """Sync logs: very many by one call, where nothing has to come before something else."""
-    files = [point.segment.file for _, point in points if not point.to_seal]
-    if len(files) >= MANY and OPEN_FILES.sync_together(files):
+    if _shares_a_sync(points) and OPEN_FILES.sync_together(_unsealed(points)):
         points = [(log, point) for log, point in points if point.to_seal]
     for log, point in points:
         try:
