@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +166,7 @@ def test_a_table_that_was_there_keeps_its_versions(
     assert any(merges(place))
     found: Any = place.table()  # type: ignore[attr-defined]
     properties = found.metadata().configuration if isinstance(place, DeltaPlace) else found.properties
-    assert not {name for name in properties if "etention" in name or "expire" in name}
+    assert not {name for name in properties if "etention" in name or "snapshot-age" in name}
     told = [each.message for each in caplog.records if "batches as frequent as these" in each.message]
     assert len(told) == 1
 
@@ -194,6 +195,39 @@ def test_a_writer_that_is_alone_reads_the_table_once_a_batch_at_most(
     with pytest.raises(SinkFencedError, match="t-0 stands at 14, not at 12"):
         sink.commit(files, each)
     assert rows(place) == plain({0: 14, 1: 14})
+
+
+def test_files_of_a_batch_whose_commit_got_no_answer_stay(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then its version may be gone, and the positions may be those of another one."""
+    sink: Any = opened(place.sink(), T0, T1)
+    append(sink, 0)
+    commit = type(sink)._try_commit
+
+    def unanswered(*arguments: Any) -> None:
+        commit(*arguments)
+        raise table.CommitLostError("the gateway gave up")
+
+    monkeypatch.setattr(type(sink), "_try_commit", unanswered)
+    monkeypatch.setattr(type(sink), "_has", lambda *_: False)
+    with pytest.raises(SinkFencedError):
+        append(sink, 2)
+    assert rows(place) == plain({0: 4, 1: 4})
+
+
+def test_a_delta_table_is_tidied_once_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink: Any = opened(DeltaPlace(str(tmp_path)).sink(), T0, T1)
+    append(sink, 0)
+    sink._has_merged, goes_on, calls = True, threading.Event(), []
+    monkeypatch.setattr(delta, "_MERGED_TIDYING_SECONDS", 0.0)
+    monkeypatch.setattr(sink, "_tidied_up", lambda: calls.append(goes_on.wait(60)))
+    for _ in range(5):
+        sink._tidy()
+    goes_on.set()
+    settle(sink)
+    assert calls == [True]
+    sink._tidy()
+    settle(sink)
+    assert calls == [True, True]
 
 
 SIZE = 2
@@ -341,6 +375,28 @@ def test_an_iceberg_table_of_this_run_keeps_snapshots_for_a_minute_and_their_fil
     assert files <= place.files()
     assert before.scan().to_arrow().num_rows == 48, "who has begun to read finds the files"
     assert rows(place) == plain({0: 36, 1: 36})
+
+
+def test_a_branch_keeps_the_files_that_merges_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "FAN", 3)
+    place = IcebergPlace(str(tmp_path))
+    sink: Any = opened(place.sink(), T0, T1)
+    append(sink, 0)
+    append(sink, 2)
+    start = place.table().current_snapshot().snapshot_id
+    with place.table().manage_snapshots() as changes:
+        changes.create_branch(start, "audit")
+    for number in range(2, 8):
+        append(sink, 2 * number)
+    mine = place.table().scan(snapshot_id=start).to_arrow()
+    place.table().append(mine, branch="audit")
+    for passed in (2 * iceberg._KEPT_MS, 2 * iceberg._OLD_MS):
+        at = int(time.time() * 1000 + passed)
+        monkeypatch.setattr(iceberg, "wall_ms", lambda at=at: at)
+        for number in range(8, 14) if passed < iceberg._OLD_MS else range(14, 20):
+            append(sink, 2 * number)
+    assert place.table().scan(snapshot_id=place.table().refs()["audit"].snapshot_id).to_arrow().num_rows == 16
+    assert rows(place) == plain({0: 40, 1: 40})
 
 
 def test_a_commit_copies_an_iceberg_tables_snapshots_a_few_times(

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -108,6 +109,7 @@ class DeltaSink(TableSink[DeltaTable]):
         self._known: dict[str, DataFile] = {}
         """Data files of the version read last, by their path."""
         self._tidied = time.monotonic()
+        self._tidying: Future[None] | None = None
 
     @override
     def _read(self) -> DeltaTable | None:
@@ -217,9 +219,9 @@ class DeltaSink(TableSink[DeltaTable]):
     @override
     def _tidy(self) -> None:
         seconds = _MERGED_TIDYING_SECONDS if self._has_merged else _TIDYING_SECONDS
-        if (self._is_upsert or self._has_merged) and time.monotonic() - self._tidied >= seconds:
-            self._tidied = time.monotonic()
-            self._later(self._tidied_up)
+        is_busy = self._tidying is not None and not self._tidying.done()
+        if (self._is_upsert or self._has_merged) and not is_busy and time.monotonic() - self._tidied >= seconds:
+            self._tidied, self._tidying = time.monotonic(), self._later(self._tidied_up)
 
     def _tidied_up(self) -> None:
         """Write a checkpoint; remove the log and the files of versions older than the table's properties say."""
@@ -291,10 +293,15 @@ class DeltaSink(TableSink[DeltaTable]):
             )
         except (DeltaError, OSError) as error:
             raise CommitLostError(named(error)) from error
-        self._read_at = 0.0  # deltalake's object stays at the version before
+        self._read_at = float("-inf")  # deltalake's object stays at the version before
         if self._offsets_at == self._seen:
             self._offsets |= {each.app_id: each.version for each in transactions}
             self._offsets_at += 1
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self._offsets_at = -1  # of a table that another one may have replaced by then
 
     @override
     def _has(self, token: str) -> bool:

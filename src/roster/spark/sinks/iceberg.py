@@ -36,7 +36,8 @@ _COMMIT = "roster.commit"
 _OLD_MS = 3_600_000
 """Milliseconds for which readers of an earlier snapshot find its files."""
 _MAX_AGE = "history.expire.max-snapshot-age-ms"
-_KEPT_MS = 60_000
+_OWN_MAX_AGE, _KEPT_MS = "roster.max-snapshot-age-ms", 60_000
+"""Of tables without it: other engines, which obey it too, would keep no more than this sink needs."""
 _EPOCH = datetime.date(1970, 1, 1)
 
 
@@ -59,7 +60,8 @@ class IcebergSink(TableSink[Table]):
     that one and those after it. Files of batches that failed are removed as far as the driver knows them.
 
     Small files of frequent batches are [merged while batches go on](../how-to/frequent-batches.md), and snapshots
-    expired then by the table's property `history.expire.max-snapshot-age-ms`, a minute in a table that this run made.
+    expired then by the table's property `history.expire.max-snapshot-age-ms`, else by `roster.max-snapshot-age-ms`,
+    which is a minute in a table that this run made.
 
     `compression`, `target_file_bytes` and `row_group_bytes` are as for `DeltaSink`. Needs the extra `iceberg`.
     Raises MissingExtraError without it, and PipelineError for a name without namespace. A run fails with PipelineError
@@ -270,8 +272,9 @@ class IcebergSink(TableSink[Table]):
 
         table = self._current
         wanted = {TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true"}
-        if _MAX_AGE not in table.properties and self._may_shorten(f"set {_MAX_AGE}, such as to '{_KEPT_MS}'"):
-            wanted[_MAX_AGE] = str(_KEPT_MS)
+        kept = f"set {_OWN_MAX_AGE}, such as to '{_KEPT_MS}'"
+        if not {_MAX_AGE, _OWN_MAX_AGE}.intersection(table.properties) and self._may_shorten(kept):
+            wanted[_OWN_MAX_AGE] = str(_KEPT_MS)
         if missing := {name: value for name, value in wanted.items() if name not in table.properties}:
             with table.transaction() as transaction:
                 transaction.set_properties(missing)
@@ -287,7 +290,8 @@ class IcebergSink(TableSink[Table]):
         table, now = self._table, wall_ms()
         while self._replaced and table is not None and self._replaced[0][0] < now - _OLD_MS:
             replaced_at, paths = self._replaced[0]
-            if any(snapshot.timestamp_ms < replaced_at for snapshot in table.snapshots()):
+            since = {each.snapshot_id for each in _ancestors(table) if each.timestamp_ms >= replaced_at}
+            if any(each.snapshot_id not in since for each in table.snapshots()):  # older, or of another branch
                 break
             self._replaced.popleft()
             self._later(_remove, table.io, paths)
@@ -380,7 +384,7 @@ def _expired(transaction: Any) -> list[str]:
     from pyiceberg.table.update.snapshot import ExpireSnapshots  # noqa: PLC0415
 
     metadata = transaction.table_metadata
-    age = metadata.properties.get(_MAX_AGE)
+    age = metadata.properties.get(_MAX_AGE, metadata.properties.get(_OWN_MAX_AGE))
     if age is None:
         return []
     least = max(int(metadata.properties.get("history.expire.min-snapshots-to-keep", 1)), 1)

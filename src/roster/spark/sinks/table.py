@@ -96,7 +96,7 @@ class TableSink(PositionedSink, Generic[Table]):
         self._where = where
         self._table: Table | None = None
         self._has_created = False
-        self._read_at = 0.0
+        self._read_at = float("-inf")
         self._wary = 0
         self._partition_by = as_columns(partition_by)
         self._compression = compression
@@ -228,6 +228,8 @@ class TableSink(PositionedSink, Generic[Table]):
                 self._try_commit(token, self._merged(written), batch)
                 break
             except SinkFencedError:
+                if problem:
+                    raise  # an attempt may have been committed: its files stay
                 if attempt:  # else the position read may be an old one
                     self.abort(written, batch)
                     raise
