@@ -46,6 +46,22 @@ def others(path: Path, commits: int) -> subprocess.Popen[str]:
     )
 
 
+def test_a_process_that_a_function_has_forked_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as store:
+        forked = os.dup(store._files._writer)  # type: ignore[arg-type]
+    with opened(tmp_path / "a") as again:
+        assert again is store
+    os.close(forked)
+    check_unused(tmp_path / "a")
+
+
+def test_a_long_pending_batch_does_not_stay_in_memory(tmp_path: Path) -> None:
+    for size, is_kept in ((10, True), (2 << 20, False)):
+        with opened(tmp_path / str(size)) as store:
+            store.keep(Pending("token", [b"k"], [bytes(size)], Position(9)))
+            assert (store.kept is not None) is is_kept
+
+
 def test_a_store_stays_open_and_not_locked_until_it_is_not_used(tmp_path: Path) -> None:
     before = files()
     with opened(tmp_path / "a") as first:

@@ -60,8 +60,8 @@ MAP_SIZE = 1 << 40
 Column: TypeAlias = Sequence[Value] | pa.Array | pa.ChunkedArray
 _AT_ONCE = 1 << 16
 """Entries that are objects of Python at the same time."""
-_MOST_KEPT = 2_000
-"""Most changes of a pending batch that stay in memory too."""
+_MOST_KEPT, _MOST_KEPT_BYTES = 2_000, 1 << 20
+"""Most changes of a pending batch that stay in memory too, and their bytes."""
 _DAMAGED = (
     *(lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError),
     *(lmdb.MapResizedError, lmdb.NotFoundError, lmdb.BadValsizeError),
@@ -251,16 +251,17 @@ class LmdbStore:
         before: the position with the batch `kept`, which was committed and is applied by the same write; else None.
         Raises PendingError if one is kept already.
         """
-        kept = self.kept
+        kept, encoded = self.kept, pending.encode()
         with self._writing() as transaction:
             if before is not None and kept is not None:
                 self._apply(transaction, kept, before)
             elif transaction.get(PENDING, db=self._meta) is not None:
                 raise PendingError(f"store {self._files.path}: settle the pending batch before the next one")
-            self._note(transaction, PENDING, pending.encode())
+            self._note(transaction, PENDING, encoded)
             snapshot = self._reading(transaction)
             sizes = snapshot.entries, snapshot.disk_bytes
-        self.kept = pending if len(pending.keys) <= _MOST_KEPT else None
+        is_small = len(pending.keys) <= _MOST_KEPT and len(encoded) <= _MOST_KEPT_BYTES
+        self.kept = pending if is_small else None
         return sizes
 
     def settle(self, token: str | None, position: Position | None = None) -> bool:

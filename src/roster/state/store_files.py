@@ -168,7 +168,10 @@ class StoreFiles:
 
     def unlock(self) -> None:
         """Let another process become the writer."""
+        import fcntl  # noqa: PLC0415 - as above
+
         if self._writer is not None:
+            fcntl.flock(self._writer, fcntl.LOCK_UN)  # a process that a function has forked may have it too
             os.close(self._writer)
         self._writer = None
 
