@@ -328,6 +328,14 @@ def test_nested_values_of_any_slice_are_json(rows: list[Any], begin: int) -> Non
     assert [json.loads(text) for text in json_column(pa.chunked_array([given_, given_])).to_pylist()] == 2 * expected
 
 
+def test_keys_of_a_map_that_are_no_text_are_their_json() -> None:
+    key = pa.struct([("a", pa.int32())])
+    assert json_column(pa.array([[({"a": 1}, 2)], []], pa.map_(key, pa.int32()))).to_pylist() == [
+        '{"{\\"a\\":1}":2}',
+        "{}",
+    ]
+
+
 @given(st.lists(ORDER | st.just(Order()), min_size=1, max_size=6))
 def test_messages_are_what_googles_parser_reads(orders: list[Any]) -> None:
     rows = columns()(batch(*(each.SerializeToString() for each in orders)))

@@ -88,7 +88,8 @@ def _nested(values: Any, of: Any, path: str) -> Any:
         body = pc.utf8_slice_codeunits(pc.binary_join_element_wise(*members, ""), 1)
         return pc.binary_join_element_wise("{", body, "}", "")
     if is_map := pa.types.is_map(values.type):
-        texts = pc.binary_join_element_wise('"', _escaped(_text(values.keys)), '":', json_column(values.items), "")
+        keys = json_column(values.keys) if pa.types.is_nested(values.keys.type) else _text(values.keys)
+        texts = pc.binary_join_element_wise('"', _escaped(keys), '":', json_column(values.items), "")
         ends = values.offsets
     else:
         values = values.cast(pa.list_(values.type.value_type))
