@@ -165,6 +165,7 @@ class FakeRunner:
     """A batch's results are its partitions and offsets; `during` is called in the middle of each batch."""
 
     whole_partitions = False
+    takes_arrivals = True
 
     cores = 2
 

@@ -94,6 +94,7 @@ class InProcess:
     """Runs the tasks that Spark would run, one after the other."""
 
     whole_partitions = True
+    takes_arrivals = True
 
     cores = 2
 

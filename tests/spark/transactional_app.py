@@ -46,6 +46,7 @@ class InProcess:
     """Runs the tasks that Spark would run, one after the other."""
 
     whole_partitions = False
+    takes_arrivals = True
 
     cores = 2
 

@@ -23,10 +23,13 @@ MOST_WATCHED = 1_000
 """Most partitions that brokers are asked about: beyond it a Fetch costs more than looking does."""
 _PARTITION_BYTES, _RESPONSE_BYTES = 64 << 10, 256 << 10
 _MOST_BYTES = 1 << 20
-"""What a Fetch may bring, and what is kept of a leader: a larger batch is read by those who process it."""
+"""What a Fetch may bring, and what of a leader is kept before it is asked no more."""
 
 _BETWEEN = 0.001
 """Seconds from an answer to the next question: records that come one by one need not be answers of their own."""
+
+_LONGEST_WAIT = 0.2
+"""Seconds after which a broker answers without records, so that the next question does not wait for long."""
 
 _BATCH = Struct(">qi4xb6xi34x")
 """Header of a record batch: base offset, length behind these 12 bytes, magic, last offset delta."""
@@ -122,8 +125,10 @@ class Arrivals:
         """Return where to go on, behind what has arrived from these positions on, and the bytes of that."""
         with self._changed:
             held = {p: _behind(self._held.get(p, ()), at) for p, at in positions.items()}
-        size = sum(len(each.records) for of in held.values() for each in of)
-        return {p: held[p][-1].next if held[p] else at for p, at in positions.items()}, size
+        sizes = {p: sum(len(each.records) for each in of) for p, of in held.items()}
+        # Brokers fill a response in this order: a partition that has had none so far comes first.
+        order = sorted(positions, key=sizes.__getitem__)
+        return {p: held[p][-1].next if held[p] else positions[p] for p in order}, sum(sizes.values())
 
     def _keep(self, arrived: Iterable[Arrival]) -> None:
         with self._changed:
@@ -147,7 +152,7 @@ def _request(positions: Mapping[TopicPartition, int], seconds: float, *, is_comm
         entry = FetchRequest.Partition(partition=partition, fetch_offset=at, partition_max_bytes=_PARTITION_BYTES)
         topics.setdefault(topic, []).append(entry)
     return FetchRequest(
-        max_wait_ms=round(seconds * 1000),
+        max_wait_ms=round(min(seconds, _LONGEST_WAIT) * 1000),
         min_bytes=1,
         max_bytes=_RESPONSE_BYTES,
         isolation_level=int(is_committed),

@@ -232,9 +232,10 @@ class DriverLoop:
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
         found = [each for p, of in self._arrivals.items() if p in ranges for each in of if each.start < ranges[p].end]
         batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=found)
-        if self._options.trigger_interval_ms == 0:
+        if self._options.trigger_interval_ms == 0 and self._runner.takes_arrivals:
             # The next batch is fetched meanwhile.
-            following, seconds = self._read({**self._positions, **batch.next_offsets}), self._poll_seconds
+            following = self._read({**self._positions, **batch.next_offsets})
+            seconds = self._options.target_batch_ms / 1000
             self._member.watch(following, seconds, is_committed=self._is_committed)
         timer.lap("plan")
         refused: list[Mapping[int, Mapping[int, str]]] = []

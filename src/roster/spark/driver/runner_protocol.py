@@ -103,6 +103,10 @@ class Runner(Protocol):
     def cores(self) -> int:
         """Number of tasks that run at once, by Spark's own count."""
 
+    @property
+    def takes_arrivals(self) -> bool:
+        """True if records that brokers have sent to the driver need not be read again."""
+
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink, refused: Refused = ()) -> Outcome:
         """Read, transform and write. Raises the error that failed the batch; if cancelled, Spark's.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -19,7 +20,7 @@ from roster.spark.batch import Batch, Split
 from roster.spark.driver.runner_protocol import Outcome, Refused
 from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.spark.jobs.driver_rows import DriverRows
-from roster.spark.jobs.slot_probe import SlotProbe
+from roster.spark.jobs.slot_probe import SlotProbe, check_worker, worker_report
 from roster.spark.jobs.small_batches import SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.streaming_only import WAY_OUT, checked
@@ -131,6 +132,11 @@ class SparkRunner:
         """Number of tasks that run at once."""
         return self._jobs.cores
 
+    @property
+    def takes_arrivals(self) -> bool:
+        """True if records that brokers have sent to the driver need not be read again."""
+        return self._small.takes_arrivals
+
     def check(self) -> None:
         """Raise PipelineError if the session was stopped."""
         self._jobs.check()
@@ -155,6 +161,8 @@ class SparkRunner:
     def _run_without_rows(self, sink: BatchSink, *, is_small: bool) -> bool:
         with self._jobs.under("warm-up", "warms up"):
             try:
+                if is_small and not self._is_small_worker_right():
+                    return False
                 writer, tasks = self._task_writer(sink, None), [()] * max(self.cores, 2)
                 if isinstance(writer, TaskWriter):
                     is_done = self.run_small(ReadWriteTask(writer, self._reading([()]).read)) is not None
@@ -171,6 +179,14 @@ class SparkRunner:
                 if isinstance(error, (PySparkException, Py4JError)) and (short := task_error(error)) is not None:
                     raise short from None
                 raise
+
+    def _is_small_worker_right(self) -> bool:
+        """Return False if the worker of small batches needs Spark's look at it. Raises PipelineError as a probe."""
+        found = self.run_small(worker_report())
+        if found is None or found[0]["python_version"].split(".")[:2] != platform.python_version_tuple()[:2]:
+            return False
+        check_worker(found[0])
+        return True
 
     def run_small(self, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any] | None:
         """Run a task as a small batch's, between two batches; return None if Spark has to. Raises its error."""

@@ -66,13 +66,14 @@ class SlotProbe:
     def _run(self) -> None:
         try:
             self._context.setJobGroup(self._job_group, self._description, interruptOnCancel=True)
-            self._found = self._context.parallelize([0], 1).mapPartitions(_worker_report(_PARTS)).collect()[0]
+            self._found = self._context.parallelize([0], 1).mapPartitions(worker_report()).collect()[0]
         except Exception as error:
             self._error = error
 
 
-def _worker_report(parts: Mapping[str, str]) -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
-    names = list(parts)
+def worker_report() -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
+    """Return a task that yields what `check_worker` looks at."""
+    names = list(_PARTS)
 
     # A nested function is pickled by value, so a worker without Roster can load it if it uses nothing of this module.
     def look(numbers: Iterable[int]) -> Iterable[dict[str, Any]]:

@@ -76,6 +76,11 @@ class SmallBatches:
         # From the batch's ranges: two tasks may have parts of one partition, which one task reads as one.
         return [[Split(*partition, span.start, span.end) for partition, span in sorted(batch.ranges.items())]]
 
+    @property
+    def takes_arrivals(self) -> bool:
+        """True unless Spark does even the smallest batches."""
+        return self._most > 0 and self._left_to_spark == 0
+
     def takes(self, tasks: Sequence[Sequence[Split]]) -> bool:
         """Return True if the worker should try these tasks of the batch."""
         return self._is_here and len(tasks) == 1
