@@ -399,7 +399,7 @@ def test_nested_results_are_json() -> None:
     keys, values = as_records(pa.Table.from_pylist(rows, pa.schema(kinds.items())), [])
     assert keys.to_pylist() == [None, None]
     assert [json.loads(value) for value in values.to_pylist()] == [
-        {"l": ["2026-01-01T12:00:00+00:00", None], "m": {"1": 1.5, "2": None}, "s": {"b": "/w==", "d": "1.5"}},
+        {"l": ["2026-01-01T12:00:00.000000Z", None], "m": {"1": 1.5, "2": None}, "s": {"b": "/w==", "d": "1.5"}},
         {"l": None, "m": None, "s": None},
     ]
 
