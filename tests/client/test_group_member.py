@@ -33,6 +33,7 @@ from roster.client import (
     UnreachableError,
     member_shell,
 )
+from roster.client.loop import LoopThread
 from roster.model import TopicPartition
 from roster.testing.broker import running_broker
 from roster.wire.records import read_batch
@@ -390,6 +391,25 @@ def test_a_start_that_waits_is_ended_by_close(topic: str) -> None:
     thread.join(30)
     assert [type(error) for error in raised] in ([ClosedError], [UnreachableError])
     assert not thread.is_alive()
+
+
+def test_a_member_that_is_closed_as_it_starts_does_not_stay(
+    bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, closing = GroupMember(bootstrap, "as-it-starts", [topic]), list[threading.Thread]()
+
+    class Starting(LoopThread):
+        def __init__(self, name: str) -> None:
+            closing.append(threading.Thread(target=member.close))
+            closing[0].start()
+            closing[0].join(0.2)  # it goes on before there is a loop, or waits for it
+            super().__init__(name)
+
+    monkeypatch.setattr("roster.client.group_member.LoopThread", Starting)
+    with pytest.raises(ClosedError):
+        member.start(60.0)
+    closing[0].join()
+    assert not [thread for thread in threading.enumerate() if thread.name == "roster-member-as-it-starts"]
 
 
 def test_members_with_the_default_assignors_use_cooperative_sticky_until_a_plain_neighbour_comes(

@@ -117,11 +117,13 @@ class GroupMember:
         coordinator within `timeout`, and ClosedError when another thread closes the member meanwhile. After an error
         the member is closed.
         """
-        if self._closed or self._loop is not None:
-            raise ClosedError("a member is started once; make another one")
-        self._loop = LoopThread(f"roster-member-{self._config.group}")
+        with self._changed:  # `close` finds nothing to end before, and the loop with its first task behind
+            if self._closed or self._loop is not None:
+                raise ClosedError("a member is started once; make another one")
+            self._loop = LoopThread(f"roster-member-{self._config.group}")
+            begun = self._loop.start(self._begin(timeout))
         try:
-            self._loop.call(self._begin(timeout))
+            begun.result()
             with self._changed:
                 self._changed.wait_for(self._has_answer, timeout)
             if self._closed:
