@@ -205,7 +205,7 @@ def test_files_of_a_batch_whose_commit_got_no_answer_stay(place: Place, monkeypa
 
     def unanswered(*arguments: Any) -> None:
         commit(*arguments)
-        raise table.CommitLostError("the gateway gave up")
+        raise table.CommitLostError("the gateway gave up", is_told=False)
 
     monkeypatch.setattr(type(sink), "_try_commit", unanswered)
     monkeypatch.setattr(type(sink), "_has", lambda *_: False)

@@ -13,7 +13,7 @@ import pytest
 from pyspark import TaskContext
 
 from roster.spark.jobs import runner
-from roster.spark.jobs.slot_probe import _worker_report
+from roster.spark.jobs.slot_probe import worker_report
 from roster.spark.state import stateful_batches
 from roster.spark.tasks import python_workers
 
@@ -64,6 +64,6 @@ def test_a_worker_that_adds_to_an_accumulator_imports_nothing_of_the_driver(kind
 
 def test_the_probe_for_a_slot_reads_its_input_to_the_end_so_that_its_worker_is_used_again() -> None:
     numbers = iter([0])
-    (found,) = _worker_report({"roster": "Roster"})(numbers)
+    (found,) = worker_report()(numbers)
     assert found["missing"] == {}
     assert next(numbers, None) is None

@@ -228,6 +228,7 @@ class IcebergSink(TableSink[Table]):
 
     @override
     def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
         from pyiceberg.table import TableProperties  # noqa: PLC0415
 
         table = self._current
@@ -262,7 +263,7 @@ class IcebergSink(TableSink[Table]):
                 old += [each.file_path for each in gone] + _expired(transaction)
             transaction.commit_transaction()
         except Exception as error:  # on any error the newest snapshot tells whether the commit succeeded
-            raise CommitLostError(named(error)) from error
+            raise CommitLostError(named(error), is_told=isinstance(error, CommitFailedException)) from error
         if batch is None:
             self._replaced.append((table.current_snapshot().timestamp_ms, old))  # type: ignore[union-attr]
 

@@ -62,7 +62,14 @@ class WrittenFiles:
 
 
 class CommitLostError(Exception):
-    """Another commit came first, or it is unknown whether this one succeeded."""
+    """Another commit came first, or it is unknown whether this one succeeded.
+
+    is_told: the newest version tells which. Else the one of this commit may be there no more.
+    """
+
+    def __init__(self, problem: str, *, is_told: bool = True) -> None:
+        super().__init__(problem)
+        self.is_told = is_told
 
 
 class TableSink(PositionedSink, Generic[Table]):
@@ -218,7 +225,7 @@ class TableSink(PositionedSink, Generic[Table]):
 
     @override
     def commit(self, written: WrittenFiles | Merge, batch: Batch) -> None:
-        token, problem = uuid.uuid4().hex, ""
+        token, problem, is_told = uuid.uuid4().hex, "", True
         for attempt in range(_ATTEMPTS):
             (self._newest if attempt else self._recent)()
             if attempt and self._has(token):
@@ -228,13 +235,12 @@ class TableSink(PositionedSink, Generic[Table]):
                 self._try_commit(token, self._merged(written), batch)
                 break
             except SinkFencedError:
-                if problem:
-                    raise  # an attempt may have been committed: its files stay
                 if attempt:  # else the position read may be an old one
-                    self.abort(written, batch)
+                    if is_told:  # else an attempt may have been committed: its files stay
+                        self.abort(written, batch)
                     raise
             except CommitLostError as error:
-                problem, self._wary = str(error), _WARY_COMMITS
+                problem, is_told, self._wary = str(error), is_told and error.is_told, _WARY_COMMITS
                 time.sleep(random.uniform(0, min(0.01 * 2**attempt, _LONGEST_PAUSE)))  # noqa: S311 - spreads retries
         else:
             raise PipelineError(
