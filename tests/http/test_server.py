@@ -122,7 +122,6 @@ def test_with_client_certificates_strangers_are_refused(certificates: Certificat
         ({"ssl.client.auth": "required"}, "ssl.client.auth"),
         ({"ssl.keystore.location": "/no/such/file"}, "ssl.keystore.location"),
         ({"sasl.username": "u"}, "sasl.username"),
-        ({"tokn": TOKEN}, "tokn"),
     ],
 )
 def test_a_wrong_setting_is_named(given: dict[str, object], key: str) -> None:
@@ -130,6 +129,24 @@ def test_a_wrong_setting_is_named(given: dict[str, object], key: str) -> None:
         parse_access(given)
     assert caught.value.key == key
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("tokn", "did you mean token?"),
+        ("ssl.client.aut", "did you mean ssl.client.auth?"),
+        (
+            "bearer",
+            "use some of ssl.keystore.location, ssl.key.password, ssl.truststore.location, ssl.client.auth, token",
+        ),
+        ("ssl.keystore.password", "leave it out: a PEM file has none; the key's password is ssl.key.password"),
+    ],
+)
+def test_an_unknown_setting_is_answered_with_those_of_http(name: str, fix: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        parse_access({name: TOKEN})
+    assert (caught.value.key, caught.value.fix) == (name, fix)
 
 
 def test_an_authority_without_a_key_is_not_enough(certificates: Certificates) -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from roster.model.options import Option, by_name
 from roster.security import PLAINTEXT, Security, SettingError, parse_security
+from roster.security.parse import check_name
 from roster.security.properties import read_properties
+from roster.security.settings import SECURITY_OPTIONS
 from roster.security.tls import server_tls_context, tls_context
 
 _LEAST_TOKEN = 16
@@ -65,6 +67,9 @@ OPEN = Access()
 def parse_access(given: Mapping[str, object] | None) -> Access:
     """Check settings by name and return them; files are read here. Raises SettingError that names the wrong one."""
     values = dict(given or {})
+    for name in values:
+        if name not in SECURITY_OPTIONS:
+            check_name(name, ACCESS_OPTIONS, "a setting of HTTP", f"use some of {', '.join(ACCESS_OPTIONS)}")
     token, auth = values.pop("token", ""), values.pop("ssl.client.auth", "none")
     _check_token(token)
     if auth not in _CLIENT_AUTH:

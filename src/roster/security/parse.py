@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -116,7 +116,7 @@ class _Values:
         self.given: dict[str, object] = {}
         for name, value in given.items():
             key = _ALIASES.get(name, name)
-            _check_known(key)
+            check_name(key, SECURITY_OPTIONS, "a security setting", _OTHERWISE)
             if key in self.given and self.given[key] != value:
                 raise SettingError(name, f"contradicts {key}", "give one of them")
             if value is not None:
@@ -157,17 +157,20 @@ class _Values:
         return found[0] if found else ""
 
 
-def _check_known(key: object) -> None:
-    if key in SECURITY_OPTIONS:
+_OTHERWISE = "leave it out: only security, bootstrap.servers and client.id count"
+
+
+def check_name(key: object, known: Collection[str], what: str, otherwise: str) -> None:
+    """Raise SettingError unless the name is known. otherwise: the fix for a name like none of these."""
+    if key in known:
         return
     if not isinstance(key, str):
         raise SettingError(repr(key)[:60], "is not the name of a setting", "give names such as 'security.protocol'")
     for beginning, fix in _REFUSED.items():
         if key.startswith(beginning):
             raise SettingError(key, "is not supported", fix)
-    near = difflib.get_close_matches(key, SECURITY_OPTIONS, 1)
-    fix = f"did you mean {near[0]}?" if near else "leave it out: only security, bootstrap.servers and client.id count"
-    raise SettingError(key, "is not a security setting that Roster knows", fix)
+    near = difflib.get_close_matches(key, known, 1)
+    raise SettingError(key, f"is not {what} that Roster knows", f"did you mean {near[0]}?" if near else otherwise)
 
 
 def _default_protocol(values: _Values) -> str:
