@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -16,9 +17,11 @@ from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.copies.restore_schedule import SHARE, Allowance, Copies, deal
+from roster.spark.state.stateful_batches import StatefulBatches
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.stores import Restored, RestoreJob, process_id, restore_copy, stores_found
+from roster.spark.tasks.reader import ReaderConfig
 from roster.state import Position
 from tests.examples_tried import examples
 from tests.spark.test_store_processing import Log, entries
@@ -263,3 +266,20 @@ def test_a_store_in_use_is_a_problem_of_its_copy_only(tmp_path: Path) -> None:
         )
     assert copy.position is None
     assert "StoreInUseError" in copy.problem
+
+
+@pytest.mark.parametrize("done", [None, 0, 1, 3])
+def test_spark_settles_the_stores_that_the_worker_has_not_come_to(done: int | None) -> None:
+    jobs = [RestoreJob(TaskId(0, n), StoreTarget(at(n), 0, 5, {}, "token")) for n in range(3)]
+    spark, stores = MagicMock(cores=2), MagicMock(topology=MagicMock(plans=()))
+    asked: list[int] = []
+
+    def collect(count: int, restore_lanes: Any) -> list[Restored]:
+        asked.extend(job.task.partition for lane in restore_lanes.__self__._restore_jobs.lanes for job in lane)
+        return [Restored(at(n), 5) for n in asked]
+
+    spark.collect = collect
+    batches = StatefulBatches(spark, None, ReaderConfig("b:1", "g"), None, stores, (), MagicMock(), set, set)
+    worker = None if done is None else [Restored(at(n), 5) for n in range(done)]
+    assert batches.settle(jobs, lambda _: worker)
+    assert sorted(asked) == list(range(done or 0, 3))

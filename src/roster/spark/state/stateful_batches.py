@@ -46,7 +46,8 @@ _MOST_FENCED = 20
 """Consecutive batches that may begin elsewhere than where their state ends, before the run fails."""
 
 _SETTLING = 10.0
-"""Seconds to apply the last batch's changes at the end of a run; a store without them reads its changelog later."""
+"""Seconds to apply the last batch's changes at the end of a run, of the worker and then of Spark's tasks for what it
+left; a store without them reads its changelog later."""
 
 Reports = dict[TaskId, tuple[Report, ...]]
 RunSmall = Callable[[Callable[[Iterable[int]], Iterable[Any]]], list[Any] | None]
@@ -214,10 +215,11 @@ class StatefulBatches:
         """Have the stores take the last batch's changes; return False if that failed."""
         self._restore_jobs = RestoreJobs([list(jobs)], _SETTLING)
         task = StatefulTask(self._config, [], self._topology, {}, jobs=self._restore_jobs)
-        if (done := run_small(task.restore_lanes)) is None:
-            return self.restore(jobs, _SETTLING)
+        done = run_small(task.restore_lanes) or []
         self._copies.done(done)
-        return True
+        seen = {each.changelog for each in done}
+        left = [job for job in jobs if job.changelog not in seen]
+        return not left or self.restore(left, _SETTLING)
 
     def restore(self, jobs: Sequence[RestoreJob], seconds: float) -> bool:
         """Restore copies in a Spark job without a batch; return False if that failed."""
