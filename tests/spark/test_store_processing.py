@@ -17,7 +17,8 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner, Range
-from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
+from roster.spark.state.aggregate_columns import parse_aggregates
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.stateful_batches import tokens_of
 from roster.spark.state.store_targets import StoreTargets
@@ -26,7 +27,7 @@ from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.spark.state.tasks.processing import Report, process_batch
 from roster.spark.state.tasks.store_location import Place
 from roster.state import Position
-from roster.state.aggregate import Update
+from roster.state.aggregate import Aggregation, Update
 from roster.state.definition import Definition
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
@@ -374,3 +375,13 @@ def test_what_was_committed_last_is_applied_at_the_end_of_a_run_and_restored_by_
     assert taken(StoreTargets(log, changelogs, 1.0), nothing, 5).stores[0].restored == 0
     targets.forget([SOURCE])
     assert targets.last([TASK]) == {}, "its outcome is not known any more"
+
+
+def test_more_values_than_a_column_holds_name_the_option(tmp_path: Path) -> None:
+    rows, parts = 64, 33  # of 1 MiB each
+    keys, values = pa.array(["k"] * rows), pa.array([bytes(1 << 20)] * rows)
+    table = pa.table({"k": pa.chunked_array([keys] * parts), "v": pa.chunked_array([values] * parts)})
+    largest = Aggregation(("k",), parse_aggregates({"largest": "max(v)"}))
+    target = StoreTarget(TopicPartition("g-s-changelog", 0), 0, 0, {"t": 0}, None)
+    with LmdbStore(tmp_path / "s") as store, pytest.raises(FunctionError, match=r"^max_offsets_per_batch: lower it"):
+        process_batch(store, target, largest, KEPT, table, {"t": 5}, Log().fetch)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.spark.batch import StoreProgress
-from roster.spark.errors import SinkFencedError
+from roster.spark.errors import FunctionError, SinkFencedError
 from roster.spark.state.tasks.catch_up import Applied, Fetch, StoreTarget, catch_up
 from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.event_time import STREAM_TIME_KEY, idle_changes, stream_time_after, with_entries
@@ -100,7 +100,7 @@ def process_batch(
     definition: of the operator's state; entries of an earlier one become entries of this one, if they can. inputs: next
     offset of each input topic after the batch. token: of the attempt, one for all stores of the task; None: a new one.
     Raises SinkFencedError if the batch does not begin where the state ends, OtherDefinitionError before the operator is
-    called, StateError, and errors of `operator` and `fetch`.
+    called, StateError, FunctionError for too many bytes, and errors of `operator` and `fetch`.
     """
     began = time.monotonic()
     kept = store.kept if store.kept is not None and store.kept.token == target.token else None
@@ -124,7 +124,14 @@ def process_batch(
         seen = None if way is None else way.seen(snapshot)
         time_keys = (STREAM_TIME_KEY,) if definition.sides is None else TIME_KEYS
         idle = _idle_changes(snapshot, definition, target, rows) if seen is None and target.idle_until else {}
-        update = operator(rows, WithChanges(snapshot, idle) if idle else snapshot if seen is None else seen)
+        before_it = WithChanges(snapshot, idle) if idle else snapshot if seen is None else seen
+        try:
+            update = operator(rows, before_it)
+        except pa.ArrowInvalid as error:
+            if "offset overflow" not in str(error):
+                raise
+            problem = "lower it: a task's rows in one batch have more than 2 GiB of values in one column"
+            raise FunctionError(problem, field="max_offsets_per_batch") from error
         if seen is not None:
             update = replace(update, changes=_rewritten(store, seen, update.changes))
         if idle:
