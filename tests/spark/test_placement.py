@@ -12,25 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.spark.state.tasks.placement import NO_KEY, Placement, PlacementError, Proof, murmur2, placements
-from roster.wire.columns import murmur2 as one_by_one
+from roster.spark.state.tasks.placement import NO_KEY, Placement, PlacementError, Proof, partitions_of, placements
+from roster.wire.columns.murmur2 import murmur2
 
 SCHEMA = pa.schema([("shop", pa.string()), ("n", pa.int64()), ("day", pa.date32())])
 ROWS = pa.table([[f"shop {n % 97}" for n in range(400)], list(range(400)), [n % 11 for n in range(400)]], schema=SCHEMA)
 
 
 def java_hash(key: bytes) -> int:
-    return int(one_by_one.murmur2(key, 0, len(key))) & 0x7FFFFFFF
+    return int(murmur2(key, 0, len(key))) & 0x7FFFFFFF
 
 
 @given(st.lists(st.binary(max_size=40)))
 def test_columns_are_hashed_as_each_key_is(keys: list[bytes]) -> None:
-    assert murmur2(pa.array(keys, pa.binary())).tolist() == [java_hash(key) for key in keys]
+    assert partitions_of(pa.array(keys, pa.binary()), "murmur2", 1 << 31).tolist() == [java_hash(key) for key in keys]
 
 
 def test_hashes_are_those_of_the_java_client() -> None:
     keys = [b"21", b"foobar", b"a-little-bit-long-string", b"abc"]
-    assert murmur2(pa.array(keys)).tolist() == [
+    assert partitions_of(pa.array(keys), "murmur2", 1 << 31).tolist() == [
         each & 0x7FFFFFFF for each in (-973932308, -790332482, -985981536, 479470107)
     ]
 

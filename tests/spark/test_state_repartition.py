@@ -15,7 +15,7 @@ from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.state import export, repartition_state
 from roster.spark.state.saved.repartition import _Repartition
 from roster.spark.state.stateful_batches import StatefulBatches
-from roster.spark.state.tasks.placement import murmur2
+from roster.spark.state.tasks.placement import partitions_of
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics
 from tests.spark.test_state_export import numbers, rows
@@ -163,7 +163,7 @@ def test_unread_records_of_the_earlier_number_are_read_by_it_before_the_state_mo
 
 def late_records(topics: Topics, topic: str, numbers: range, before: int, after: int) -> list[int]:
     """The numbers among these that a producer has sent by the earlier number of partitions, all to one partition."""
-    hashes = {n: int(murmur2(pa.array([name_of(n).encode()]))[0]) for n in numbers}
+    hashes = {n: int(partitions_of(pa.array([name_of(n).encode()]), "murmur2", 1 << 31)[0]) for n in numbers}
     to = next(h % before for h in hashes.values() if h % before != h % after)
     sent = [n for n, h in hashes.items() if h % before == to]
     producer = idempotent_producer(topics.bootstrap)

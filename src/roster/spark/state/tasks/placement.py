@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from roster.spark.tasks.result_records import key_of_records
 from roster.state.byte_slices import as_bytes
 from roster.state.store import StateError
+from roster.wire.columns.murmur2 import murmur2_of
 
 NO_KEY = -1
 """Partition of rows whose record has no key."""
@@ -30,7 +31,6 @@ _PROOF = 30.0
 _MOST_COLUMNS = 4
 _FIRST, _COUNTED = 1_000, 100_000
 """Rows that are looked at first, and those whose different keys are counted."""
-_M = np.uint32(0x5BD1E995)
 Places = npt.NDArray[np.int64]
 
 
@@ -38,28 +38,8 @@ class PlacementError(StateError):
     """Keys are not where a record key and a partitioner place them, or too few to say which; the text says why."""
 
 
-def murmur2(keys: Any) -> Places:
-    """Return Kafka's hash of binary values without nulls, as its default partitioner takes it: 31 bits."""
-    data, offsets = as_bytes(keys)
-    sizes = np.diff(offsets)
-    order = np.argsort(-sizes, kind="stable")
-    starts, sizes = offsets[:-1][order], sizes[order]
-    value = (np.uint32(0x9747B28C) ^ sizes.astype(np.uint32)).astype(np.uint32)
-    words = np.ndarray(max(len(data) - 3, 0), "<u4", data, strides=(1,))
-    for at in range(0, int(sizes[0]) - 3 if len(sizes) else 0, 4):
-        count = int(np.searchsorted(-sizes, -(at + 4), side="right"))
-        word = words[starts[:count] + at] * _M
-        word = (word ^ (word >> np.uint32(24))) * _M
-        value[:count] = (value[:count] * _M) ^ word
-    left = sizes % 4
-    for behind in (3, 2, 1):
-        has = left >= behind
-        at = starts[has] + sizes[has] - left[has] + behind - 1
-        value[has] ^= data[at].astype(np.uint32) << np.uint32(8 * (behind - 1))
-    value[left > 0] *= _M
-    value = (value ^ (value >> np.uint32(13))) * _M
-    found = np.empty(len(value), np.int64)
-    found[order] = (value ^ (value >> np.uint32(15))) & np.uint32(0x7FFFFFFF)
+def _murmur2(keys: Any) -> Places:
+    found: Places = murmur2_of(*as_bytes(keys))
     return found
 
 
@@ -67,7 +47,7 @@ def _crc32(keys: Any) -> Places:
     return np.fromiter((zlib.crc32(key) for key in keys.to_pylist()), np.int64, len(keys))
 
 
-PARTITIONERS: Mapping[str, Callable[[Any], Places]] = {"murmur2": murmur2, "crc32": _crc32}
+PARTITIONERS: Mapping[str, Callable[[Any], Places]] = {"murmur2": _murmur2, "crc32": _crc32}
 """Kafka's Java clients, Spark, kafka-python and aiokafka; confluent-kafka and others on librdkafka, by default."""
 
 
