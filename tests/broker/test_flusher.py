@@ -184,7 +184,7 @@ async def test_many_logs_without_one_sync_have_all_threads(tmp_path: Path, monke
     monkeypatch.setattr(FileSystem, "of", lambda _: None)
     monkeypatch.setattr(OPEN_FILES, "_disks", {})
     shares: list[int] = []
-    monkeypatch.setattr("roster.broker.log.flusher._sync_all", lambda points: shares.append(len(points)))
+    monkeypatch.setattr("roster.broker.log.flusher._sync_all", lambda points, _: shares.append(len(points)))
     commit = Flusher(4, never)
     logs = [PartitionLog(tmp_path / str(n), LogConfig()) for n in range(MANY)]
     for log in logs:

@@ -150,6 +150,9 @@ def test_a_dry_run_says_what_each_assignor_would_do_and_changes_nothing(broker, 
         assert "sticky: 5 unchanged, 1 moved" in out
         assert [each.ownership() for each in joined] == before
         assert admin.describe_group(group).state == "Stable"
+        joined[1].close()
+        alone = f"{group}: 1 member, 6 partitions of 2 topics"
+        until(lambda: alone in shell("plan", "--group", group)[1], what="one member is left")
 
 
 def test_lag_is_looked_at_when_asked_or_when_an_assignor_wants_it(broker, admin, group, shell):

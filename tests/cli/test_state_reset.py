@@ -93,7 +93,7 @@ def test_a_group_with_members_or_stores_in_use_is_left_as_it_is(case):
     with GroupMember(case.cluster.bootstrap, case.group, [case.source]):
         for options in ((), ("--execute",)):
             code, _, err = case.reset(*options)
-            assert (code, f"GROUP: {case.group} has 1 members; stop the applications first" in err) == (2, True)
+            assert (code, f"GROUP: {case.group} has 1 member; stop the applications first" in err) == (2, True)
     with LmdbStore(case.root / case.changelog / "id" / "0_1"):
         code, _, err = case.reset("--execute")
     assert (code, "another process writes it" in err) == (1, True)

@@ -15,6 +15,7 @@ from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import UnknownGroupError
 from roster.client.live_group import members_of
+from roster.console.text import counted
 from roster.model.topology import CHANGELOG, REPARTITION, TopologyError, changelog_topic, own_topics
 from roster.state.cleaning import store_bytes, stores_below
 from roster.state.store import StateError
@@ -89,7 +90,7 @@ def _found(cluster: Admin, group: str, names: Sequence[str], root: Path) -> Foun
 
 def _require_no_members(cluster: Admin, group: str) -> None:
     if members := members_of(cluster, group):
-        raise UserError(f"GROUP: {group} has {len(members)} members; stop the applications first")
+        raise UserError(f"GROUP: {group} has {counted(len(members), 'member')}; stop the applications first")
 
 
 def _delete(cluster: Admin, group: str, found: Found) -> None:

@@ -79,10 +79,11 @@ class Flusher:
                 waiting, self._waiting = self._waiting, {}
                 points = [(log, point) for log in waiting if (point := log.begin_flush()) is not None]
                 began = time.perf_counter()
-                threads = 1 if _shares_a_sync(points) else self._threads
+                together = _shares_a_sync(points)
+                threads = 1 if together else self._threads
                 shares = [points[n::threads] for n in range(min(threads, len(points)))]
                 results = await asyncio.gather(
-                    *(loop.run_in_executor(self._pool, _sync_all, share) for share in shares),
+                    *(loop.run_in_executor(self._pool, _sync_all, share, together) for share in shares),
                     return_exceptions=True,
                 )
                 failure = next((r for r in results if isinstance(r, BaseException)), None) or self._moved()
@@ -145,9 +146,9 @@ def _shares_a_sync(points: list[tuple[PartitionLog, FlushPoint]]) -> bool:
     return len(files) >= MANY and files[0].disk is not None
 
 
-def _sync_all(points: list[tuple[PartitionLog, FlushPoint]]) -> None:
-    """Sync logs: very many by one call, where nothing has to come before something else."""
-    if _shares_a_sync(points) and OPEN_FILES.sync_together(_unsealed(points)):
+def _sync_all(points: list[tuple[PartitionLog, FlushPoint]], together: bool) -> None:
+    """Sync logs. together: by one call, where nothing has to come before something else."""
+    if together and OPEN_FILES.sync_together(_unsealed(points)):
         points = [(log, point) for log, point in points if point.to_seal]
     for log, point in points:
         try:

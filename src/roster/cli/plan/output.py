@@ -12,6 +12,7 @@ import click
 from roster.assignors import evaluate_claims
 from roster.cli.output import print_json, print_table
 from roster.cli.plan.assignor_name import evaluate_or_fail
+from roster.console.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,8 +121,9 @@ def compare(live: LiveGroup, assignors: Sequence[Assignor], *, as_document: bool
         return
     description = live.description
     click.echo(
-        f"{description.group_id}: {len(problem.members)} members, {problem.partition_count} partitions of "
-        f"{len(problem.topics)} topics, protocol {description.protocol}; nothing is changed"
+        f"{description.group_id}: {counted(len(problem.members), 'member')}, "
+        f"{counted(problem.partition_count, 'partition')} of {counted(len(problem.topics), 'topic')}, "
+        f"protocol {description.protocol}; nothing is changed"
     )
     if live.unreadable:
         click.echo(f"their subscriptions cannot be read: {', '.join(live.unreadable)}")

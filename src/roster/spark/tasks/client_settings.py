@@ -35,12 +35,12 @@ def seconds(least: int, most: int) -> Callable[[Any], float]:
     return lambda value: milliseconds(value) / 1000
 
 
-def one_of(*allowed: str, because: str = "") -> Callable[[Any], None]:
-    """Make a check for one of the words; `because` says why others are not supported."""
+def one_of(*allowed: str) -> Callable[[Any], None]:
+    """Make a check for one of the words."""
 
     def parse(value: Any) -> None:
         if str(value).lower() not in allowed:
-            raise ValueError(f"must be {' or '.join(allowed)}{because and f': {because}'}")
+            raise ValueError(f"must be {' or '.join(allowed)}")
 
     return parse
 
