@@ -23,8 +23,10 @@ from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.staying_worker import StayingWorker, WorkerError
 from roster.spark.options import Tuning
+from roster.spark.tasks import worker_main
 from roster.spark.tasks.accumulators import ByTask
 from roster.spark.tasks.arrow_function import as_struct
+from roster.spark.tasks.python_workers import SentOnce
 from roster.spark.tasks.reader import ReaderConfig, ReadError
 from tests.spark.tuned import tuned
 from tests.waiting import until
@@ -408,3 +410,33 @@ def test_a_small_batch_of_bad_records_only_is_done_once(spark: SparkSession, top
     assert seen == [0]
     assert [(report.rows, report.dead_letters) for report in reports] == [(3, 3)]
     assert sum(topics.ends(letters).values()) == 3
+
+
+class Part(SentOnce):
+    """Of several tasks."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+def test_a_part_of_many_tasks_is_sent_once_and_made_anew_for_each() -> None:
+    part, known = Part(), dict[int, SentOnce]()
+    task, parts = staying_worker._pickled([part, part, "first"], known)
+    sent = {number: data for number, (_, data) in parts.items()}
+    first = worker_main.Request("", (), task, sent, True)
+    answers = [answered(first)]
+    known.update({number: each for number, (each, _) in parts.items()})
+    task, parts = staying_worker._pickled([part, "second"], known)
+    assert not parts
+    answers.append(answered(worker_main.Request("", (), task, {}, False)))
+    (one, same, _), (other, _) = answers
+    assert one is same
+    assert one is not other
+    one.names.append("of the first task")
+    assert other.names == []
+
+
+def answered(request: worker_main.Request) -> Any:
+    """What the process makes of a request's task."""
+    worker_main._note_parts(request)
+    return worker_main._Unpickler(request.task).load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ import pyarrow.compute as pc
 
 Numbers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+_LARGE = pa.large_binary()
+FEW = 64
+"""Values for which columns do not pay."""
 
 
 def spread(starts: Numbers, lengths: Numbers) -> Numbers:
@@ -41,8 +45,9 @@ def offsets_of(column: Any) -> Numbers:
 def large_binary(values: Any) -> Any:
     """Return binary values, a sequence or a column, as one array."""
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return pa.array(values, pa.large_binary())
-    values = values.cast(pa.large_binary())
+        return pa.array(values, _LARGE)
+    if values.type != _LARGE:  # a cast to the same type costs as much as another one
+        values = values.cast(_LARGE)
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
@@ -60,14 +65,15 @@ def listed(values: Any) -> Sequence[bytes]:
 
 def ascends(column: Any) -> bool:
     """Return True if each value is greater than the one before."""
+    if len(column) <= FEW:
+        values = column.to_pylist()
+        return all(map(operator.lt, values, values[1:]))
     return pc.all(pc.less(column[:-1], column[1:])).as_py() is not False
 
 
 def as_bytes(column: Any) -> tuple[Bytes, Numbers]:
     """Return the bytes of binary values without nulls, and `offsets_of` them."""
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays([chunk.cast(pa.large_binary()) for chunk in column.chunks] or [_NONE])
-    column = column.cast(pa.large_binary())
+    column = large_binary(column)
     content = column.buffers()[2]
     return np.frombuffer(b"" if content is None else content, np.uint8), offsets_of(column)
 
@@ -78,7 +84,7 @@ def sorted_places(column: Any) -> Numbers:
     column: without nulls. The eight bytes behind what all have in common are compared as numbers, the rest by Arrow.
     """
     data, offsets = as_bytes(column)
-    if len(offsets) <= _FEW:
+    if len(column) <= FEW:
         values = column.to_pylist()
         return np.array(sorted(range(len(values)), key=values.__getitem__), np.int64)
     least, most = pc.min_max(column).as_py().values()
@@ -107,7 +113,6 @@ def last_places(column: Any) -> tuple[Numbers, Any]:
     return places[is_last], ordered.filter(pa.array(is_last))
 
 
-_NONE = pa.array([], pa.large_binary())
-_FEW, _WORD = 64, 8
+_WORD = 8
 _MASKS = np.array([(1 << 64) - (1 << 8 * (_WORD - length)) for length in range(_WORD + 1)], np.uint64)
 """Bits of the first bytes of a word, by their number."""

@@ -15,15 +15,13 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from roster.state.byte_slices import Numbers, as_bytes, cut
+from roster.state.byte_slices import FEW, Numbers, as_bytes, cut
 
 _crc, _pack = google_crc32c.value, struct.Struct("<I").pack
 SIZE = 4
 """Bytes of a checksum."""
 _RESIDUE = 0x48674BC7
 """The CRC-32C of any bytes that end with their own."""
-_FEW = 64
-"""Entries for which columns do not pay."""
 
 
 class Loops(Protocol):
@@ -47,11 +45,15 @@ def use(loops: Loops | None) -> None:
     _loops = loops
 
 
+def seal(key: bytes, value: bytes) -> bytes:
+    """Return a value with its checksum."""
+    return value + _pack(_crc(key + value))
+
+
 def sealed(keys: pa.Array, values: pa.Array, places: Numbers) -> list[bytes]:
     """Return the values at these places with their checksums; `keys` are theirs, both columns large binary."""
-    if _loops is None or len(keys) < _FEW:
-        known: list[bytes] = values.take(pa.array(places)).to_pylist()
-        return list(map(add, known, map(_pack, map(_crc, map(add, keys.to_pylist(), known)))))
+    if _loops is None or len(keys) <= FEW:
+        return list(map(seal, keys.to_pylist(), values.take(pa.array(places)).to_pylist()))
     (key_bytes, key_ends), (data, ends) = as_bytes(keys), as_bytes(values)
     offsets = np.concatenate([[0], np.cumsum(ends[places + 1] - ends[places] + SIZE)])
     out = np.empty(offsets[-1], np.uint8)
@@ -62,7 +64,7 @@ def sealed(keys: pa.Array, values: pa.Array, places: Numbers) -> list[bytes]:
 
 def are_sound(keys: Sequence[bytes] | pa.Array, data: Sequence[bytes] | pa.Array) -> bool:
     """Return True if each is a value of its key with its checksum."""
-    if _loops is None or len(keys) < _FEW:
+    if _loops is None or len(keys) <= FEW:
         lists = (each.to_pylist() if isinstance(each, pa.Array) else each for each in (keys, data))
         return set(map(_crc, map(add, *lists))) <= {_RESIDUE}
     arrays = (each if isinstance(each, pa.Array) else pa.array(each, pa.large_binary()) for each in (keys, data))

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.byte_slices import ascends, large_binary, listed, sorted_places
+from roster.state.byte_slices import FEW, ascends, large_binary, listed, sorted_places
 from roster.state.checksums import SIZE, are_sound
 from roster.state.pending import Pending
 from roster.state.store import Keys, Position, StoreDamagedError, Value
@@ -99,13 +99,28 @@ class LmdbSnapshot:
 
     def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
+        if len(keys) <= FEW:
+            found = self._few(listed(keys))
+            return found if isinstance(keys, Sequence) else large_binary(found)
         column = large_binary(keys)
         if are_plain(column):
-            found: Sequence[Value] = self._found(column)
-            return listed(found) if isinstance(keys, Sequence) else found
+            values = self._found(column)
+            return listed(values) if isinstance(keys, Sequence) else values
         names = listed(keys)
         values = iter(self._found(large_binary([stored_key(key) for key in names if key])).to_pylist())
         return [_unpacked(key, next(values)) if key else self._noted(EMPTY_KEY) for key in names]
+
+    def _few(self, keys: Sequence[bytes]) -> list[Value]:
+        """Return the value of each key, one after the other."""
+        get = self._transaction.cursor(db=self._values).get
+        stored = {key: stored_key(key) for key in keys if key}
+        data = {key: get(name) for key, name in stored.items()}
+        there = [key for key, value in data.items() if value is not None]
+        self._check_sums([stored[key] for key in there], [data[key] for key in there])
+        if len(there) < len(data):
+            self._check_gaps(sorted(stored[key] for key in data.keys() - there))
+        values = {key: None if value is None else _unpacked(key, value[:-SIZE]) for key, value in data.items()}
+        return [values[key] if key else self._noted(EMPTY_KEY) for key in keys]
 
     def scan(
         self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
@@ -219,8 +234,13 @@ class LmdbSnapshot:
 
 def are_plain(keys: pa.Array) -> bool:
     """Return True if all keys are stored as they are."""
+    if not len(keys):
+        return True
+    if len(keys) <= FEW:
+        lengths = list(map(len, keys.to_pylist()))
+        return min(lengths) > 0 and max(lengths) <= LONGEST_KEY
     shortest, longest = pc.min_max(pc.binary_length(keys)).as_py().values()
-    return not len(keys) or 0 < shortest <= longest <= LONGEST_KEY
+    return bool(0 < shortest <= longest <= LONGEST_KEY)
 
 
 def stored_key(key: bytes) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from roster._extras import missing_error
-from roster.state.byte_slices import ascends, large_binary, last_places
-from roster.state.checksums import sealed
+from roster.state.byte_slices import FEW, ascends, large_binary, last_places, listed
+from roster.state.checksums import seal, sealed
 from roster.state.lmdb_snapshot import (
     EMPTY_KEY,
     HEAD,
@@ -308,6 +308,9 @@ class LmdbStore:
         self.close()
 
     def _put(self, transaction: Any, keys: Column, values: Column) -> None:
+        if len(keys) <= FEW:
+            self._put_few(transaction, dict(zip(listed(keys), listed(values), strict=True)))
+            return
         keys, values = large_binary(keys), large_binary(values)
         if not are_plain(keys):
             keys, values = self._put_special(transaction, keys.to_pylist(), values.to_pylist())
@@ -326,6 +329,16 @@ class LmdbStore:
             entries = zip(ordered.to_pylist(), sealed(ordered, values, some), strict=True)
             cursor.putmulti(entries, append=is_behind)
 
+    def _put_few(self, transaction: Any, entries: Mapping[bytes, Value]) -> None:
+        for key, value in entries.items():
+            name = stored_key(key)
+            if not key:
+                self._put_special(transaction, [key], [value])
+            elif value is None:
+                transaction.delete(name, db=self._values)
+            else:
+                transaction.put(name, seal(name, packed(key, value)), db=self._values)
+
     def _put_special(self, transaction: Any, keys: Sequence[bytes], values: Sequence[Value]) -> tuple[Any, Any]:
         """Write the empty key; return the others as they are stored, in the order of these keys."""
         stored: list[tuple[bytes, Value]] = []
@@ -343,9 +356,7 @@ class LmdbStore:
 
     def _note(self, transaction: Any, name: bytes, value: bytes) -> None:
         """Write the metadata beside the entries."""
-        transaction.put(
-            name, *sealed(large_binary([name]), large_binary([value]), np.zeros(1, np.int64)), db=self._meta
-        )
+        transaction.put(name, seal(name, value), db=self._meta)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Any]:

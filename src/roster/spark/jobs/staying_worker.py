@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,11 +20,14 @@ from pyspark import SparkContext, SparkFiles, cloudpickle
 from pyspark.accumulators import _accumulatorRegistry
 
 from roster.model.offsets import Arrival
+from roster.spark.tasks.python_workers import SentOnce
 from roster.spark.tasks.worker_main import Answer, Request
 
 _MORE_MEMORY = 1 << 30
 """Bytes by which a worker may grow; then it is replaced, as a function may leak."""
 _SETTLED = 20  # tasks after which its memory is what it needs
+_MOST_SENT = 16
+"""Parts of tasks after which a worker forgets them: they are those of pipelines that have ended."""
 _SPARE_SECONDS = 60.0
 """Time for which a worker without a pipeline waits for the session's next, as Spark's idle ones do."""
 
@@ -43,6 +47,8 @@ class StayingWorker:
         self._connection: Connection | None = None
         self._is_busy = False
         self._tasks, self._settled = 0, 0
+        self._sent: dict[int, SentOnce] = {}
+        """Parts of tasks that the process has, by `id`."""
         self._environment: dict[str, str] = {}
 
     @classmethod
@@ -84,7 +90,7 @@ class StayingWorker:
             self._process = subprocess.Popen(  # noqa: S603 - the session's own Python
                 command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[number], env=self._environment
             )
-            self._connection, self._tasks, self._settled = ours, 0, 0
+            self._connection, self._tasks, self._settled, self._sent = ours, 0, 0, {}
 
     def run(self, work: Any, arrivals: Sequence[Arrival] = ()) -> list[Any]:
         """Run a task, a function that is given its number and yields results, and return these.
@@ -94,12 +100,16 @@ class StayingWorker:
         Its updates of accumulators count if it succeeds. Raises WorkerError; `cancel` makes it raise one.
         """
         self.start()
+        known = self._sent if len(self._sent) < _MOST_SENT else {}
         self._context._pickled_broadcast_vars.clear()
-        task = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
+        task, parts = _pickled(work, known)
         if any(True for _ in self._context._pickled_broadcast_vars):
             self._context._pickled_broadcast_vars.clear()
             raise WorkerError("only Spark's own workers have broadcast variables")
-        answer = self._ask(Request(self._files, tuple(self._context._python_includes or ()), task, tuple(arrivals)))
+        includes, has_none = tuple(self._context._python_includes or ()), not known
+        sent = {number: data for number, (_, data) in parts.items()}
+        answer = self._ask(Request(self._files, includes, task, sent, has_none, tuple(arrivals)))
+        self._sent = {**known, **{number: part for number, (part, _) in parts.items()}}
         self._look_at(answer.memory)
         if answer.problem:
             raise WorkerError(answer.problem)
@@ -150,6 +160,32 @@ class StayingWorker:
             with contextlib.suppress(OSError):
                 process.kill()
             process.wait()
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Leaves out the parts of a task that the worker has, or is sent beside it."""
+
+    def __init__(self, file: io.BytesIO, known: Mapping[int, SentOnce]) -> None:
+        super().__init__(file)  # type: ignore[no-untyped-call]
+        self._known = known
+        self.parts: dict[int, tuple[SentOnce, bytes]] = {}
+
+    def persistent_id(self, value: Any) -> int | None:
+        """Return the number of a part."""
+        if not isinstance(value, SentOnce):
+            return None
+        number = id(value)
+        if number not in self._known and number not in self.parts:
+            self.parts[number] = value, cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        return number
+
+
+def _pickled(work: Any, known: Mapping[int, SentOnce]) -> tuple[bytes, dict[int, tuple[SentOnce, bytes]]]:
+    """Return a task's bytes without its parts, and those parts that are not known, with theirs."""
+    file = io.BytesIO()
+    pickler = _Pickler(file, known)
+    pickler.dump(work)  # type: ignore[no-untyped-call]
+    return file.getvalue(), pickler.parts
 
 
 _spare: list[StayingWorker] = []

@@ -21,7 +21,7 @@ from roster.records.native import Compiled
 from roster.security import PLAINTEXT, Security
 from roster.spark.errors import FunctionError
 from roster.spark.tasks.missing_values import Look, Seen
-from roster.spark.tasks.python_workers import freeze_loaded, is_in_task
+from roster.spark.tasks.python_workers import SentOnce, freeze_loaded, is_in_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class ReadError(RosterError):
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderConfig:
+class ReaderConfig(SentOnce):
     """Settings of a task except its ranges; pickled to the executors."""
 
     bootstrap: str

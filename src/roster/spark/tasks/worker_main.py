@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import itertools
 import os
 import pickle
@@ -16,7 +17,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,13 +34,16 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class Request(NamedTuple):
     """A task to run: a pickled function that is given the task's number and yields results.
 
-    files: Spark's folder of files that were added to the session. includes: names of Python archives in it. arrivals:
+    files: Spark's folder of files that were added to the session. includes: names of Python archives in it. parts: of
+    this task and later ones, pickled, by number. has_none: parts of earlier requests are to be forgotten. arrivals:
     records of the task that the driver has received.
     """
 
     files: str
     includes: tuple[str, ...]
     task: bytes
+    parts: Mapping[int, bytes]
+    has_none: bool
     arrivals: tuple[Arrival, ...] = ()
 
 
@@ -72,12 +76,37 @@ def main(descriptor: int) -> None:
             stores.close_unused()
 
 
+_parts: dict[int, bytes] = {}
+"""Parts of tasks that were sent."""
+
+
+def _note_parts(request: Request) -> None:
+    if request.has_none:
+        _parts.clear()
+    _parts.update(request.parts)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes the parts of a task anew for each, as if they had been sent with it."""
+
+    def __init__(self, task: bytes) -> None:
+        super().__init__(io.BytesIO(task))
+        self._made: dict[int, Any] = {}
+
+    def persistent_load(self, number: int) -> Any:
+        """Return the part of this number."""
+        if number not in self._made:
+            self._made[number] = pickle.loads(_parts[number])  # noqa: S301 - from the driver
+        return self._made[number]
+
+
 def _answer(request: Request, number: int) -> bytes:
     _set_up(request.files, request.includes, number)
     _accumulatorRegistry.clear()
     take_arrivals(request.arrivals)
+    _note_parts(request)
     try:
-        work: Callable[[Iterable[int]], Iterable[Any]] = pickle.loads(request.task)  # noqa: S301 - from the driver
+        work: Callable[[Iterable[int]], Iterable[Any]] = _Unpickler(request.task).load()
         results = list(work(iter((0,))))
         updates = {number: each._value for number, each in _accumulatorRegistry.items()}
         return pickle.dumps((results, updates, "", _memory()))

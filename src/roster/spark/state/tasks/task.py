@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from roster.spark.state.tasks.table_join import TableSide, through_tables
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.dead_letters import HEADERS, DeadLetterQueue, LetterRows
 from roster.spark.tasks.missing_values import Look, together
+from roster.spark.tasks.python_workers import SentOnce
 from roster.spark.tasks.reader import (
     PartitionTask,
     ReaderConfig,
@@ -99,7 +100,7 @@ class StoreKind:
 
 
 @dataclass(frozen=True)
-class TopologyPlan:
+class TopologyPlan(SentOnce):
     """The plan of a pipeline's tasks; pickled to the executors.
 
     stores: by name, in the order of operators. output: topic of the results, None if they are rows. encoding: of them.
@@ -170,14 +171,20 @@ class StatefulTask(PartitionTask):
             other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
             for other in others
         }
-        headers = config.dead_letters is not None
-        self._committed = replace(config, isolation_level="read_committed", include_headers=headers, dead_letters=None)
-        if any(plan.repartition_source is not None for plan in work.plans):
-            self._arriving = ReadTask(self._committed, self._alone, None, reading.get("counted"))
         self._function: ArrowFunction | None = reading.get("function")
         self._work, self._targets, self._reports = work, targets, reports
         self._restore_jobs = jobs
         self._failed = failed
+
+    @cached_property
+    def _committed(self) -> ReaderConfig:
+        """How repartition topics are read."""
+        headers = self._config.dead_letters is not None
+        return replace(self._config, isolation_level="read_committed", include_headers=headers, dead_letters=None)
+
+    @cached_property
+    def _arriving(self) -> ReadTask:
+        return ReadTask(self._committed, self._alone, None, self._counted)
 
     @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
