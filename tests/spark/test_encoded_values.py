@@ -6,13 +6,13 @@ import json
 import math
 import pickle
 import warnings
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -21,13 +21,15 @@ from roster.records.produce import WriteError
 from roster.schemas import Registry
 from roster.spark import Avro, JsonSchema, KafkaSink, PipelineError, Protobuf
 from roster.spark.tasks.avro_values import AvroColumns
+from roster.spark.tasks.protobuf_values import Message
 from roster.spark.tasks.result_records import json_column
 from roster.spark.tasks.schema_frames import CONFLUENT, Known, Writer
+from roster.spark.tasks.schema_steps import ProtobufParsed
 from roster.spark.tasks.write.encoded_values import ProtobufValues
 from roster.testing import SchemaRegistry
 from roster.wire.avro.columns import layout
 from roster.wire.avro.schema import SchemaError, parse
-from tests.spark.test_protobuf_values import FIELDS, ORDER, ORDERS, Order, as_read, as_row, batch, columns, order
+from tests.spark.test_protobuf_values import FIELDS, GIVEN, ORDER, ORDERS, Order, as_read, as_row, batch, columns, order
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own dependencies warn of theirs
@@ -41,6 +43,7 @@ TOTALS = pa.schema(
     [("shop", pa.string()), ("orders", pa.int64()), ("more", pa.struct([("tags", pa.list_(pa.string()))]))]
 )
 ROW = {"shop": "a", "orders": 2, "more": {"tags": ["x", None]}}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 VALUE, KEY = (SerializationContext("totals", field) for field in (MessageField.VALUE, MessageField.KEY))
 
 
@@ -137,7 +140,7 @@ def test_what_does_not_fit_is_one_line_that_names_column_or_subject_and_the_fix(
         refused(
             sink(Avro(ask, subject="new")), pa.schema([("a", pa.duration("us"))]), "column 'a': Avro has no values of"
         )
-        refused(sink(Protobuf(ask, subject="none")), fields, "404 Subject 'none' not found")
+        refused(sink(Protobuf(ask, "a.B", subject="none")), fields, "404 Subject 'none' not found")
         refused(sink(JsonSchema(ask)), fields, "totals-value is of type AVRO, not JSON")
         refused(sink(Protobuf(ask)), fields, "totals-value is of type AVRO, not PROTOBUF")
         refused(sink(key=Avro(ask)), pa.schema([("value", pa.string())]), "key: the rows have no column `key`")
@@ -337,6 +340,7 @@ def test_keys_of_a_map_that_are_no_text_are_their_json() -> None:
 
 
 @given(st.lists(ORDER | st.just(Order()), min_size=1, max_size=6))
+@example([order(price=-0.0), order(price=0.0)])
 def test_messages_are_what_googles_parser_reads(orders: list[Any]) -> None:
     rows = columns()(batch(*(each.SerializeToString() for each in orders)))
     found = ProtobufValues(ORDERS, b"frame").encoded(rows.to_struct_array()).to_pylist()
@@ -361,6 +365,148 @@ def test_messages_are_read_by_confluents_deserializer() -> None:
         assert [read(each, VALUE) for each in written(sink, rows)["value"].to_pylist()] == [
             order(id=2, kind=1, u32=5, items=[("x", 1)]), Order(),
         ]  # fmt: skip
+        others = KafkaSink("localhost:1", "totals", value=Protobuf(Registry(registry.url)))
+        refused(others, rows.schema, "column 'id': shop.Other has no such field")  # and is not changed
+
+
+PARTS = pa.struct([("n", pa.int8()), ("at", pa.list_(pa.timestamp("us", "UTC")))])
+MADE = pa.schema(
+    [
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("price", pa.float64(), nullable=False),
+        *((f"o{at}", kind) for at, kind in enumerate([pa.bool_(), pa.int16(), pa.float32(), pa.string(), pa.binary()])),
+        ("amount", pa.decimal128(20, 9)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("took", pa.duration("us")),
+        ("parts", pa.list_(PARTS)),
+        ("one_part", PARTS),
+        ("by_name", pa.map_(pa.string(), PARTS)),
+        ("days", pa.map_(pa.int32(), pa.date32())),
+        ("amounts", pa.list_(pa.decimal128(5, 2))),
+    ]
+)
+ZONED = MOMENTS.map(lambda at: at.replace(tzinfo=UTC))
+PART = st.fixed_dictionaries({"n": st.none() | st.integers(-9, 9), "at": st.lists(ZONED, max_size=2)})
+MADES = st.fixed_dictionaries(
+    {
+        "n": st.integers(-(2**63), 2**63 - 1),
+        "price": st.floats(allow_nan=False),
+        "o0": st.none() | st.booleans(),
+        "o1": st.none() | st.integers(-(2**15), 2**15 - 1),
+        "o2": st.none() | st.floats(width=32, allow_nan=False),
+        "o3": st.none() | st.text(max_size=3),
+        "o4": st.none() | st.binary(max_size=3),
+        "amount": st.none() | st.decimals(-(10**10), 10**10, places=9),
+        "day": st.none() | st.dates(),
+        "at": st.none() | ZONED,
+        "took": st.none() | st.timedeltas(timedelta(-(10**5)), timedelta(10**5)),
+        "parts": st.lists(PART, max_size=2),
+        "one_part": st.none() | PART,
+        "by_name": st.dictionaries(st.text(max_size=2), PART, max_size=2).map(lambda given: list(given.items())),
+        "days": st.dictionaries(st.integers(-9, 9), st.dates(), max_size=2).map(lambda given: list(given.items())),
+        "amounts": st.lists(st.decimals(-999, 999, places=2), max_size=2),
+    }
+)
+
+
+def of_google(value: Any) -> Any:
+    """A value of Google's classes as the columns have it."""
+    if not hasattr(value, "DESCRIPTOR"):
+        return value
+    match value.DESCRIPTOR.full_name:
+        case "google.protobuf.Timestamp":
+            return EPOCH + timedelta(microseconds=value.ToMicroseconds())
+        case "google.protobuf.Duration":
+            return timedelta(microseconds=value.ToMicroseconds())
+        case "google.type.Date":
+            return date(value.year, value.month, value.day)
+    row = {}
+    for each in value.DESCRIPTOR.fields:
+        found = getattr(value, each.name)
+        if each.message_type is not None and each.message_type.GetOptions().map_entry:
+            row[each.name] = {key: of_google(found[key]) for key in found}
+        elif each.is_repeated:
+            row[each.name] = list(map(of_google, found))
+        else:
+            row[each.name] = None if each.has_presence and not value.HasField(each.name) else of_google(found)
+    return row
+
+
+def as_made(row: dict[str, Any]) -> dict[str, Any]:
+    amounts = [row["amount"], *row["amounts"]]
+    amount, *amounts = (each if each is None else Decimal(each) for each in amounts)
+    return row | {"amount": amount, "amounts": amounts, "by_name": dict(row["by_name"]), "days": dict(row["days"])}
+
+
+@given(st.lists(MADES, min_size=1, max_size=4))
+def test_a_message_is_made_of_the_columns_and_read_as_they_were(rows: list[dict[str, Any]]) -> None:
+    with SchemaRegistry() as registry:
+        ask = Registry(registry.url)
+        records = written(
+            KafkaSink("localhost:1", "totals", value=Protobuf(ask)), pa.RecordBatch.from_pylist(rows, MADE)
+        )
+        message = Message([ask.serialized(ask.latest("totals-value").id)], "totals_value")
+        read = ProtobufDeserializer(message.parser(), {"use.deprecated.format": False})
+        found = [as_made(of_google(read(each, VALUE))) for each in records["value"].to_pylist()]
+        assert found == list(map(as_made, rows))
+        assert [str(each["price"]) for each in found] == [str(row["price"]) for row in rows], "also -0.0"
+        step = ProtobufParsed(ask, "", None, "totals-value", "value", CONFLUENT, "FAILFAST", ())
+        columns_of: Any = step.resolved(GIVEN)[0]
+        assert list(map(as_made, columns_of(records).to_pylist())) == list(map(as_made, rows))
+
+
+def test_new_columns_get_new_numbers_in_a_message_that_was_made_of_columns_and_no_number_is_used_again() -> None:
+    first = pa.schema(
+        [("a", pa.int64()), ("old", pa.string()), ("s", pa.struct([("x", pa.int32()), ("y", pa.bool_())]))]
+    )
+    later = pa.schema(
+        [("new", pa.date32()), ("s", pa.struct([("z", pa.string()), ("x", pa.int32())])), ("a", pa.int64())]
+    )
+    with SchemaRegistry() as registry:
+        ask = Registry(registry.url)
+
+        def made(columns: pa.Schema, rows: list[Any]) -> tuple[list[Any], Any]:
+            sink = KafkaSink("localhost:1", "t", value=Protobuf(ask))
+            found = written(sink, pa.RecordBatch.from_pylist(rows, columns))["value"].to_pylist()
+            message = Message([ask.serialized(ask.latest("t-value").id)], "t_value").parser()
+            return found, ProtobufDeserializer(message, {"use.deprecated.format": False})
+
+        (before,), _ = made(first, [{"a": 1, "old": "o", "s": {"x": 2, "y": True}}])
+        (after,), read = made(later, [{"a": 3, "new": date(2026, 1, 2), "s": {"x": 4, "z": "z"}}])
+        made(first, [])  # an application of the release before
+        assert registry.requests.count("POST /subjects/t-value/versions") == 2
+        assert of_google(read(before, VALUE)) == {
+            "a": 1, "old": "o", "s": {"x": 2, "y": True, "z": None}, "new": None,
+        }  # fmt: skip
+        assert of_google(read(after, VALUE)) == {
+            "a": 3, "old": None, "s": {"x": 4, "y": None, "z": "z"}, "new": date(2026, 1, 2),
+        }  # fmt: skip
+        numbers = {each.name: each.number for each in read._msg_class.DESCRIPTOR.fields}
+        assert numbers == {"a": 1, "old": 2, "s": 3, "new": 4}
+        refused(
+            KafkaSink("localhost:1", "t", value=Protobuf(ask)),
+            pa.schema([("old", pa.bool_())]),
+            "column 'old': bool is not written as such a field of t_value",
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "problem"),
+    [
+        ("a-b", pa.int32(), "column 'a-b': names of Protobuf have letters, digits and _ only. Cast"),
+        ("s", pa.struct([("é", pa.int32())]), "column 's.é': names of Protobuf have"),
+        ("a", pa.list_(pa.list_(pa.int32())), "column 'a': no Protobuf field is made of list"),
+        ("a", pa.timestamp("us"), r"column 'a': no Protobuf field is made of timestamp\[us\]"),
+        ("a", pa.map_(pa.float64(), pa.int32()), "column 'a': Protobuf has no maps with keys of double"),
+        ("NMessage", pa.struct([("n", pa.struct([]))]), "column 'NMessage': the message t_value needs this name"),
+    ],
+)
+def test_columns_that_no_message_has_are_refused_by_name(name: str, kind: Any, problem: str) -> None:
+    columns_ = pa.schema([(name, kind), ("n", pa.struct([]))])
+    with SchemaRegistry() as registry:
+        refused(KafkaSink("localhost:1", "t", value=Protobuf(Registry(registry.url))), columns_, problem)
+        assert not Registry(registry.url).has("t-value")
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,8 @@ class Registry:
             return registered
 
     def has(self, subject: str) -> bool:
-        """Return whether a subject has a schema. Raises RegistryError."""
+        """Return whether a subject has a schema, and know its latest as of now. Raises RegistryError."""
+        self._latest.pop(subject, None)
         try:
             self.latest(subject)
         except RegistryError as error:
@@ -133,12 +134,12 @@ class Registry:
         """
         body = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
         path = f"/subjects/{quote(subject, safe='')}"
+        self._latest.pop(subject, None)
         try:  # first, as many clients may not register
             return int(self._ask("POST", path, body)["id"])
         except RegistryError as error:
             if error.status != http.client.NOT_FOUND:
                 raise
-        self._latest.pop(subject, None)
         return int(self._ask("POST", f"{path}/versions", body)["id"])
 
     def serialized(self, key: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +15,9 @@ import pyarrow as pa
 from roster.records.native import AVRO_ENCODE, compiled
 from roster.schemas import Registry, RegistryError
 from roster.schemas.json_schema import json_schema_of, json_type
+from roster.schemas.protobuf_schema import grown
 from roster.spark.errors import PipelineError
+from roster.spark.tasks.protobuf_values import Message
 from roster.spark.tasks.schema_frames import framed
 from roster.spark.tasks.schema_steps import check_source, latest_of, message_of, unanswered
 from roster.spark.tasks.write.encoded_values import AvroValues, Encoding, JsonValues, ProtobufValues
@@ -70,8 +73,9 @@ class Protobuf:
     """Keys or values of a `KafkaSink` as Protobuf messages; needs the extra `protobuf`.
 
     Columns are the fields of their names; null is a missing field. registry: has the latest schema of the subject;
-    values are in Confluent's frame. message: the full name, such as "shop.Order"; "": the first of the schema.
-    descriptors: a FileDescriptorSet in place of a registry; values have no frame. subject: as for `Avro`.
+    values are in Confluent's frame. message: the full name, such as "shop.Order"; "": the first of the schema, which is
+    made of the columns if there is none, and then gets fields for new columns. descriptors: a FileDescriptorSet in
+    place of a registry; values have no frame. subject: as for `Avro`.
     """
 
     registry: Registry | None = None
@@ -82,8 +86,10 @@ class Protobuf:
     def __post_init__(self) -> None:
         check_source(self.registry, self.descriptors, self.message, "Protobuf")
 
-    def encoding(self, _: pa.DataType, subject: str | None) -> Encoding:
-        """Return what encodes values. Raises PipelineError, SchemaError if they do not fit."""
+    def encoding(self, values: pa.DataType, subject: str | None) -> Encoding:
+        """Return what encodes values of this type. Raises PipelineError, SchemaError if they do not fit."""
+        if self.registry is not None and subject is not None and not self.message:
+            _register_fields(self.registry, subject, values)
         return ProtobufValues(*message_of(self.registry, self.descriptors, subject, self.message, _FIELD))
 
 
@@ -124,7 +130,7 @@ def _found(
     """Return what encodes by the schema that is given, or made of the columns, or else by the subject's latest."""
     try:
         if text is None and subject is not None and not registry.has(subject):
-            text = json.dumps(derived(values, re.sub(r"\W|^(?=\d)", "_", subject, flags=re.ASCII)))
+            text = json.dumps(derived(values, _name(subject)))
         if text is not None and subject is not None:
             _check(made(text, {}, b""), values)  # before it is there for ever
             return made(text, {}, framed(registry.register(subject, text, kind)))
@@ -132,6 +138,23 @@ def _found(
         raise _refused(error, subject) from None
     latest = latest_of(registry, subject, kind, _FIELD)
     return made(latest.text, {name: each for name, (_, each) in latest.references.items()}, framed(latest.id))
+
+
+def _register_fields(registry: Registry, subject: str, values: pa.DataType) -> None:
+    """Register a message of the columns, or the one that was made of them with fields for new ones, if needed."""
+    try:
+        latest = registry.latest(subject) if registry.has(subject) else None
+        if latest is None or (latest.kind == "PROTOBUF" and not latest.references):
+            file = grown(registry.serialized(latest.id) if latest else b"", _name(subject), values)
+            if file is not None:
+                _check(ProtobufValues(Message([file], ""), b""), values)  # before it is there for ever
+                registry.register(subject, base64.b64encode(file).decode(), "PROTOBUF")
+    except RegistryError as error:
+        raise _refused(error, subject) from None
+
+
+def _name(subject: str) -> str:
+    return re.sub(r"\W|^(?=\d)", "_", subject, flags=re.ASCII)
 
 
 def _check(encoding: Encoding, values: pa.DataType) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.schemas.protobuf_schema import make_optional
 from roster.spark.tasks.schema_frames import CONFLUENT
 from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns, in_order
 from roster.wire.avro.defaults import varint
@@ -71,13 +72,14 @@ class Message:
         for name in given:
             yield from needed(name)
 
-    def handler(self) -> Any:
-        """Return what makes record batches of values."""
+    def handler(self, *, writes: bool = False) -> Any:
+        """Return what makes record batches of values, or values of record batches."""
         from ptars import PtarsConfig  # noqa: PLC0415 - an extra
         from ptars._lib import ProtoRegistry  # noqa: PLC0415
 
         config = PtarsConfig(timestamp_unit="us", duration_unit="us", list_value_name="element", enum_repr="string")
-        return ProtoRegistry(list(self._all())).create_for_message(self.name, config)
+        files = map(_with_presence, self._all()) if writes else self._all()
+        return ProtoRegistry(list(files)).create_for_message(self.name, config)
 
     def descriptor(self) -> Any:
         """Return the descriptor of the message, by Google's own library."""
@@ -103,6 +105,20 @@ def _file(data: bytes) -> Any:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415 - an extra
 
     return FileDescriptorProto.FromString(data)
+
+
+def _with_presence(data: bytes) -> bytes:
+    """Return a file in which each fraction is `optional`: ptars leaves -0.0 out of other fields, as if it were 0."""
+    file = _file(data)
+    messages = list(file.message_type) if file.syntax == "proto3" else []
+    for message in messages:  # which grows
+        messages += message.nested_type
+        for field in () if message.options.map_entry else message.field:
+            is_fraction = field.type in (field.TYPE_DOUBLE, field.TYPE_FLOAT) and field.label != field.LABEL_REPEATED
+            if is_fraction and not field.HasField("oneof_index"):
+                make_optional(message, field)
+    made: bytes = file.SerializeToString()
+    return made
 
 
 def files_of(data: bytes) -> list[bytes]:

@@ -190,7 +190,9 @@ class FramedJsonParsed:
 
 
 def check_source(registry: Registry | None, descriptors: bytes | None, message: str, field: str) -> None:
-    """Raise PipelineError if there is no one source of descriptors, or it does not say which message."""
+    """Raise PipelineError without the extra, without one source of descriptors, or if it does not say which message."""
+    if find_spec("ptars") is None:  # which brings protobuf
+        raise PipelineError(str(missing_error(field, "protobuf", ["ptars"])))
     if (registry is None) == (descriptors is None):
         fix = "Name registry=Registry(url), or descriptors= of `protoc --include_imports --descriptor_set_out`"
         raise PipelineError("one source of descriptors is needed", field=field, fix=fix)
@@ -202,8 +204,6 @@ def message_of(
     registry: Registry | None, descriptors: bytes | None, subject: str | None, name: str, field: str
 ) -> tuple[Message, bytes]:
     """Return a message, and what values begin with: the frame with the schema's id. Raises PipelineError."""
-    if find_spec("ptars") is None:  # which brings protobuf
-        raise PipelineError(str(missing_error(field, "protobuf", ["ptars"])))
     try:
         frame = b""
         if registry is None:

@@ -52,7 +52,7 @@ class ProtobufValues:
     def encoded(self, values: pa.Array, name: str = "") -> pa.Array:
         """Return the bytes. Null is a missing field."""
         if not self.cached:
-            self.cached.update(handler=self.message.handler(), type=self.message.descriptor())
+            self.cached.update(handler=self.message.handler(writes=True), type=self.message.descriptor())
         if not pa.types.is_struct(values.type):
             raise SchemaError(f"column {name!r}: {values.type} is no message")
         wanted, columns = self.cached["handler"].schema(), []
@@ -116,7 +116,8 @@ def _check_message(message: Any, values: Any, path: str) -> None:
 def _takes(field_: Any, given: Any) -> bool:
     """Return whether a cast to a field's type keeps the values, or refuses them."""
     if field_.type in (field_.TYPE_STRING, field_.TYPE_ENUM):
-        return given in (pa.string(), pa.large_string())
+        is_decimal = pa.types.is_decimal(given) and field_.type == field_.TYPE_STRING
+        return is_decimal or given in (pa.string(), pa.large_string())
     if field_.type == field_.TYPE_BYTES:
         return given in (pa.binary(), pa.large_binary())
     if field_.type in (field_.TYPE_BOOL, field_.TYPE_FLOAT):

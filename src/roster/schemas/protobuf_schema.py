@@ -1,0 +1,121 @@
+"""A Protobuf message of columns: proto3, whose fields keep their numbers in all later versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from roster.wire.avro.schema import SchemaError
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_KINDS: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (pa.types.is_boolean, "BOOL"),
+    (lambda kind: kind in (pa.int8(), pa.int16(), pa.int32()), "INT32"),
+    (pa.types.is_int64, "INT64"),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_decimal(kind), "STRING"),
+    (pa.types.is_float32, "FLOAT"),
+    (pa.types.is_float64, "DOUBLE"),
+    (pa.types.is_binary, "BYTES"),
+    (pa.types.is_date32, "google.type.Date"),
+    (pa.types.is_duration, "google.protobuf.Duration"),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, "google.protobuf.Timestamp"),
+)
+"""Which columns are fields of each type; the first four may be keys of maps."""
+
+
+def grown(data: bytes, name: str, columns: Any) -> bytes | None:
+    """Return the file of a message that has a field for each column of a struct, None if it needs no change.
+
+    data: the file as it is, which stays if its message has another name; b"": there is none. New fields get new
+    numbers, those without a column stay. Raises SchemaError, with the column's path, for what has no field.
+    """
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415 - an extra
+
+    if not pa.types.is_struct(columns):
+        raise SchemaError(f"column 'key': {columns} is no message")
+    file = FileDescriptorProto.FromString(data)
+    if not data:
+        file.name, file.syntax = f"{name}.proto", "proto3"
+        file.message_type.add(name=name)
+    if file.package or [each.name for each in file.message_type] != [name]:
+        return None
+    before = file.SerializeToString()
+    _grow(file, file.message_type[0], f".{name}", columns, "")
+    made: bytes = file.SerializeToString()
+    return made if not data or made != before else None
+
+
+def make_optional(message: Any, field: Any) -> None:
+    """Make a field of a proto3 message `optional`: it is in a oneof of its own."""
+    field.proto3_optional, field.oneof_index = True, len(message.oneof_decl)
+    message.oneof_decl.add(name=f"_{field.name}")
+
+
+def _grow(file: Any, message: Any, full: str, columns: Any, path: str) -> None:
+    """Add what a message lacks. full: its name with those that it is in; path: of its column, with a dot."""
+    known, nested = {each.name for each in message.field}, {each.name: each for each in message.nested_type}
+    for column in columns:
+        here, inner, kind = path + column.name, f"{_camel(column.name)}Message", column.type
+        if not _NAME.fullmatch(column.name):
+            raise SchemaError(f"column {here!r}: names of Protobuf have letters, digits and _ only")
+        item = kind.item_type if pa.types.is_map(kind) else kind.value_type if pa.types.is_list(kind) else kind
+        if pa.types.is_struct(item):
+            if column.name not in known:
+                nested[inner] = message.nested_type.add(name=inner)
+            if inner in nested:
+                _grow(file, nested[inner], f"{full}.{inner}", item, f"{here}.")
+        if column.name not in known:
+            made = f"{full}.{inner}" if pa.types.is_struct(item) else _kind(file, item, here)
+            _add(message, full, column, made, here)
+    names = [each.name for several in (message.field, message.nested_type, message.oneof_decl) for each in several]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SchemaError(f"column {path + twice[0]!r}: the message {full[1:]} needs this name for another part")
+
+
+def _camel(name: str) -> str:
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
+def _add(message: Any, full: str, column: Any, made: str, path: str) -> None:
+    """Add a field for a column, whose values, or those in its lists or maps, are of the type `made`."""
+    number = 1 + max((each.number for each in message.field), default=0)
+    field = message.field.add(name=column.name, number=number)
+    if pa.types.is_map(column.type):
+        key = next((name for fits, name in _KINDS[:4] if fits(column.type.key_type)), None)
+        if key is None:
+            raise SchemaError(f"column {path!r}: Protobuf has no maps with keys of {column.type.key_type}")
+        entry = message.nested_type.add(name=f"{_camel(column.name)}Entry")
+        entry.options.map_entry = True
+        _be(entry.field.add(name="key", number=1), key)
+        _be(entry.field.add(name="value", number=2), made)
+        made = f"{full}.{entry.name}"
+    _be(field, made)
+    if pa.types.is_map(column.type) or pa.types.is_list(column.type):
+        field.label = field.LABEL_REPEATED
+    elif column.nullable and "." not in made:
+        make_optional(message, field)
+
+
+def _kind(file: Any, kind: pa.DataType, path: str) -> str:
+    """Return the simple type, or the message of Google's, which the file then imports."""
+    made = next((name for fits, name in _KINDS if fits(kind)), None)
+    if made is None:
+        raise SchemaError(f"column {path!r}: no Protobuf field is made of {kind}")
+    imported = f"{made.replace('.', '/').lower()}.proto"
+    if "." not in made:
+        return made
+    if imported not in file.dependency:
+        file.dependency.append(imported)
+    return f".{made}"
+
+
+def _be(field: Any, made: str) -> None:
+    """Give a field a simple type or a message."""
+    field.label = field.LABEL_OPTIONAL
+    if "." in made:
+        field.type, field.type_name = field.TYPE_MESSAGE, made
+    else:
+        field.type = getattr(field, f"TYPE_{made}")
