@@ -34,7 +34,6 @@ from roster.broker.security.tls import server_context
 from roster.broker.services import Services
 from roster.broker.topics import TopicCatalogue
 from roster.broker.transaction_shell import TransactionShell
-from roster.broker.verification import Verifier
 from roster.model import Address
 
 MAX_OPEN_LOG_FILES = 50_000
@@ -59,7 +58,6 @@ class Broker:
         self._services: Services | None = None
         self._compactor: Compactor | None = None
         self._connections: dict[asyncio.Task[None], Connection] = {}
-        self._verifier: Verifier | None = None
         self._failure: BrokerFailedError | None = None
         self._has_failed = asyncio.Event()
 
@@ -148,8 +146,6 @@ class Broker:
         await transactions.start(config.transactions)
         self._budget = ReceiveBudget(config.max_buffered_bytes)
         listener.start(self._services.refusals)
-        self._verifier = Verifier(topics)
-        self._verifier.start()
         self._services.retention.start()
         logger.debug("serving %s, data in %s", self.bootstrap, config.data_dir)
 
@@ -203,8 +199,6 @@ class Broker:
         services.refusals.flush()
         await services.transaction_coordinator.stop()
         await services.group_coordinator.stop()
-        if self._verifier is not None:
-            await self._verifier.stop()
         if self._compactor is not None:
             await self._compactor.stop()
         await services.retention.stop()
@@ -229,7 +223,7 @@ class Broker:
         services.refusals.flush()
         await services.transaction_coordinator.stop()
         await services.group_coordinator.stop()
-        for part in (self._verifier, self._compactor, services.retention, services.flusher):
+        for part in (self._compactor, services.retention, services.flusher):
             if part is not None:  # threads that use the files cannot be stopped half-way
                 await (part.close() if isinstance(part, Flusher) else part.stop())
         self._lock.release()
