@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import resource
-import secrets
 import signal
 import socket
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from roster.broker.config import BrokerConfig
 from roster.broker.connection import Connection, ReceiveBudget
 from roster.broker.coordinator_shell import CoordinatorShell
 from roster.broker.errors import BrokerFailedError, BrokerStartError
-from roster.broker.fetch_sessions import FetchSessions
 from roster.broker.hooks import Hooks
 from roster.broker.listener import Listener, Slot
 from roster.broker.log.compaction import Compactor
@@ -139,7 +137,6 @@ class Broker:
             ),
             host=config.advertised_host or _reachable(config.host),
             port=config.advertised_port or listener.port,
-            fetch_sessions=FetchSessions(config.fetch_session_slots, _session_id, asyncio.get_running_loop().time),
             hooks=self._hooks,
         )
         await group_coordinator.start(config.coordinator)
@@ -268,11 +265,6 @@ async def run(
         if failed.done():
             raise failed.result()
         failed.cancel()
-
-
-def _session_id() -> int:
-    """Return a number that no other client can guess."""
-    return secrets.randbelow((1 << 31) - 1) + 1
 
 
 def _reachable(host: str) -> str:
