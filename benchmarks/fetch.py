@@ -29,7 +29,7 @@ from roster.records.native import kernel
 from roster.spark.batch import Split
 from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.testing.broker import BrokerProcess
-from roster.wire.columns.reader import RecordColumns, scan
+from roster.wire.columns.reader import Part, RecordColumns, scan
 from roster.wire.compression import Compression
 from roster.wire.records import Record, build_batch, read_batch, split_batches
 from tests.spark.librdkafka_reader import consumed
@@ -64,8 +64,8 @@ def median(function: Callable[[], object]) -> float:
 
 def compiled(data: bytes) -> int:
     loops, pages = kernel(), np.frombuffer(data, np.uint8)
-    table = scan(loops, pages, 0, len(data), (0, TOTAL)).table
-    return sum(batch.num_rows for batch in RecordColumns(loops, [("t", 0)]).batches(pages, [table]))
+    table = scan(loops, pages, [Part(0, len(data), 0, TOTAL)]).table
+    return sum(batch.num_rows for batch in RecordColumns(loops, [("t", 0)]).batches(pages, table))
 
 
 def in_python(data: bytes) -> int:

@@ -41,7 +41,7 @@ from roster.state.pending import Pending
 from roster.state.sessions import SessionAggregation
 from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
-from roster.wire.columns.reader import RecordColumns, scan
+from roster.wire.columns.reader import Part, RecordColumns, scan
 from roster.wire.columns.writer import Encoder, framed
 
 ROWS = pa.schema([("key", pa.string()), ("price", pa.float64()), ("at", pa.timestamp("us", "UTC"))])
@@ -134,8 +134,8 @@ class Bench:
         pieces = [at.to_bytes(8, "big") + framed(body)[8:] for at, body in zip(offsets, bodies, strict=False)]
         data = np.frombuffer(b"".join(pieces), np.uint8)
         with self.stages.of("read"):
-            table = scan(kernel(), data, 0, len(data), (0, self.records)).table
-            read = list(RecordColumns(kernel(), [("t", 1)]).batches(data, [table]))
+            table = scan(kernel(), data, [Part(0, len(data), 0, self.records)]).table
+            read = list(RecordColumns(kernel(), [("t", 1)]).batches(data, table))
         with self.stages.of("parse"):
             return pa.Table.from_batches(
                 [self._json.read(batch.column("value").cast(pa.binary()))[0] for batch in read]

@@ -170,11 +170,11 @@ def read(
     rows: list[tuple[str, int, int]] = []
 
     def take(answer: Answer | None) -> None:
-        for batch in columns.batches(answer.data, answer.tables) if answer else ():
+        for batch in columns.batches(answer.data, answer.table) if answer else ():
             rows.extend(zip(*(batch.column(c).to_pylist() for c in ("topic", "partition", "offset")), strict=True))
             assert batch.column("value").to_pylist() == [b"%d" % o for o in batch.column("offset").to_pylist()]
 
-    take(ranges.arrived(arrivals, now))
+    take(ranges.arrived(arrivals))
     while not ranges.is_done:
         assert now < seconds, f"waiting for {ranges.waiting()}"
         sent = ranges.requests(now)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from roster.records import native
 from roster.wire import WireError
 from roster.wire.columns import decode_kernel, decode_layout, reader
-from roster.wire.columns.reader import Aborted, RecordColumns, Unreadable, UnreadableError, scan
+from roster.wire.columns.reader import Aborted, Part, RecordColumns, ScanError, Unreadable, UnreadableError, scan
 from roster.wire.compression import Compression, decompress, most_expanded
 from roster.wire.frames import decode_response, encode_response
 from roster.wire.messages import FetchResponse
@@ -46,11 +46,12 @@ def rows(
     headers: bool = True,
     max_rows: int = 1 << 16,
 ) -> list[tuple[Any, ...]]:
-    pages, tables, begin = np.frombuffer(b"front" + data + b"behind", np.uint8), [], 5
-    tables.append(scan(kernel, pages, begin, begin + len(data), (start, stop), 1, aborted).table)
+    pages = np.frombuffer(b"front" + data + b"behind", np.uint8)
+    part = Part(5, 5 + len(data), start, stop, 1, aborted or ())
+    scanned = scan(kernel, pages, [part], committed=aborted is not None).table
     found: list[tuple[Any, ...]] = []
     columns = RecordColumns(kernel, [("s", 8), ("t", 3)], headers=headers, max_rows=max_rows)
-    for batch in columns.batches(pages, tables):
+    for batch in columns.batches(pages, scanned):
         batch.validate(full=True)
         assert 0 < batch.num_rows <= max_rows
         assert set(batch.column("topic").to_pylist()) == {"t"}
@@ -139,8 +140,8 @@ def test_a_response_cut_off_anywhere_gives_the_batches_that_are_whole(
     batches = [header for header, _ in split_batches(log[0])]
     ends = accumulate(header.size for header in batches)
     whole = [header for header, end in zip(batches, ends, strict=True) if end <= len(cut)]
-    scanned = scan(NATIVE, np.frombuffer(cut, np.uint8), 0, len(cut), (FIRST, LAST))
-    assert scanned.next_offset == (whole[-1].last_offset + 1 if whole else -1)
+    scanned = scan(NATIVE, np.frombuffer(cut, np.uint8), [Part(0, len(cut), FIRST, LAST)])
+    assert scanned.next_offsets == [whole[-1].last_offset + 1 if whole else -1]
     assert rows(NATIVE, cut) == log[1][: sum(header.records_count for header in whole)]
 
 
@@ -315,10 +316,17 @@ def marker(offset: int, producer: int, kind: int) -> bytes:
     return build_batch([record], base_offset=offset, producer_id=producer, transactional=True, control=True)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30), st.sampled_from([NATIVE, PLAIN]))
-def test_committed_records_are_those_of_transactions_that_end_with_a_commit(
-    steps: list[tuple[int, int]], kernel: Any
-) -> None:
+class Transactions(NamedTuple):
+    """A log, where its first open transaction begins, what was aborted, and offsets: of committed records, of all."""
+
+    log: bytes
+    stable: int
+    aborted: list[Aborted]
+    visible: list[int]
+    all: list[int]
+
+
+def interleaved(steps: list[tuple[int, int]]) -> Transactions:
     """Interleaved producers: 0 writes without transactions, 1-3 with; the last steps of each may stay open."""
     log, offset = b"", 0
     opened: dict[int, int] = {}
@@ -345,10 +353,30 @@ def test_committed_records_are_those_of_transactions_that_end_with_a_commit(
         offset += count
     stable = min(opened.values(), default=offset)
     visible = [o for o, producer, first in owners if o < stable and (not producer or (producer, first) in committed)]
-    got = rows(kernel, log, 0, stable, aborted)
-    assert [row[0] for row in got] == visible
-    assert [row[4] for row in got] == [b"%d" % o for o in visible]
-    assert [row[0] for row in rows(kernel, log)] == [o for o, _, _ in owners]
+    return Transactions(log, stable, aborted, visible, [o for o, _, _ in owners])
+
+
+some_steps = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30)
+
+
+@given(st.lists(some_steps.map(interleaved), min_size=1, max_size=4), st.sampled_from([NATIVE, PLAIN]))
+def test_committed_records_are_those_of_transactions_that_end_with_a_commit(
+    logs: list[Transactions], kernel: Any
+) -> None:
+    """In a response of several partitions the transactions of one are not those of another."""
+    pages = np.frombuffer(b"".join(each.log for each in logs), np.uint8)
+    ends = list(accumulate((len(each.log) for each in logs), initial=0))
+    columns = RecordColumns(kernel, [("t", number) for number in range(len(logs))])
+
+    def read(parts: list[Part], *, committed: bool) -> list[tuple[Any, ...]]:
+        batches = columns.batches(pages, scan(kernel, pages, parts, committed=committed).table)
+        names = ("partition", "offset", "value")
+        return [row for batch in batches for row in zip(*(batch[name].to_pylist() for name in names), strict=True)]
+
+    parts = [Part(*ends[n : n + 2], 0, each.stable, n, each.aborted) for n, each in enumerate(logs)]
+    assert read(parts, committed=True) == [(n, o, b"%d" % o) for n, each in enumerate(logs) for o in each.visible]
+    parts = [part._replace(stop=LAST) for part in parts]
+    assert read(parts, committed=False) == [(n, o, b"%d" % o) for n, each in enumerate(logs) for o in each.all]
 
 
 def test_an_abort_marker_without_a_type_is_refused() -> None:
@@ -364,8 +392,8 @@ def test_columns_beyond_the_reach_of_their_offsets_are_split(monkeypatch: pytest
     batch = build_batch(records)
     assert rows(NATIVE, batch) == expected(read_batch(batch))
     pages = np.frombuffer(batch, np.uint8)
-    scanned = scan(NATIVE, pages, 0, len(batch), (0, 50))
-    assert len([*RecordColumns(NATIVE, [("t", 0)], headers=True).batches(pages, [scanned.table])]) > 10
+    table = scan(NATIVE, pages, [Part(0, len(batch), 0, 50)]).table
+    assert len([*RecordColumns(NATIVE, [("t", 0)], headers=True).batches(pages, table)]) > 10
     monkeypatch.setattr(reader, "_INT32_MAX", 90)
     with pytest.raises(WireError, match="too large for a column"):
         rows(NATIVE, batch)
@@ -374,9 +402,9 @@ def test_columns_beyond_the_reach_of_their_offsets_are_split(monkeypatch: pytest
 def columns_of(data: bytes, told: list[Unreadable] | None = None, **options: Any) -> Iterator[Any]:
     """Record batches of partition 3 of topic t; with `told` what is unreadable is left out."""
     pages = np.frombuffer(data, np.uint8)
-    table = scan(NATIVE, pages, 0, len(data), (FIRST, LAST), 1).table
+    table = scan(NATIVE, pages, [Part(0, len(data), FIRST, LAST, 1)]).table
     columns = RecordColumns(NATIVE, [("s", 8), ("t", 3)], **options)
-    return columns.batches(pages, [table]) if told is None else columns.batches(pages, [table], told.append)
+    return columns.batches(pages, table) if told is None else columns.batches(pages, table, told.append)
 
 
 def bombs(offsets: range, size: int) -> bytes:
@@ -516,14 +544,22 @@ def test_partitions_of_a_response_share_record_batches() -> None:
     parts = [build_batch([Record(value=b"%d" % n)] * 3, base_offset=10 * n) for n in range(4)]
     pages = np.frombuffer(b"".join(parts), np.uint8)
     ends = np.cumsum([len(part) for part in parts]).tolist()
-    tables = [
-        scan(NATIVE, pages, begin, end, (10 * n + 1, 10 * n + 3), n).table
-        for n, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))
-    ]
+    spans = enumerate(zip([0, *ends], ends, strict=False))
+    table = scan(NATIVE, pages, [Part(*span, 10 * n + 1, 10 * n + 3, n) for n, span in spans]).table
     partitions = [("b", 7), ("a", 7), ("b", 0), ("a", 1)]
-    (batch,) = RecordColumns(NATIVE, partitions).batches(pages, tables)
+    (batch,) = RecordColumns(NATIVE, partitions).batches(pages, table)
     found = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "value")), strict=True)
     assert [*found] == [(*partitions[n], 10 * n + k, b"%d" % n) for n in range(4) for k in (1, 2)]
+
+
+@pytest.mark.parametrize("size", [1, 5000])
+def test_a_wrong_crc_is_told_with_its_partition(size: int) -> None:
+    whole = build_batch([Record(value=bytes(size))], base_offset=7)
+    pages = np.frombuffer(whole * 2 + whole[:-1] + b"x", np.uint8)
+    parts = [Part(n * len(whole), (n + 1) * len(whole), 7, 8, 5 - n) for n in range(3)]
+    with pytest.raises(ScanError, match="offset 7: record batch: the CRC") as raised:
+        scan(NATIVE, pages, parts)
+    assert raised.value.source == 3
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -537,6 +573,6 @@ def test_a_last_record_that_goes_on_behind_its_batch_is_refused(kernel: Any, fie
     short = bytearray(whole[: len(whole) - more])
     short[8:12] = (len(short) - 12).to_bytes(4, "big")
     pages = np.frombuffer(recheck(short) + whole[len(short) :] + b"more", np.uint8)
-    table = scan(kernel, pages, 0, len(short), (FIRST, LAST)).table
+    table = scan(kernel, pages, [Part(0, len(short), FIRST, LAST)]).table
     with pytest.raises(WireError, match="length beyond the bytes left"):
-        list(RecordColumns(kernel, [("t", 0)], headers=True).batches(pages, [table]))
+        list(RecordColumns(kernel, [("t", 0)], headers=True).batches(pages, table))

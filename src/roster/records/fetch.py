@@ -84,7 +84,7 @@ def read_ranges(
         columns = RecordColumns(loops, decisions.partitions, headers=headers)
 
         def rows(answer: Answer) -> Iterator[pa.RecordBatch]:
-            return columns.batches(answer.data, answer.tables, on_unreadable)
+            return columns.batches(answer.data, answer.table, on_unreadable)
 
         if on_silence is None:
             fail = functools.partial(_fail_after, timeout)
@@ -113,7 +113,7 @@ def _batches(
     arrivals: Sequence[Arrival],
     longest: float = _LONGEST_WAIT,
 ) -> Iterator[pa.RecordBatch]:
-    if arrivals and (arrived := ranges.arrived(arrivals, time.monotonic())) is not None:
+    if arrivals and (arrived := ranges.arrived(arrivals)) is not None:
         yield from rows(arrived)
     session.connections.poll(0)  # notices connections that brokers closed since the last task
     last, progress, problem = time.monotonic(), 0, ""

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from roster.model import Address
 from roster.model.offsets import Arrival
-from roster.wire import ErrorCode, Message, WireError
-from roster.wire.columns.reader import Aborted, Kernel, Unreadable, scan
+from roster.wire import ErrorCode, Message
+from roster.wire.columns.reader import Aborted, Kernel, Part, ScanError, Unreadable, scan
 from roster.wire.errors import error_code
 from roster.wire.messages import (
     FetchRequest,
@@ -120,10 +121,19 @@ class _Range:
 
 
 class Answer(NamedTuple):
-    """Batches of one response: its bytes, and the tables of `roster.wire.columns.reader.scan`."""
+    """Batches of one response: its bytes, and the table of `roster.wire.columns.reader.scan`."""
 
     data: Any
-    tables: list[Any]
+    table: Any
+
+
+class _Piece(NamedTuple):
+    """What a response has of a range, from `start` on."""
+
+    range: _Range
+    start: int
+    records: memoryview
+    aborted: Sequence[Aborted]
 
 
 class Ranges:
@@ -171,15 +181,14 @@ class Ranges:
 
     def requests(self, now: float) -> list[tuple[int, Message]]:
         """Return the requests to send now; one at a time per broker, which handles them one by one anyway."""
-        due = [r for r in self._open.values() if r.not_before <= now]
+        due = [(self._home(r), r) for r in self._open.values() if r.not_before <= now]
         sent: list[tuple[int, Message]] = []
-        homeless = sorted({r.topic for r in due if self._home(r) is None})
+        homeless = sorted({r.topic for home, r in due if home is None})
         if homeless and ANY not in self._busy and self._pauses.get(ANY, 0.0) <= now:
             topics = [MetadataRequest.Topic(name=topic) for topic in homeless]
             sent.append((ANY, MetadataRequest(topics=topics, allow_auto_topic_creation=False)))
         at_home: dict[int, list[_Range]] = {}
-        for r in due:
-            home = self._home(r)
+        for home, r in due:
             if home is not None and home not in self._busy and self._pauses.get(home, 0.0) <= now:
                 at_home.setdefault(home, []).append(r)
         for home, ranges in at_home.items():
@@ -292,36 +301,28 @@ class Ranges:
             raise _refused(r, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._forget(r, now)
 
-    def arrived(self, arrivals: Sequence[Arrival], now: float) -> Answer | None:
+    def arrived(self, arrivals: Sequence[Arrival]) -> Answer | None:
         """Take records that another process has received, of ranges that begin with them, as a response."""
-        topics, data, end = list[FetchResponse.Topic](), memoryview(b"".join(each.records for each in arrivals)), 0
-        reached = {key: r.next for key, r in self._open.items()}
-        epochs = {key: r.epoch for key, r in self._open.items()}
+        pieces, data, end = list[_Piece](), memoryview(b"".join(each.records for each in arrivals)), 0
+        reached: dict[int, tuple[int, int]] = {}
         for each in arrivals:
-            begin, end, key = end, end + len(each.records), (each.topic, each.partition)
-            is_next = key in reached and each.start <= reached[key] < each.next
-            if is_next and each.is_committed == self._settings.is_committed:
-                (epoch,) = _LEADER_EPOCH.unpack_from(each.records)
-                if 0 <= epochs[key] != epoch:
-                    del reached[key]  # a Fetch with the epoch tells whether the log was truncated
-                    continue
-                reached[key], epochs[key] = each.next, epoch
-                aborted = [
-                    FetchResponse.Topic.Partition.AbortedTransaction(producer_id=one, first_offset=at)
-                    for one, at in each.aborted
-                ]
-                partition = FetchResponse.Topic.Partition(
-                    partition_index=each.partition, records=data[begin:end], aborted_transactions=aborted
-                )
-                topics.append(FetchResponse.Topic(topic=each.topic, partitions=[partition]))
-        return self._fetched(ANY, FetchResponse(responses=topics), now)
+            begin, end = end, end + len(each.records)
+            r = self._open.get((each.topic, each.partition))
+            if r is None or each.is_committed != self._settings.is_committed:
+                continue
+            start, known = reached.get(r.source, (r.next, r.epoch))
+            (epoch,) = _LEADER_EPOCH.unpack_from(each.records)
+            # After a change of leader a Fetch with the epoch tells whether the log was truncated.
+            if each.start <= start < each.next and known in (-1, epoch):
+                reached[r.source] = each.next, epoch
+                pieces.append(_Piece(r, start, data[begin:end], [Aborted(*of) for of in each.aborted]))
+        return self._scanned(pieces)
 
     def _fetched(self, broker: int, response: FetchResponse, now: float) -> Answer | None:
         if response.error_code != ErrorCode.NONE:
             self.failed(broker, now)
             return None
-        data: Any = None
-        tables = []
+        pieces: dict[int, _Piece] = {}
         for topic in response.responses:
             for partition in topic.partitions:
                 r = self._open.get((topic.topic, partition.partition_index))
@@ -335,40 +336,42 @@ class Ranges:
                 if partition.diverging_epoch.end_offset >= 0:
                     self._diverged(r, partition.diverging_epoch)
                     continue
-                records = memoryview(partition.records or b"")
-                if not records:
-                    continue
-                # A view into the whole frame: one array serves all partitions of the response.
-                data = np.frombuffer(cast("bytes", records.obj), np.uint8) if data is None else data
-                table = self._scan(r, data, records, partition)
-                if len(table):
-                    tables.append(table)
-        return Answer(data, tables) if tables else None
+                if partition.records:
+                    aborted = [Aborted(a.producer_id, a.first_offset) for a in partition.aborted_transactions or ()]
+                    pieces[r.source] = _Piece(r, r.next, memoryview(partition.records), aborted)
+        return self._scanned([*pieces.values()])
 
-    def _scan(self, r: _Range, data: Any, records: memoryview, partition: FetchResponse.Topic.Partition) -> Any:
-        view = np.frombuffer(records, np.uint8)
-        begin = view.__array_interface__["data"][0] - data.__array_interface__["data"][0]
-        aborted = None
-        if self._settings.is_committed:
-            aborted = [Aborted(a.producer_id, a.first_offset) for a in partition.aborted_transactions or ()]
+    def _scanned(self, pieces: Sequence[_Piece]) -> Answer | None:
+        """Take records of one response, which are views into its frame."""
+        if not pieces:
+            return None
+        frame = pa.py_buffer(pieces[0].records.obj)
+        begins = [pa.py_buffer(piece.records).address - frame.address for piece in pieces]
+        parts = [
+            Part(begin, begin + len(records), start, r.end, r.source, aborted)
+            for begin, (r, start, records, aborted) in zip(begins, pieces, strict=True)
+        ]
+        data = np.frombuffer(frame, np.uint8)
         try:
-            scanned = scan(self._kernel, data, begin, begin + len(records), (r.next, r.end), r.source, aborted)
-        except WireError as error:
-            raise FetchError(f"{r.topic}-{r.partition}: {error}") from error
-        if scanned.next_offset < 0:
-            raise FetchError(f"{r.topic}-{r.partition}: {len(records)} bytes at offset {r.next} hold no whole batch")
-        if scanned.next_offset > r.next:
-            self._knowledge.density[r.key] = len(records) / (scanned.next_offset - r.next)
-            r.next = scanned.next_offset
-            if scanned.leader_epoch >= 0:
-                r.epoch = scanned.leader_epoch
-                self._knowledge.epochs[r.key] = min(r.next, r.end), r.epoch
-            r.failures, r.unknown_since = 0, None
-            self.progress += 1
-            del self._open[r.key]
-            if r.next < r.end:
-                self._open[r.key] = r  # after those that are still waiting
-        return scanned.table
+            table, nexts, epochs = scan(self._kernel, data, parts, committed=self._settings.is_committed)
+        except ScanError as error:
+            raise FetchError("{}-{}: {}".format(*self.partitions[error.source], error)) from error
+        for (r, _, records, _), following, epoch in zip(pieces, nexts, epochs, strict=True):
+            if following < 0:
+                text = f"{len(records)} bytes at offset {r.next} hold no whole batch"
+                raise FetchError(f"{r.topic}-{r.partition}: {text}")
+            if following > r.next:
+                self._knowledge.density[r.key] = len(records) / (following - r.next)
+                r.next = following
+                if epoch >= 0:
+                    r.epoch = epoch
+                    self._knowledge.epochs[r.key] = min(r.next, r.end), epoch
+                r.failures, r.unknown_since = 0, None
+                self.progress += 1
+                self._open.pop(r.key, None)
+                if r.next < r.end:
+                    self._open[r.key] = r  # after those that are still waiting
+        return Answer(data, table) if len(table) else None
 
     def _diverged(self, r: _Range, divergence: FetchResponse.Topic.Partition.EpochEndOffset) -> None:
         """Handle a log that lost records already read, in an unclean leader election (KIP-320)."""

@@ -1,6 +1,6 @@
 """Loops over record batches (format v2) and their records, written for numba; the functions also run as plain Python.
 
-`scan` reads the batch headers of one partition's bytes, `fill` the records of the batches that `scan` kept. Both stop
+`scan` reads the batch headers of each partition's bytes, `fill` the records of the batches that `scan` kept. Both stop
 when an output is full, and continue from their state at the next call. Every index is compared with its bound before it
 is used, since numba does not check bounds.
 
@@ -60,13 +60,21 @@ from roster.wire.columns.decode_layout import (
     MOST_NAMES,
     MOST_ROWS,
     MOST_VALUES,
+    PART_ABORTED,
+    PART_ABORTED_END,
+    PART_BEGUN,
+    PART_END,
+    PART_EPOCH,
+    PART_FIELDS,
+    PART_NEXT,
+    PART_POS,
+    PART_SOURCE,
+    PART_START,
+    PART_STOP,
     POS,
     ROWS,
-    SCAN_ABORTED,
     SCAN_DETAIL,
-    SCAN_EPOCH,
-    SCAN_NEXT,
-    SCAN_POS,
+    SCAN_PART,
     SOURCE,
     START,
     STOP,
@@ -137,15 +145,17 @@ def control_type(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def is_aborted(data, pos, size, last_offset, producers, firsts, aborted, active, state):  # type: ignore[no-untyped-def]
+def is_aborted(data, pos, size, last_offset, producers, firsts, active, parts, part):  # type: ignore[no-untyped-def]
     """Return 1 for a batch of an aborted transaction, 0 for any other, -1 for a control batch without a type.
 
     An abort marker ends its producer's transaction. `firsts` are the first offsets of the aborted transactions,
     ascending; `active` marks those that have begun and not ended.
     """
-    while state[SCAN_ABORTED] < aborted and firsts[state[SCAN_ABORTED]] <= last_offset:
-        active[state[SCAN_ABORTED]] = 1
-        state[SCAN_ABORTED] += 1
+    begun = parts[part + PART_BEGUN]
+    while begun < parts[part + PART_ABORTED_END] and firsts[begun] <= last_offset:
+        active[begun] = 1
+        begun += 1
+    parts[part + PART_BEGUN] = begun
     producer = number(data, pos + 43, 8)
     is_control = data[pos + 22] & 32
     if is_control:
@@ -154,7 +164,7 @@ def is_aborted(data, pos, size, last_offset, producers, firsts, aborted, active,
             return int64(-1)
         if marker != 0:
             return int64(0)
-    for index in range(state[SCAN_ABORTED]):
+    for index in range(parts[part + PART_ABORTED], begun):
         if active[index] and producers[index] == producer:
             if is_control:
                 active[index] = 0
@@ -164,90 +174,87 @@ def is_aborted(data, pos, size, last_offset, producers, firsts, aborted, active,
 
 
 @_function
-def scan(data, end, start, stop, source, committed, producers, firsts, aborted, active, state, table, room):  # type: ignore[no-untyped-def]
-    """Write the batches with visible records of offsets in [start, stop) to `table`; return their number or an error.
+def scan(data, parts, count, committed, producers, firsts, active, state, table, room):  # type: ignore[no-untyped-def]
+    """Write the batches with visible records of each part's offsets to `table`; return their number or an error.
 
-    SCAN_NEXT becomes the offset after the last batch read. The scan ends at a batch that is cut off or that begins at
-    or after `stop`. UNCHECKED marks batches of more than CHECKED_HERE bytes, whose CRC the caller has to check.
+    PART_NEXT becomes the offset after the last batch read. A part ends at a batch that is cut off or that begins at or
+    after its stop. UNCHECKED marks batches of more than CHECKED_HERE bytes, whose CRC the caller has to check.
     """
     kept = 0
-    pos = state[SCAN_POS]
-    while kept < room and end - pos >= HEADER:
-        magic = number(data, pos + 16, 1)
-        state[SCAN_DETAIL] = magic
-        if magic != 2:
-            return BAD_MAGIC
-        length = number(data, pos + 8, 4)
-        state[SCAN_DETAIL] = length
-        if length < HEADER - 12:
-            return BAD_LENGTH
-        size = length + 12
-        if size > end - pos:
-            break
-        is_small = size <= CHECKED_HERE
-        state[SCAN_DETAIL] = pos
-        if is_small and crc32c(data, pos + 21, pos + size) != number(data, pos + 17, 4) & 0xFFFFFFFF:
-            return BAD_CRC
-        base_offset = number(data, pos, 8)
-        state[SCAN_DETAIL] = base_offset
-        if base_offset < 0:
-            return BAD_ORDER
-        last_delta = number(data, pos + 23, 4)
-        state[SCAN_DETAIL] = last_delta
-        if last_delta < 0 or base_offset > 0x7FFFFFFFFFFFFFFF - 0x80000000:
-            return BAD_LAST_DELTA
-        last_offset = base_offset + last_delta
-        count = number(data, pos + 57, 4)
-        state[SCAN_DETAIL] = count
-        if count < 0 or (count == 0 and size != HEADER):  # compaction leaves empty batches
-            return BAD_COUNT
-        attributes = number(data, pos + 21, 2)
-        state[SCAN_DETAIL] = attributes & 7
-        if attributes & 7 > 4:
-            return BAD_CODEC
-        # The first batch may begin before the requested offset; after it, offsets must ascend.
-        state[SCAN_DETAIL] = base_offset
-        if state[SCAN_NEXT] >= 0 and base_offset < state[SCAN_NEXT]:
-            return BAD_ORDER
-        if base_offset >= stop:
+    while state[SCAN_PART] < count and kept < room:
+        part = state[SCAN_PART] * PART_FIELDS
+        pos, end = parts[part + PART_POS], parts[part + PART_END]
+        start, stop = parts[part + PART_START], parts[part + PART_STOP]
+        while kept < room and end - pos >= HEADER:
+            magic = number(data, pos + 16, 1)
+            state[SCAN_DETAIL] = magic
+            if magic != 2:
+                return BAD_MAGIC
+            length = number(data, pos + 8, 4)
+            state[SCAN_DETAIL] = length
+            if length < HEADER - 12:
+                return BAD_LENGTH
+            size = length + 12
+            if size > end - pos:
+                break
+            is_small = size <= CHECKED_HERE
+            state[SCAN_DETAIL] = pos
+            if is_small and crc32c(data, pos + 21, pos + size) != number(data, pos + 17, 4) & 0xFFFFFFFF:
+                return BAD_CRC
+            base_offset = number(data, pos, 8)
+            state[SCAN_DETAIL] = base_offset
+            if base_offset < 0:
+                return BAD_ORDER
+            last_delta = number(data, pos + 23, 4)
+            state[SCAN_DETAIL] = last_delta
+            if last_delta < 0 or base_offset > 0x7FFFFFFFFFFFFFFF - 0x80000000:
+                return BAD_LAST_DELTA
+            last_offset = base_offset + last_delta
+            records = number(data, pos + 57, 4)
+            state[SCAN_DETAIL] = records
+            if records < 0 or (records == 0 and size != HEADER):  # compaction leaves empty batches
+                return BAD_COUNT
+            attributes = number(data, pos + 21, 2)
+            state[SCAN_DETAIL] = attributes & 7
+            if attributes & 7 > 4:
+                return BAD_CODEC
+            # The first batch may begin before the requested offset; after it, offsets must ascend.
+            state[SCAN_DETAIL] = base_offset
+            if parts[part + PART_NEXT] >= 0 and base_offset < parts[part + PART_NEXT]:
+                return BAD_ORDER
             # Beyond the range: its existence shows that the range is complete.
-            if not is_small:
-                table[kept * BATCH_FIELDS + UNCHECKED] = pos
-                table[kept * BATCH_FIELDS + COUNT] = -1
+            is_beyond = base_offset >= stop
+            hidden = int64(0)
+            if committed and attributes & 16 and not is_beyond:
+                hidden = is_aborted(data, pos, size, last_offset, producers, firsts, active, parts, part)
+                if hidden < 0:
+                    state[SCAN_DETAIL] = pos
+                    return BAD_CONTROL
+            is_wanted = not is_beyond and hidden == 0 and not attributes & 32 and last_offset >= start and records > 0
+            if is_wanted or not is_small:
                 table[kept * BATCH_FIELDS + POS] = pos + HEADER
                 table[kept * BATCH_FIELDS + END] = pos + size
+                table[kept * BATCH_FIELDS + COUNT] = records if is_wanted else -1
+                table[kept * BATCH_FIELDS + BASE_OFFSET] = base_offset
+                table[kept * BATCH_FIELDS + LAST_DELTA] = last_delta
+                table[kept * BATCH_FIELDS + BASE_TIMESTAMP] = number(data, pos + 27, 8)
+                table[kept * BATCH_FIELDS + MAX_TIMESTAMP] = number(data, pos + 35, 8)
+                table[kept * BATCH_FIELDS + ATTRIBUTES] = attributes
+                table[kept * BATCH_FIELDS + ROWS] = 0
+                table[kept * BATCH_FIELDS + START] = start
+                table[kept * BATCH_FIELDS + STOP] = stop
+                table[kept * BATCH_FIELDS + SOURCE] = parts[part + PART_SOURCE]
+                table[kept * BATCH_FIELDS + UNCHECKED] = int64(-1) if is_small else pos
                 kept += 1
-            state[SCAN_NEXT] = base_offset
-            state[SCAN_POS] = end
-            return kept
-        hidden = int64(0)
-        if committed and attributes & 16:
-            hidden = is_aborted(data, pos, size, last_offset, producers, firsts, aborted, active, state)
-            if hidden < 0:
-                state[SCAN_DETAIL] = pos
-                return BAD_CONTROL
-        is_wanted = hidden == 0 and not attributes & 32 and last_offset >= start and count > 0
-        if is_wanted or not is_small:
-            table[kept * BATCH_FIELDS + POS] = pos + HEADER
-            table[kept * BATCH_FIELDS + END] = pos + size
-            table[kept * BATCH_FIELDS + COUNT] = count if is_wanted else -1
-            table[kept * BATCH_FIELDS + BASE_OFFSET] = base_offset
-            table[kept * BATCH_FIELDS + LAST_DELTA] = last_delta
-            table[kept * BATCH_FIELDS + BASE_TIMESTAMP] = number(data, pos + 27, 8)
-            table[kept * BATCH_FIELDS + MAX_TIMESTAMP] = number(data, pos + 35, 8)
-            table[kept * BATCH_FIELDS + ATTRIBUTES] = attributes
-            table[kept * BATCH_FIELDS + ROWS] = 0
-            table[kept * BATCH_FIELDS + START] = start
-            table[kept * BATCH_FIELDS + STOP] = stop
-            table[kept * BATCH_FIELDS + SOURCE] = source
-            table[kept * BATCH_FIELDS + UNCHECKED] = int64(-1) if is_small else pos
-            kept += 1
-        state[SCAN_EPOCH] = number(data, pos + 12, 4)
-        pos += size
-        state[SCAN_POS] = pos
-        state[SCAN_NEXT] = last_offset + 1
-    if kept < room:
-        state[SCAN_POS] = end
+            if is_beyond:
+                parts[part + PART_NEXT], pos = base_offset, end
+                break
+            parts[part + PART_EPOCH] = number(data, pos + 12, 4)
+            pos += size
+            parts[part + PART_NEXT] = last_offset + 1
+        parts[part + PART_POS] = pos
+        if kept < room:
+            state[SCAN_PART] += 1
     return kept
 
 

@@ -15,9 +15,15 @@ POS, END, COUNT, BASE_OFFSET, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBU
 START, STOP, SOURCE = range(10, 13)
 BATCH_FIELDS = 13
 
-# State of `scan`, kept between calls; SCAN_DETAIL is the number in an error's text.
-SCAN_POS, SCAN_NEXT, SCAN_ABORTED, SCAN_DETAIL, SCAN_EPOCH = range(5)
-SCAN_STATE = 5
+# A row of the parts that `scan` reads, one a partition: its bytes, its offsets [PART_START, PART_STOP), the caller's
+# number; the span of its aborted transactions, and up to where these have begun; what was found.
+PART_POS, PART_END, PART_START, PART_STOP, PART_SOURCE = range(5)
+PART_ABORTED, PART_ABORTED_END, PART_BEGUN, PART_NEXT, PART_EPOCH = range(5, 10)
+PART_FIELDS = 10
+
+# State of `scan`, kept between calls: the part it is at, and the number in an error's text.
+SCAN_PART, SCAN_DETAIL = range(2)
+SCAN_STATE = 2
 
 # State of `fill`: position of the next record, then rows and bytes written, then nulls counted.
 AT_BATCH, AT_RECORD, AT_POS, AT_ROW, AT_KEY, AT_VALUE, AT_HEADER, AT_NAME, AT_DATA, FILL_DETAIL = range(10)
@@ -72,14 +78,11 @@ SIGNATURES = {
     "unsound": {**_ENTRIES, "residue": None},
     "scan": {
         "data": "uint8",
-        "end": None,
-        "start": None,
-        "stop": None,
-        "source": None,
+        "parts": "int64",
+        "count": None,
         "committed": None,
         "producers": "int64",
         "firsts": "int64",
-        "aborted": None,
         "active": "uint8",
         "state": "int64",
         "table": "int64",

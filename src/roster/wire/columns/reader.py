@@ -1,9 +1,9 @@
 """Reads the bytes of a partition in a Fetch response as Arrow columns.
 
-There are two steps, so that a fetcher can send the next request between them. `scan` reads the batch headers of a
-partition, checks every CRC, leaves out control batches, aborted transactions and batches outside the range, and returns
-the next offset. `RecordColumns` fills columns from all partitions of a response. Both run Python code per partition,
-and per batch only if it is compressed or large.
+There are two steps, so that a fetcher can send the next request between them. `scan` reads the batch headers of all
+partitions of a response, checks every CRC, leaves out control batches, aborted transactions and batches outside the
+ranges, and returns the next offsets. `RecordColumns` fills columns from them. Python code runs per batch only if it is
+compressed or large.
 """
 
 from __future__ import annotations
@@ -79,55 +79,73 @@ class Aborted(NamedTuple):
     first_offset: int
 
 
-class Scanned(NamedTuple):
-    """Batches of one partition with requested records, and the progress of the scan.
+class Part(NamedTuple):
+    """The bytes of a partition in a response, `begin` to `end`: records with offsets from `start` to before `stop` are
+    wanted, and `source` is kept with them.
+    """
 
-    `table` has a row of `layout.BATCH_FIELDS` numbers for each batch. `next_offset`: the offset after the last batch
-    read (at most one batch after `stop` is read), -1 if there was no whole batch. `leader_epoch`: of the last batch
-    read before `stop`, -1 for none.
+    begin: int
+    end: int
+    start: int
+    stop: int
+    source: int = 0
+    aborted: Sequence[Aborted] = ()
+
+
+class Scanned(NamedTuple):
+    """Batches with requested records, and the progress of the scan in each part.
+
+    `table` has a row of `layout.BATCH_FIELDS` numbers for each batch. `next_offsets`: the offset after the last batch
+    read (at most one batch after the part's `stop` is read), -1 if there was no whole batch. `leader_epochs`: of the
+    last batch read before `stop`, -1 for none.
     """
 
     table: Any
-    next_offset: int
-    leader_epoch: int
+    next_offsets: list[int]
+    leader_epochs: list[int]
 
 
-def scan(
-    kernel: Kernel,
-    data: Any,
-    begin: int,
-    end: int,
-    wanted: tuple[int, int],
-    source: int = 0,
-    aborted: Sequence[Aborted] | None = None,
-) -> Scanned:
-    """Scan the batches of one partition in `data[begin:end]`, an array of bytes; the last one may be cut off.
+class ScanError(WireError):
+    """The bytes of the part with this `source` cannot be read."""
 
-    Records with offsets from `wanted[0]` up to before `wanted[1]` are kept, and `source` with them. With `aborted`
-    (even if empty) only records of committed transactions are visible, as with `read_committed`.
-    Raises WireError for a wrong CRC, an older message format, and invalid batch headers.
+    def __init__(self, source: int, problem: str) -> None:
+        super().__init__(problem)
+        self.source = source
+
+
+def scan(kernel: Kernel, data: Any, parts: Sequence[Part], *, committed: bool = False) -> Scanned:
+    """Scan the batches of partitions in `data`, an array of bytes; the last one of each may be cut off.
+
+    With `committed` only records of committed transactions are visible, as with `read_committed`.
+    Raises ScanError for a wrong CRC, an older message format, and invalid batch headers.
     """
-    ordered = sorted(aborted or (), key=lambda transaction: transaction.first_offset)
-    producers = np.array([transaction.producer_id for transaction in ordered], np.int64)
-    firsts = np.array([transaction.first_offset for transaction in ordered], np.int64)
-    active = np.zeros(len(ordered), np.uint8)
-    state = np.zeros(at.SCAN_STATE, np.int64)
-    state[at.SCAN_POS], state[at.SCAN_NEXT], state[at.SCAN_EPOCH] = begin, -1, -1
+    rows = np.zeros((len(parts), at.PART_FIELDS), np.int64)
+    rows[:, [at.PART_NEXT, at.PART_EPOCH]] = -1
+    rows[:, : at.PART_ABORTED] = [part[:5] for part in parts]
+    aborted = [each for part in parts for each in sorted(part.aborted, key=lambda each: each.first_offset)]
+    rows[:, at.PART_ABORTED_END] = np.cumsum([len(part.aborted) for part in parts])
+    rows[1:, at.PART_ABORTED] = rows[1:, at.PART_BEGUN] = rows[:-1, at.PART_ABORTED_END]
+    transactions = np.array(aborted, np.int64).reshape(-1, 2)
+    producers, firsts = np.ascontiguousarray(transactions.T)
+    active, state = np.zeros(len(aborted), np.uint8), np.zeros(at.SCAN_STATE, np.int64)
     pieces = []
-    room = min(1024, 1 + (end - begin) // at.HEADER)
-    while state[at.SCAN_POS] < end:
+    room = min(1024, 1 + int((rows[:, at.PART_END] - rows[:, at.PART_POS]).sum()) // at.HEADER)
+    while state[at.SCAN_PART] < len(parts):
         table = np.zeros((room, at.BATCH_FIELDS), np.int64)
         kept = kernel.scan(
-            *(data, end, *wanted, source, int(aborted is not None)),
-            *(producers, firsts, len(ordered), active, state, table.reshape(-1), room),
+            *(data, rows.reshape(-1), len(parts), int(committed)),
+            *(producers, firsts, active, state, table.reshape(-1), room),
         )
         if kept < 0:
-            offset = wanted[0] if state[at.SCAN_NEXT] < 0 else int(state[at.SCAN_NEXT])
-            raise WireError(f"offset {offset}: {_error(kept, state[at.SCAN_DETAIL])}")
+            part = rows[state[at.SCAN_PART]]
+            offset = part[at.PART_START] if part[at.PART_NEXT] < 0 else part[at.PART_NEXT]
+            problem = f"offset {offset}: {_error(kept, state[at.SCAN_DETAIL])}"
+            raise ScanError(int(part[at.PART_SOURCE]), problem)
         pieces.append(table[:kept])
     table = np.concatenate(pieces) if pieces else np.empty((0, at.BATCH_FIELDS), np.int64)
     _check_crcs(data, table)
-    return Scanned(table[table[:, at.COUNT] > 0], int(state[at.SCAN_NEXT]), int(state[at.SCAN_EPOCH]))
+    found = table[table[:, at.COUNT] > 0]
+    return Scanned(found, rows[:, at.PART_NEXT].tolist(), rows[:, at.PART_EPOCH].tolist())
 
 
 def _error(code: int, detail: int) -> str:
@@ -138,10 +156,10 @@ def _check_crcs(data: Any, table: Any) -> None:
     """Check the CRCs of the batches that are too large for the loop."""
     value = google_crc32c.value
     unchecked = table[table[:, at.UNCHECKED] >= 0]
-    for pos, end in unchecked[:, [at.UNCHECKED, at.END]].tolist():
+    for pos, end, source in unchecked[:, [at.UNCHECKED, at.END, at.SOURCE]].tolist():
         if value(data[pos + 21 : end]) != int.from_bytes(data[pos + 17 : pos + 21], "big"):
             offset = int.from_bytes(data[pos : pos + 8], "big")
-            raise WireError(f"offset {offset}: {_error(at.BAD_CRC, pos)}")
+            raise ScanError(source, f"offset {offset}: {_error(at.BAD_CRC, pos)}")
 
 
 class RecordColumns:
@@ -167,16 +185,13 @@ class RecordColumns:
         """Column for record batches with rows of one topic; as long as the longest so far."""
 
     def batches(
-        self, data: Any, tables: Sequence[Any], on_unreadable: Callable[[Unreadable], None] = refuse
+        self, data: Any, table: Any, on_unreadable: Callable[[Unreadable], None] = refuse
     ) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of at least one row; `tables` are those of partitions scanned in `data`.
+        """Yield record batches of at least one row; `table` is what was scanned in `data`.
 
         `on_unreadable` is called with each batch whose records cannot be read; if it returns, the batch is left out,
         except records of it that were already yielded.
         """
-        if not tables:
-            return
-        table = np.concatenate(tables)
 
         def told(index: int, problem: str) -> None:
             on_unreadable(self._unreadable(data, table[index], problem))
