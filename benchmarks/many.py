@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import statistics
 import time
 import uuid
@@ -31,6 +32,8 @@ from roster.client import Admin
 from tests.waiting import until
 
 PATIENCE = 300.0
+FILES = {"apache": 3}
+"""Files that a broker keeps open for each partition, where it cannot do with fewer."""
 AT_ONCE = 5_000
 """Partitions that one request makes; brokers refuse more than 9,999."""
 
@@ -42,8 +45,17 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--batches", type=int, default=3)
     arguments = parser.parse_args(words)
+    allow_files(FILES.get(arguments.broker, 0) * arguments.partitions)
     with TemporaryDirectory() as folder, broker(arguments.broker, Path(folder)) as (bootstrap, pid):
         measure(bootstrap, pid, arguments.partitions, arguments.batches, arguments.seconds)
+
+
+def allow_files(least: int) -> None:
+    """Let this process and those it starts open as many files as the system allows; say so if that is too few."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most < least:
+        print(f"*** {least:,} files have to be open, ulimit -Hn allows {most:,}: the broker may fail", flush=True)
 
 
 def measure(bootstrap: str, pid: int | None, partitions: int, batches: int, seconds: float) -> None:
@@ -105,11 +117,11 @@ def covered(application: Application, since: int) -> int:
 def send(producer: Producer, topic: str, partitions: int) -> None:
     """One record to each partition."""
     for partition in range(partitions):
-        with contextlib.suppress(BufferError):
-            producer.produce(topic, VALUE, partition=partition)
+        producer.produce(topic, VALUE, partition=partition)
         if partition % 1000 == 0:
             producer.poll(0)
-    producer.flush()
+    if left := producer.flush(PATIENCE):
+        raise SystemExit(f"the broker did not take {left:,} of {partitions:,} records within {PATIENCE:.0f} s")
 
 
 def resident(pid: int) -> int:
