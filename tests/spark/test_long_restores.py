@@ -13,7 +13,7 @@ from roster.model import TopicPartition
 from roster.spark.state.tasks import catch_up as catching_up
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.spark.state.tasks.store_location import on_sound
-from roster.state import Position, changelog, sorted_load
+from roster.state import Position, sorted_load
 from roster.state.cleaning import store_bytes
 from roster.state.lmdb_store import LmdbStore
 from roster.state.sorted_load import SortedLoad, slice_ends
@@ -36,8 +36,9 @@ class KilledError(Exception):
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catching_up, "_FEWEST_SORTED", 1)
-    monkeypatch.setattr(changelog, "_SORTED_ROWS", 4)
-    monkeypatch.setattr(sorted_load, "_ROWS", 3)
+    monkeypatch.setattr(SortedLoad, "sorted_bytes", 100)
+    monkeypatch.setattr(sorted_load, "_SLICE", 1)
+    monkeypatch.setattr(sorted_load, "_LEAST_OF_RUN", 400)
 
 
 def log_of(changes: list[tuple[bytes, bytes | None]]) -> Log:

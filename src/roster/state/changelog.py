@@ -22,8 +22,6 @@ ENTRIES_PER_TRANSACTION = 5_000_000
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 """Columns that `restore` reads, one row per record; others are ignored."""
-_SORTED_ROWS, _SORTED_BYTES = 250_000, 64 << 20
-"""Rows, and bytes of them, that are sorted at once: the more, the fewer pages of a store are changed twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ def restore(
     fresh = _fresh(cut, position.changelog, end)
     rest = next(fresh, None)
     while rest is not None:
-        share = _Share(rest, fresh, entries_per_transaction, done, is_unsaid)
+        share = _Share(rest, fresh, (entries_per_transaction, store.sorted_bytes), done, is_unsaid)
         store.load(share, lambda share=share: Position(share.offset, position.inputs))  # type: ignore[misc]
         rest = share.rest
     if not cut.is_short:
@@ -113,32 +111,32 @@ class _Done:
 
 
 class _Share:
-    """Batches for one transaction of the store, as many as fit, each with the last value of its keys."""
+    """Batches for one transaction of the store, as many as fit: at most these rows, and about these bytes in each."""
 
     def __init__(
         self,
         first: pa.Table,
         others: Iterator[pa.Table],
-        most: int,
+        most: tuple[int, int],
         done: _Done,
         is_unsaid: Callable[[int], bool],
     ) -> None:
         self.offset = 0
         self.rest: pa.Table | None = first
-        self._others, self._most, self._done, self._is_unsaid = others, most, done, is_unsaid
+        (self._most, self._bytes), self._others, self._done, self._is_unsaid = most, others, done, is_unsaid
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        taken = rows = size = 0
+        taken = size = 0
         held: list[pa.Table] = []
         while self.rest is not None and (not taken or taken + len(self.rest) <= self._most):
             table = self.rest
-            taken, rows, size = taken + len(table), rows + len(table), size + table.nbytes
+            taken, size = taken + len(table), size + table.nbytes
             self.offset = table["offset"][-1].as_py() + 1
             held.append(table)
             self._done.add(table, self.offset)
-            if rows >= _SORTED_ROWS or size >= _SORTED_BYTES:
+            if size >= self._bytes:
                 yield _columns(held)
-                held, rows, size = [], 0, 0
+                held, size = [], 0
             self.rest = next(self._others, None)
         if held:
             yield _columns(held)

@@ -23,8 +23,8 @@ from roster.state.store import Position, StoreDamagedError, disk_error
 if TYPE_CHECKING:
     from roster.state.lmdb_store import LmdbStore
 
-_ROWS, _BYTES = 250_000, 64 << 20
-"""Most entries, and about how many bytes of them, that are written to the store at once."""
+_SLICE, _LEAST_OF_RUN = 8 << 20, 1 << 14
+"""About how many bytes of entries are written to the store at once, and the least of each run on average."""
 _NOTED = "runs.json"
 _ALIGNED = 64
 """Bytes that the begin of a run is a multiple of, for Arrow."""
@@ -45,6 +45,9 @@ class SortedLoad:
 
     `roster.state.changelog.restore` takes it for a store and adds runs; `merge` brings these to the store.
     """
+
+    sorted_bytes = 8 << 20
+    """Of a run: more would only cost memory, which the system hands out page by page, each cleared first."""
 
     def __init__(self, store: LmdbStore, begin: int) -> None:
         self._store, self._folder, self._begin = store, store.sorted_runs, begin
@@ -121,7 +124,8 @@ class SortedLoad:
             batches = [self._batch(file, run) for run in self._runs]
             self._merged = self._merged or [0] * len(self._runs)
             entries = sum(run.rows for run in self._runs)
-            rows = max(min(_ROWS, _BYTES * entries // sum(run.bytes for run in self._runs)), 1)
+            size = max(_SLICE, _LEAST_OF_RUN * len(self._runs))
+            rows = max(size * entries // sum(run.bytes for run in self._runs), 1)
             keys = [batch.column("key") for batch in batches]
             while any(at < len(each) for at, each in zip(self._merged, keys, strict=True)):
                 ends = slice_ends(keys, self._merged, rows)

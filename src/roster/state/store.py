@@ -126,6 +126,9 @@ class NoState:
 class Written(Protocol):
     """What takes the changes of a changelog."""
 
+    sorted_bytes: int
+    """About how many bytes of changes it sorts at once: each batch of `load` should have as many."""
+
     def position(self) -> Position:
         """Return the position; `Position()` of a new store."""
 
