@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 MAP_SIZE = 1 << 40
 """Limit of a store's file, in bytes; the file itself is only as large as its contents."""
 Column: TypeAlias = Sequence[Value] | pa.Array | pa.ChunkedArray
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 14
 """Entries that are objects of Python at the same time."""
 _MOST_KEPT, _MOST_KEPT_BYTES = 2_000, 1 << 20
 """Most changes of a pending batch that stay in memory too, and their bytes."""
