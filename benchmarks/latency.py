@@ -2,7 +2,7 @@
 
     python -m benchmarks latency
     python -m benchmarks.latency [--broker roster|apache|HOST:PORT ...] [--rate 200 --rate 2000] [--seconds 20]
-                                [--warm 15] [--case copy ...] [--engine roster|default|spark ...]
+                                [--warm 15] [--case copy ...] [--engine roster|default|spark|librdkafka ...]
 
 Cases: `copy` of records to another topic; `function`, the same through a `map_arrow` function; `totals`, count and
 maximum by key, with state; `processor`, the same by a StatefulProcessor in rows (Structured Streaming:
@@ -10,7 +10,8 @@ maximum by key, with state; `processor`, the same by a StatefulProcessor in rows
 with the engine `default`, which is Roster too) and default settings otherwise. One producer sends each record at its
 time, of 10,000 keys in 4 partitions; a result's latency is that of its newest record. CPU is that of the application's
 whole process tree, as a part of one core; behind it is the mean ms of each phase of a batch. Structured Streaming
-writes at least once, without transactions.
+writes at least once, without transactions. `librdkafka`, for the first two cases, is the least that exactly once
+takes: a loop of its C client that reads what is there, writes it and commits, a transaction each time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from benchmarks.applications import Application, Stream, say
 from benchmarks.peers import MissingError
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from roster.spark import Pipeline, Progress
 
 CASES = ("copy", "function", "totals", "processor")
-ENGINES = ("roster", "default", "spark")
+ENGINES = ("roster", "default", "spark", "librdkafka")
 KEYS, PARTITIONS = 10_000, 4
 DIGITS = 19  # of nanoseconds since the epoch
 PADDING = b"x" * 80
@@ -146,6 +147,8 @@ def main(words: Sequence[str] | None = None) -> None:
             for case in given.case or CASES:
                 for rate in given.rate or (200, 2000):
                     for engine in given.engine or ENGINES:
+                        if engine == "librdkafka" and case not in CASES[:2]:
+                            continue
                         print(measure(address, engine, case, given, rate), flush=True)
 
 
@@ -249,6 +252,27 @@ def stream(spark: SparkSession, bootstrap: str, topic: str, case: str) -> None:
         writer.option("checkpointLocation", folder).start().awaitTermination()
 
 
+def passed_on(bootstrap: str, topic: str, case: str) -> None:
+    """Run the loop of librdkafka until the process is ended."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "isolation.level": "read_committed"})
+    quick = {"linger.ms": 0, "retry.backoff.ms": 2}
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, **quick})
+    producer.init_transactions()
+    consumer.subscribe([topic])
+    while True:
+        records = [record for record in consumer.consume(500, 0.001) if record.error() is None]
+        if not records:
+            continue
+        producer.begin_transaction()
+        for record in records:
+            value = record.value() or b""
+            producer.produce(f"{topic}-out", value + b"!" if case == "function" else value, record.key())
+        positions = consumer.position(consumer.assignment())
+        producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata())
+        producer.commit_transaction()
+
+
 def application(words: Sequence[str]) -> None:
     """One application; prints a JSON object a line, the last with the median ms of each phase of a batch."""
     from roster.spark import KafkaSink, Pipeline, State, session  # noqa: PLC0415 - the benchmark itself needs no Spark
@@ -258,6 +282,9 @@ def application(words: Sequence[str]) -> None:
         parser.add_argument(name)
     parser.add_argument("--trigger", type=int, default=0)
     given = parser.parse_args(words)
+    if given.engine == "librdkafka":
+        say(up=True)
+        passed_on(given.bootstrap, given.topic, given.case)
     extra: dict[str, str] = {}
     if given.engine == "spark":
         from benchmarks.connector import jars  # noqa: PLC0415
