@@ -622,8 +622,7 @@ def test_lines_are_answered_as_they_come():
         (["plan", "-a", "range", "--lag"], "--lag goes with --group"),
         (["plan", "-a", "range", "--json"], "--json goes with --group"),
         (["plan", "-g", "g", "-"], "leave FILE out"),
-        (["plan", "-g", "g", "-a", "tasks", "-a", "range"], "tasks cannot be compared with assignors of partitions"),
-        (["plan", "-a", "tasks", "--standbys", "1"], "--standbys goes with --group and --assignor tasks"),
+        (["plan", "-g", "g", "-a", "tasks"], "tasks reads problems; `roster groups describe` shows the tasks"),
     ],
 )
 def test_a_mistake_in_the_command_is_one_line(capsys, arguments, complaint):

@@ -73,7 +73,7 @@ class WatchedGroup:
         if state is not None and described is None and self.history.members:
             self.row = {**self.row, "state": state.state, "trouble": "it cannot be described"}
             return
-        tasks = live_tasks(described).tasks if described is not None and runs_tasks(described) else ()
+        tasks = live_tasks(described) if described is not None and runs_tasks(described) else ()
         names = {} if described is None else {each.member_id: each for each in described.members}
         self._more = {
             "tasks": [

@@ -87,7 +87,7 @@ def _tasks(group: GroupDescription) -> list[dict[str, Any]]:
             "owner": each.owner,
             "standbys": [{"member_id": member, "gap_at_join": gap} for member, gap in each.standbys.items()],
         }
-        for each in live_tasks(group).tasks
+        for each in live_tasks(group)
     ]
 
 
@@ -133,7 +133,7 @@ def _print_tasks(group: GroupDescription, labels: Mapping[str, str]) -> None:
             " ".join(labels[member] for member in each.standbys) or None,
             " ".join("-" if gap is None else str(gap) for gap in each.standbys.values()) or None,
         )
-        for each in live_tasks(group).tasks
+        for each in live_tasks(group)
     ]
     print_table(("task", "owner", "standby", "gap at join"), rows, "no tasks")
 

@@ -16,8 +16,7 @@ from roster.cli.errors import USAGE, UserError
 from roster.cli.options import NAME, Target, cluster_options
 from roster.cli.output import print_json_line
 from roster.cli.plan.assignor_name import AssignorName, evaluate_or_fail
-from roster.cli.plan.live_tasks import plan_tasks
-from roster.cli.plan.options import assignor_options, assignors_with, task_options
+from roster.cli.plan.options import assignors_with, lag_options
 from roster.cli.plan.output import as_json, compare, explain, explain_tasks, tasks_as_json
 from roster.cli.plan.problem_json import read_problem, read_tasks
 from roster.cli.recorded import group_history
@@ -104,7 +103,7 @@ def _reset(_context: click.Context, _option: click.Parameter, value: str) -> str
     help="With --group: where reading starts in partitions without a committed offset: earliest, latest, none, or "
     "by_duration:PT1H.",
 )
-@assignor_options
+@lag_options
 @click.option("--json", "as_document", is_flag=True, help="With --group: print JSON instead of tables.")
 @cluster_options
 def plan(
@@ -120,15 +119,11 @@ def plan(
     **options: float | None,
 ) -> int:
     """Answer problems line by line, or plan for a live group; the exit code."""
-    of_tasks = task_options(options, used=group is not None and TASKS in names)
     if group is not None:
         if source is not None:
             raise UserError("--group plans for a live group; leave FILE out")
         if TASKS in names:
-            if len(names) > 1:
-                raise UserError("--assignor: tasks cannot be compared with assignors of partitions; name it alone")
-            plan_tasks(group, target, of_tasks, explained=explained, as_document=as_document)
-            return 0
+            raise UserError("--assignor: tasks reads problems; `roster groups describe` shows the tasks of a group")
         assignors = _chosen(names, options, with_lag=with_lag or history_folder is not None)
         wants_lag = with_lag or any(each.wants_lag for each in assignors)
         live = _weighed(_live(group, target, reset, with_lag=wants_lag), history_folder)

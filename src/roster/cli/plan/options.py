@@ -1,4 +1,4 @@
-"""Options of `roster plan` that are those of an assignor: `LagOptions`, and what a leader of tasks decides by."""
+"""Options of `roster plan` that are those of an assignor: `LagOptions`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import click
 
 from roster.assignors import ASSIGNORS, LagOptions, lag_cooperative_sticky, lag_sticky
 from roster.cli.errors import UserError
-from roster.member.task_options import TaskOptions
-from roster.model.options import declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -27,19 +25,10 @@ _LAG_HELP = {
     "hysteresis": "Likewise: the fraction by which all moves together must relieve the fullest member.",
     "movement_cost": "Likewise: the records by which each moved partition must relieve it.",
 }
-_TASK_HELP = {
-    "standbys": "copies of each task with state. Default: what every task has now.",
-    "acceptable_lag": "records that a copy may be behind and count as caught up. Default: 10000.",
-    "max_warmups": "copies restored at once to take tasks over. Default: 2.",
-}
 
 
-def assignor_options(command: F) -> F:
-    """Add an option for each field of LagOptions and each of a leader of tasks; one that is not given is None."""
-    for name, text in reversed(_TASK_HELP.items()):
-        option = declared(TaskOptions)[name]
-        bounds = click.IntRange(option.least, option.most)
-        command = click.option(_flag(name), type=bounds, help=f"With --group and -a tasks: {text}")(command)
+def lag_options(command: F) -> F:
+    """Add an option for each field of LagOptions; one that is not given is None."""
     for name, text in reversed(_LAG_HELP.items()):
         default = getattr(LagOptions(), name)
         command = click.option(
@@ -60,14 +49,6 @@ def _check(_context: click.Context, parameter: click.Parameter, value: float | N
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
     return value
-
-
-def task_options(options: Mapping[str, Any], *, used: bool) -> dict[str, int]:
-    """Return the options given that a leader of tasks has. Raises UserError if there are any and nothing reads them."""
-    given = {name: options[name] for name in _TASK_HELP if options[name] is not None}
-    if given and not used:
-        raise UserError(f"{_flag(next(iter(given)))} goes with --group and --assignor tasks; problems carry it")
-    return given
 
 
 def assignors_with(options: Mapping[str, Any], asked: Collection[str | Assignor]) -> Mapping[str, Assignor]:
