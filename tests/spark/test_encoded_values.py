@@ -345,6 +345,8 @@ def test_messages_are_what_googles_parser_reads(orders: list[Any]) -> None:
     rows = columns()(batch(*(each.SerializeToString() for each in orders)))
     found = ProtobufValues(ORDERS, b"frame").encoded(rows.to_struct_array()).to_pylist()
     assert [Order.FromString(each.removeprefix(b"frame")) for each in found] == orders
+    if "-0.0" not in [str(each.price) for each in orders]:
+        assert [len(each) for each in found] == [5 + each.ByteSize() for each in orders], "zeros are left out"
     assert [as_read(row) for row in columns()(batch(*(each[5:] for each in found))).to_pylist()] == list(
         map(as_row, orders)
     )

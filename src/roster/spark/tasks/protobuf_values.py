@@ -72,13 +72,13 @@ class Message:
         for name in given:
             yield from needed(name)
 
-    def handler(self, *, writes: bool = False) -> Any:
-        """Return what makes record batches of values, or values of record batches."""
+    def handler(self, *, with_zeros: bool = False) -> Any:
+        """Return what makes record batches of values, and values of record batches. with_zeros: -0.0 is written."""
         from ptars import PtarsConfig  # noqa: PLC0415 - an extra
         from ptars._lib import ProtoRegistry  # noqa: PLC0415
 
         config = PtarsConfig(timestamp_unit="us", duration_unit="us", list_value_name="element", enum_repr="string")
-        files = map(_with_presence, self._all()) if writes else self._all()
+        files = map(_with_presence, self._all()) if with_zeros else self._all()
         return ProtoRegistry(list(files)).create_for_message(self.name, config)
 
     def descriptor(self) -> Any:

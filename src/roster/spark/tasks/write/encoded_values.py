@@ -52,11 +52,12 @@ class ProtobufValues:
     def encoded(self, values: pa.Array, name: str = "") -> pa.Array:
         """Return the bytes. Null is a missing field."""
         if not self.cached:
-            self.cached.update(handler=self.message.handler(writes=True), type=self.message.descriptor())
+            handlers = {each: self.message.handler(with_zeros=each) for each in (False, True)}
+            self.cached.update(handlers=handlers, type=self.message.descriptor())
         if not pa.types.is_struct(values.type):
             raise SchemaError(f"column {name!r}: {values.type} is no message")
-        wanted, columns = self.cached["handler"].schema(), []
-        _check_message(self.cached["type"], values, "")
+        handler = self.cached["handlers"][_check_message(self.cached["type"], values, "")]
+        wanted, columns = handler.schema(), []
         for number, column in enumerate(values.type):
             kind = wanted.field(column.name).type
             try:
@@ -64,12 +65,10 @@ class ProtobufValues:
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
                 problem = str(error).splitlines()[0]
                 raise SchemaError(f"column {column.name!r}: it cannot be written as {kind}: {problem}") from None
-        rows = pa.RecordBatch.from_arrays(columns, values.type.names) if columns else None
-        if rows is None:
-            made = pa.array([b""] * len(values), pa.binary())
-        else:
-            made = self.cached["handler"].record_batch_to_array(rows)
-        return _behind(self.prefix, made)
+        if not columns:
+            return _behind(self.prefix, pa.array([b""] * len(values), pa.binary()))
+        rows = pa.RecordBatch.from_arrays(columns, values.type.names)
+        return _behind(self.prefix, handler.record_batch_to_array(rows))
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,12 @@ def _behind(prefix: bytes, values: Any) -> Any:
     return pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), values, pa.scalar(b"", pa.binary()))
 
 
-def _check_message(message: Any, values: Any, path: str) -> None:
-    """Raise SchemaError for columns that the message has not, null in lists, and names that an enum has not."""
+def _check_message(message: Any, values: Any, path: str) -> bool:
+    """Raise SchemaError for columns that the message has not, null in lists, and names that an enum has not.
+
+    Return whether there is a -0.0.
+    """
+    has_zero = False
     for number, column in enumerate(values.type):
         name, found = f"{path}{column.name}", values.field(number)
         field_ = message.fields_by_name.get(column.name)
@@ -103,7 +106,7 @@ def _check_message(message: Any, values: Any, path: str) -> None:
         elif pa.types.is_list(found.type):
             found = _without_null(found.flatten(), name)
         if of is not None and pa.types.is_struct(found.type):
-            _check_message(of, found, f"{name}.")
+            has_zero |= _check_message(of, found, f"{name}.")
         elif not (pa.types.is_null(found.type) or _takes(field_, found.type)):
             raise SchemaError(f"column {name!r}: {found.type} is not written as such a field of {message.full_name}")
         elif field_.enum_type is not None:
@@ -111,6 +114,10 @@ def _check_message(message: Any, values: Any, path: str) -> None:
             lost = found.filter(pc.and_(found.is_valid(), pc.invert(pc.is_in(found.cast(pa.string()), names))))
             if len(lost):
                 raise SchemaError(f"column {name!r}: {field_.enum_type.full_name} has no {lost[0].as_py()!r}")
+        elif pa.types.is_floating(found.type) and not has_zero:
+            bits = found.type.bit_width
+            has_zero = pc.any(pc.equal(found.view(f"int{bits}"), -(1 << (bits - 1)))).as_py() is True
+    return has_zero
 
 
 def _takes(field_: Any, given: Any) -> bool:
