@@ -31,6 +31,7 @@ from tests.spark.test_protobuf_values import F, field
 from tests.wire import avro_cases
 
 RECORDS = examples(4_000, "ROSTER_SCHEMA_RECORDS", quick=400)
+pytestmark = [pytest.mark.gate, pytest.mark.timeout(max(300, RECORDS // 1_000))]
 CHUNK = 20_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -121,7 +122,6 @@ def chunks() -> Iterator[int]:
         yield min(CHUNK, RECORDS - begin)
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("name", AVRO)
 def test_avro_of_two_writers_is_read_as_by_fastavro_and_written_as_by_it(name: str) -> None:
 
@@ -235,7 +235,6 @@ def as_column(message: Any, each: Any) -> Any:
     return [one(item) for item in value] if each.is_repeated else one(value)
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("name", ["Flat", "Wide", "Nested", "Lists", "Kinds"])
 def test_messages_of_two_versions_are_read_and_written_as_by_googles_parser(name: str) -> None:
     latest = Message([message_file().SerializeToString()], f"many.{name}2")
