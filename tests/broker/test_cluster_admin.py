@@ -1,7 +1,8 @@
-"""What tools ask about settings: where they come from, and how they change."""
+"""What tools ask about a cluster of one broker: sizes, elections, quotas, topics by pages, where settings come from."""
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +13,17 @@ from roster.wire import ErrorCode
 from roster.wire.messages import (
     AlterConfigsRequest,
     CreateTopicsRequest,
+    DescribeClientQuotasRequest,
     DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
+    ElectLeadersRequest,
     ListConfigResourcesRequest,
+    ListPartitionReassignmentsRequest,
+    ProduceRequest,
 )
+from roster.wire.messages.cluster import Cursor
+from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
 
 if TYPE_CHECKING:
@@ -36,6 +45,93 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
             ]
             client.ask(CreateTopicsRequest(topics=topics), 7)
         yield running
+
+
+def test_log_dirs_have_the_bytes_of_each_partition(client: RawClient, broker: Broker) -> None:
+    sent = batch([b"x" * 500])
+    data = ProduceRequest.Topic.Partition(index=1, records=sent)
+    client.ask(ProduceRequest(acks=-1, topic_data=[ProduceRequest.Topic(name="a", partition_data=[data])]), 9)
+    asked = [DescribeLogDirsRequest.Topic(topic=name, partitions=[0, 1, 8]) for name in ("a", "none")]
+    (told,) = client.ask(DescribeLogDirsRequest(topics=asked), 4).results
+    (topic,) = told.topics
+    assert (topic.name, [(p.partition_index, p.partition_size) for p in topic.partitions]) == (
+        "a",
+        [(0, 0), (1, len(sent))],
+    )
+    assert told.log_dir == str(broker.config.data_dir)
+    assert told.total_bytes == shutil.disk_usage(broker.config.data_dir).total
+    assert 0 < told.usable_bytes < told.total_bytes
+    (everything,) = client.ask(DescribeLogDirsRequest(topics=None), 1).results
+    own = {each.name: len(each.partitions) for each in everything.topics if not each.name.startswith("__")}
+    assert own == {"a": 3, "b": 1, "c": 2}
+
+
+def test_elections_and_reassignments_have_nothing_to_do(client: RawClient) -> None:
+    asked = [ElectLeadersRequest.TopicPartitions(topic=name, partitions=[0, 5]) for name in ("a", "none")]
+    told = client.ask(ElectLeadersRequest(topic_partitions=asked), 2)
+    codes = [[each.error_code for each in result.partition_result] for result in told.replica_election_results]
+    not_needed, unknown = ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (told.error_code, codes) == (0, [[not_needed, unknown], [unknown, unknown]])
+    assert client.ask(ElectLeadersRequest(election_type=3, topic_partitions=asked), 2).error_code == 42
+    assert client.ask(ListPartitionReassignmentsRequest(), 0).topics == []
+
+
+@pytest.mark.parametrize(
+    ("components", "error"),
+    [
+        ([], ErrorCode.NONE),
+        ([("user", 2, None), ("client-id", 0, "c")], ErrorCode.NONE),
+        ([("ip", 1, None)], ErrorCode.NONE),
+        ([("host", 2, None)], ErrorCode.UNSUPPORTED_VERSION),
+        ([("", 2, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 0, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, "u")], ErrorCode.INVALID_REQUEST),
+        ([("user", 3, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, None), ("user", 1, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, None), ("ip", 2, None)], ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_nobody_has_quotas(client: RawClient, components: list[tuple[str, int, str | None]], error: int) -> None:
+    asked = [
+        DescribeClientQuotasRequest.Component(entity_type=entity, match_type=kind, match=match)
+        for entity, kind, match in components
+    ]
+    told = client.ask(DescribeClientQuotasRequest(components=asked), 1)
+    assert (told.error_code, told.entries) == (error, None if error else [])
+
+
+def page(client: RawClient, names: str = "", limit: int = 2_000, cursor: tuple[str, int] | None = None) -> Any:
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsRequest.Topic(name=name) for name in names],
+        response_partition_limit=limit,
+        cursor=None if cursor is None else Cursor(topic_name=cursor[0], partition_index=cursor[1]),
+    )
+    return client.ask(request, 0)
+
+
+def test_topics_come_page_by_page_each_partition_once(client: RawClient) -> None:
+    wanted = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0), ("c", 1)]
+    for limit in range(-1, 8):
+        found, cursor = [], None
+        for _ in range(7):
+            told = page(client, "cabb", limit, cursor)
+            here = [(topic.name, each.partition_index) for topic in told.topics for each in topic.partitions]
+            assert len(here) <= max(limit, 1)
+            found += here
+            if told.next_cursor is None:
+                break
+            cursor = (told.next_cursor.topic_name, told.next_cursor.partition_index)
+        assert found == wanted
+
+
+def test_what_a_page_says_of_topics(client: RawClient) -> None:
+    told = page(client, "a?z")
+    assert [(topic.name, topic.error_code) for topic in told.topics] == [("?", 17), ("a", 0), ("z", 3)]
+    first = told.topics[1].partitions[0]
+    assert (first.leader_id, first.isr_nodes, first.eligible_leader_replicas) == (4, [4], [])
+    assert [topic.name for topic in page(client).topics if not topic.is_internal] == ["a", "b", "c"]
+    for cursor in (("a", -1), ("b", 0)):
+        assert {topic.error_code for topic in page(client, "a", cursor=cursor).topics} == {ErrorCode.INVALID_REQUEST}
 
 
 def described(client: RawClient, kind: int, name: str, *keys: str) -> dict[str, tuple[str, int, list[Any]]]:

@@ -1,4 +1,4 @@
-"""Questions of tools about settings: answers as Apache Kafka gives them."""
+"""Questions of tools about settings, replicas, quotas and topics by pages: answers as Apache Kafka gives them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,86 @@ from roster.broker import BrokerConfig
 from roster.broker.described_settings import broker_settings
 from tests.real.realparts.exchange import Exchange, scenario
 from tests.waiting import until
+
+
+@scenario
+def test_log_dirs(x):
+    topic = x.topic(partitions=3)
+    asked = [{"topic": topic, "partitions": [0, 2, 9]}, {"topic": x.stem + "-no", "partitions": [0]}]
+    for version in range(1, 6):
+        for label, topics in (("some", asked), ("none", [])):
+            told = x.ask("DescribeLogDirs", version, topics=topics)
+            for result in told["results"]:
+                result["log_dir"] = result["log_dir"].startswith("/")
+                for name in ("total_bytes", "usable_bytes"):
+                    result[name] = result.get(name, 1) > 0
+                for entry in result["topics"]:
+                    entry["partitions"].sort(key=lambda each: each["partition_index"])
+            x.note(f"v{version} {label}", told)
+
+
+@scenario
+def test_elections_and_reassignments(x):
+    topic = x.topic()
+    asked = [{"topic": topic, "partitions": [0, 9]}, {"topic": x.stem + "-no", "partitions": [0]}]
+    for version in range(3):
+        for kind in (0, 1, 7) if version else (0,):
+            election = {"election_type": kind} if version else {}
+            for label, topics in (("some", asked), ("none", [])):
+                x.call(
+                    f"v{version} {kind} {label}",
+                    "ElectLeaders",
+                    version,
+                    **election,
+                    topic_partitions=topics,
+                    timeout_ms=9_000,
+                )
+    x.call("all reassignments", "ListPartitionReassignments", 0, topics=None, timeout_ms=9_000)
+    some = [{"name": topic, "partition_indexes": [0]}, {"name": x.stem + "-no", "partition_indexes": [0]}]
+    x.call("some reassignments", "ListPartitionReassignments", 0, topics=some, timeout_ms=9_000)
+
+
+@scenario
+def test_quotas(x):
+    for components in (
+        [],
+        [("user", 2, None)],
+        [("user", 0, "u"), ("client-id", 1, None)],
+        [("nonsense", 2, None)],
+        [("", 2, None)],
+        [("user", 9, None)],
+        [("user", 0, None)],
+        [("user", 1, "u")],
+        [("user", 2, "u")],
+        [("user", 2, None), ("user", 1, None)],
+        [("ip", 2, None)],
+        [("ip", 2, None), ("user", 2, None)],
+    ):
+        asked = [{"entity_type": entity, "match_type": kind, "match": match} for entity, kind, match in components]
+        for version in (0, 1):
+            x.call(f"v{version} {components}", "DescribeClientQuotas", version, components=asked, strict=True)
+
+
+@scenario
+def test_topics_by_pages(x):
+    a, b = x.topic("a", partitions=3), x.topic("b", partitions=1)
+
+    def ask(label: str, *names: str, limit: int = 2_000, cursor: tuple[str, int] | None = None) -> None:
+        first = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
+        topics = [{"name": name} for name in names]
+        told = x.ask("DescribeTopicPartitions", 0, topics=topics, response_partition_limit=limit, cursor=first)
+        told["topics"].sort(key=lambda topic: topic["name"])
+        x.note(label, told)
+
+    ask("both", b, a, b)
+    ask("one that is missing", a, x.stem + "-no")
+    for limit in (-1, 0, 1, 2, 3, 4):
+        ask(f"at most {limit}", a, b, limit=limit)
+        ask(f"at most {limit} from the second on", a, b, limit=limit, cursor=(a, 1))
+    ask("behind the last", a, b, cursor=(a, 7))
+    ask("from the second topic", a, b, cursor=(b, 0))
+    ask("a cursor that was not asked for", a, cursor=(b, 0))
+    ask("a negative cursor", a, cursor=(a, -1))
 
 
 @scenario

@@ -165,7 +165,15 @@ def requests() -> list[tuple[str, int, Any]]:
     add(m.IncrementalAlterConfigsRequest(resources=altered), 1)
     replaced = [m.AlterConfigsRequest.Resource(resource_type=2, resource_name=n) for n in NAMES]
     add(m.AlterConfigsRequest(resources=replaced, validate_only=True), 2)
+    add(m.DescribeLogDirsRequest(topics=[m.DescribeLogDirsRequest.Topic(topic="none", partitions=[0])]), 1, 4)
+    elected = [m.ElectLeadersRequest.TopicPartitions(topic=n, partitions=[0]) for n in NAMES]
+    add(m.ElectLeadersRequest(topic_partitions=elected), 0, 2)
+    add(m.ListPartitionReassignmentsRequest(), 0)
+    add(m.DescribeClientQuotasRequest(), 1)
     add(m.ListConfigResourcesRequest(resource_types=[2]), 1)
+    paged = topics(m.DescribeTopicPartitionsRequest.Topic)
+    add(m.DescribeTopicPartitionsRequest(topics=paged), 0)
+    add(m.DescribeTopicPartitionsRequest(topics=paged, response_partition_limit=1), 0)
     producer: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0}
     added = m.AddPartitionsToTxnRequest(v3_and_below_transactional_id=transaction)
     added.v3_and_below_topics = [m.AddPartitionsToTxnRequest.Transaction.Topic(name=n, partitions=[0]) for n in NAMES]

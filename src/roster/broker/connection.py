@@ -49,7 +49,10 @@ _LARGE_RESPONSES = frozenset(
         ApiKey.LIST_GROUPS,
         ApiKey.OFFSET_FETCH,
         ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.ELECT_LEADERS,
         ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }
 )
 """Responses that may hold very many items whatever the request's size: encoded in a thread."""
@@ -138,6 +141,7 @@ class Connection:
             for task in self._unanswered:
                 task.cancel()
             self._direct.give_up()
+            self._services.fetch_sessions.connection_ended(self._session)
             self._explain()
             self._writer.transport.abort()
             self._forget()

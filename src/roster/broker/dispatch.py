@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roster.broker.handlers import (
+    cluster_admin,
     configs,
     delete_records,
     fetch,
@@ -13,6 +14,7 @@ from roster.broker.handlers import (
     produce,
     security_admin,
     topic_admin,
+    topic_partitions,
     transactions,
 )
 from roster.wire import ApiKey, ErrorCode
@@ -103,11 +105,15 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DELETE_ACLS: security_admin.delete_acls,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: cluster_admin.describe_log_dirs,
     ApiKey.SASL_AUTHENTICATE: security_admin.sasl_authenticate,
     ApiKey.CREATE_PARTITIONS: topic_admin.create_partitions,
     ApiKey.DELETE_GROUPS: _group,
+    ApiKey.ELECT_LEADERS: cluster_admin.elect_leaders,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: cluster_admin.list_partition_reassignments,
     ApiKey.OFFSET_DELETE: _offset_delete,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster_admin.describe_client_quotas,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security_admin.describe_users,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security_admin.alter_users,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
@@ -116,4 +122,5 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.LIST_TRANSACTIONS: transactions.coordinate,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
     ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.describe_topic_partitions,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,14 @@ from roster._json import loads
 from roster.cli.errors import UserError
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, Target, cluster_options, imported, json_option
-from roster.cli.output import print_json, print_table
+from roster.cli.output import print_json, print_json_line, print_table
 from roster.cli.session import show_progress, spark_session
+from roster.cli.state_schedule import Period, Schedule
 from roster.state.saved.folder import Folder, FolderError
-from roster.state.saved.manifest import Manifest
+from roster.state.saved.moments import last_before
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from roster.spark.state import Export
 
@@ -25,30 +27,43 @@ if TYPE_CHECKING:
 @click.command(short_help="Save a group's state as Parquet files, while it runs.")
 @click.argument("group", type=NAME)
 @click.option("--to", required=True, metavar="FOLDER", help="An empty folder: its path, or a URI as of s3 or hdfs.")
+@click.option(
+    "--every",
+    type=Period(),
+    metavar="PERIOD",
+    help="Export now and after each period (30s, 10m, 6h, 1d), to a folder in --to named after the moment.",
+)
+@click.option("--keep", type=click.IntRange(min=1), help="With --every: so many exports; older ones are deleted.")
 @json_option
 @cluster_options
-def export(group: str, to: str, as_json: bool, target: Target) -> None:
+def export(group: str, to: str, every: timedelta | None, keep: int | None, as_json: bool, target: Target) -> None:
     """Write the state of GROUP to a folder as Parquet files, with its committed offsets in manifest.json.
 
     The group may be running. Spark reads its changelogs: by default on this machine, else where spark-defaults.conf
     says. A folder without manifest.json is of an export that did not end.
-    """
-    with spark_session(target, "state export") as spark:
-        from roster.spark.state import export as export_state  # noqa: PLC0415 - needs Spark
 
-        more: dict[str, Any] = {"security": target.security, "on_progress": show_progress}
-        found = export_state(spark, target.bootstrap, group, to, **more)
-    document = _document(found)
-    if as_json:
-        print_json(document)
+    With --every it goes on until SIGTERM or Ctrl-C. An export that fails is tried again at the next moment.
+    """
+    if every is None and keep is not None:
+        raise UserError("--keep: is for --every")
+    show = show_progress if every is None else None
+
+    def to_folder(place: str) -> Export:
+        with spark_session(target, "state export") as spark:
+            from roster.spark.state import export as export_state  # noqa: PLC0415 - needs Spark
+
+            return export_state(spark, target.bootstrap, group, place, security=target.security, on_progress=show)
+
+    if every is None:
+        _show(to_folder(to), as_json=as_json)
     else:
-        rows = ([part[column] for column in _COLUMNS] for part in document["parts"])
-        print_table(_COLUMNS, rows, f"group {group} has no entries yet", shorten=("store",))
+        Schedule(group, to, keep, to_folder).run(every, functools.partial(_show_line, as_json=as_json))
 
 
 @click.command("import", short_help="Make an export the state of a new group.")
 @click.argument("folder", metavar="FOLDER")
 @click.option("--group", required=True, type=NAME, help="A group without members, offsets and state.")
+@click.option("--before", metavar="TIME", help="Of exports on a schedule the last one before TIME (UTC, ISO 8601).")
 @click.option(
     "--definition",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -74,6 +89,7 @@ def export(group: str, to: str, as_json: bool, target: Target) -> None:
 def import_(
     folder: str,
     group: str,
+    before: str | None,
     definition: Path | None,
     store: str | None,
     topics: tuple[str, ...],
@@ -84,6 +100,8 @@ def import_(
 ) -> None:
     """Write the export in FOLDER as the state of a new group, which goes on from the export's offsets.
 
+    Of a folder with exports on a schedule it is the last one, or the last one before a time.
+
     Where the input topics have another number of partitions than at the export, keys are placed anew.
 
     With --definition FOLDER has a table that was no export, such as totals of a warehouse; the group adds to it from
@@ -92,17 +110,17 @@ def import_(
     It is one transaction: whole, or nothing has happened. A pipeline of the group that starts meanwhile is refused.
     """
     if definition is not None:
-        if offsets is None or not topics:
-            raise UserError("--definition: needs --offsets and --topic")
+        if offsets is None or before is not None or not topics:
+            raise UserError("--definition: needs --offsets and --topic, and has no --before")
         placed = {"store": store, "keyed_by": keyed_by, "partitioner": partitioner or "murmur2"}
         _seed(folder, group, definition, topics, offsets, placed, target)
         return
     if store is not None or topics:
         raise UserError(f"{'--topic' if topics else '--store'}: is for --definition")
     try:
-        manifest = Manifest.read(Folder(folder))
+        found, manifest = last_before(Folder(folder), None if before is None else parse_time(before, "--before"))
     except FolderError as error:
-        raise UserError(f"FOLDER: {error}") from None
+        raise UserError(f"{'FOLDER' if before is None else '--before'}: {error}") from None
     with spark_session(target, "state import") as spark:
         from roster.spark.state import import_state  # noqa: PLC0415 - needs Spark
 
@@ -110,7 +128,7 @@ def import_(
             spark,
             target.bootstrap,
             group,
-            folder,
+            found.place,
             offsets=_offsets(offsets),
             keyed_by=keyed_by,
             partitioner=partitioner,
@@ -166,6 +184,24 @@ def _offsets(text: str | None) -> str | datetime | None:
 
 
 _COLUMNS = ("store", "part", "rows", "files", "bytes")
+
+
+def _show(found: Export, *, as_json: bool) -> None:
+    manifest = found.manifest
+    if as_json:
+        print_json(_document(found))
+        return
+    rows = ([part[column] for column in _COLUMNS] for part in _document(found)["parts"])
+    print_table(_COLUMNS, rows, f"group {manifest.group} has no entries yet", shorten=("store",))
+
+
+def _show_line(found: Export, *, as_json: bool) -> None:
+    if as_json:
+        print_json_line(_document(found))
+        return
+    files = found.manifest.written
+    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+    click.echo(f"{found.manifest.at} {found.folder.shown}: {rows} rows, {len(files)} files, {size} bytes")
 
 
 def _document(found: Export) -> dict[str, Any]:

@@ -43,6 +43,8 @@ Produced: TypeAlias = (
 WAIT_SECONDS = 60.0
 """Default timeout of the methods that wait; on a loaded machine a rebalance can take seconds."""
 _LOOK_AGAIN_SECONDS = 0.2
+_DEFAULTS = {"min_session_timeout_ms": 1, "fetch_session_slots": 0}
+"""Without fetch sessions every Fetch names its topics, so a fault can match one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,9 @@ class EmbeddedBroker:
     """A Kafka broker for tests, in a thread; any Kafka client connects to `bootstrap`.
 
     `settings` are the broker's, by their names in the table of the reference. Unless they say otherwise, groups do not
-    wait for late joiners, and short session timeouts are allowed. Without `data_dir` a temporary directory is used. Use
-    it as a context manager, or call `start` and `stop`. Raises KitArgumentError for invalid settings.
+    wait for late joiners, short session timeouts are allowed, and there are no fetch sessions. Without `data_dir` a
+    temporary directory is used. Use it as a context manager, or call `start` and `stop`. Raises KitArgumentError for
+    invalid settings.
     """
 
     __test__ = False
@@ -72,7 +75,7 @@ class EmbeddedBroker:
     def __init__(self, data_dir: Path | None = None, **settings: Any) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="roster-broker-") if data_dir is None else None
         self.data_dir = Path(self._temporary.name) if self._temporary is not None else Path(str(data_dir))
-        self._config = quick_config(self.data_dir, **{"min_session_timeout_ms": 1, **settings})
+        self._config = quick_config(self.data_dir, **{**_DEFAULTS, **settings})
         self._changes = threading.Condition()
         self._faults = Faults(self._changed, self._wait, self._topic_name)
         self._history = RebalanceHistory(self._changed)

@@ -1,14 +1,21 @@
-"""What a client may do with the cluster: users, ACLs, settings."""
+"""What a client may do with the cluster: users, ACLs, and what tools ask."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from roster.broker.handlers.cluster_admin import refused_elections
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
-from roster.wire.messages import AlterUserScramCredentialsResponse
+from roster.wire.messages import (
+    AlterUserScramCredentialsResponse,
+    DescribeClientQuotasResponse,
+    DescribeLogDirsResponse,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roster.broker.gate.asked import Asked, Gate
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -20,11 +27,11 @@ async def anyone(asked: Asked) -> Any:
     return await asked.answer()
 
 
-def _needs(operation: AclOperation) -> Gate:
+def _needs(operation: AclOperation, refused: Callable[[Asked], Any] = lambda asked: asked.refuse(_REFUSED)) -> Gate:
     """Return the gate of requests that need an operation on the cluster."""
 
     async def gate(asked: Asked) -> Any:
-        return await asked.answer() if asked.access.may_on_cluster(operation) else asked.refuse(_REFUSED)
+        return await asked.answer() if asked.access.may_on_cluster(operation) else refused(asked)
 
     return gate
 
@@ -32,6 +39,12 @@ def _needs(operation: AclOperation) -> Gate:
 describe = _needs(AclOperation.DESCRIBE)
 alter = _needs(AclOperation.ALTER)
 describe_configs = _needs(AclOperation.DESCRIBE_CONFIGS)
+describe_client_quotas = _needs(
+    AclOperation.DESCRIBE_CONFIGS,
+    lambda _: DescribeClientQuotasResponse(error_code=_REFUSED, error_message=_TEXT, entries=None),
+)
+describe_log_dirs = _needs(AclOperation.DESCRIBE, lambda _: DescribeLogDirsResponse(error_code=_REFUSED))
+elect_leaders = _needs(AclOperation.ALTER, lambda asked: refused_elections(asked.request, _REFUSED, _TEXT))
 
 
 async def alter_users(asked: Asked) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GATES: dict[int, Gate] = {
     ApiKey.PRODUCE: topics.produce,
-    ApiKey.FETCH: cluster.anyone,  # READ on each topic: by the handler, which finds them by id
+    ApiKey.FETCH: cluster.anyone,  # READ on each topic: by the handler, since a fetch session remembers topics
     ApiKey.LIST_OFFSETS: topics.list_offsets,
     ApiKey.METADATA: topics.metadata,
     ApiKey.OFFSET_COMMIT: groups.offset_commit,
@@ -47,11 +47,15 @@ GATES: dict[int, Gate] = {
     ApiKey.DELETE_ACLS: cluster.alter,
     ApiKey.DESCRIBE_CONFIGS: topics.describe_configs,
     ApiKey.ALTER_CONFIGS: topics.alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
     ApiKey.SASL_AUTHENTICATE: cluster.anyone,
     ApiKey.CREATE_PARTITIONS: topics.create_partitions,
     ApiKey.DELETE_GROUPS: groups.delete_groups,
+    ApiKey.ELECT_LEADERS: cluster.elect_leaders,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: topics.alter_configs,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: cluster.describe,
     ApiKey.OFFSET_DELETE: groups.offset_delete,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_client_quotas,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.describe,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: cluster.alter_users,
     ApiKey.DESCRIBE_CLUSTER: cluster.anyone,
@@ -60,6 +64,7 @@ GATES: dict[int, Gate] = {
     ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
     ApiKey.CONSUMER_GROUP_DESCRIBE: groups.describe_consumer_groups,
     ApiKey.LIST_CONFIG_RESOURCES: cluster.describe_configs,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster.anyone,  # DESCRIBE on each topic: by the handler, which counts them
 }
 """For each request that the broker serves; one without an entry would not be answered."""
 

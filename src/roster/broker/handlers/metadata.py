@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from roster.broker.api_versions import SERVED
 from roster.broker.errors import RefusedError
@@ -26,12 +26,15 @@ from roster.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roster.broker.call import Call
     from roster.broker.config import BrokerConfig
     from roster.broker.services import Services
     from roster.broker.topics import Topic
     from roster.wire import Message
 
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -141,19 +144,22 @@ async def _find_or_create(services: Services, name: str, *, may_create: bool) ->
 
 def describe_topic(node_id: int, topic: Topic, operations: int) -> MetadataResponse.Topic:
     """Return the metadata of a topic whose partitions are all led by one broker."""
-    one = [node_id]
     return MetadataResponse.Topic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
         topic_authorized_operations=operations,
-        partitions=[
-            MetadataResponse.Partition(
-                partition_index=n, leader_id=node_id, leader_epoch=LEADER_EPOCH, replica_nodes=one, isr_nodes=one
-            )
-            for n in range(len(topic.logs))
-        ],
+        partitions=led_by(node_id, range(len(topic.logs)), MetadataResponse.Partition),
     )
+
+
+def led_by(node_id: int, partitions: range, kind: Callable[..., T]) -> list[T]:
+    """Return the metadata of partitions of one broker."""
+    one = [node_id]
+    return [
+        kind(partition_index=n, leader_id=node_id, leader_epoch=LEADER_EPOCH, replica_nodes=one, isr_nodes=one)
+        for n in partitions
+    ]
 
 
 async def describe_cluster(services: Services, call: Call[DescribeClusterRequest]) -> Message:

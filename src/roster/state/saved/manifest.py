@@ -65,6 +65,11 @@ class Manifest:
     on_their_way: Mapping[str, tuple[int, tuple[Written, ...]]] = field(default_factory=dict)
 
     @property
+    def moment(self) -> datetime:
+        """When it was cut: it holds nothing that the group did later."""
+        return datetime.fromisoformat(self.at)
+
+    @property
     def written(self) -> list[Written]:
         """All files."""
         of_stores = [file for store in self.stores.values() for files in store.files.values() for file in files]

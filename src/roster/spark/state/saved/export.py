@@ -24,6 +24,7 @@ from roster.spark.tasks.reader import ReaderConfig
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError
 from roster.state.saved.folder import Folder, FolderError, Written
 from roster.state.saved.manifest import MANIFEST, Manifest, SavedStore
+from roster.state.saved.moments import last_before
 from roster.state.saved.variables import part_of
 
 log = logging.getLogger(__name__)
@@ -41,10 +42,20 @@ class Export:
     manifest: Manifest
 
     @classmethod
-    def open(cls, place: str) -> Export:
-        """Return the export in a folder, by its path or URI. Raises StateError if there is none."""
-        folder = Folder(place)
-        return cls(folder, Manifest.read(folder))
+    def open(cls, place: str, before: datetime | None = None) -> Export:
+        """Return the export in a folder, or the last one of a folder with an export for each moment.
+
+        Args:
+            place: the folder, by its path or URI.
+            before: the last export of an earlier moment, in UTC unless it has a zone; None: the last one.
+
+        Raises:
+            StateError: there is none.
+
+        """
+        if before is not None and before.tzinfo is None:
+            before = before.replace(tzinfo=UTC)
+        return cls(*last_before(Folder(place), before))
 
     def dataframe(self, spark: SparkSession, store: str, part: str | None = None) -> DataFrame:
         """Return the rows of a store as a DataFrame.
