@@ -6,8 +6,9 @@
 The application counts records by `foreach_batch`, with default settings, in a process of its own. At rest: CPU of the
 driver, its JVM and its Python workers as a part of one core, after the last batch. A batch: seconds from planning to
 commit, added up where several cover all partitions, and from the first record's `produce` to the last commit; CPU from
-`produce` to the last commit of the application and of the broker; medians. Memory is what is resident of the whole
-process tree.
+`produce` to the last commit of the application and of the broker; medians. The same with an application that stands
+still (SIGSTOP) until all records are there: from its going on, as a batch of all. Memory is what is resident of the
+whole process tree.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import contextlib
 import os
 import resource
-import statistics
+import signal
 import time
 import uuid
 from collections.abc import Sequence
@@ -64,6 +65,25 @@ def measure(bootstrap: str, pid: int | None, partitions: int, batches: int, seco
     def cpu() -> np.ndarray:
         return np.array([application.cpu(), 0.0 if pid is None else cpu_of(pid)])
 
+    def rounds(*, held: bool) -> np.ndarray:
+        """Medians of seconds in batches, from the beginning to the last commit, and of CPU."""
+        figures = []
+        for _ in range(batches):
+            seen, began, before = len(application.batches), time.time(), cpu()
+            if held:
+                application.process.send_signal(signal.SIGSTOP)
+            send(producer, topic, partitions)
+            if held:
+                began, before = time.time(), cpu()
+                application.process.send_signal(signal.SIGCONT)
+            until(lambda seen=seen: covered(application, seen) == partitions, PATIENCE)
+            mine = application.batches[seen:]
+            figures.append(
+                [sum(each.at - max(each.planned, began) for each in mine), mine[-1].at - began, *(cpu() - before)]
+            )
+            print(f"  {len(mine)} batches: {', '.join(f'{b.at - b.planned:.2f} s, {len(b.partitions)}' for b in mine)}")
+        return np.median(figures, axis=0)
+
     topic = f"many-{uuid.uuid4().hex[:8]}"
     begin = time.monotonic()
     with Admin(bootstrap) as admin:
@@ -74,17 +94,7 @@ def measure(bootstrap: str, pid: int | None, partitions: int, batches: int, seco
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
     with Application(bootstrap, topic, topic) as application:
         warm(application, producer, topic, partitions)
-        took, whole, costs = [], [], []
-        for _ in range(batches):
-            began, before = time.time(), cpu()
-            seen = len(application.batches)
-            send(producer, topic, partitions)
-            until(lambda seen=seen: covered(application, seen) == partitions, PATIENCE)
-            mine = application.batches[seen:]
-            took.append(sum(batch.at - batch.planned for batch in mine))
-            whole.append(mine[-1].at - began)
-            costs.append(cpu() - before)
-            print(f"  {len(mine)} batches: {', '.join(f'{b.at - b.planned:.2f} s, {len(b.partitions)}' for b in mine)}")
+        results = {held: rounds(held=held) for held in (False, True)}
         time.sleep(5)
         at, spent, parts = time.time(), cpu(), application.cpu_by_part()
         time.sleep(seconds)
@@ -92,11 +102,10 @@ def measure(bootstrap: str, pid: int | None, partitions: int, batches: int, seco
         each = {part: spent - parts[part] for part, spent in application.cpu_by_part().items()}
         text = ", ".join(f"{part} {100 * spent / seconds:.1f}" for part, spent in each.items())
         print(f"at rest {share:.1f} % of a core ({text}), the broker {of_broker:.1f} %")
-        own, of_broker = np.median(costs, axis=0)
-        print(
-            f"all partitions: {statistics.median(took):.2f} s in batches, {statistics.median(whole):.2f} s from produce"
-        )
-        print(f"for each CPU {own:.2f} s, the broker {of_broker:.2f} s; load {os.getloadavg()[0]:.1f}")
+        for held, (took, whole, own, of_broker) in results.items():
+            name = "all there" if held else "as they come"
+            print(f"{name}: {took:.2f} s in batches, {whole:.2f} s in all; CPU {own:.2f} s, broker {of_broker:.2f} s")
+        print(f"load {os.getloadavg()[0]:.1f}")
         print(f"resident: {sum(map(resident, tree(application.process.pid))) / 1e6:.0f} MB", flush=True)
 
 

@@ -9,7 +9,7 @@ import os
 import random
 import resource
 import shutil
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from roster.broker.topics import TopicCatalogue
 from roster.broker.verification import Verifier
 from roster.testing.broker import BrokerProcess, running_broker
 from roster.wire import ErrorCode
-from roster.wire.messages import InitProducerIdRequest
+from roster.wire.messages import ApiVersionsRequest, InitProducerIdRequest
 from roster.wire.records import read_header
 from tests.broker.batches import base_offsets, batch, placed
 from tests.broker.rawclient import RawClient
@@ -36,6 +36,7 @@ from tests.broker.test_partition_log import NOW, append, flush, scratch
 from tests.broker.test_protocol import fetch, produce
 from tests.broker.test_restart import QUICK, address, commit, create, refusal
 from tests.examples_tried import some
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -360,6 +361,23 @@ def test_a_log_has_more_segments_than_the_process_may_open(tmp_path: Path, monke
     log = opened(tmp_path / "log", CONFIG)
     assert check_reads(log, raws)[1] == set()
     assert len(OPEN_FILES) <= 5
+
+
+def test_logs_keep_the_files_open_that_connections_leave_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    OPEN_FILES.release(0)
+    monkeypatch.setattr(OPEN_FILES, "limit", OPEN_FILES.limit)
+    monkeypatch.setattr("roster.broker.server._raise_file_limit", lambda: 400)
+    with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
+        create(client, "t", 250)
+        for partition in range(250):
+            produce(client, "t", batch([b"v"]), partition=partition)
+        assert len(OPEN_FILES) >= 250
+        with ExitStack() as others:
+            for _ in range(100):
+                others.enter_context(RawClient(broker.address)).ask(ApiVersionsRequest(), 0)
+            assert len(OPEN_FILES) <= OPEN_FILES.limit == 3 * 100 - 101
+            assert base_offsets(fetch(client, "t", 0).records) == [0]
+        until(lambda: OPEN_FILES.limit == 3 * 100 - 1)
 
 
 # The small files

@@ -93,7 +93,8 @@ class Broker:
     async def start(self) -> None:
         """Take the data directory and the port, recover the logs, and serve. BrokerStartError if that is impossible."""
         config = self.config
-        room = _raise_file_limit()
+        self._files = _raise_file_limit()
+        room = max(8, self._files - self._share_files() - OTHER_FILES)
         try:
             config.data_dir.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
@@ -179,6 +180,7 @@ class Broker:
         admission = listener.admission
         connection = Connection(self._services, self._budget, reader, writer, slot, admission)
         self._connections[task] = connection
+        self._share_files()
         slot.end = task.cancel
         try:
             await connection.serve()
@@ -187,6 +189,17 @@ class Broker:
         finally:
             self._connections.pop(task, None)
             admission.release(slot)
+            self._share_files()
+
+    def _share_files(self) -> int:
+        """Give the logs, which open files again on demand, what connections leave of three quarters of all files.
+
+        Return what they always have: a quarter. A connection takes a file and keeps it.
+        """
+        quarter = self._files // 4
+        OPEN_FILES.limit = max(8, min(max(quarter, 3 * quarter - len(self._connections)), MAX_OPEN_LOG_FILES))
+        OPEN_FILES.release(OPEN_FILES.limit)
+        return max(8, min(quarter, MAX_OPEN_LOG_FILES))
 
     async def stop(self) -> None:
         """Stop serving, make everything durable, release port and directory; idempotent."""
@@ -287,13 +300,9 @@ def _reachable(host: str) -> str:
 
 
 def _raise_file_limit() -> int:
-    """Allow as many open files as the system lets us, and give the logs a quarter of them, which open theirs again on
-    demand; return how many connections there may be, which take one each and keep it.
-    """
+    """Allow as many open files as the system lets us, and return how many that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    OPEN_FILES.limit = max(8, min(limit // 4, MAX_OPEN_LOG_FILES))
-    return max(8, limit - OPEN_FILES.limit - OTHER_FILES)
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

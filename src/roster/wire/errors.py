@@ -151,9 +151,9 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+_NAMED = {int(code): code for code in ErrorCode}
+
+
 def error_code(value: int) -> ErrorCode:
     """Return the named code; an unknown one becomes UNKNOWN_SERVER_ERROR."""
-    try:
-        return ErrorCode(value)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return _NAMED.get(value, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -302,7 +302,8 @@ class DriverLoop:
             ends = {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
         bounds = self._sink.bounds(self._positions)
         limits = {} if self._switching is None else self._switching.limits(self._positions)
-        ends = {p: min(end, bounds.get(p, end), limits.get(p, end)) for p, end in ends.items()}
+        if bounds or limits:
+            ends = {p: min(end, bounds.get(p, end), limits.get(p, end)) for p, end in ends.items()}
         held = self._between_batches.held(self._positions) | {p for p in limits if limits[p] <= self._positions[p]}
         due = self._between_batches.due(self._positions, behind, once=available_now)
         return {
