@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -65,9 +64,6 @@ def listed(values: Any) -> Sequence[bytes]:
 
 def ascends(column: Any) -> bool:
     """Return True if each value is greater than the one before."""
-    if len(column) <= FEW:
-        values = column.to_pylist()
-        return all(map(operator.lt, values, values[1:]))
     return pc.all(pc.less(column[:-1], column[1:])).as_py() is not False
 
 

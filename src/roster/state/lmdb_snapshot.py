@@ -99,21 +99,17 @@ class LmdbSnapshot:
 
     def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
-        if len(keys) <= FEW:
-            found = self._few(listed(keys))
+        if len(keys) <= FEW or not are_plain(column := large_binary(keys)):
+            found = self._each(listed(keys))
             return found if isinstance(keys, Sequence) else large_binary(found)
-        column = large_binary(keys)
-        if are_plain(column):
-            values = self._found(column)
-            return listed(values) if isinstance(keys, Sequence) else values
-        names = listed(keys)
-        values = iter(self._found(large_binary([stored_key(key) for key in names if key])).to_pylist())
-        return [_unpacked(key, next(values)) if key else self._noted(EMPTY_KEY) for key in names]
+        values = self._found(column)
+        return listed(values) if isinstance(keys, Sequence) else values
 
-    def _few(self, keys: Sequence[bytes]) -> list[Value]:
+    def _each(self, keys: Sequence[bytes]) -> list[Value]:
         """Return the value of each key, one after the other."""
         get = self._transaction.cursor(db=self._values).get
-        stored = {key: stored_key(key) for key in keys if key}
+        # In order, as in `_found`.
+        stored = {key: stored_key(key) for key in sorted(filter(None, keys))}
         data = {key: get(name) for key, name in stored.items()}
         there = [key for key, value in data.items() if value is not None]
         self._check_sums([stored[key] for key in there], [data[key] for key in there])
@@ -234,13 +230,8 @@ class LmdbSnapshot:
 
 def are_plain(keys: pa.Array) -> bool:
     """Return True if all keys are stored as they are."""
-    if not len(keys):
-        return True
-    if len(keys) <= FEW:
-        lengths = list(map(len, keys.to_pylist()))
-        return min(lengths) > 0 and max(lengths) <= LONGEST_KEY
     shortest, longest = pc.min_max(pc.binary_length(keys)).as_py().values()
-    return bool(0 < shortest <= longest <= LONGEST_KEY)
+    return not len(keys) or 0 < shortest <= longest <= LONGEST_KEY
 
 
 def stored_key(key: bytes) -> bytes:
