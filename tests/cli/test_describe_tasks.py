@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from roster.broker import Broker
-from roster.cli.root import run
 from roster.client import Admin
 from roster.testing.broker import running_broker
 from tests.client.task_application import TASKS, Application, applications
@@ -21,17 +20,6 @@ def broker() -> Iterator[Broker]:
     with running_broker() as running, Admin(running.bootstrap) as admin:
         admin.create_topic("orders", 4)
         yield running
-
-
-@pytest.fixture
-def shell(broker: Broker, capsys: pytest.CaptureFixture[str]):
-    """shell(…) runs a command against the broker: exit code, output, errors."""
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        code = run([*arguments, "--bootstrap", broker.bootstrap])
-        return code, *capsys.readouterr()
-
-    return command
 
 
 def tasks_of(shell) -> dict[str, tuple[str, list[tuple[str, int]]]]:

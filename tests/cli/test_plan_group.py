@@ -14,7 +14,6 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 
 from roster.assignors import ASSIGNORS
 from roster.broker import Broker
-from roster.cli.root import run
 from roster.client import (
     Admin,
     GroupMember,
@@ -50,17 +49,6 @@ def group(admin: Admin) -> str:
     admin.create_topic(name, 4)
     admin.create_topic(f"{name}-2", 2)
     return name
-
-
-@pytest.fixture
-def shell(broker: Broker, capsys: pytest.CaptureFixture[str]):
-    """shell(…) runs a command against the broker: exit code, output, errors."""
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        code = run([*arguments, "--bootstrap", broker.bootstrap])
-        return code, *capsys.readouterr()
-
-    return command
 
 
 class RawMember:
