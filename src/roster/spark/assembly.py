@@ -42,12 +42,12 @@ from roster.spark.state.stores import Stores
 from roster.spark.state.table_sink import TableStateSink
 from roster.spark.state.tasks.operator_steps import check_keys, with_steps
 from roster.spark.state.tasks.other_stream import columns_of
+from roster.spark.state.tasks.outgoing import ROWS
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.stores import check_state_dir
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import Rows
-from roster.spark.state.tasks.task import ROWS
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.tasks.reader import ReaderConfig

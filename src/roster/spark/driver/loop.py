@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 from roster._clock import wall_ms
-from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata, Ownership
+from roster.client import ClientError, ClosedError, OffsetAndMetadata, Ownership
 from roster.client.arrivals import MOST_WATCHED
 from roster.model import TopicPartition
 from roster.model.offsets import Arrival
@@ -22,11 +20,13 @@ from roster.spark.batch import Batch, Owner, Progress, Range, Split
 from roster.spark.driver import offset_ranges
 from roster.spark.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
 from roster.spark.driver.batch_size import BatchInterval, BatchSize, Suspects
+from roster.spark.driver.commits import RETRY_SECONDS, Commits
 from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
 from roster.spark.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Refused, Runner
 from roster.spark.driver.starting_offsets import StartingPositions
 from roster.spark.driver.switching import Switching
+from roster.spark.driver.targets import Targets
 from roster.spark.errors import MissingSchemasError, RefusedRowsError, SinkFencedError
 from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import BatchSink
@@ -35,13 +35,11 @@ log = logging.getLogger(__name__)
 
 STOP_CHECK_SECONDS = 0.2
 """Time between two looks at `stop` while waiting."""
-_RETRY = 0.2  # seconds before a retry
 _SHORT_PAUSE = 1.0  # seconds
 _LOOKS_APART = 9
 """Where brokers do not tell of records: a look for them costs a tenth of the time, or less of a second."""
 _LOOK_INTERVAL = 3.0
 """Seconds between two looks at what a sink writes to while there is nothing to read."""
-_GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of its last batch
 
 
 class _Timer:
@@ -95,6 +93,8 @@ class DriverLoop:
         self._switching = switching
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
+        self._commits = Commits(member, sink, self._between_batches, switching, lambda: self._stopping)
+        self._targets = Targets(self._is_repartition, self._between_batches.log_ends)
         margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
         patience = options.max_batch_ms / 1000
         self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
@@ -106,11 +106,6 @@ class DriverLoop:
         self._asked = float("-inf")
         """When they were asked for; below, what brokers have sent since."""
         self._arrivals: Mapping[TopicPartition, Sequence[Arrival]] = {}
-        self._targets: dict[TopicPartition, int] = {}
-        """With `available_now`: the log end offset of each partition when it was assigned. Those of repartition topics
-        are looked up again once all targets are reached, once for each of these topics."""
-        self._rounds = 0
-        """How often the targets of repartition topics were set since the assignment."""
         self._adopted: Ownership | None = None
         self._stopping = False
         self.batches = first_batch
@@ -162,11 +157,11 @@ class DriverLoop:
                     if not error.retriable:
                         raise
                     log.warning("%s; trying again", error)
-                    self._idle(_RETRY, self._member.ownership())
+                    self._idle(RETRY_SECONDS, self._member.ownership())
                     continue
                 if worked:
                     continue
-                if available_now and self._is_done(ownership) and not self._awaits_own_records():
+                if available_now and self._is_done(ownership) and self._targets.are_reached(self._positions):
                     self._note_nothing_read()
                     return
                 self._look_at_sink()
@@ -243,14 +238,14 @@ class DriverLoop:
             outcome = self._work(batch, tasks, refused)
             timer.lap("work")
             try:
-                is_committed = outcome is not None and self._sink_commit(batch, outcome, ownership)
+                is_committed = outcome is not None and self._commits.results(batch, outcome, ownership)
                 break
             except RefusedRowsError as error:
                 log.warning("batch %d is done again without bad rows: %s", batch.number, error)
                 refused.append(error.rows)
         if outcome is None or not is_committed:
             self._reporter.abandoned()
-            self._forget(batch)
+            self._drop(batch.ranges.keys())
             return
         self._between_batches.committed(batch)
         timer.lap("transaction" if self._sink.commits_offsets else "sink")
@@ -259,7 +254,7 @@ class DriverLoop:
         self._suspects.done(batch.ranges)
         self._positions.update(batch.next_offsets)
         if not self._sink.commits_offsets:
-            self._group_commit(batch, ownership)
+            self._drop(self._commits.offsets(batch, ownership))
             timer.lap("group")
         if self._switching is not None:
             self._switching.ran(batch.ranges)
@@ -296,10 +291,7 @@ class DriverLoop:
         behind = {p for p, at in self._positions.items() if ends.get(p, at) > at}
         ends = self._between_batches.readable(ends)
         if available_now:
-            for partition, end in ends.items():
-                if not self._is_repartition(partition):
-                    self._targets.setdefault(partition, end)
-            ends = {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
+            ends = self._targets.limit(ends)
         bounds = self._sink.bounds(self._positions)
         limits = {} if self._switching is None else self._switching.limits(self._positions)
         if bounds or limits:
@@ -311,31 +303,6 @@ class DriverLoop:
             for p, at in self._positions.items()
             if p not in held and (ends[p] > at or p in due)
         }
-
-    def _is_repartition(self, partition: TopicPartition) -> bool:
-        """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
-        return isinstance(self._options.topics, tuple) and partition.topic not in self._options.topics
-
-    def _awaits_own_records(self) -> bool:
-        """Return True while repartition topics hold records up to the ends seen once the inputs were read.
-
-        Records of one repartition topic may lead to records of the next: the ends are looked up once for each topic.
-        """
-        repartitioned = [partition for partition in self._positions if self._is_repartition(partition)]
-        while not self._has_left(repartitioned):
-            if self._rounds >= len({partition.topic for partition in repartitioned}):
-                return False
-            try:
-                self._targets |= self._between_batches.log_ends(repartitioned)
-            except ClientError as error:
-                if not error.retriable:
-                    raise
-                return True
-            self._rounds += 1
-        return True
-
-    def _has_left(self, partitions: Collection[TopicPartition]) -> bool:
-        return any(self._positions[partition] < self._targets.get(partition, 0) for partition in partitions)
 
     def _restore(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
         """Work on copies of state while no batch runs; return False if there was nothing to do.
@@ -395,38 +362,15 @@ class DriverLoop:
             self._switching.took(committed)
         found, uncommitted = self._starting_positions.find(committed, owner)
         self._positions = {**kept, **found}
-        kept_targets = (
-            ownership.partitions if not new else {p for p in ownership.partitions if not self._is_repartition(p)}
-        )
-        self._targets = {p: end for p, end in self._targets.items() if p in kept_targets}
-        self._rounds = 0 if new else self._rounds
+        self._targets.adopt(ownership.partitions, new)
         if new:
             self._batch_started = float("-inf")  # newly assigned partitions may have a backlog: do not wait
         self._adopted = ownership
         metadata = self._sink.offset_metadata(owner)
-        is_needed = any(self._noted(p, metadata) for p in found)
+        is_needed = any(self._commits.noted(p, metadata) for p in found)
         if committing := found.keys() if is_needed else uncommitted:
-            starts = {p: OffsetAndMetadata(found[p], metadata=self._noted(p, metadata)) for p in committing}
-            self._commit_positions(starts, ownership, is_needed=is_needed)
-
-    def _commit_positions(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool
-    ) -> None:
-        """Commit offsets without a batch; log a failure. Partitions where it `is_needed` are not processed without it.
-
-        Starting offsets are committed so that `latest` keeps its meaning and lag is known.
-        """
-        try:
-            self._member.commit(offsets, ownership)
-        except ClientError as error:
-            log.info("offsets not committed: %s", error)
-            if is_needed:
-                self._drop(offsets.keys())
-                if not error.retriable and not isinstance(error, CommitFenced):
-                    raise
-
-    def _noted(self, partition: TopicPartition, metadata: str) -> str:
-        return metadata if self._switching is None else self._switching.noted(partition, metadata)
+            starts = {p: OffsetAndMetadata(found[p], metadata=self._commits.noted(p, metadata)) for p in committing}
+            self._drop(self._commits.positions(starts, ownership, is_needed=is_needed))
 
     def _switch(self, ownership: Ownership) -> None:
         """Take the next steps of a switch between two groups, if there is one; see `roster.model.switch`."""
@@ -438,11 +382,8 @@ class DriverLoop:
             return
         owner = self._owner(ownership)
         metadata = self._sink.offset_metadata(owner)
-        self._commit_positions(
-            {p: OffsetAndMetadata(self._positions[p], metadata=each.added_to(metadata)) for p, each in steps.items()},
-            ownership,
-            is_needed=True,
-        )
+        noted = {p: OffsetAndMetadata(self._positions[p], metadata=at.added_to(metadata)) for p, at in steps.items()}
+        self._drop(self._commits.positions(noted, ownership, is_needed=True))
         done = {p: each for p, each in steps.items() if p in self._positions}
         self._switching.stand(done)
         self._reporter.switched(done, self._positions, max(map(self._switching.silent, done), default=0))
@@ -466,8 +407,8 @@ class DriverLoop:
         passed = set() if self._switching is None else set(self._switching.passed_over(available))
         if passed:
             metadata = self._sink.offset_metadata(self._owner(ownership))
-            ends = {p: OffsetAndMetadata(available[p].end, metadata=self._noted(p, metadata)) for p in passed}
-            self._commit_positions(ends, ownership, is_needed=True)
+            ends = {p: OffsetAndMetadata(available[p].end, metadata=self._commits.noted(p, metadata)) for p in passed}
+            self._drop(self._commits.positions(ends, ownership, is_needed=True))
             self._positions |= {p: at.offset for p, at in ends.items() if p in self._positions}
         return {p: span for p, span in available.items() if p not in passed}
 
@@ -487,7 +428,7 @@ class DriverLoop:
             if reason == OUTLASTS or self.stalled is not None:
                 self._size.cancelled(batch.offsets)
                 self._suspects.cancelled(batch.ranges)
-            self._abort(None, batch)
+            self._commits.abort(None, batch)
             return None
         reason = self._guard.end()
         if reason is None:
@@ -496,84 +437,16 @@ class DriverLoop:
                 log.warning("the results of batch %d are dropped: %s", batch.number, reason)
         if reason is None:
             return outcome
-        self._abort(outcome.written, batch)
+        self._commits.abort(outcome.written, batch)
         return None
 
-    def _abort(self, written: Any, batch: Batch) -> None:
-        self._between_batches.aborted(batch)
-        self._sink.abort(written, batch)
-
-    def _sink_commit(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
-        if self._sink.commits_offsets:
-            return self._commit_together(batch, outcome, ownership)
-        try:
-            self._sink.commit(outcome.written, batch)
-        except SinkFencedError as error:
-            log.warning("batch %d is fenced by the sink: %s", batch.number, error)
-            return False
-        return True
-
-    def _commit_together(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
-        """Commit results and offsets in one atomic step of the sink; retry while the batch's partitions are owned."""
-        give_up = None
-        while True:
-            current, now = self._member.ownership(), time.monotonic()
-            reason = cancel_reason(batch, current, now, 0.0)
-            try:
-                if reason is None:
-                    generation, member_id = self._member.confirm(batch.ranges.keys(), ownership)
-                    owner = Owner(self._options.group, generation, member_id)
-                    self._sink.commit(outcome.written, replace(batch, owner=owner))
-                    return True
-            except (SinkFencedError, CommitFenced) as error:
-                reason = str(error)
-            except ClientError as error:
-                if not error.retriable:
-                    self._abort(outcome.written, batch)
-                    raise
-                give_up = give_up or now + _GIVE_UP
-                if not self._stopping or now < give_up:
-                    self._member.wait(current.epoch, _RETRY)
-                    continue
-                reason = f"the pipeline is stopping ({error})"
-            log.warning("batch %d is not committed: %s", batch.number, reason)
-            self._abort(outcome.written, batch)
-            return False
-
-    def _group_commit(self, batch: Batch, ownership: Ownership) -> None:
-        """Commit the batch's offsets under the ownership it was planned with; retry while its partitions are owned."""
-        offsets = {p: OffsetAndMetadata(at, metadata=self._noted(p, "")) for p, at in batch.next_offsets.items()}
-        give_up = None
-        while offsets:
-            try:
-                self._member.commit(offsets, ownership)
-                return
-            except CommitFenced as error:
-                fenced = error.partitions & offsets.keys() or frozenset(offsets)
-                log.warning("offsets of %d partitions are not committed: %s", len(fenced), error)
-                self._drop(fenced)
-                offsets = {p: at for p, at in offsets.items() if p not in fenced}
-            except ClientError as error:
-                if not error.retriable:
-                    raise
-                now = time.monotonic()
-                give_up = give_up or now + _GIVE_UP
-                current = self._member.ownership()
-                reason = cancel_reason(batch, current, now, 0.0)
-                if reason is None and self._stopping and now >= give_up:
-                    reason = "the pipeline is stopping"
-                if reason is not None:
-                    log.warning("offsets of batch %d are not committed: %s (%s)", batch.number, error, reason)
-                    self._forget(batch)
-                    return
-                self._member.wait(current.epoch, _RETRY)
-
-    def _forget(self, batch: Batch) -> None:
-        self._drop(batch.ranges.keys())
-
-    def _drop(self, partitions: Any) -> None:
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
         """Forget positions in doubt; those of partitions still owned are looked up again."""
         self._positions = {p: at for p, at in self._positions.items() if p not in partitions}
+
+    def _is_repartition(self, partition: TopicPartition) -> bool:
+        """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
+        return isinstance(self._options.topics, tuple) and partition.topic not in self._options.topics
 
     def _is_done(self, ownership: Ownership) -> bool:
         """Return True if all that was available is read; an empty assignment must last for one heartbeat interval."""

@@ -26,7 +26,7 @@ from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.stores import Stores
-from roster.spark.state.tasks.task import is_record
+from roster.spark.state.tasks.outgoing import is_record
 from roster.spark.tasks.write.task import TaskOutput, TaskWriter, Writer
 
 log = logging.getLogger(__name__)

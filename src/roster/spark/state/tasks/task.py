@@ -20,15 +20,15 @@ from roster.spark.batch import Split
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.state.tasks.bad_records import Aside, Steps
 from roster.spark.state.tasks.catch_up import StoreTarget
+from roster.spark.state.tasks.outgoing import Outgoing
 from roster.spark.state.tasks.processing import Applies, Report, combined, new_token, process_batch
-from roster.spark.state.tasks.repartition import FIELD as REPARTITION
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.spark.state.tasks.stores import Restored, RestoreJob, found_here, process_id, restore_copy
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import TableSide, through_tables
 from roster.spark.tasks.arrow_function import ArrowFunction
-from roster.spark.tasks.dead_letters import HEADERS, DeadLetterQueue, LetterRows
+from roster.spark.tasks.dead_letters import DeadLetterQueue, LetterRows
 from roster.spark.tasks.missing_values import Look, together
 from roster.spark.tasks.python_workers import SentOnce
 from roster.spark.tasks.reader import (
@@ -40,10 +40,8 @@ from roster.spark.tasks.reader import (
     read_splits,
     read_together,
 )
-from roster.spark.tasks.result_records import as_records
 from roster.spark.tasks.write.encoded_values import AS_JSON, RecordEncoding
 from roster.spark.tasks.write.task import conformed
-from roster.spark.tasks.write.updates import retracted
 from roster.state import checksums
 from roster.state.definition import Definition, OtherDefinitionError
 from roster.state.store import NoState
@@ -58,25 +56,6 @@ if TYPE_CHECKING:
 
 STORE = "store"
 """The field of errors about what a store has."""
-
-ROWS = "topic string, partition int, key binary, value binary, timestamp timestamp"
-"""Columns of the records that a task makes, as Spark DDL."""
-_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-    ],
-    {"rows": "records"},
-)
-_LETTER = _SCHEMA.append(pa.field("headers", HEADERS))
-
-
-def is_record(rows: pa.RecordBatch) -> bool:
-    """Return True for records of a task, False for results that are rows of their own columns."""
-    return bool(rows.schema.metadata == _SCHEMA.metadata)
 
 
 def refused(store: str, group: str, partition: int, problem: object) -> PipelineError:
@@ -183,6 +162,10 @@ class StatefulTask(PartitionTask):
         return replace(self._config, isolation_level="read_committed", include_headers=headers, dead_letters=None)
 
     @cached_property
+    def _outgoing(self) -> Outgoing:
+        return Outgoing(self._work.output, self._work.encoding)
+
+    @cached_property
     def _arriving(self) -> ReadTask:
         return ReadTask(self._committed, self._alone, None, self._counted)
 
@@ -282,8 +265,8 @@ class StatefulTask(PartitionTask):
         task, plan = work.task_of(splits[0]), self._plan_at(numbers)
         rows = self._own_rows(plan, numbers, look, aside)
         if not plan.nodes:
-            yield from self._going_on(rows, plan, look)
-            yield from self._dead(aside)
+            yield from self._outgoing.rows(rows, plan, look)
+            yield from self._outgoing.letters(aside)
             return
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
@@ -295,21 +278,24 @@ class StatefulTask(PartitionTask):
             if aside is not None:
                 aside.note(table)
             reports.append(report)
-            parts += [self._changes(update, target), *(() if target.is_paused else self._late(update, node))]
+            parts += [
+                self._outgoing.changes(update, target),
+                *(() if target.is_paused else self._outgoing.late(update, node)),
+            ]
             rows = iter(_ordered(update.results, node.in_order_of).to_batches())
         if self._reports is not None:
             self._reports.add({task: (combined(reports),)})
         for part in parts:
             yield from part.to_batches()
         if not target.is_paused:
-            yield from self._dead(aside)
+            yield from self._outgoing.letters(aside)
         if plan.repartition_sink is not None:
-            yield from self._going_on(rows, plan, look)
+            yield from self._outgoing.rows(rows, plan, look)
             return
         if not target.is_replay and not target.is_paused:
-            for part in self._retracted(update, node):
+            for part in self._outgoing.retracted(update, node):
                 yield from part.to_batches()
-            yield from self._leaving(update.results, plan, look)
+            yield from self._outgoing.table(update.results, plan, look)
 
     def _applied(
         self, node: OperatorNode, task: TaskId, target: StoreTarget, operator: Applies, *rest: Any
@@ -323,14 +309,6 @@ class StatefulTask(PartitionTask):
             except OtherDefinitionError as error:
                 what = refused(node.store, self._config.group, task.partition, error)
                 raise FunctionError.of(str(what)) from None
-
-    def _dead(self, aside: Aside | None) -> Iterator[pa.RecordBatch]:
-        """Yield the records of dead letters."""
-        if aside is None:
-            return
-        aside.letters.close()
-        for letter in aside.letters.rows if isinstance(aside.letters, LetterRows) else ():
-            yield letter.append_column("partition", pa.nulls(1, pa.int32())).select(_LETTER.names).cast(_LETTER)
 
     def _own_rows(
         self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None
@@ -394,46 +372,6 @@ class StatefulTask(PartitionTask):
                 for batch in look.over(read, keys, use, (other.topic,)):
                     yield in_columns(batch, node.columns, is_other=True)
 
-    def _going_on(self, rows: Iterator[pa.RecordBatch], plan: SubtopologyPlan, look: Look) -> Iterator[pa.RecordBatch]:
-        for batch in rows:
-            yield from self._leaving(pa.Table.from_batches([conformed(batch, plan.columns)]), plan, look)
-
-    def _leaving(self, rows: pa.Table, plan: SubtopologyPlan, look: Look) -> Iterator[pa.RecordBatch]:
-        """Yield a sub-topology's output: records for the repartition topic, or results."""
-        if plan.repartition_sink is not None:
-            look.at(rows, plan.repartition_sink.keys, REPARTITION)
-            records = plan.repartition_sink.to_records(rows)
-            columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
-            yield from _addressed(*columns, topic=plan.repartition_sink.topic).to_batches()
-        elif self._work.output is not None:
-            records = self._work.encoding.as_records(rows, plan.result_keys)
-            yield from _addressed(*records, topic=self._work.output).to_batches()
-        else:
-            yield from rows.replace_schema_metadata(None).to_batches()
-
-    def _changes(self, update: Update, target: StoreTarget) -> pa.Table:
-        """Return the records of the changelog."""
-        topic, partition = target.changelog
-        keys, values = update.changes["key"], update.changes["value"]
-        return _addressed(keys, values, pa.array([partition] * len(keys), pa.int32()), topic=topic)
-
-    @staticmethod
-    def _late(update: Update, node: OperatorNode) -> Iterator[pa.Table]:
-        """Yield the records of late rows, if there is a topic for them."""
-        if node.late is not None:
-            for rows in update.late_rows:
-                yield _addressed(*as_records(rows, node.late.keys), topic=node.late.topic)
-
-    def _retracted(self, update: Update, node: OperatorNode) -> Iterator[pa.Table]:
-        """Yield what deletes retracted results, to be sent before the results: tombstones, or rows of keys."""
-        if update.retracted is None:
-            return
-        if self._work.output is None:
-            yield retracted(update.retracted, update.results.schema)
-        else:
-            keys = self._work.encoding.keys(update.retracted, node.operator.result_keys)
-            yield _addressed(keys, pa.nulls(len(keys), pa.binary()), topic=self._work.output)
-
     def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:
         committed = replace(
             self._config, isolation_level="read_committed", fail_on_data_loss=True, include_headers=False
@@ -455,16 +393,3 @@ def _unpurged(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _ordered(rows: pa.Table, column: str | None) -> pa.Table:
     """Return the rows stably sorted by a column; None: unchanged."""
     return rows if column is None else rows.take(pc.sort_indices(rows, sort_keys=[(column, "ascending")]))
-
-
-def _addressed(keys: Any, values: Any, partitions: Any = None, times: Any = None, *, topic: str) -> pa.Table:
-    """Return records for a topic; a null partition is derived from the key, a null timestamp is the time of writing."""
-    rows = len(keys)
-    columns = [
-        pa.array([topic], pa.string()).take(pa.array([0] * rows, pa.int32())),
-        pa.nulls(rows, pa.int32()) if partitions is None else partitions,
-        keys.cast(pa.binary()),
-        values.cast(pa.binary()),
-        pa.nulls(rows, _SCHEMA.field("timestamp").type) if times is None else times,
-    ]
-    return pa.table(columns, schema=_SCHEMA)

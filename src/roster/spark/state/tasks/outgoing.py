@@ -1,0 +1,112 @@
+"""What a task of a stateful pipeline makes of results: records of topics, or rows of their own columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from roster.spark.state.tasks.bad_records import Aside
+from roster.spark.state.tasks.catch_up import StoreTarget
+from roster.spark.state.tasks.repartition import FIELD as REPARTITION
+from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
+from roster.spark.tasks.dead_letters import HEADERS, LetterRows
+from roster.spark.tasks.missing_values import Look
+from roster.spark.tasks.result_records import as_records
+from roster.spark.tasks.write.encoded_values import RecordEncoding
+from roster.spark.tasks.write.task import conformed
+from roster.spark.tasks.write.updates import retracted
+
+if TYPE_CHECKING:
+    from roster.state.aggregate import Update
+
+ROWS = "topic string, partition int, key binary, value binary, timestamp timestamp"
+"""Columns of the records that a task makes, as Spark DDL."""
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ],
+    {"rows": "records"},
+)
+_LETTER = _SCHEMA.append(pa.field("headers", HEADERS))
+
+
+def is_record(rows: pa.RecordBatch) -> bool:
+    """Return True for records of a task, False for results that are rows of their own columns."""
+    return bool(rows.schema.metadata == _SCHEMA.metadata)
+
+
+class Outgoing:
+    """Makes what leaves a task."""
+
+    def __init__(self, output: str | None, encoding: RecordEncoding) -> None:
+        """`output`: topic of the results, None if they are rows. encoding: of results."""
+        self._output, self._encoding = output, encoding
+
+    def rows(self, rows: Iterator[pa.RecordBatch], plan: SubtopologyPlan, look: Look) -> Iterator[pa.RecordBatch]:
+        """Yield a sub-topology's output, as `table`, of rows as they come."""
+        for batch in rows:
+            yield from self.table(pa.Table.from_batches([conformed(batch, plan.columns)]), plan, look)
+
+    def table(self, rows: pa.Table, plan: SubtopologyPlan, look: Look) -> Iterator[pa.RecordBatch]:
+        """Yield a sub-topology's output: records for the repartition topic, or results."""
+        if plan.repartition_sink is not None:
+            look.at(rows, plan.repartition_sink.keys, REPARTITION)
+            records = plan.repartition_sink.to_records(rows)
+            columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
+            yield from _addressed(*columns, topic=plan.repartition_sink.topic).to_batches()
+        elif self._output is not None:
+            records = self._encoding.as_records(rows, plan.result_keys)
+            yield from _addressed(*records, topic=self._output).to_batches()
+        else:
+            yield from rows.replace_schema_metadata(None).to_batches()
+
+    def changes(self, update: Update, target: StoreTarget) -> pa.Table:
+        """Return the records of the changelog."""
+        topic, partition = target.changelog
+        keys, values = update.changes["key"], update.changes["value"]
+        return _addressed(keys, values, pa.array([partition] * len(keys), pa.int32()), topic=topic)
+
+    @staticmethod
+    def late(update: Update, node: OperatorNode) -> Iterator[pa.Table]:
+        """Yield the records of late rows, if there is a topic for them."""
+        if node.late is not None:
+            for rows in update.late_rows:
+                yield _addressed(*as_records(rows, node.late.keys), topic=node.late.topic)
+
+    def retracted(self, update: Update, node: OperatorNode) -> Iterator[pa.Table]:
+        """Yield what deletes retracted results, to be sent before the results: tombstones, or rows of keys."""
+        if update.retracted is None:
+            return
+        if self._output is None:
+            yield retracted(update.retracted, update.results.schema)
+        else:
+            keys = self._encoding.keys(update.retracted, node.operator.result_keys)
+            yield _addressed(keys, pa.nulls(len(keys), pa.binary()), topic=self._output)
+
+    @staticmethod
+    def letters(aside: Aside | None) -> Iterator[pa.RecordBatch]:
+        """Yield the records of dead letters."""
+        if aside is None:
+            return
+        aside.letters.close()
+        for letter in aside.letters.rows if isinstance(aside.letters, LetterRows) else ():
+            yield letter.append_column("partition", pa.nulls(1, pa.int32())).select(_LETTER.names).cast(_LETTER)
+
+
+def _addressed(keys: Any, values: Any, partitions: Any = None, times: Any = None, *, topic: str) -> pa.Table:
+    """Return records for a topic; a null partition is derived from the key, a null timestamp is the time of writing."""
+    rows = len(keys)
+    columns = [
+        pa.array([topic], pa.string()).take(pa.array([0] * rows, pa.int32())),
+        pa.nulls(rows, pa.int32()) if partitions is None else partitions,
+        keys.cast(pa.binary()),
+        values.cast(pa.binary()),
+        pa.nulls(rows, _SCHEMA.field("timestamp").type) if times is None else times,
+    ]
+    return pa.table(columns, schema=_SCHEMA)
