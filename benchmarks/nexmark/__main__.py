@@ -18,7 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,8 @@ class Bench:
     bootstrap: str
     folder: Path
     broker_pid: int | None
+    seen: dict[int, float] = field(default_factory=dict)
+    """Seconds of CPU of each process but the broker."""
 
     def fill(self, made: Events) -> None:
         """Make the topics of these events."""
@@ -74,8 +76,11 @@ class Bench:
         return name
 
     def cpu(self) -> float:
-        """Seconds of CPU of this process and what it has started, without the broker."""
-        return sum(cpu_of(pid) for pid in tree(os.getpid()) if pid != self.broker_pid)
+        """Seconds of CPU of this process and what it has started, those included that have ended since a look."""
+        for pid in tree(os.getpid()):
+            if pid != self.broker_pid:
+                self.seen[pid] = max(cpu_of(pid), self.seen.get(pid, 0.0))
+        return sum(self.seen.values())
 
     def timed(self, work: Callable[[], object]) -> tuple[float, float]:
         """Seconds by the clock and of CPU of the second of two runs."""
