@@ -94,7 +94,8 @@ class Broker:
         """Take the data directory and the port, recover the logs, and serve. BrokerStartError if that is impossible."""
         config = self.config
         self._files = _raise_file_limit()
-        room = max(8, self._files - self._share_files() - OTHER_FILES)
+        self._share_files()
+        room = max(8, self._files - _least_log_files(self._files) - OTHER_FILES)
         try:
             config.data_dir.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
@@ -191,15 +192,11 @@ class Broker:
             admission.release(slot)
             self._share_files()
 
-    def _share_files(self) -> int:
-        """Give the logs, which open files again on demand, what connections leave of three quarters of all files.
-
-        Return what they always have: a quarter. A connection takes a file and keeps it.
-        """
-        quarter = self._files // 4
-        OPEN_FILES.limit = max(8, min(max(quarter, 3 * quarter - len(self._connections)), MAX_OPEN_LOG_FILES))
+    def _share_files(self) -> None:
+        """Give the logs, which open files again on demand, what connections leave of three quarters of all files."""
+        left = 3 * (self._files // 4) - len(self._connections)
+        OPEN_FILES.limit = max(_least_log_files(self._files), min(left, MAX_OPEN_LOG_FILES))
         OPEN_FILES.release(OPEN_FILES.limit)
-        return max(8, min(quarter, MAX_OPEN_LOG_FILES))
 
     async def stop(self) -> None:
         """Stop serving, make everything durable, release port and directory; idempotent."""
@@ -297,6 +294,11 @@ def _session_id() -> int:
 def _reachable(host: str) -> str:
     """Return a name clients can connect to, for a host to listen on."""
     return socket.gethostname() if host in ("0.0.0.0", "::", "") else host  # noqa: S104
+
+
+def _least_log_files(files: int) -> int:
+    """Return how many of the open files are the logs' even if connections want them: a quarter."""
+    return max(8, min(files // 4, MAX_OPEN_LOG_FILES))
 
 
 def _raise_file_limit() -> int:

@@ -74,7 +74,7 @@ def restore(
     fresh = _fresh(cut, position.changelog, end)
     rest = next(fresh, None)
     while rest is not None:
-        share = _Share(rest, fresh, (entries_per_transaction, store.sorted_bytes), done, is_unsaid)
+        share = _Share(rest, fresh, done, is_unsaid, rows=entries_per_transaction, size=store.sorted_bytes)
         store.load(share, lambda share=share: Position(share.offset, position.inputs))  # type: ignore[misc]
         rest = share.rest
     if not cut.is_short:
@@ -117,24 +117,26 @@ class _Share:
         self,
         first: pa.Table,
         others: Iterator[pa.Table],
-        most: tuple[int, int],
         done: _Done,
         is_unsaid: Callable[[int], bool],
+        *,
+        rows: int,
+        size: int,
     ) -> None:
         self.offset = 0
         self.rest: pa.Table | None = first
-        (self._most, self._bytes), self._others, self._done, self._is_unsaid = most, others, done, is_unsaid
+        self._others, self._done, self._is_unsaid, self._rows, self._size = others, done, is_unsaid, rows, size
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         taken = size = 0
         held: list[pa.Table] = []
-        while self.rest is not None and (not taken or taken + len(self.rest) <= self._most):
+        while self.rest is not None and (not taken or taken + len(self.rest) <= self._rows):
             table = self.rest
             taken, size = taken + len(table), size + table.nbytes
             self.offset = table["offset"][-1].as_py() + 1
             held.append(table)
             self._done.add(table, self.offset)
-            if size >= self._bytes:
+            if size >= self._size:
                 yield _columns(held)
                 held, size = [], 0
             self.rest = next(self._others, None)
