@@ -29,7 +29,8 @@ def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_objects_are_frozen_again_only_after_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskContext, "_taskContext", TaskContext())
+    # `TaskContext()` would set the attribute itself, and undoing the patch would bring that one back.
+    monkeypatch.setattr(TaskContext, "_taskContext", object.__new__(TaskContext))
     gc.unfreeze()
     python_workers.freeze_loaded()
     frozen = gc.get_freeze_count()
