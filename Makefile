@@ -11,8 +11,10 @@ PYTEST_ARGS ?=
 # What `.ci/run` has run already.
 WITHOUT ?=
 SEEDS ?= 1000
-# Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
-UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
+# Each process of the tests would compile them and Roster again.
+export PYTHONDONTWRITEBYTECODE :=
+# Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures.
+UNIT = HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
 	-m "not real and not spark and not process"
 
 .PHONY: help setup demo cluster unit test gate test-spark test-without-spark test-spark-oldest test-table-readers simulate coverage check bench docs recording pictures dist clean
