@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-KINDS = [
-    "sqlite",
-    pytest.param("mariadb", marks=[pytest.mark.real, pytest.mark.process]),
-    pytest.param("postgres", marks=[pytest.mark.real, pytest.mark.process]),
-]
+MARKS = [pytest.mark.real, pytest.mark.process]
+KINDS = ["sqlite", pytest.param("mariadb", marks=MARKS), pytest.param("postgres", marks=MARKS)]
+MARIADB, POSTGRES = (pytest.mark.parametrize("place", [kind], indirect=True) for kind in KINDS[1:])
 SERVERS = {"mariadb": MariaDb, "postgres": Postgres}
 
 
@@ -304,6 +302,174 @@ def test_one_error_lists_all_columns_that_differ(place: Place) -> None:
     assert ("compared as" in text) == (place.kind == "mariadb")
 
 
+def begin(sink: DatabaseSink, **fields: T.DataType) -> None:
+    """What a run does with a sink before it joins its group."""
+    sink.open(None, GROUP)  # type: ignore[arg-type]
+    sink.task_writer(None, T.StructType([T.StructField(name, kind) for name, kind in fields.items()]))
+
+
+@MARIADB
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("name varchar(9) collate utf8mb4_nopad_bin, n bigint, unique (name(2))", r"unique index `name` of name\(2\)"),
+        ("name varchar(9) collate utf8mb4_nopad_bin unique, n bigint unique", "unique index `n` of n"),
+        (
+            "name varchar(9) collate utf8mb4_nopad_bin unique, n bigint, one int not null default 1 unique",
+            "index `one`",
+        ),
+    ],
+)
+def test_a_table_in_which_a_row_would_replace_one_with_another_key_is_refused(
+    place: Place, columns: str, problem: str
+) -> None:
+    place.run(f"create table orders ({columns})")
+    with pytest.raises(PipelineError, match=problem):
+        begin(place.sink(mode="upsert", keys="name"), name=T.StringType(), n=T.LongType())
+    begin(place.sink(), name=T.StringType(), n=T.LongType())
+
+
+@MARIADB
+def test_unique_indexes_that_find_no_row_of_another_key_are_no_reason_to_refuse(place: Place) -> None:
+    columns = "pk int auto_increment primary key, id bigint unique, n bigint, x int unique, unique (id, n)"
+    place.run(f"create table orders ({columns})")
+    schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("n", T.LongType())])
+    sink = place.sink(mode="upsert", keys="id")
+    begin(sink, **{field.name: field.dataType for field in schema.fields})
+    for at, n in enumerate([5, 7]):
+        write_rows(sink, schema, [{"id": 1, "n": n}, {"id": 2, "n": n}], at)
+    assert place.run("select id, n from orders") == [(1, 7), (2, 7)]
+
+
+@MARIADB
+@pytest.mark.parametrize("table", ["orders", "roster_positions"])
+def test_a_table_without_transactions_is_refused(place: Place, table: str) -> None:
+    place.run(f"create table {table} (id bigint) engine = MyISAM")
+    with pytest.raises(PipelineError, match=f"`{table}` has the engine MyISAM, which has no transactions; use InnoDB"):
+        place.sink().task_writer(None, T.StructType([T.StructField("id", T.LongType())]))
+
+
+@MARIADB
+def test_tables_have_transactions_whatever_the_servers_default_is(place: Place) -> None:
+    place.url += "&init_command=SET default_storage_engine=MyISAM"
+    uncommitted(opened(place.sink(), T0), batch({T0: (0, 10)}))
+    engines = place.run("select engine from information_schema.tables where table_schema = database()")
+    assert engines == [("InnoDB",)] * 3
+
+
+@MARIADB
+def test_zero_is_no_request_for_the_next_number(place: Place) -> None:
+    place.run("create table orders (id bigint auto_increment primary key)")
+    write_rows(opened(place.sink(), T0), T.StructType([T.StructField("id", T.LongType())]), [{"id": 7}, {"id": 0}])
+    assert place.run("select id from orders") == [(0,), (7,)]
+
+
+@MARIADB
+def test_tables_whose_names_differ_in_case_have_positions_of_their_own(place: Place) -> None:
+    store(opened(place.sink("Orders"), T0), {T0: (0, 5)})
+    other = opened(place.sink("orders"), T0)
+    assert other.positions(GROUP, [T0]) == {}
+    store(other, {T0: (0, 3)})
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "given", "shown"),
+    [
+        pytest.param("mariadb", "double(9, 2)", T.DoubleType(), "DOUBLE.9, 2.", marks=MARKS),
+        pytest.param("mariadb", "set('a')", T.StringType(), "SET", marks=MARKS),
+        pytest.param("mariadb", "point", T.StringType(), "of a type that SQLAlchemy does not know", marks=MARKS),
+        pytest.param("postgres", "point", T.StringType(), "of a type that SQLAlchemy does not know", marks=MARKS),
+        ("sqlite", "", T.StringType(), "of a type that SQLAlchemy does not know"),
+    ],
+    indirect=["place"],
+)
+def test_a_column_that_would_change_values_or_has_a_strange_type_is_named(
+    place: Place, kind: str, given: T.DataType, shown: str
+) -> None:
+    place.run(f"create table orders (x {kind})")
+    with pytest.raises(PipelineError, match=f"`x` is {given.simpleString()}, and {shown}.* in the table"):
+        begin(place.sink(), x=given)
+
+
+@POSTGRES
+def test_a_number_that_the_table_always_makes_itself_is_named_as_the_run_starts(place: Place) -> None:
+    place.run("create table orders (id bigint generated always as identity)")
+    with pytest.raises(PipelineError, match="`id` is computed by the table"):
+        begin(place.sink(), id=T.LongType())
+
+
+def test_names_that_the_database_takes_for_one_are_refused(place: Place) -> None:
+    columns = T.StructType([T.StructField("id", T.LongType()), T.StructField("ID", T.LongType())])
+    if place.kind == "postgres":
+        place.sink().check(columns)
+    else:
+        with pytest.raises(PipelineError, match="there are two columns 'id', in upper or lower case"):
+            place.sink().check(columns)
+
+
+@MARIADB
+def test_a_name_that_mariadb_finds_too_long_is_refused(place: Place) -> None:
+    place.sink().check(T.StructType([T.StructField("ä" * 64, T.LongType())]))
+    with pytest.raises(PipelineError, match="has more than 64 characters"):
+        place.sink().check(T.StructType([T.StructField("x" * 65, T.LongType())]))
+
+
+def test_a_refused_start_leaves_nothing_behind(place: Place) -> None:
+    place.run("create table orders (id bigint not null, n bigint)")
+    with pytest.raises(PipelineError, match="must not be null"):
+        begin(place.sink(), n=T.LongType())
+    with pytest.raises(PipelineError, match="unique constraint"):
+        begin(place.sink(mode="upsert", keys="id"), id=T.LongType())
+    assert place.tables() == ["orders"]
+    begin(place.sink(), id=T.LongType())
+    assert place.tables() == ["orders"]
+
+
+RIGHTS = {
+    "postgres": ["usage on schema public", "create on schema public", "select on orders", "insert on orders"],
+    "mariadb": ["select on *", "create on *", "drop on *", "insert on *"],
+}
+"""What a user of an appending sink needs, the first to connect at all."""
+
+
+@pytest.mark.parametrize("place", KINDS[1:], indirect=True)
+def test_a_right_that_is_missing_is_noticed_as_the_run_starts(place: Place) -> None:
+    columns, user = {"id": T.LongType()}, f"user_{place.url.partition('shop_')[2].partition('?')[0]}"
+    place.run("create table orders (id bigint primary key)")
+    if place.kind == "postgres":
+        store(place.sink("other"), {T0: (0, 1)})
+        place.run(f"create role {user} login password 'word'")
+        place.run(f"grant all on roster_positions to {user}")
+        place.run("revoke all on schema public from public")
+        url, to = place.url.replace(f"roster:{PASSWORD}", f"{user}:word"), user
+    else:
+        place.run(f"create user {user}@localhost identified by 'word'")
+        url, to = place.url.replace("root@", f"{user}:word@"), f"{user}@localhost"
+    before = place.tables()
+    for right in RIGHTS[place.kind]:
+        place.run(f"grant {right.replace('*', place.engine.url.database + '.*')} to {to}")
+        sink = (PostgresSink if place.kind == "postgres" else DatabaseSink)(url, "orders")
+        place.opened.append(sink)
+        if right == RIGHTS[place.kind][-1]:
+            begin(sink, **columns)
+        else:
+            with pytest.raises(PipelineError, match=r"(?i)denied.*what the user may do") as caught:
+                begin(sink, **columns)
+            assert "word" not in str(caught.value).replace("password", "")
+        assert place.tables() == before
+    upserting = type(sink)(url, "orders", mode="upsert", keys="id")
+    place.opened.append(upserting)
+    with pytest.raises(PipelineError, match=r"(?i)denied"):
+        begin(upserting, **columns)
+
+
+def test_a_database_that_may_only_be_read_is_noticed_as_the_run_starts(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path)
+    place.run("create table orders (id bigint)")
+    with pytest.raises(PipelineError, match="readonly database"):
+        begin(DatabaseSink(f"sqlite:///file:{tmp_path}/shop.db?mode=ro&uri=true", "orders"), id=T.LongType())
+
+
 def test_a_table_with_wider_columns_and_more_of_them_is_taken(place: Place) -> None:
     text = "varchar(99) collate utf8mb4_nopad_bin" if place.kind == "mariadb" else "varchar(99)"
     place.run(f"create table orders (shop {text} unique, n bigint, note varchar(9) default 'new', id integer)")
@@ -462,6 +628,10 @@ def test_a_refused_login_is_not_waited_for(kind: str, tmp_path: Path) -> None:
         (lambda: PostgresSink("sqlite:///x", "t"), "sqlite is not PostgreSQL"),
         (lambda: PostgresSink("postgresql+psycopg2://h/d", "t"), "is not PostgreSQL"),
         (lambda: PostgresSink("postgresql://h/d", ""), "table: no table given"),
+        (lambda: PostgresSink(f"postgresql://u:x@y:{PASSWORD}@h/d", "t"), "url: the port is no number"),
+        (lambda: DatabaseSink(f"mariadb+pymysql://u:x@{PASSWORD}:x@h/d", "t"), "as %2F, %40 and %3A"),
+        (lambda: DatabaseSink("mariadb+pymysql://u@h", "t"), "url: no database given"),
+        (lambda: DatabaseSink("sqlite:///file:x?mode=memory&uri=true", "t"), "url: tasks do not share"),
         (lambda: PostgresSink("postgresql://h/d", "t", mode="merge"), "mode: 'merge' is not possible"),
         (lambda: PostgresSink("postgresql://h/d", "t", keys="id"), "Add mode='upsert'"),
         (lambda: PostgresSink("postgresql://h/d", "t", timeout_ms=0), "timeout_ms: 0 is no number"),
@@ -474,9 +644,32 @@ def test_arguments_are_checked_at_once(make: Any, problem: str) -> None:
     assert PASSWORD not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["password", "passwd", "sslpassword", "pasword"])
+def test_no_parameter_of_a_url_that_may_be_a_secret_is_shown(name: str, tmp_path: Path) -> None:
+    url = f"mariadb+pymysql://u@h/d?unix_socket={tmp_path}/none&{name}=s3%2Fxyz"
+    sink = DatabaseSink(url, "t", timeout_ms=1)
+    with pytest.raises(PipelineError) as caught:
+        sink.open(None, GROUP, timeout_ms=1)  # type: ignore[arg-type]
+    assert "unix_socket" in str(caught.value)
+    assert "xyz" not in str(caught.value)
+
+
+def test_a_url_may_be_an_object_of_sqlalchemys() -> None:
+    url = sa.make_url(f"postgresql://u:{PASSWORD}@h/d")
+    assert PostgresSink(url, "t")._url.password == PASSWORD  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["nosuch=1", "connect_timeout=soon"])
+def test_a_parameter_of_a_url_that_the_driver_does_not_take_is_one_error(option: str) -> None:
+    sink = DatabaseSink(f"mariadb+pymysql://u@h/d?{option}", "t")
+    with pytest.raises(PipelineError, match=r"url: mariadb.*Correct its parameters"):
+        sink.open(None, GROUP)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
+        ({"id": T.IntegerType(), "": T.IntegerType()}, "a column has no name"),
         (
             {"id": T.IntegerType(), "gap": T.DayTimeIntervalType(), "nothing": T.NullType()},
             "`gap` is interval .*`nothing` is void",

@@ -30,6 +30,7 @@ if TYPE_CHECKING or find_spec("sqlalchemy") is not None:
     from sqlalchemy.schema import DropTable
 
     from roster.spark.sinks import database_tables as tables
+    from roster.spark.tasks.write.sql_columns import MYSQL
     from roster.spark.tasks.write.sql_engine import engine_of
 
 log = logging.getLogger("roster.pipeline")
@@ -38,6 +39,8 @@ _ORPHAN_SECONDS = 3600
 """Age after which staging of any application is dropped."""
 _TIDYING_SECONDS = 300
 _DROPS_IN_TRANSACTION = ("postgresql", "sqlite")
+_SHOWN = ("host", "hostaddr", "port", "dbname", "service", "sslmode", "unix_socket", "mode", "uri")
+"""Parameters of a URL that messages show; others may be secrets."""
 
 Result = TypeVar("Result")
 
@@ -83,17 +86,21 @@ class DatabaseSink(PositionedSink):
         if missing := [module for module in self._modules if find_spec(module) is None]:
             raise missing_error(self.name, self._extra, missing)
         self._url = self._parsed(url)
-        self._shown = self._url.difference_update_query(["password"]).render_as_string()
-        namespace, _, self._table = table.rpartition(".")
+        hidden = [name for name in self._url.query if name not in _SHOWN]
+        self._shown = self._url.difference_update_query(hidden).render_as_string()
+        namespace, _, self._table = str(table or "").rpartition(".")
         self._namespace = namespace or None
         if not self._table:
             raise PipelineError("no table given", field="table", fix="For example 'orders' or 'shop.orders'")
+        if self._url.get_backend_name() in MYSQL and not self._url.database:
+            raise PipelineError("no database given", field="url", fix=f"For example {self._example}")
         if not isinstance(timeout_ms, int) or timeout_ms < 1:
             raise PipelineError(f"{timeout_ms!r} is no number of milliseconds", field="timeout_ms", fix="Use 1 or more")
         self._timeout = self._patience = timeout_ms / 1000
         self._run = uuid.uuid4().hex[:8]
         self._opened: sa.Engine | None = None
         self._known: tuple[StructType, tables.Layout] | None = None
+        self._has_created = False
         self._tidied = time.monotonic()
         self._dead_letters: str | None = None
 
@@ -108,6 +115,9 @@ class DatabaseSink(PositionedSink):
             dialect.import_dbapi()
         except sa.exc.ArgumentError:
             raise PipelineError("it is no URL of a database", field="url", fix=f"For example {self._example}") from None
+        except ValueError:  # its text may be part of the password
+            fix = "Write /, @ and : of a user or password as %2F, %40 and %3A"
+            raise PipelineError("the port is no number", field="url", fix=fix) from None
         except ModuleNotFoundError as error:
             problem = f"{parsed.drivername} needs {error.name}, not installed here"
             fix = f"Install it, or name a driver that is, as in {self._example}"
@@ -118,7 +128,8 @@ class DatabaseSink(PositionedSink):
         """Raise PipelineError for a database that this sink does not write to."""
         if url.get_backend_name() == "postgresql":
             raise PipelineError("rows go to PostgreSQL by COPY", field="url", fix="Use PostgresSink")
-        if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        name = url.database or ":memory:"
+        if url.get_backend_name() == "sqlite" and (":memory:" in name or url.query.get("mode") == "memory"):
             raise PipelineError("tasks do not share this process's memory", field="url", fix="Name a file")
 
     @property
@@ -157,7 +168,7 @@ class DatabaseSink(PositionedSink):
                 problem = f"`{self._table}` refuses a row, {problem}{unknown_record(self._dead_letters)}"
                 fix = "Leave such rows out or correct them in map_arrow, or change the column or constraint"
                 raise _RefusalError(problem, field=self.name, fix=fix) from None
-            fix = "Check the database, url, and what its user may do"
+            fix = "Check url, table and columns, and what the user may do in the database"
             raise PipelineError(problem, field=self.name, fix=fix) from None
 
     @override
@@ -168,8 +179,10 @@ class DatabaseSink(PositionedSink):
         self._patience = timeout_ms / 1000
         try:
             self._transact(lambda _: None)  # from now on it is known what answers
-            self._create(self._positions(group).table)
             super().open(spark, group, timeout_ms)
+        except (TypeError, ValueError) as error:
+            problem = f"{self._shown}: {self._server.said(error)}"
+            raise PipelineError(problem, field="url", fix="Correct its parameters") from None
         finally:
             self._patience = self._timeout
         self._tidy()
@@ -195,7 +208,10 @@ class DatabaseSink(PositionedSink):
 
     @override
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        found = self._transact(lambda connection: self._positions(group).read(connection, partitions))
+        of_group = self._positions(group)
+        if not self._has(of_group.table):
+            return {}
+        found = self._transact(lambda connection: of_group.read(connection, partitions))
         return {partition: at for partition, (at, _) in found.items()}
 
     @override
@@ -205,26 +221,63 @@ class DatabaseSink(PositionedSink):
     def _checked(self, schema: StructType) -> tables.Layout:
         """Return the table that rows with these columns need. Raise PipelineError for what no table has."""
         self._check_keys(schema)
-        if twice := repeated(schema.names):
-            raise PipelineError(f"there are two columns {twice[0]!r}", field="write", fix="Give each a name of its own")
-        most = self._url.get_dialect()().max_identifier_length
-        if long := [name for name in (self._table, *schema.names) if len(name.encode()) > most]:
-            raise PipelineError(f"the name {long[0]!r} has more than {most} bytes", field="write", fix="Shorten it")
+        is_exact = self._dialect == "postgresql"
+        if twice := repeated([name if is_exact else name.lower() for name in schema.names]):
+            problem = f"there are two columns {twice[0]!r}{'' if is_exact else ', in upper or lower case'}"
+            raise PipelineError(problem, field="write", fix="Give each a name of its own")
+        if "" in schema.names:
+            raise PipelineError("a column has no name", field="write", fix="Give it one")
+        most, unit = self._url.get_dialect()().max_identifier_length, "bytes"
+        if self._dialect in MYSQL:
+            most, unit = 64, "characters"
+        for name in (self._table, *schema.names):
+            if len(name if self._dialect in MYSQL else name.encode()) > most:
+                raise PipelineError(f"the name {name!r} has more than {most} {unit}", field="write", fix="Shorten it")
         keys = self._keys if self._is_upsert else ()
         is_numbered = self._dead_letters == ""
         return tables.layout(self._table, self._namespace, schema, keys, self._dialect, is_numbered=is_numbered)
 
     def _layout(self, schema: StructType, *, creates: bool) -> tables.Layout:
-        """Return the table for rows with these columns. Raise PipelineError if it has others."""
-        if self._known is not None and self._known[0] == schema:
+        """Return the table for rows with these columns. Raise PipelineError if it has others, or may not be written."""
+        if self._known is not None and self._known[0] == schema and (self._has_created or not creates):
             return self._known[1]
         wanted = self._checked(schema)
         if creates:
+            self._create(self._positions("").table)
             self._create(wanted.table)
-        if creates or self._has(wanted.table):
-            self._transact(lambda connection: tables.check_existing(connection, wanted, schema, self.name))
-            self._known = schema, wanted
+        is_there = self._transact(lambda connection: tables.check_existing(connection, wanted, schema, self.name))
+        if not creates:
+            self._rehearse(wanted, is_there=is_there)
+        self._known, self._has_created = (schema, wanted), creates
         return wanted
+
+    def _rehearse(self, wanted: tables.Layout, *, is_there: bool) -> None:
+        """Do what a batch without rows does, and take it back. Raise PipelineError if the user may not do it."""
+        token = uuid.uuid4().hex
+        staged, nowhere = Staged(f"{self._prefix}{token[:16]}", 0, deletes=1, nulls=1), TopicPartition("", 0)
+        positions = self._positions(token)
+        has_positions = self._has(positions.table)
+
+        def attempt(connection: sa.Connection) -> None:
+            (staging,) = wanted.staging([staged])
+            connection.execute(DropTable(staging, if_exists=True))
+            staging.create(connection)
+            for statement in wanted.moves([staged]) if is_there else ():
+                connection.execute(statement)
+            for known in ((), (nowhere,)) if has_positions else ():
+                positions.store(connection, {nowhere: 0}, token, known)
+            connection.rollback()
+
+        try:
+            self._transact(attempt)
+        finally:
+            if self._dialect not in _DROPS_IN_TRANSACTION:
+                self._drop([staged.name])
+
+    @property
+    def _prefix(self) -> str:
+        """What the names of staging begin with that is made now."""
+        return f"{STAGING}{int(time.time()):08x}_{self._run}_"
 
     @override
     def warm_up(self, df: DataFrame) -> None:
@@ -234,8 +287,7 @@ class DatabaseSink(PositionedSink):
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> DatabaseWriter:
         into = self._layout(schema, creates=batch is not None)
-        prefix = f"{STAGING}{int(time.time()):08x}_{self._run}_"
-        return DatabaseWriter(self._server, into.schema, into.keys, self._namespace, prefix, self._dead_letters)
+        return DatabaseWriter(self._server, into.schema, into.keys, self._namespace, self._prefix, self._dead_letters)
 
     @override
     def collect(self, writer: Writer, results: Sequence[Staged | None], batch: Batch) -> _Written:

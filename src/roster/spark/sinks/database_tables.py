@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,14 @@ from roster.model import TopicPartition
 from roster.spark.errors import PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.database import Server, Staged
-from roster.spark.tasks.write.sql_columns import EXACT_COLLATIONS, MYSQL, column_type, fits, staging_table
+from roster.spark.tasks.write.sql_columns import (
+    EXACT_COLLATIONS,
+    MYSQL,
+    TRANSACTIONAL,
+    column_type,
+    fits,
+    staging_table,
+)
 from roster.spark.tasks.write.sql_values import DELETED, ROW
 from roster.state.bad_rows import bad_rows
 
@@ -35,20 +43,22 @@ class PositionsTable:
 
     def __init__(self, dialect: str, namespace: str | None, of_table: str, group: str) -> None:
         text: Any = sa.Text()
+        name: Any = sa.String(64)
         if dialect in MYSQL:
-            text = mysql.VARCHAR(249, collation=EXACT_COLLATIONS[dialect])
+            text, name = (mysql.VARCHAR(size, collation=EXACT_COLLATIONS[dialect]) for size in (249, 64))
         elif dialect not in ("postgresql", "sqlite"):
             text = sa.String(249)
         self.table = sa.Table(
             POSITIONS,
             sa.MetaData(),
-            sa.Column("table_name", sa.String(64), primary_key=True),
+            sa.Column("table_name", name, primary_key=True),
             sa.Column("consumer_group", text, primary_key=True),
             sa.Column("topic", text, primary_key=True),
             sa.Column("part", sa.Integer(), primary_key=True, autoincrement=False),
             sa.Column("next_offset", sa.BigInteger(), nullable=False),
             sa.Column("commit_id", sa.String(32), nullable=False),
             schema=namespace,
+            **TRANSACTIONAL,
         )
         self._row = {"table_name": of_table, "consumer_group": group}
         self._is_its = [self.table.c[name] == value for name, value in self._row.items()]
@@ -222,34 +232,45 @@ def layout(
     if taken := [name for name in (ROW, DELETED) if name in schema.names]:
         raise PipelineError(f"`{taken[0]}` is a column of staging", field="write", fix="Name it differently")
     unique = [sa.UniqueConstraint(*keys)] if keys else []
-    into = sa.Table(table, sa.MetaData(), *made, *unique, schema=namespace)
+    into = sa.Table(table, sa.MetaData(), *made, *unique, schema=namespace, **TRANSACTIONAL)
     return Layout(into, schema, tuple(keys), dialect, is_numbered or bool(keys))
 
 
-def check_existing(connection: sa.Connection, wanted: Layout, columns: StructType, name: str) -> None:
-    """Raise PipelineError that lists how a table that exists differs from the rows. `name` is the sink's."""
+def check_existing(connection: sa.Connection, wanted: Layout, columns: StructType, name: str) -> bool:
+    """Return True if the table exists. Raise PipelineError, of the sink `name`, with all reasons not to write to it."""
     inspector, table = sa.inspect(connection), wanted.table
-    given = {column["name"]: column for column in inspector.get_columns(table.name, table.schema)}
-    problems = []
-    for field, column in zip(wanted.schema, columns.fields, strict=True):
-        text = column.dataType.simpleString()
-        if (there := given.pop(field.name, None)) is None:
-            problems.append(f"`{field.name}` ({text}) is none of the table's columns")
-        elif there.get("computed") is not None:
-            problems.append(f"`{field.name}` is computed by the table")
-        elif not fits(field.type, there["type"], wanted.dialect):
-            kind = there["type"].compile(connection.dialect)
-            problems.append(f"`{field.name}` is {text}, and {kind} in the table")
-    problems += [f"the rows have no `{left}`, which must not be null" for left in given if _is_needed(given[left])]
-    if wanted.keys and not _has_unique(inspector, table, wanted.keys):
-        problems.append(f"the table has no unique constraint of exactly {', '.join(wanted.keys)}")
-    problems += _collations(connection, wanted)
+    is_there, problems = inspector.has_table(table.name, table.schema), _engines(connection, wanted)
+    if is_there:
+        problems += _differences(connection, inspector, wanted, columns)
     if problems:
         raise PipelineError(
             f"the rows do not fit {table.fullname}: {'; '.join(problems)}",
             field=name,
             fix="Change rows or table, or write to another table",
         )
+    return is_there
+
+
+def _differences(connection: sa.Connection, inspector: sa.Inspector, wanted: Layout, columns: StructType) -> list[str]:
+    table, problems = wanted.table, []
+    with warnings.catch_warnings(action="ignore"):  # of types that SQLAlchemy does not know
+        given = {column["name"]: column for column in inspector.get_columns(table.name, table.schema)}
+    for field, column in zip(wanted.schema, columns.fields, strict=True):
+        text = column.dataType.simpleString()
+        if (there := given.pop(field.name, None)) is None:
+            problems.append(f"`{field.name}` ({text}) is none of the table's columns")
+        elif there.get("computed") is not None or ((identity := there.get("identity")) and identity["always"]):
+            problems.append(f"`{field.name}` is computed by the table")
+        elif not fits(field.type, kind := there["type"], wanted.dialect):
+            is_known = not isinstance(kind, sa.types.NullType)
+            other = kind.compile(connection.dialect) if is_known else "of a type that SQLAlchemy does not know"
+            problems.append(f"`{field.name}` is {text}, and {other} in the table")
+    problems += [f"the rows have no `{left}`, which must not be null" for left in given if _is_needed(given[left])]
+    if wanted.keys:
+        is_mysql = wanted.dialect in MYSQL
+        problems += _indexes(connection, wanted) if is_mysql else _missing_index(inspector, wanted)
+        problems += _collations(connection, wanted)
+    return problems
 
 
 def _is_needed(column: Mapping[str, Any]) -> bool:
@@ -257,8 +278,8 @@ def _is_needed(column: Mapping[str, Any]) -> bool:
     return not (column["nullable"] or has_value or column.get("autoincrement") is True)
 
 
-def _has_unique(inspector: sa.Inspector, table: sa.Table, keys: Sequence[str]) -> bool:
-    where = table.name, table.schema
+def _missing_index(inspector: sa.Inspector, wanted: Layout) -> list[str]:
+    where = wanted.table.name, wanted.table.schema
     found = [inspector.get_pk_constraint(*where)["constrained_columns"]]
     found += [each["column_names"] for each in inspector.get_unique_constraints(*where)]
     # SQLite's dialect only finds a constraint behind a column's type so.
@@ -268,21 +289,68 @@ def _has_unique(inspector: sa.Inspector, table: sa.Table, keys: Sequence[str]) -
         for each in inspector.get_indexes(*where, **automatic)
         if each["unique"] and not (each.get("dialect_options") or {}).get("postgresql_where")
     ]
-    return any(set(names) == set(keys) for names in found)
+    return [] if any(set(names) == set(wanted.keys) for names in found) else [_no_index(wanted)]
+
+
+def _no_index(wanted: Layout) -> str:
+    return f"the table has no unique constraint of exactly {', '.join(wanted.keys)}"
+
+
+def _of_mysql(connection: sa.Connection, query: str, wanted: Layout) -> Sequence[Any]:
+    """Return what `query` finds of a table `:name`."""
+    values = {"namespace": wanted.table.schema, "name": wanted.table.name, "positions": POSITIONS}
+    query = query.replace(":here", "coalesce(:namespace, database())")
+    used = {name: value for name, value in values.items() if f":{name}" in query}
+    return connection.execute(sa.text(query), used).all()
+
+
+def _engines(connection: sa.Connection, wanted: Layout) -> list[str]:
+    """Return which tables MariaDB keeps without transactions."""
+    if wanted.dialect not in MYSQL:
+        return []
+    query = (
+        "select table_name, engine from information_schema.tables join information_schema.engines using (engine)"
+        " where table_schema = :here and table_name in (:name, :positions) and transactions <> 'YES'"
+    )
+    return [
+        f"`{table}` has the engine {engine}, which has no transactions; use InnoDB"
+        for table, engine in _of_mysql(connection, query, wanted)
+    ]
+
+
+def _indexes(connection: sa.Connection, wanted: Layout) -> list[str]:
+    """Return what is wrong with MariaDB's unique indexes: a row replaces the one that any of them finds."""
+    query = (
+        "select index_name, column_name, sub_part, extra = 'auto_increment' or (is_nullable = 'YES' and"
+        " coalesce(column_default, 'NULL') = 'NULL') from information_schema.statistics"
+        " left join information_schema.columns using (table_schema, table_name, column_name)"
+        " where table_schema = :here and table_name = :name and non_unique = 0"
+    )
+    indexes: dict[str, list[Any]] = {}
+    for index, *column in _of_mysql(connection, query, wanted):
+        indexes.setdefault(index, []).append(column)
+    keys, problems, is_found = set(wanted.keys), [], False
+    for index, parts in indexes.items():
+        names = {column for column, length, _ in parts if length is None}
+        is_found |= names == keys and len(parts) == len(keys)
+        is_never_found = any(is_own and column not in wanted.schema.names for column, _, is_own in parts)
+        if not (keys <= names or is_never_found):
+            shown = ", ".join(f"{column}({length})" if length else str(column) for column, length, _ in parts)
+            problems.append(f"a row would replace one with other keys by the unique index `{index}` of {shown}")
+    return problems if is_found else [*problems, _no_index(wanted)]
 
 
 def _collations(connection: sa.Connection, wanted: Layout) -> list[str]:
     """Return what is wrong with MariaDB's comparison of the keys: it may take different texts for the same key."""
-    if wanted.dialect not in MYSQL or not wanted.keys:
+    if wanted.dialect not in MYSQL:
         return []
-    query = sa.text(
+    query = (
         "select column_name, collation_name from information_schema.columns"
-        " where table_schema = coalesce(:namespace, database()) and table_name = :name"
+        " where table_schema = :here and table_name = :name"
     )
-    rows = connection.execute(query, {"namespace": wanted.table.schema, "name": wanted.table.name})
     exact = EXACT_COLLATIONS[wanted.dialect]
     return [
         f"the key `{column}` is compared as {collation}, for which different texts are the same; use {exact}"
-        for column, collation in rows
+        for column, collation in _of_mysql(connection, query, wanted)
         if column in wanted.keys and collation is not None and not collation.endswith(("_nopad_bin", "_0900_bin"))
     ]

@@ -31,7 +31,8 @@ class PostgresSink(DatabaseSink):
 
     @override
     def _parsed(self, url: str) -> sa.URL:
-        scheme, mark, rest = str(url).partition("://")
+        text = url.render_as_string(hide_password=False) if isinstance(url, sa.URL) else str(url)
+        scheme, mark, rest = text.partition("://")
         is_ours = mark and scheme in ("postgresql", "postgres", "postgresql+psycopg")
         return super()._parsed(f"postgresql+psycopg://{rest}" if is_ours else url)
 

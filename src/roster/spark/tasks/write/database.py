@@ -62,8 +62,10 @@ class Server:
         """Return a message of the database's driver on one line, without the password."""
         text = one_line(getattr(error, "orig", None) or error, _LONGEST_ERROR)
         found = re.search(r"//[^/@]*?:(.+)@", self.address)
-        passwords = [found[1], unquote(found[1])] if found else []
-        for each in passwords + parse_qs(urlsplit(self.address).query).get("password", []):
+        secrets = [found[1], unquote(found[1])] if found else []
+        for name, values in parse_qs(urlsplit(self.address).query).items():
+            secrets += values if "pass" in name.lower() else []
+        for each in secrets:
             text = text.replace(each, "***")
         return text
 

@@ -14,6 +14,8 @@ from roster.spark.tasks.write.sql_values import DELETED, ROW
 MYSQL = ("mysql", "mariadb")
 EXACT_COLLATIONS = {"mariadb": "utf8mb4_nopad_bin", "mysql": "utf8mb4_0900_bin"}
 """Of text: others take "a" for "A", or for "a" with a blank behind it."""
+TRANSACTIONAL: dict[str, Any] = {f"{dialect}_engine": "InnoDB" for dialect in MYSQL}
+"""Options of a table: whatever the server's default is, one with transactions."""
 _KEY_CHARACTERS = 765
 """Characters of four bytes in an index of MariaDB's."""
 _DIGITS = {1: 3, 2: 5, 4: 10, 8: 19}
@@ -71,7 +73,7 @@ def staging_table(
     columns += [sa.Column(DELETED, sa.Boolean())] if keys else []
     columns += [sa.Column(ROW, sa.BigInteger())] if is_numbered else []
     prefixes = ["UNLOGGED"] if dialect == "postgresql" else []
-    return sa.Table(name, sa.MetaData(), *columns, schema=namespace, prefixes=prefixes)
+    return sa.Table(name, sa.MetaData(), *columns, schema=namespace, prefixes=prefixes, **TRANSACTIONAL)
 
 
 def fits(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:
@@ -92,7 +94,7 @@ def fits(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> b
     if of.is_timestamp(kind):
         return _holds_time(kind, column, dialect)
     if of.is_string(kind) or of.is_large_string(kind):
-        return isinstance(column, sa.String) and not isinstance(column, sa.Enum)
+        return isinstance(column, sa.String) and not isinstance(column, (sa.Enum, mysql.SET))
     if of.is_binary(kind) or of.is_large_binary(kind):
         return isinstance(column, sa.types._Binary)
     return isinstance(column, sa.JSON) or (dialect in MYSQL and isinstance(column, sa.String))
@@ -113,7 +115,8 @@ def _holds_digits(before: int, after: int, column: sa.types.TypeEngine[Any]) -> 
 
 def _holds_fraction(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:
     is_wide = kind.bit_width == 32 or dialect == "sqlite" or isinstance(column, sa.Double)
-    return isinstance(column, sa.Float) and (is_wide or (column.precision or 0) >= _DOUBLE_BITS)
+    is_rounded = dialect in MYSQL and getattr(column, "scale", None) is not None
+    return isinstance(column, sa.Float) and not is_rounded and (is_wide or (column.precision or 0) >= _DOUBLE_BITS)
 
 
 def _holds_time(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:

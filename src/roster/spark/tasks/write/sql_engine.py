@@ -22,8 +22,8 @@ PATIENCE = {
 }
 """libpq's settings under which the silence of a host that is gone is noticed within a minute."""
 _STRICT = (
-    # Without it a text that is too long is cut off, and a number out of range replaced by another.
-    "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
+    # Without them a text that is too long is cut off, and a number out of range, and 0, replaced by another.
+    "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO')",
     f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}",
 )
 _SETTINGS = {**dict.fromkeys(MYSQL, _STRICT), "postgresql": (f"SET lock_timeout = '{LOCK_SECONDS}s'",)}
