@@ -82,6 +82,18 @@ def test_a_schema_is_made_of_the_columns_registered_once_and_read_by_confluents_
         assert own(records).to_pylist() == [ROW, {"shop": None, "orders": None, "more": None}]
 
 
+def test_keys_of_bytes_are_behind_the_frame_as_they_are_for_confluents_clients() -> None:
+    keys = [b"a", b"abc", None]
+    rows = pa.RecordBatch.from_pydict({"key": pa.array(keys), "n": [1, 2, 3]})
+    with SchemaRegistry() as registry:
+        asked = Registry(registry.url)
+        made = written(KafkaSink("localhost:1", "totals", value=Avro(asked), key=Avro(asked)), rows)["key"].to_pylist()
+        read = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
+        assert [each and read(each, KEY) for each in made] == keys
+    bare = KafkaSink("localhost:1", "totals", value=Avro(schema=schema(n="long")), key=Avro(schema='"bytes"'))
+    assert written(bare, rows)["key"].to_pylist() == [b"\2a", b"\6abc", None]
+
+
 def test_the_latest_schema_of_the_subject_is_used_and_a_given_one_registered() -> None:
     with SchemaRegistry() as registry:
         first = registry.register("s", schema(orders="double", shop=["null", "string"]))

@@ -33,7 +33,9 @@ class AvroValues:
     compiled: Compiled = field(repr=False)
 
     def encoded(self, values: pa.Array, name: str = "") -> pa.Array:
-        """Return the bytes."""
+        """Return the bytes. In Confluent's frame those of the schema "bytes" have no length, as for its clients."""
+        if self.prefix and self.schema.kind == "bytes" and pa.types.is_binary(values.type):
+            return _behind(self.prefix, values)
         return AvroEncoder(kernel(self.compiled, AVRO_ENCODE), self.schema, self.prefix).encode(values, name)
 
 
