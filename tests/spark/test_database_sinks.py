@@ -278,6 +278,42 @@ def test_a_value_that_the_database_cannot_hold_is_named_and_no_row_is_lost(
     assert place.tables() == ["orders", "roster_positions"]
 
 
+FIRST = {"postgres": -2_440_588, "mariadb": -719_162, "sqlite": -719_162}
+LAST = {"postgres": 2_145_042_905, "mariadb": 2_932_896, "sqlite": 2_932_896}
+DAY_US = 86_400_000_000
+
+
+def test_the_first_and_last_times_of_a_database_are_stored_and_others_named(place: Place) -> None:
+    times = pa.schema([("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
+    columns = T.StructType([T.StructField("day", T.DateType()), T.StructField("at", T.TimestampType())])
+    first, last = FIRST[place.kind], LAST[place.kind]
+    latest_us = min((last + 1) * DAY_US - 1, 2**63 - 1)
+
+    def write(day: int, at: int) -> None:
+        cells = pa.array([day], pa.int32()).cast(pa.date32()), pa.array([at], pa.int64()).cast(times.field("at").type)
+        output = place.sink().task_writer(batch({T0: (0, 1)}), columns).open()
+        output.write(pa.record_batch(list(cells), schema=times))
+        output.close()
+
+    for day, at in ((first, first * DAY_US), (last, latest_us)):
+        write(day, at)
+    outside = [(first - 1, 0), (last + 1, 0), (2**31 - 1, 0), (0, first * DAY_US - 1), (0, -(2**63) + 1)]
+    outside += [(0, latest_us + 1)] if latest_us < 2**63 - 1 else []
+    for day, at in outside:
+        with pytest.raises(WriteError, match=f"column `{'at' if at else 'day'}` has a time"):
+            write(day, at)
+
+
+@MARIADB
+@pytest.mark.parametrize("text", ["x" * 17_000_000, "'" * 8_500_000])
+def test_a_row_that_is_larger_than_a_packet_is_no_reason_to_try_again(place: Place, text: str) -> None:
+    columns = T.StructType([T.StructField("text", T.StringType())])
+    with pytest.raises(WriteError, match=r"a row takes 17,000,000 bytes, .* max_allowed_packet\. Raise that"):
+        write_rows(opened(place.sink(), T0), columns, [{"text": "a"}, {"text": text}])
+    write_rows(opened(place.sink(), T0), columns, [{"text": "'" * 8_300_000}, {"text": "x" * 16_700_000}])
+    assert place.run("select sum(length(text)) from orders") == [(25_000_000,)]
+
+
 def test_text_with_a_backslash_before_u0000_is_no_nul(place: Place) -> None:
     columns = T.StructType([T.StructField("tags", T.ArrayType(T.StringType()))])
     write_rows(opened(place.sink(), T0), columns, [{"tags": ["\\u0000"]}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
 from roster.spark.tasks.write.sql_columns import MYSQL
+from roster.spark.tasks.write.sql_values import final_error
 
 _CONNECT_SECONDS = 10
 LOCK_SECONDS = 10
@@ -21,6 +23,10 @@ PATIENCE = {
     "keepalives_count": "3",
 }
 """libpq's settings under which the silence of a host that is gone is noticed within a minute."""
+_LARGE_BYTES, _STATEMENT_BYTES = 200_000, 16_384
+"""Of rows of which one may be larger than a packet; of a statement, but for the values in it."""
+_ESCAPED = [bytes([each]) for each in b"\0\n\r\x1a\"'\\"]
+"""What takes two bytes in a statement."""
 _STRICT = (
     # Without them a text that is too long is cut off, and a number out of range, and 0, replaced by another.
     "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO')",
@@ -62,6 +68,16 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
     return engine
 
 
+def _check_packets(rows: Sequence[Mapping[str, Any]], most: int) -> None:
+    """Raise WriteError for a row that MariaDB does not take: it closes the connection, as if it went away."""
+    for row in rows:
+        large = (each.encode() if isinstance(each, str) else each for each in row.values())
+        size = sum(len(each) + sum(map(each.count, _ESCAPED)) for each in large if isinstance(each, bytes))
+        if size + _STATEMENT_BYTES > most:
+            problem = f"a row takes {size:,} bytes, more than the {most:,} of the database's max_allowed_packet"
+            raise final_error(f"{problem}. Raise that, or leave such rows out in map_arrow")
+
+
 class Copied:
     """COPY in the binary format from Arrow columns into a new table, in one transaction."""
 
@@ -98,8 +114,11 @@ class Inserted:
 
     def add(self, rows: pa.Table) -> None:
         """Send rows."""
+        values = rows.to_pylist()
         with self._engine.begin() as connection:
-            connection.execute(self._table.insert(), rows.to_pylist())
+            if rows.nbytes > _LARGE_BYTES and self._engine.dialect.name in MYSQL:
+                _check_packets(values, connection.scalar(sa.text("select @@max_allowed_packet")))
+            connection.execute(self._table.insert(), values)
 
     def commit(self) -> None:
         """Close the connection."""

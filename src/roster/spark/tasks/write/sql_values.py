@@ -10,6 +10,10 @@ from roster.spark.tasks.result_records import json_column
 
 ROW, DELETED = "roster_row", "roster_deleted"
 """Columns of staging in upsert mode: the order of an attempt's rows; true for a row that deletes its key."""
+_DAYS = {"postgresql": (-2_440_588, 2_145_042_905)}
+_DAYS_OF_OTHERS = (-719_162, 2_932_896)
+"""First and last day since 1970 that a database holds: from 4713 BC to the year 5874897; of others years 1 to 9999."""
+_DAY_US = 86_400_000_000
 _NUL_IN_JSON = r"(^|[^\\])(\\\\)*\\u0000"
 
 
@@ -42,6 +46,8 @@ def _prepared(name: str, column: pa.Array, dialect: str) -> pa.Array:
         except pa.ArrowInvalid:
             raise final_error(f"column `{name}` has text that is not UTF-8") from None
         _check_nul(name, pc.match_substring(column, "\0"), dialect)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        _check_days(name, column, dialect)
     if dialect == "postgresql":
         return column
     if pa.types.is_floating(kind):
@@ -52,6 +58,18 @@ def _prepared(name: str, column: pa.Array, dialect: str) -> pa.Array:
     if dialect == "sqlite" and pa.types.is_decimal(kind):
         return pa.array([None if value is None else format(value, "f") for value in column.to_pylist()], pa.string())
     return column.cast(pa.timestamp("us")) if pa.types.is_timestamp(kind) else column
+
+
+def _check_days(name: str, column: pa.Array, dialect: str) -> None:
+    first, last = _DAYS.get(dialect, _DAYS_OF_OTHERS)
+    if pa.types.is_timestamp(column.type):
+        unit, number = _DAY_US, column.cast(pa.timestamp("us")).cast(pa.int64())
+    else:
+        unit, number = 1, column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+    is_early = pc.less(number, first * unit)
+    if _any(pc.or_(is_early, pc.greater(number, min((last + 1) * unit - 1, 2**63 - 1)))):
+        years = "before 4713 BC or after 5874897" if dialect in _DAYS else "outside the years 1 to 9999"
+        raise final_error(f"column `{name}` has a time {years}, which {dialect} does not store. Make it null")
 
 
 def _check_nul(name: str, found: pa.Array, dialect: str) -> None:
