@@ -166,6 +166,7 @@ class FakeRunner:
 
     whole_partitions = False
     takes_arrivals = True
+    most_offsets: int | None = None
 
     cores = 2
 

@@ -95,6 +95,7 @@ class InProcess:
 
     whole_partitions = True
     takes_arrivals = True
+    most_offsets: int | None = None
 
     cores = 2
 

@@ -634,6 +634,26 @@ def test_small_batches_wait_for_the_sinks_default_interval_full_ones_and_availab
         assert sizes == [sum(b.values()) if isinstance(b, dict) else b for b in batches], options
 
 
+def test_batches_are_small_until_the_runner_takes_large_ones_and_none_of_them_waits_for_the_interval() -> None:
+    for suggested, configured, most, sizes in [
+        (None, 600_000, 1_000, [8, 8, 14]),
+        (None, 0, 6, [6, 6, 6, 6, 6]),
+        (None, 600_000, 6, [6]),
+        (600_000, None, 1_000, [30]),  # a sink that would rather have few large batches
+    ]:
+        rig = Rig(trigger_interval_ms=configured, max_offsets_per_batch=most)
+        rig.sink.default_trigger_interval_ms = suggested
+        rig.runner.most_offsets = 8
+
+        def during(batch: Batch, runner: FakeRunner = rig.runner) -> None:
+            runner.most_offsets = 8 if batch.number == 0 else None
+
+        rig.runner.during = during
+        rig.member.script = [lambda: None] * 3
+        rig.run()
+        assert [batch.offsets for batch in rig.runner.batches] == sizes
+
+
 def test_a_small_batch_that_grows_full_while_it_waits_starts_at_once() -> None:
     rig = Rig(max_offsets_per_batch=30, tuning=Tuning(min_offsets_per_task=1, poll_interval_ms=1))
     rig.sink.default_trigger_interval_ms = 600_000

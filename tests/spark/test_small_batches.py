@@ -15,9 +15,9 @@ import pytest
 from pyspark import SparkFiles, TaskContext
 
 from roster.model import TopicPartition
-from roster.spark import FunctionError, ParquetSink, Pipeline
+from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline
 from roster.spark.batch import Batch, Owner, Range, Split
-from roster.spark.jobs import small_batches, staying_worker
+from roster.spark.jobs import runner, small_batches, staying_worker
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
@@ -157,6 +157,23 @@ def test_batches_that_take_long_are_spark_s_until_smaller_ones_do_not(monkeypatc
         batches.begin(batch(offsets), FEW)
         assert batches.takes([()]), offsets
         batches.results(None)
+
+
+def test_many_full_batches_in_a_row_and_long_ones_are_too_much_for_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, _ = made(most=1000)
+    for offsets in (*[1000] * (small_batches._MANY - 1), 999, *[1000] * small_batches._MANY):
+        assert not batches.is_too_slow
+        assert batches.most_offsets == 1000
+        batches.begin(batch(offsets), FEW)
+    assert batches.is_too_slow
+    batches.begin(batch(999), FEW)
+    assert not batches.is_too_slow
+    monkeypatch.setattr(small_batches, "_LONG", -1.0)
+    batches.results(None)
+    assert (batches.is_too_slow, batches.most_offsets) == (True, 499)
+    batches._leave("an error")
+    assert batches.most_offsets is None
+    assert made(most=0)[0].most_offsets is None
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
@@ -308,18 +325,53 @@ def test_worker_and_spark_s_tasks_read_the_same_rows(
     config = ReaderConfig(bootstrap=topics.bootstrap, group="g", include_headers=include_headers)
     columns = as_struct(config.schema)
     jobs = SparkJobs(spark, "g")
-    runner: Any = SparkRunner(jobs, ReadBatches(jobs, config, None), columns, small=MOST)
+    reading: Any = SparkRunner(jobs, ReadBatches(jobs, config, None), columns, small=MOST)
     ranges = {TopicPartition(topic, number): Range(number, 20) for number in range(3)}
-    tasks = runner._small.begin(Batch(1, Owner("g", 1, "m"), ranges), [])
-    frame = runner._frame(tasks)
+    tasks = reading._small.begin(Batch(1, Owner("g", 1, "m"), ranges), [])
+    frame = reading._frame(tasks)
     assert is_local(frame)
-    assert sum(counts.records for counts in runner._counted.value.values()) == 57
-    runner._small._is_here = False
-    by_tasks = runner._frame(tasks)
+    assert sum(counts.records for counts in reading._counted.value.values()) == 57
+    reading._small._is_here = False
+    by_tasks = reading._frame(tasks)
     assert frame.schema == by_tasks.schema
     assert frame.rdd.getNumPartitions() == by_tasks.rdd.getNumPartitions() == 1
     assert [*map(tuple, frame.collect())] == [*map(tuple, by_tasks.collect())]
-    runner.close()
+    reading.close()
+
+
+class Probe:
+    """In place of the job that makes Spark's workers ready: it has ended at the third look."""
+
+    def __init__(self, *_: object) -> None:
+        self.looks = 0
+
+    def start(self) -> None:
+        pass
+
+    def wait(self, _: float) -> bool:
+        self.looks += 1
+        return self.looks > 2
+
+
+def test_what_waits_at_the_start_is_read_in_small_batches_until_spark_s_workers_are_ready(
+    spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "SlotProbe", Probe)
+    topic, out = topics.create(1, 200), topics.create(1)
+    reports: list[tuple[int, bool]] = []
+    jobs: list[int] = []
+    collect = SparkJobs.collect
+    monkeypatch.setattr(SparkJobs, "collect", lambda *given: [jobs.append(1), collect(*given)][1])
+
+    def note(progress: Progress) -> None:
+        reports.append((progress.rows, bool(jobs)))
+
+    kind = tuned(small_batch_offsets=10)
+    kind(spark, topics.bootstrap, f"g-{topic}", topic, on_progress=note, log=False).write(
+        KafkaSink(topics.bootstrap, out)
+    ).run(available_now=True)
+    assert reports == [*[(10, False)] * (small_batches._MANY + 2), (80, True)]
+    assert sum(topics.ends(out).values()) >= 200
 
 
 def is_local(df: DataFrame) -> bool:

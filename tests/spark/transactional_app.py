@@ -47,6 +47,7 @@ class InProcess:
 
     whole_partitions = False
     takes_arrivals = True
+    most_offsets: int | None = None
 
     cores = 2
 

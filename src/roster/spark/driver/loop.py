@@ -218,8 +218,13 @@ class DriverLoop:
     ) -> None:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
         most = self._size.limit
+        small = self._runner.most_offsets
         if waiting := self._taking_over(available):  # the only batch between the results of two groups
             available, most = {p: available[p] for p in waiting}, self._options.max_offsets_per_batch
+        elif small is not None and self._sink.default_trigger_interval_ms is None and small < (most or small + 1):
+            most = small
+            if sum(span.size for span in available.values()) > most:
+                self._batch_started = float("-inf")  # the rest does not wait for the next interval
         chosen = self._suspects.choose(frozenset(available))
         ranges = offset_ranges.limit({p: span for p, span in available.items() if p in chosen}, most)
         deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks

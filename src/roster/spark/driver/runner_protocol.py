@@ -107,6 +107,10 @@ class Runner(Protocol):
     def takes_arrivals(self) -> bool:
         """True if records that brokers have sent to the driver need not be read again."""
 
+    @property
+    def most_offsets(self) -> int | None:
+        """The most offsets that the next batch should have; None: any number."""
+
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink, refused: Refused = ()) -> Outcome:
         """Read, transform and write. Raises the error that failed the batch; if cancelled, Spark's.
 

@@ -119,6 +119,10 @@ class SparkRunner:
         self._failed: Failed = jobs.context.accumulator({}, ByTask())
         self._missing = MissingValues(jobs.group)
         self._is_checked = False
+        self._is_ready = True
+        """Spark's workers have run a task."""
+        self._late: SlotProbe | None = None
+        """Makes them ready beside batches of the other worker."""
         self._tasks: Splits = ()
         self._refused: Refused = ()
 
@@ -136,6 +140,13 @@ class SparkRunner:
     def takes_arrivals(self) -> bool:
         """True if records that brokers have sent to the driver need not be read again."""
         return self._small.takes_arrivals
+
+    @property
+    def most_offsets(self) -> int | None:
+        """The most offsets of the next batch; None: any number, as Spark's workers are ready."""
+        if self._late is not None and self._late.wait(0):
+            self._is_ready = True
+        return None if self._is_ready else self._small.most_offsets
 
     def check(self) -> None:
         """Raise PipelineError if the session was stopped."""
@@ -168,6 +179,7 @@ class SparkRunner:
                     is_done = self.run_small(ReadWriteTask(writer, self._reading([()]).read)) is not None
                     if not is_small:
                         self._results(writer, tasks)
+                    self._is_ready = not is_small
                     return is_done or not is_small
                 if not is_small:
                     self._small.begin(None, [()])
@@ -183,7 +195,7 @@ class SparkRunner:
     def _is_small_worker_right(self) -> bool:
         """Return False if the worker of small batches needs Spark's look at it. Raises PipelineError as a probe."""
         found = self.run_small(worker_report())
-        if found is None or found[0]["python_version"].split(".")[:2] != platform.python_version_tuple()[:2]:
+        if found is None or found[0]["python_version"].split(".")[:2] != platform.python_version().split(".")[:2]:
             return False
         check_worker(found[0])
         return True
@@ -195,6 +207,8 @@ class SparkRunner:
 
     def close(self) -> None:
         """Give up the worker of small batches."""
+        if self._late is not None and not self._late.wait(0):
+            self._late.cancel()
         self._small.close()
 
     def cancel(self) -> None:
@@ -214,6 +228,9 @@ class SparkRunner:
         """
         self._counted.value, self._failed.value = {}, {}
         self._refused, self._tasks = refused, self._tasks if refused else self._small.begin(batch, tasks)
+        if not self._is_ready and self._late is None and self._small.is_too_slow:
+            self._late = SlotProbe(self._jobs.context, self._jobs.group, self.cores)
+            self._late.start()
         try:
             return self._work.run(batch, self._tasks, functools.partial(self._write, sink))
         except MissingSchemasError as error:
@@ -272,6 +289,7 @@ class SparkRunner:
         A `TaskWriter` needs an RDD job only: no rows go to the JVM, and planning a DataFrame would cost more than a
         small batch.
         """
+        self._is_ready = True
         if not isinstance(writer, TaskWriter):
             work: Any = writer.task(self._reading(tasks))
             return writer.write(self._jobs.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, writer.rows))

@@ -1,4 +1,7 @@
-"""Probe for a task slot: a small job that ends when an executor has run it, and reports that executor's Python."""
+"""Probe for a task slot: a small job that ends when an executor has run it, and reports that executor's Python.
+
+With a task for each slot it makes Spark's workers ready, too.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ _FIX = (
 
 
 class SlotProbe:
-    """A job of one small task, in a thread of its own."""
+    """A job of small tasks, in a thread of its own."""
 
-    def __init__(self, context: SparkContext, group: str) -> None:
-        self._context = context
+    def __init__(self, context: SparkContext, group: str, tasks: int = 1) -> None:
+        self._context, self._tasks = context, tasks
         self._job_group = f"roster-{group}-slot-{uuid.uuid4().hex[:8]}"
         self._description = f"{group}: waits for executors"
         self._found: Mapping[str, Any] = {}
@@ -66,13 +69,14 @@ class SlotProbe:
     def _run(self) -> None:
         try:
             self._context.setJobGroup(self._job_group, self._description, interruptOnCancel=True)
-            self._found = self._context.parallelize([0], 1).mapPartitions(worker_report()).collect()[0]
+            tasks = self._context.parallelize(range(self._tasks), self._tasks)
+            self._found = tasks.mapPartitions(worker_report()).collect()[0]
         except Exception as error:
             self._error = error
 
 
 def worker_report() -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
-    """Return a task that yields what `check_worker` looks at."""
+    """Return a task that yields what `check_worker` looks at, and loads what a pipeline's tasks need."""
     names = list(_PARTS)
 
     # A nested function is pickled by value, so a worker without Roster can load it if it uses nothing of this module.
@@ -84,6 +88,8 @@ def worker_report() -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
                 importlib.import_module(name)
             except Exception as error:
                 missing[name] = f"{type(error).__name__}: {error}"
+        if not missing:
+            importlib.import_module("roster.spark.state.tasks.task")
         version = getattr(sys.modules.get("roster"), "__version__", "")
         yield {
             "python": sys.executable,

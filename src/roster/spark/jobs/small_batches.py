@@ -24,6 +24,8 @@ _LONG = 2.0
 """Seconds of a batch after which those like it are Spark's, which has more than one core."""
 _LEFT_TO_SPARK = 100
 """Batches left to Spark after one that could not be done here."""
+_MANY = 10
+"""Batches in a row as large as the worker takes after which Spark should do larger ones."""
 
 
 class CancelledError(Exception):
@@ -49,6 +51,8 @@ class SmallBatches:
         self._limit, self._offsets = self._most, 0
         """The most offsets with which a batch is thought to be short, and those of the present one."""
         self._is_here = False
+        self._full = 0
+        """Batches in a row as large as the worker takes."""
         self._arrivals: Sequence[Arrival] = ()
         if self._most:
             jobs.when_cancelled(self._cancel)
@@ -67,6 +71,7 @@ class SmallBatches:
         self._is_cancelled, self._is_here = False, batch is None and self._most > 0
         self._offsets = 0 if batch is None else batch.offsets
         self._arrivals = () if batch is None else batch.arrivals
+        self._full = self._full + 1 if 0 < self._limit <= self._offsets else 0
         if batch is None or not self._most or batch.offsets > self._limit:
             return tasks
         if self._left_to_spark > 0:
@@ -80,6 +85,16 @@ class SmallBatches:
     def takes_arrivals(self) -> bool:
         """True unless Spark does even the smallest batches."""
         return self._most > 0 and self._left_to_spark == 0
+
+    @property
+    def most_offsets(self) -> int | None:
+        """The most offsets of a batch that the worker takes; None if it takes none."""
+        return self._limit if self.takes_arrivals else None
+
+    @property
+    def is_too_slow(self) -> bool:
+        """True if Spark should do part of the records, as batches last long or many are full."""
+        return self._full >= _MANY or self._limit < self._most
 
     def takes(self, tasks: Sequence[Sequence[Split]]) -> bool:
         """Return True if the worker should try these tasks of the batch."""
