@@ -39,6 +39,7 @@ _ORPHAN_SECONDS = 3600
 """Age after which staging of any application is dropped."""
 _TIDYING_SECONDS = 300
 _DROPS_IN_TRANSACTION = ("postgresql", "sqlite")
+_MOST_SPANS = 8
 _SHOWN = ("host", "hostaddr", "port", "dbname", "service", "sslmode", "unix_socket", "mode", "uri")
 """Parameters of a URL that messages show; others may be secrets."""
 
@@ -165,9 +166,7 @@ class DatabaseSink(PositionedSink):
         except sa.exc.SQLAlchemyError as error:
             problem = f"{self._shown}: {self._server.said(error)}"
             if self._server.is_of_a_row(error):
-                problem = f"`{self._table}` refuses a row, {problem}{unknown_record(self._dead_letters)}"
-                fix = "Leave such rows out or correct them in map_arrow, or change the column or constraint"
-                raise _RefusalError(problem, field=self.name, fix=fix) from None
+                raise _RefusalError(f"{problem}{unknown_record(self._dead_letters)}") from None
             fix = "Check url, table and columns, and what the user may do in the database"
             raise PipelineError(problem, field=self.name, fix=fix) from None
 
@@ -305,12 +304,12 @@ class DatabaseSink(PositionedSink):
             if refused:
                 raise RefusedRowsError(refused, self.name)
             self._transact(lambda connection: self._move(connection, token, written, batch))
-        except _RefusalError:
+        except _RefusalError as error:
             sets_aside = self._dead_letters == ""
             refused = self._transact(lambda connection: self._refused(connection, written)) if sets_aside else {}
             self.abort(written, batch)
             if not refused:
-                raise
+                raise self._refusal(error, batch) from None
             raise RefusedRowsError(refused, self.name) from None
         except (SinkFencedError, RefusedRowsError):
             self.abort(written, batch)
@@ -320,6 +319,15 @@ class DatabaseSink(PositionedSink):
             self._drop([each.name for each in written.staged])
         if time.monotonic() - self._tidied > _TIDYING_SECONDS:
             self._tidy()
+
+    def _refusal(self, error: _RefusalError, batch: Batch) -> PipelineError:
+        spans = [f"{partition} {span.start}-{span.end - 1}" for partition, span in sorted(batch.ranges.items())]
+        more = [f"{len(spans) - _MOST_SPANS} more"] if len(spans) > _MOST_SPANS else []
+        of = ", ".join(spans[:_MOST_SPANS] + more)
+        fix = "Leave such rows out or correct them in map_arrow, or change the column or constraint"
+        if self._dead_letters is None:
+            fix += "; in a pipeline without state, dead_letter_topic takes their records"
+        return PipelineError(f"`{self._table}` refuses a row of {of}, {error}", field=self.name, fix=fix)
 
     def _move(self, connection: sa.Connection, token: str, written: _Written, batch: Batch) -> None:
         """Move the rows and the positions, unless an earlier attempt, whose answer was lost, has done so."""
