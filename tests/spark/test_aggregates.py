@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,14 +14,14 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from roster.spark import PipelineError
+from roster.spark import Pipeline, PipelineError
 from roster.spark.state.aggregate_columns import parse_aggregates
 from roster.spark.state.column_expressions import expression_of, parsed
 from roster.state import Position
 from roster.state.aggregate import Aggregation
 from roster.state.expressions import evaluate
 from roster.state.lmdb_store import LmdbStore
-from roster.state.store import NoState
+from roster.state.store import NoState, StateError
 from tests.examples_tried import examples
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ def test_columns_without_a_name_of_their_own_are_quoted(spark: SparkSession, giv
     assert error.value.problem == problem
 
 
+COUNT = {"n": "count(*)"}
+
+
 class Expressions:
     """Random expressions of each type, as SQL text, with Spark's `try_` functions for what may fail."""
 
@@ -203,6 +207,53 @@ def test_random_expressions_have_sparks_types_and_values(spark: SparkSession, se
         found = evaluate(expression_of(parsed(text)), table)
         assert found.type == expected.schema.field(at).type, text
         assert str(found.to_pylist()) == str(expected.column(at).to_pylist()), text
+
+
+def test_decimals_are_summed_as_doubles_as_in_spark(spark: SparkSession) -> None:
+    amounts = [Decimal("0.07"), Decimal("-12345678.91"), None, Decimal("1.10"), Decimal("99999999.99"), Decimal(0)]
+    table = pa.table({"k": pa.array([1] * 6), "m": pa.array(amounts, pa.decimal128(10, 2))})
+    frame = spark.createDataFrame([(each,) for each in amounts], "m decimal(10, 2)").coalesce(1)
+    for text in ("cast(m as double)", "cast(m as float)", "cast(m as double) * 3"):
+        expected = frame.select(F.expr(text).alias("n")).toArrow()["n"]
+        assert evaluate(expression_of(parsed(text)), table).equals(expected.combine_chunks()), text
+    with pytest.raises(StateError, match=r"column 'm' is decimal128\(10, 2\), .*; cast it to double, or make one in"):
+        Aggregation(("k",), parse_aggregates({"n": "sum(m)"}))(table, NoState())
+
+
+@pytest.mark.parametrize(
+    ("declare", "problem"),
+    [
+        (lambda p: p.aggregate(F.col("shop"), COUNT), "keys: Column<'shop'> is no name of a column. Use names"),
+        (lambda p: p.aggregate(["shop", F.col("at")], COUNT), "keys: Column<'at'> is no name of a column. Use names"),
+        (lambda p: p.deduplicate(F.col("shop"), within="1 hour"), "keys: Column<'shop'> is no name of a column. Use"),
+        (lambda p: p.repartition(F.col("shop")), "repartition: Column<'shop'> is no name of a column. Use names"),
+        (
+            lambda p: p.json_columns("n int", keep=[F.col("key")]),
+            "keep: Column<'key'> is no name of a column. Use names",
+        ),
+        (lambda p: p.aggregate("shop", COUNT, window="1 hour"), "window: '1 hour' is none. For example Window("),
+    ],
+)
+def test_keys_and_windows_that_are_none_are_quoted(spark: SparkSession, declare: Any, problem: str) -> None:
+    with pytest.raises(PipelineError) as error:
+        declare(Pipeline(spark, "localhost:9092", "g", "t").json_columns("shop string, at timestamp"))
+    assert str(error.value).startswith(problem)
+
+
+NUMBERS_AS_TEXT = [
+    *("NaN", "nan", "inf", "-Inf", "+infinity", "infd", "1d", "1.F", "1e5D", "1e", ".", "+.5", "1e400", "-1e-400"),
+    *("9223372036854775807", "-9223372036854775808", "9223372036854775808", f"-{0:030}12", "+0012", "128", "2.0", ""),
+    *("\t7\n", "\x007", "7\x7f", "\u00a07", "7\u3000", "1 2", "--1", "0x10"),
+]
+
+
+@pytest.mark.parametrize("kind", ["tinyint", "int", "bigint", "float", "double"])
+def test_texts_are_the_numbers_that_spark_reads_in_them(spark: SparkSession, kind: str) -> None:
+    table = pa.table({"s": [*NUMBERS_AS_TEXT, None]})
+    frame = spark.createDataFrame([(each,) for each in table["s"].to_pylist()], "s string").coalesce(1)
+    text = f"try_cast(s as {kind})"
+    expected = frame.select(F.expr(text).alias("n")).toArrow()["n"].to_pylist()
+    assert list(map(repr, evaluate(expression_of(parsed(text)), table).to_pylist())) == list(map(repr, expected))
 
 
 class Aggregates(Expressions):

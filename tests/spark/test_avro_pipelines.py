@@ -116,6 +116,12 @@ def test_the_program_of_the_page_on_avro_and_what_is_refused(
             (lambda p: p.avro_columns(Registry(registry.url), framing="x"), "framing: 'x' is none"),
             (lambda p: p.avro_columns(Registry(registry.url)), "404 Subject .* not found"),
             (lambda p: p.avro_columns(Registry(registry.url), "n tinyint"), "column 'n': Avro has no values of int8"),
+            (lambda p: p.avro_columns(Registry(registry.url), ["n"]), r"avro_columns: \['n'\] is not a schema"),
+            (lambda p: p.avro_columns(registry.url), "registry: 'http.*' is none. Use Registry"),
+            (lambda p: p.json_columns(registry=registry.url), "registry: 'http.*' is none. Use Registry"),
+            (lambda p: p.protobuf_columns(registry.url), "registry: 'http.*' is none. Use Registry"),
+            (lambda p: p.avro_columns(schema=[{"type": "int"}]), "schema: {'type': 'int'} is no text. Use json.dumps"),
+            (lambda p: p.avro_columns(schema={"type": "int"}), "schema: {'type': 'int'} is no text. Use json.dumps"),
             (lambda p: p.avro_columns(schema="{"), "avro_columns: the schema is no JSON"),
             (lambda p: p.avro_columns(schema=order(key="int"), keep=["key"]), "the schema has a field 'key' too"),
         ):

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def order(**fields: Any) -> str:
@@ -161,8 +161,31 @@ def test_a_login_by_tls_is_sent_and_never_shown(auth: Any, tmp_path: Path) -> No
             assert theirs.get_schema(made).schema_str == ONE
 
 
-def test_a_url_that_is_none_is_refused() -> None:
-    with pytest.raises(
-        RegistryError, match="'registry:8081' is no URL of a registry; for example http://registry:8081"
-    ):
-        Registry("registry:8081")
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (
+            lambda: Registry("registry:8081"),
+            "'registry:8081' is no URL of a registry; for example http://registry:8081",
+        ),
+        (lambda: Registry([]), "[] is no URL of a registry; for example http://registry:8081"),
+        (lambda: Registry(None), "None is no URL of a registry; for example http://registry:8081"),  # type: ignore[arg-type]
+        (
+            lambda: Registry("http://registry", auth=("secret",)),  # type: ignore[arg-type]
+            "auth: it is neither ('user', 'password') nor a bearer token as text",
+        ),
+        (lambda: Registry("http://registry", timeout=0), "timeout: 0 is no number of seconds; for example 10.0"),
+        (
+            lambda: Registry("http://registry", timeout="5s"),  # type: ignore[arg-type]
+            "timeout: '5s' is no number of seconds; for example 10.0",
+        ),
+        (
+            lambda: Registry("http://registry", security={"ssl.ca.location": "ca.pem"}),
+            "security: it has no effect, as the URL has no TLS; for example https://registry:8081",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_refused_without_a_request(made: Callable[[], Registry], problem: str) -> None:
+    with pytest.raises(RegistryError) as error:
+        made()
+    assert str(error.value) == problem

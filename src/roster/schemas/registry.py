@@ -64,18 +64,23 @@ class Registry:
             timeout: seconds for a request.
 
         Raises:
-            RegistryError: a URL has another scheme than http or https.
+            RegistryError: a URL has another scheme than http or https, or another argument is wrong.
             SettingError: a setting of TLS is wrong.
 
         """
-        self.urls = [each.rstrip("/") for each in ([url] if isinstance(url, str) else url)]
-        if not self.urls or any(not each.startswith(("http://", "https://")) for each in self.urls):
+        urls = list(url) if isinstance(url, list | tuple) else [url]
+        if not urls or not all(isinstance(each, str) and each.startswith(("http://", "https://")) for each in urls):
             raise RegistryError(f"{url!r} is no URL of a registry; for example http://registry:8081")
+        self.urls = [str(each).rstrip("/") for each in urls]
+        if not isinstance(timeout, int | float) or timeout <= 0:
+            raise RegistryError(f"timeout: {timeout!r} is no number of seconds; for example 10.0")
         self._headers = {"Accept": _CONTENT, "Content-Type": _CONTENT}
         if auth is not None:
             self._headers["Authorization"] = authorization(auth)
         self._timeout = timeout
         context = None
+        if security and not any(each.startswith("https") for each in self.urls):
+            raise RegistryError("security: it has no effect, as the URL has no TLS; for example https://registry:8081")
         if any(each.startswith("https") for each in self.urls):
             context = tls_context(parse_security({"security.protocol": "SSL", **(security or {})}))
         self._open = build_opener(_NoRedirect, HTTPSHandler(context=context)).open
@@ -191,9 +196,11 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 def authorization(auth: tuple[str, str] | str) -> str:
-    """Return the header of a user name and password, or of a bearer token."""
+    """Return the header of a user name and password, or of a bearer token. Raises RegistryError for anything else."""
     if isinstance(auth, str):
         return f"Bearer {auth}"
+    if not isinstance(auth, list | tuple) or [type(each) for each in auth] != [str, str]:
+        raise RegistryError("auth: it is neither ('user', 'password') nor a bearer token as text")
     return f"Basic {base64.b64encode(':'.join(auth).encode()).decode()}"
 
 

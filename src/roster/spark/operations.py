@@ -102,10 +102,10 @@ class Operations:
         """
         if registry is not None:
             subject = subject or self._subject(column)
-            return self._step(FramedJsonParsed(registry, schema, subject, column, mode, tuple(keep)))
+            return self._step(FramedJsonParsed(registry, schema, subject, column, mode, as_columns(keep, "keep")))
         if schema is None:
             raise PipelineError("the fields are not known", field="json_columns", fix="Name schema=, or registry=")
-        return self._step(Parsed(schema, column, mode, tuple(keep)))
+        return self._step(Parsed(schema, column, mode, as_columns(keep, "keep")))
 
     def avro_columns(
         self,
@@ -145,10 +145,12 @@ class Operations:
                 registry refuses.
 
         """
-        schemas = (schema,) if isinstance(schema, str) else tuple(schema)
+        schemas = tuple(schema) if isinstance(schema, list | tuple) else (schema,)
         framing = framing or (BARE if registry is None else CONFLUENT)
         subject = subject or self._subject(column)
-        return self._step(AvroParsed(registry, columns, schemas, subject, column, framing, mode, tuple(keep)))
+        return self._step(
+            AvroParsed(registry, columns, schemas, subject, column, framing, mode, as_columns(keep, "keep"))
+        )
 
     def protobuf_columns(
         self,
@@ -184,7 +186,7 @@ class Operations:
         """
         framing = framing or (BARE if registry is None else CONFLUENT)
         subject = subject or self._subject(column)
-        step = ProtobufParsed(registry, message, descriptors, subject, column, framing, mode, tuple(keep))
+        step = ProtobufParsed(registry, message, descriptors, subject, column, framing, mode, as_columns(keep, "keep"))
         return self._step(step)
 
     def _subject(self, column: str) -> str | None:

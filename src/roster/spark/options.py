@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -160,9 +160,13 @@ def _named_as_in_kafka(error: ConfigError) -> PipelineError:
     return PipelineError(f"{names[error.option]}: {text}", field="consumer")
 
 
-def as_columns(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return one column's name or several as a tuple."""
-    return (names,) if isinstance(names, str) else tuple(names)
+def as_columns(names: str | Sequence[str], field: str = "keys") -> tuple[str, ...]:
+    """Return one column's name or several as a tuple. Raises PipelineError for what is no name."""
+    columns = tuple(names) if isinstance(names, Collection) and not isinstance(names, str) else (names,)
+    for each in columns:
+        if not isinstance(each, str):
+            raise PipelineError(f"{each!r} is no name of a column", field=field, fix="Use names, such as 'shop'")
+    return columns
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:

@@ -355,7 +355,7 @@ def _number(name: str, each: Aggregate, kind: Any) -> str:
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return "<i8"
     if each.kind in NUMBERS_ONLY:
-        problem = "no number of up to 64 bits with a sign"
+        problem = "no number of up to 64 bits with a sign; cast it to double, or make one in map_arrow in front of it"
     elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_boolean(kind):
         return "<i8"
     elif is_text(kind):
@@ -564,7 +564,7 @@ def set_moments(layout: Layout, rows: npt.NDArray[Any], places: npt.NDArray[np.i
 def _check_sum(name: str, sums: npt.NDArray[np.float64]) -> None:
     # Floats are exact to a part in 2^52, so a sum this close to the limit is treated as beyond it.
     if (np.abs(sums) >= 2.0**63 - 2.0**12).any():
-        raise StateError(f"aggregate {name!r}: a sum is beyond int64; cast its column to float64")
+        raise StateError(f"aggregate {name!r}: a sum is beyond int64; cast its column to double")
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,6 +295,8 @@ def _cast(goal: pa.DataType) -> Callable[..., Any]:
             return value.cast(goal)
         if pa.types.is_string(kind) and (pa.types.is_integer(goal) or pa.types.is_floating(goal)):
             return _from_text(value, goal)
+        if pa.types.is_decimal(kind) and pa.types.is_floating(goal):
+            return value.cast(pa.string()).cast(goal)  # the nearest, which Arrow's cast of decimals is not
         if _is_number(kind) or pa.types.is_boolean(kind):
             if pa.types.is_integer(goal):
                 return _to_integers(value.cast(pa.int8()) if pa.types.is_boolean(kind) else value, goal)
@@ -308,16 +310,28 @@ def _cast(goal: pa.DataType) -> Callable[..., Any]:
     return apply
 
 
-_INTEGER, _FLOAT = r"^[+-]?\d{1,18}$", r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_INTEGER = r"^[+-]?0*\d{1,19}$"
+_FLOAT = r"(?i)^([+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?|[+-]?inf(inity)?|nan)$"
+_BLANKS = "".join(map(chr, (*range(33), 127)))
 
 
 def _from_text(value: Any, goal: pa.DataType) -> Any:
     """Return the numbers that texts say, null for others."""
-    trimmed = pc.utf8_trim_whitespace(value)
-    pattern = _INTEGER if pa.types.is_integer(goal) else _FLOAT
-    plain = _unless(pc.invert(pc.match_substring_regex(trimmed, pattern)), trimmed)
+    is_whole = pa.types.is_integer(goal)
+    trimmed = pc.utf8_trim(value, _BLANKS if is_whole else _BLANKS[:-1])
+    plain = _unless(pc.invert(pc.match_substring_regex(trimmed, _INTEGER if is_whole else _FLOAT)), trimmed)
     plain = pc.replace_substring_regex(plain, r"^\+", "")
-    return _to_integers(plain.cast(pa.int64()), goal) if pa.types.is_integer(goal) else plain.cast(goal)
+    if not is_whole:
+        return pc.replace_substring_regex(plain, r"(\d\.?)[dDfF]$", r"\1").cast(goal)
+    try:
+        return _to_integers(plain.cast(pa.int64()), goal)
+    except pa.ArrowInvalid:  # 19 digits may be beyond the type
+        return _to_integers(_unless(_is_beyond(plain), plain).cast(pa.int64()), goal)
+
+
+@_by_rows
+def _is_beyond(texts: Any) -> Any:
+    return pa.array([each is not None and not -(2**63) <= int(each) < 2**63 for each in texts.to_pylist()])
 
 
 def _of_doubles(function: Callable[..., Any], *, only: Callable[..., Any] | None = None) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from roster.schemas.protobuf_schema import grown
 from roster.spark.errors import PipelineError
 from roster.spark.tasks.protobuf_values import Message
 from roster.spark.tasks.schema_frames import framed
-from roster.spark.tasks.schema_steps import check_source, latest_of, message_of, unanswered
+from roster.spark.tasks.schema_steps import check_registry, check_source, check_text, latest_of, message_of, unanswered
 from roster.spark.tasks.write.encoded_values import AvroValues, Encoding, JsonValues, ProtobufValues
 from roster.wire.avro.columns import schema_of
 from roster.wire.avro.schema import SchemaError, parse
@@ -43,6 +43,8 @@ class Avro:
     def __post_init__(self) -> None:
         if self.registry is None and self.schema is None:
             raise PipelineError("there is no schema", field="Avro", fix="Name registry=Registry(url), or schema=")
+        check_registry(self.registry)
+        check_text(self.schema or "")
 
     def encoding(self, values: pa.DataType, subject: str | None) -> Encoding:
         """Return what encodes values of this type. Raises PipelineError, SchemaError if they do not fit."""
@@ -62,6 +64,10 @@ class JsonSchema:
     registry: Registry
     schema: str | None = None
     subject: str | None = None
+
+    def __post_init__(self) -> None:
+        check_registry(self.registry)
+        check_text(self.schema or "")
 
     def encoding(self, values: pa.DataType, subject: str | None) -> Encoding:
         """Return what encodes values of this type. Raises PipelineError, SchemaError if they do not fit."""
@@ -94,6 +100,13 @@ class Protobuf:
 
 
 Format: TypeAlias = Avro | JsonSchema | Protobuf
+
+
+def check_format(form: object, part: str) -> None:
+    """Raise PipelineError for something else than a format or None."""
+    if not isinstance(form, Format | None):
+        fix = "Use Avro(registry), Protobuf(registry) or JsonSchema(registry)"
+        raise PipelineError(f"{form!r} is no format", field=f"{part} of {_FIELD}", fix=fix)
 
 
 def encoding_of(form: Format | None, values: pa.DataType, topic: str | None, part: str) -> Encoding | None:

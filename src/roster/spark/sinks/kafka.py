@@ -23,7 +23,7 @@ from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
 from roster.spark.options import check_security, parse_bootstrap
 from roster.spark.sinks.batch_sink import BatchSink, Source
-from roster.spark.sinks.formats import Format, encoding_of
+from roster.spark.sinks.formats import Format, check_format, encoding_of
 from roster.spark.sinks.kafka_transactions import (
     TRANSACTION_TIMEOUT_MS,
     KafkaTransactions,
@@ -102,6 +102,8 @@ class KafkaSink(BatchSink):
         columns = {**_COLUMNS, "timestamp": "timestamp"} if keep_timestamps else _COLUMNS
         self._beside = tuple(name for name in columns if name != "value" or value is None)
         self._columns = {n: columns[n] for n in self._beside if n != "key" or key is None}
+        check_format(value, "value")
+        check_format(key, "key")
         self._formats, self._encodings = {"key": key, "value": value}, dict[str, RecordEncoding]()
         if exactly_once is not None and not isinstance(exactly_once, bool):
             raise PipelineError(f"{exactly_once!r} is not True, False or None", field="exactly_once")

@@ -98,7 +98,7 @@ class ParquetSink(BatchSink):
         self._compression = compression
         self._limits = {"target_file_bytes": target_file_bytes, "row_group_bytes": row_group_bytes}
         self._path = str(path)
-        self._partition_by = as_columns(partition_by)
+        self._partition_by = as_columns(partition_by, "partition_by")
         self._storage = Storage(self._path)
         self._log: CommitLog | None = None
         self._spark: SparkSession | None = None

@@ -105,7 +105,7 @@ class TableSink(PositionedSink, Generic[Table]):
         self._has_created = False
         self._read_at = float("-inf")
         self._wary = 0
-        self._partition_by = as_columns(partition_by)
+        self._partition_by = as_columns(partition_by, "partition_by")
         self._compression = compression
         self._target_file_bytes = target_file_bytes or (TARGET_FILE_BYTES if self._is_upsert else _APPENDED_FILE_BYTES)
         self._row_group_bytes = row_group_bytes

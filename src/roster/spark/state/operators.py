@@ -61,7 +61,7 @@ class Repartition:
     @classmethod
     def by(cls, keys: str | Sequence[str], name: str | None, partitions: int | None) -> Repartition:
         """Check the arguments. Raises PipelineError."""
-        columns = as_columns(keys)
+        columns = as_columns(keys, "repartition")
         if not columns:
             raise PipelineError("no key", field="repartition", fix="Name at least one column")
         is_count = isinstance(partitions, int) and not isinstance(partitions, bool) and partitions > 0
@@ -96,14 +96,16 @@ def aggregation(
             f"{results!r} is not possible", field="results", fix="Use 'updates', or with a window 'final'"
         )
     check_extra("aggregate")
-    parsed = parse_aggregates(aggregates)
+    parsed, columns = parse_aggregates(aggregates), as_columns(keys)
+    if not isinstance(window, Window | SessionWindow | None):
+        raise PipelineError(f"{window!r} is none", field="window", fix="For example Window('ordered', '1 hour')")
     _check_migrate(migrate, parsed)
     try:
-        operator: Operator = Aggregation(as_columns(keys), parsed)
+        operator: Operator = Aggregation(columns, parsed)
         if isinstance(window, SessionWindow):
-            operator = SessionAggregation(as_columns(keys), parsed, window, results == "final")
+            operator = SessionAggregation(columns, parsed, window, results == "final")
         elif window is not None:
-            operator = WindowedAggregation(as_columns(keys), parsed, window, results == "final")
+            operator = WindowedAggregation(columns, parsed, window, results == "final")
     except RosterError as error:
         raise PipelineError(str(error), field="aggregate") from None
     has_updates = results == "updates"
@@ -142,8 +144,9 @@ def _check_said(migrate: object, names: Sequence[str], fits: Callable[[object], 
 def deduplication(keys: str | Sequence[str], within: Duration, column: str, store: str) -> Stateful:
     """Return the operator of `Pipeline.deduplicate`. Raises PipelineError for wrong arguments."""
     check_extra("deduplicate")
+    columns = as_columns(keys)
     try:
-        return Stateful(Deduplication(as_columns(keys), column, as_timedelta("within", within)), store)
+        return Stateful(Deduplication(columns, column, as_timedelta("within", within)), store)
     except RosterError as error:
         raise PipelineError(str(error), field="deduplicate") from None
 
@@ -163,10 +166,11 @@ def stream_join(
     check_functions(migrate, SIDES)
     if how not in ("inner", "left"):
         raise PipelineError(f"{how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
+    columns = as_columns(keys)
     try:
         apart = as_timedelta("within", within)
         slack = apart if grace is None else as_timedelta("grace", grace)
-        operator = StreamJoin(as_columns(keys), times, (), apart, slack, how == "left")
+        operator = StreamJoin(columns, times, (), apart, slack, how == "left")
         return Stateful(operator, store, other, is_by_key=True, migrate=migrate)
     except RosterError as error:
         raise PipelineError(str(error), field="join") from None

@@ -338,7 +338,8 @@ def named_change(error: WriteError, reports: Reports) -> WriteError | PipelineEr
     return PipelineError(
         f"{large[0]}, which takes fewer ({error.reason})",
         field="max.message.bytes",
-        fix="Raise it for that topic, or keep less: each entry of a map is a record of its own, a list is one",
+        fix="Raise it for that topic, or keep less: approx_count_distinct and a smaller bound or accuracy do, and each"
+        " entry of a processor's map is a record of its own, a list is one",
     )
 
 

@@ -182,6 +182,8 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
 def as_struct(schema: str | StructType, field: str = "map_arrow") -> StructType:
     """Return the columns as Spark's type; needs a Spark session. Raise PipelineError if it is not a schema."""
     try:
+        if not isinstance(schema, StructType | str):
+            raise TypeError("it is neither text nor a StructType")
         struct = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
         if not isinstance(struct, StructType):
             raise TypeError(f"it is one {struct.simpleString()} without a name")

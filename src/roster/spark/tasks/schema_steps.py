@@ -91,6 +91,9 @@ class AvroParsed:
     def __post_init__(self) -> None:
         check_mode(self.mode)
         _check_framing(self.framing, FRAMINGS)
+        check_registry(self.registry)
+        for text in self.schemas:
+            check_text(text)
         if not (self.registry if self.framing == CONFLUENT else self.schemas):
             fix = "Name registry=Registry(url) for Confluent's frame, schema= for others"
             raise PipelineError("the writers' schemas are not known", field="avro_columns", fix=fix)
@@ -102,7 +105,7 @@ class AvroParsed:
             schema = self._reader(known)
             fields = pa.schema(list(layout(schema).schema))
         except SchemaError as error:
-            fix = "Name the fields that you need in columns="
+            fix = "Correct the schema, or name the fields that you need in columns="
             raise PipelineError(str(error), field="avro_columns", fix=fix) from None
         struct = self.columns or from_arrow_schema(fields, prefer_timestamp_ntz=True)
         columns = with_kept(as_struct(struct, "avro_columns"), given, self.column, self.keep, "avro_columns")
@@ -169,6 +172,7 @@ class FramedJsonParsed:
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
+        check_registry(self.registry)
 
     def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
         """Return the function, and the columns of its results."""
@@ -189,10 +193,23 @@ class FramedJsonParsed:
         return FramedJsonColumns(fields, known, self.mode, self.keep), columns
 
 
+def check_registry(registry: object) -> None:
+    """Raise PipelineError for something else than a registry or None."""
+    if not isinstance(registry, Registry | None):
+        raise PipelineError(f"{registry!r} is none", field="registry", fix="Use Registry(url) of roster.spark")
+
+
+def check_text(schema: object) -> None:
+    """Raise PipelineError for a schema that is no text."""
+    if not isinstance(schema, str):
+        raise PipelineError(f"{schema!r} is no text", field="schema", fix="Use json.dumps(...) of it")
+
+
 def check_source(registry: Registry | None, descriptors: bytes | None, message: str, field: str) -> None:
     """Raise PipelineError without the extra, without one source of descriptors, or if it does not say which message."""
     if find_spec("ptars") is None:  # which brings protobuf
         raise PipelineError(str(missing_error(field, "protobuf", ["ptars"])))
+    check_registry(registry)
     if (registry is None) == (descriptors is None):
         fix = "Name registry=Registry(url), or descriptors= of `protoc --include_imports --descriptor_set_out`"
         raise PipelineError("one source of descriptors is needed", field=field, fix=fix)
