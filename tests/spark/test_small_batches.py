@@ -17,11 +17,12 @@ from pyspark import SparkFiles, TaskContext
 from roster.model import TopicPartition
 from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline
 from roster.spark.batch import Batch, Owner, Range, Split
-from roster.spark.jobs import runner, small_batches, staying_worker
+from roster.spark.jobs import runner, small_batches, workers
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.jobs.staying_worker import StayingWorker, WorkerError
+from roster.spark.jobs.staying_worker import StayingWorker
+from roster.spark.jobs.workers import WorkerEndedError, WorkerError
 from roster.spark.options import Tuning
 from roster.spark.tasks import worker_main
 from roster.spark.tasks.accumulators import ByTask
@@ -49,14 +50,20 @@ def batch(offsets: int) -> Batch:
 
 
 class Worker:
-    """In place of the process: answers, or raises."""
+    """In place of the processes: answers, or raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, *hosts: str | None) -> None:
+        self.hosts = hosts or (None,)
+        self.has_any = True
         self.problem: Exception | None = None
         self.calls = 0
         self.arrivals: Sequence[Arrival] = ()
 
-    def run(self, _: object, arrivals: Sequence[Arrival]) -> list[int]:
+    def are_on(self, hosts: Sequence[str | None]) -> bool:
+        return len({*hosts}) == len(hosts) and {*hosts} <= {*self.hosts}
+
+    def run(self, _: object, arrivals: Sequence[Arrival], hosts: Sequence[str | None]) -> list[int]:
+        assert self.are_on(hosts)
         self.calls += 1
         self.arrivals = arrivals
         if self.problem is not None:
@@ -67,16 +74,20 @@ class Worker:
 class Jobs:
     """In place of `SparkJobs`."""
 
-    def __init__(self, master: str = "local[2]") -> None:
+    def __init__(self, master: str = "local[2]", **settings: str) -> None:
         self.context, self.is_local = self, master.startswith("local")
+        self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.master, self.environment = master, dict[str, str]()
         self.cancels: list[Callable[[], None]] = []
         self.when_cancelled = self.cancels.append
 
+    def getConf(self) -> dict[str, str]:
+        return self.settings
+
 
 def made(jobs: Jobs | None = None, most: int = 10) -> tuple[Any, Worker]:
     batches: Any = SmallBatches(jobs or Jobs(), most)  # type: ignore[arg-type]
-    batches._worker = worker = Worker()
+    batches._workers = worker = Worker()
     return batches, worker
 
 
@@ -91,14 +102,43 @@ def test_the_worker_gets_a_small_batch_as_one_task_and_a_large_one_is_left_as_it
     assert not batches.takes([()])
 
 
-@pytest.mark.parametrize(("master", "most"), [("spark://host:7077", 10), ("local[2]", 0)])
-def test_on_a_cluster_and_without_a_limit_spark_does_all(master: str, most: int) -> None:
-    batches, _ = made(Jobs(master), most)
+@pytest.mark.parametrize(
+    ("jobs", "most"), [(Jobs("spark://host:7077", spark_network_crypto_enabled="true"), 10), (Jobs("local[2]"), 0)]
+)
+def test_where_a_cluster_encrypts_and_without_a_limit_spark_does_all(jobs: Jobs, most: int) -> None:
+    batches, _ = made(jobs, most)
     for offsets in (0, 1):  # without offsets a batch has timers that are due
         assert batches.begin(batch(offsets), FEW) == FEW
         assert not batches.takes([()])
     batches.begin(None, [()])
     assert not batches.takes([()])
+
+
+def test_on_a_cluster_a_small_batch_has_a_task_on_each_host_of_its_stores() -> None:
+    batches, worker = made(Jobs("spark://host:7077"))
+    worker.hosts, homes = ("a", "b"), ["b", "a"]
+    batches._hosts_of = lambda tasks: homes[: len(tasks)]
+    assert len(batches.begin(batch(5), FEW)) == 1
+    assert batches.takes(FEW)
+    assert batches.results(None) == [1]
+    homes[1] = "c"
+    assert not batches.takes(FEW), "there is no worker on this host"
+    homes[1] = "b"
+    assert not batches.takes(FEW), "a worker has one task at a time"
+    batches.begin(None, [()])
+    assert not batches.takes([()]), "work between batches may be at stores of any host"
+    homes[1] = "a"
+    worker.problem = WorkerEndedError("the worker ended")
+    batches.begin(batch(5), FEW)
+    assert batches.takes(FEW)
+    assert batches.results(None) is None
+    assert not batches.takes(FEW)
+    batches.begin(batch(5), FEW)
+    assert batches.takes(FEW), "it is replaced meanwhile, or no longer there"
+    worker.has_any = False
+    assert batches.begin(batch(5), FEW) == FEW
+    assert not batches.takes([()])
+    assert not batches.takes_arrivals
 
 
 def test_what_the_worker_cannot_do_is_left_to_spark_for_a_while() -> None:
@@ -130,7 +170,7 @@ def test_an_error_of_roster_fails_the_batch_unless_spark_would_retry(master: str
 def test_a_cancelled_batch_is_not_left_to_spark() -> None:
     jobs = Jobs()
     batches, worker = made(jobs)
-    batches._worker.cancel = lambda: None
+    batches._workers.cancel = lambda: None
     batches.begin(batch(1), FEW)
     jobs.cancels[0]()
     with pytest.raises(CancelledError):
@@ -245,7 +285,7 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
     spark: SparkSession, worker: StayingWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = worker.run(pid)
-    monkeypatch.setattr(staying_worker, "_spare", [])
+    monkeypatch.setattr(workers, "_spare", [])
     worker.leave()
     following, beside = StayingWorker.of(spark.sparkContext), StayingWorker.of(spark.sparkContext)
     assert following.run(pid) == [first]
@@ -254,12 +294,12 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
     with monkeypatch.context() as patch:
         patch.setenv("SETTING", "new")
         assert StayingWorker.of(spark.sparkContext) is not following, "it does not know the setting"
-    monkeypatch.setattr(staying_worker, "_SPARE_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "_SPARE_SECONDS", 0.0)
     again = StayingWorker.of(spark.sparkContext)
     assert again.run(pid) == [first]
     again.leave()
     until(lambda: not Path(f"/proc/{first}").exists(), 10)
-    assert staying_worker._spare == []
+    assert workers._spare == []
 
 
 def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker: StayingWorker, tmp_path: Path) -> None:
@@ -279,11 +319,11 @@ def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker:
 
 
 def test_a_worker_that_grows_is_replaced(worker: StayingWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staying_worker, "_MORE_MEMORY", 32 << 20)
-    monkeypatch.setattr(staying_worker, "_SETTLED", 2)
+    monkeypatch.setattr(workers, "_MORE_MEMORY", 32 << 20)
+    monkeypatch.setattr(workers, "_SETTLED", 2)
     (first,) = worker.run(pid)
     assert worker.run(pid) == worker.run(pid) == [first]
-    worker._settled //= 8
+    worker._link._settled //= 8  # type: ignore[union-attr]
     assert worker.run(grown) == [first]
     assert worker.run(pid) != [first]
 
@@ -473,14 +513,14 @@ class Part(SentOnce):
 
 def test_a_part_of_many_tasks_is_sent_once_and_made_anew_for_each() -> None:
     part, known = Part(), dict[int, SentOnce]()
-    task, parts = staying_worker._pickled([part, part, "first"], known)
+    task, parts = workers._pickled([part, part, "first"], known)
     sent = {number: data for number, (_, data) in parts.items()}
-    first = worker_main.Request("", (), task, sent, True)
+    first = worker_main.Request("", (), 0, task, sent, True)
     answers = [answered(first)]
     known.update({number: each for number, (each, _) in parts.items()})
-    task, parts = staying_worker._pickled([part, "second"], known)
+    task, parts = workers._pickled([part, "second"], known)
     assert not parts
-    answers.append(answered(worker_main.Request("", (), task, {}, False)))
+    answers.append(answered(worker_main.Request("", (), 0, task, {}, False)))
     (one, same, _), (other, _) = answers
     assert one is same
     assert one is not other

@@ -1,19 +1,22 @@
-"""Small batches: a worker that stays does them, as starting a Spark job costs more than their few records."""
+"""Small batches: workers that stay do them, as starting a Spark job costs more than their few records."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from roster.model.offsets import Arrival
 from roster.spark.batch import Batch, Split
+from roster.spark.jobs import host_workers
+from roster.spark.jobs.host_workers import HostWorkers
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.jobs.staying_worker import StayingWorker, WorkerError
+from roster.spark.jobs.staying_worker import StayingWorker
 from roster.spark.jobs.task_errors import task_error
+from roster.spark.jobs.workers import WorkerEndedError, WorkerError, Workers
 from roster.spark.tasks.write.task import conformed
 
 log = logging.getLogger(__name__)
@@ -25,27 +28,34 @@ _LONG = 2.0
 _LEFT_TO_SPARK = 100
 """Batches left to Spark after one that could not be done here."""
 _MANY = 10
-"""Batches in a row as large as the worker takes after which Spark should do larger ones."""
+"""Batches in a row as large as workers take after which Spark should do larger ones."""
+
+Tasks: TypeAlias = Sequence[Sequence[Split]]
 
 
 class CancelledError(Exception):
-    """The batch was cancelled while the worker had it."""
+    """The batch was cancelled while a worker had it."""
 
 
 class SmallBatches:
-    """Decides which batches the staying worker does, and gives them to it.
+    """Decides which batches the workers that stay do, and gives them to these.
 
     On any obstacle (an error that is not one of Roster's, a worker that ended, a task that needs Spark's own worker)
     Spark's tasks take over: they read the same ranges, retry, and name the problem.
     """
 
-    def __init__(self, jobs: SparkJobs, most_offsets: int) -> None:
-        """`most_offsets` of a batch; 0: Spark does all batches."""
-        # On a cluster the stores are on other hosts.
-        self._most = most_offsets if jobs.is_local else 0
-        # With retries (local[N, F]) Spark has a failure's last word, else the first one fails the batch.
-        self._is_final = "," not in (jobs.context.master or "")
-        self._worker = StayingWorker.of(jobs.context)
+    def __init__(
+        self, jobs: SparkJobs, most_offsets: int, hosts: Callable[[Tasks], Sequence[str | None]] | None = None
+    ) -> None:
+        """`most_offsets` of a batch; 0: Spark does all batches. hosts: where tasks are to be done; None: anywhere."""
+        self._is_local = jobs.is_local
+        self._most = most_offsets if self._is_local or host_workers.are_possible(jobs.context) else 0
+        # With retries (a cluster, local[N, F]) Spark has a failure's last word, else the first one fails the batch.
+        self._is_final = self._is_local and "," not in (jobs.context.master or "")
+        kind: type[Workers] = StayingWorker if self._is_local else HostWorkers
+        self._workers = kind.of(jobs.context)
+        self._hosts_of = hosts or (lambda tasks: [None] * len(tasks))
+        self._hosts: Sequence[str | None] = (None,)
         self._left_to_spark = 0
         self._is_cancelled = False
         self._limit, self._offsets = self._most, 0
@@ -58,17 +68,20 @@ class SmallBatches:
             jobs.when_cancelled(self._cancel)
 
     def start(self) -> None:
-        """Start the worker, which loads modules meanwhile."""
+        """Start the worker of a local session, which loads modules meanwhile."""
         if self._most:
-            self._worker.start()
+            self._workers.start()
 
     def close(self) -> None:
-        """Leave the worker to the session's next pipeline."""
-        self._worker.leave()
+        """Leave the workers to the session's next pipeline."""
+        self._workers.leave()
 
-    def begin(self, batch: Batch | None, tasks: Sequence[Sequence[Split]]) -> Sequence[Sequence[Split]]:
-        """Begin a batch: return its tasks, one if the worker is to do it. None: a warm-up."""
-        self._is_cancelled, self._is_here = False, batch is None and self._most > 0
+    def begin(self, batch: Batch | None, tasks: Tasks) -> Tasks:
+        """Begin a batch: return its tasks, one if workers are to do it. None: a warm-up, or work between batches.
+
+        What is between batches on a cluster is Spark's: it is not known on which hosts it is to be.
+        """
+        self._is_cancelled, self._is_here = False, batch is None and self._most > 0 and self._is_local
         self._offsets = 0 if batch is None else batch.offsets
         self._arrivals = () if batch is None else batch.arrivals
         self._full = self._full + 1 if 0 < self._limit <= self._offsets else 0
@@ -77,6 +90,8 @@ class SmallBatches:
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
             return tasks
+        if not self._is_local and not self._workers.has_any:
+            return tasks
         self._is_here = True
         # From the batch's ranges: two tasks may have parts of one partition, which one task reads as one.
         return [[Split(*partition, span.start, span.end) for partition, span in sorted(batch.ranges.items())]]
@@ -84,11 +99,11 @@ class SmallBatches:
     @property
     def takes_arrivals(self) -> bool:
         """True unless Spark does even the smallest batches."""
-        return self._most > 0 and self._left_to_spark == 0
+        return self._most > 0 and self._left_to_spark == 0 and (self._is_local or self._workers.has_any)
 
     @property
     def most_offsets(self) -> int | None:
-        """The most offsets of a batch that the worker takes; None if it takes none."""
+        """The most offsets of a batch that workers take; None if they take none."""
         return self._limit if self.takes_arrivals else None
 
     @property
@@ -96,12 +111,15 @@ class SmallBatches:
         """True if Spark should do part of the records, as batches last long or many are full."""
         return self._full >= _MANY or self._limit < self._most
 
-    def takes(self, tasks: Sequence[Sequence[Split]]) -> bool:
-        """Return True if the worker should try these tasks of the batch."""
-        return self._is_here and len(tasks) == 1
+    def takes(self, tasks: Tasks) -> bool:
+        """Return True if workers should try these tasks of the batch: one, or one on each host of their stores."""
+        if not self._is_here:
+            return False
+        self._hosts = self._hosts_of(tasks)
+        return self._workers.are_on(self._hosts)
 
     def results(self, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any] | None:
-        """Return what the only task yields; None if Spark's tasks must do it.
+        """Return what the tasks yield; None if Spark's must do them. Only after `takes`.
 
         Raises CancelledError, and the task's error if it is one of Roster's own.
         """
@@ -109,14 +127,16 @@ class SmallBatches:
         try:
             if self._is_cancelled:
                 raise CancelledError("the batch was cancelled")
-            results = self._worker.run(work, self._arrivals)
+            results = self._workers.run(work, self._arrivals, self._hosts)
         except WorkerError as error:
             if self._is_cancelled:
                 raise CancelledError("the batch was cancelled") from None
             own = task_error(error) if self._is_final else None
             if own is not None:
                 raise own from None
-            self._leave(error)
+            # On a cluster all others stay, and the next is started in a while.
+            is_replaced = isinstance(error, WorkerEndedError) and not self._is_local
+            self._leave(error, 0 if is_replaced else _LEFT_TO_SPARK)
             return None
         if time.monotonic() - began > _LONG and self._offsets > 1:
             self._limit = self._offsets // 2
@@ -125,22 +145,22 @@ class SmallBatches:
         return results
 
     def rows(self, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> pa.Table | None:
-        """Return the rows of the only task with these columns; None if Spark's tasks must make them; as `results`."""
+        """Return the rows of the tasks with these columns; None if Spark's tasks must make them; as `results`."""
         found = self.results(RowsTask(read, schema, MOST_BYTES))
         if found is None:
             return None
-        if not found:
+        if len(found) < len(self._hosts):
             self._leave(f"more than {MOST_BYTES} bytes of rows")
             return None
-        return pa.ipc.open_stream(found[0]).read_all()
+        return pa.concat_tables(pa.ipc.open_stream(each).read_all() for each in found)
 
-    def _leave(self, why: object) -> None:
-        log.debug("small batches are left to Spark for a while: %s", why)
-        self._is_here, self._left_to_spark = False, _LEFT_TO_SPARK
+    def _leave(self, why: object, batches: int = _LEFT_TO_SPARK) -> None:
+        log.debug("this batch and %d others are left to Spark: %s", batches, why)
+        self._is_here, self._left_to_spark = False, batches
 
     def _cancel(self) -> None:
         self._is_cancelled = True
-        self._worker.cancel()
+        self._workers.cancel()
 
 
 class RowsTask:

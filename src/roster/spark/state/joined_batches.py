@@ -154,6 +154,10 @@ class JoinedBatches:
         reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed}
         return JoinTask(self._config, tasks, self._joins.sides(), **reading)
 
+    def hosts(self, tasks: Splits) -> Sequence[str | None]:
+        """Return None for each task: a host without a table makes its copy."""
+        return [None] * len(tasks)
+
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
         """Run a job of these tasks."""
         return self._jobs.collect(len(tasks), work)

@@ -1,7 +1,8 @@
 """The worker that stays: a Python process that runs the tasks of small batches, as a Spark worker on this host would.
 
-`spark/jobs/staying_worker.py` starts it, and it ends with the driver. It reads pickled requests from a socket that it
-inherits, one after the other, and answers each.
+`spark/jobs/staying_worker.py` starts it on the driver's host, where it inherits a socket; on a cluster a Spark task
+does (`StartWorkers`), and it connects to the driver. It reads pickled requests, one after the other, and answers each.
+It ends with the driver.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import os
 import pickle
 import select
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,11 +32,12 @@ from pyspark.accumulators import _accumulatorRegistry
 from roster.model.offsets import Arrival
 from roster.spark.tasks.reader import take_arrivals
 
+CONNECT_SECONDS = 30.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Request(NamedTuple):
-    """A task to run: a pickled function that is given the task's number and yields results.
+    """A task to run: a pickled function that is given its number and yields results.
 
     files: Spark's folder of files that were added to the session. includes: names of Python archives in it. parts: of
     this task and later ones, pickled, by number. has_none: parts of earlier requests are to be forgotten. arrivals:
@@ -41,6 +46,7 @@ class Request(NamedTuple):
 
     files: str
     includes: tuple[str, ...]
+    number: int
     task: bytes
     parts: Mapping[int, bytes]
     has_none: bool
@@ -59,21 +65,69 @@ class Answer(NamedTuple):
     memory: int
 
 
-def main(descriptor: int) -> None:
-    """Serve the socket until the driver closes it, or has died."""
+@dataclass(frozen=True)
+class StartWorkers:
+    """A task of Spark's that starts a worker for each of its numbers, which connects to this address of the driver.
+
+    key: what both sides prove that they have.
+    """
+
+    host: str
+    port: int
+    key: bytes
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Start the workers in sessions of their own, as they outlive the task; yield their process ids."""
+        for number in numbers:
+            command = [sys.executable, "-m", __name__, self.host, str(self.port), str(number)]
+            files = str(Path(SparkFiles.getRootDirectory()).absolute())
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            worker = subprocess.Popen(  # noqa: S603 - this Python
+                [*command, files], stdin=subprocess.PIPE, stdout=2, start_new_session=True, env=environment
+            )
+            with worker.stdin as pipe:  # type: ignore[union-attr]
+                pipe.write(self.key)
+            yield worker.pid
+
+
+def main(connection: Connection) -> None:
+    """Serve the driver until it closes the connection, or has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the driver decides
-    threading.Thread(target=_die_with, args=(descriptor,), daemon=True).start()
-    connection = Connection(descriptor)
+    threading.Thread(target=_die_with, args=(connection.fileno(),), daemon=True).start()
     importlib.import_module("roster.spark.state.tasks.task")  # and with it what all tasks need, while Spark starts
     stores: Any = importlib.import_module("roster.spark.state.tasks.store_location")
     stores.keep_open()
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         for number in itertools.count(1):
             while not connection.poll(stores.UNUSED):
                 stores.close_unused()
             request = Request(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from the driver
             connection.send_bytes(_answer(request, number))
             stores.close_unused()
+
+
+def connected(host: str, port: int, number: int, files: str, key: bytes) -> Connection:
+    """Return a connection to the driver, which has been told the worker's number and Spark's folder of files here.
+
+    Raises OSError, and AuthenticationError if the other side is not the driver.
+    """
+    with socket.create_connection((host, port), CONNECT_SECONDS) as made:
+        made.settimeout(None)
+        keep_alive(made)
+        connection = Connection(made.detach())
+    answer_challenge(connection, key)
+    deliver_challenge(connection, key)
+    connection.send((number, files))
+    return connection
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Send without delay, and notice within half a minute that the other host is gone."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000)):
+        if hasattr(socket, name):  # not all systems have them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 _parts: dict[int, bytes] = {}
@@ -101,28 +155,29 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _answer(request: Request, number: int) -> bytes:
-    _set_up(request.files, request.includes, number)
+    _set_up(request, number)
     _accumulatorRegistry.clear()
     take_arrivals(request.arrivals)
     _note_parts(request)
     try:
         work: Callable[[Iterable[int]], Iterable[Any]] = _Unpickler(request.task).load()
-        results = list(work(iter((0,))))
+        results = list(work(iter((request.number,))))
         updates = {number: each._value for number, each in _accumulatorRegistry.items()}
         return pickle.dumps((results, updates, "", _memory()))
     except BaseException:  # of a function that ends its process, too
         return pickle.dumps(([], {}, traceback.format_exc(), _memory()))
 
 
-def _set_up(files: str, includes: Iterable[str], number: int) -> None:
-    """Give the task the surroundings that Spark's worker gives one."""
-    SparkFiles._root_directory, SparkFiles._is_running_on_worker = files, True
-    for path in (files, *(str(Path(files) / name) for name in includes)):
+def _set_up(request: Request, number: int) -> None:
+    """Give the task the surroundings that Spark's worker gives one; `number` of this worker's tasks."""
+    SparkFiles._root_directory, SparkFiles._is_running_on_worker = request.files, True
+    for path in (request.files, *(str(Path(request.files) / name) for name in request.includes)):
         if path not in sys.path:
             sys.path.insert(1, path)
             importlib.invalidate_caches()
     context: Any = TaskContext._getOrCreate()
-    context._stageId = context._partitionId = context._attemptNumber = 0
+    context._stageId = context._attemptNumber = 0
+    context._partitionId = request.number
     context._taskAttemptId, context._cpus, context._resources, context._localProperties = number, 1, {}, {}
 
 
@@ -138,10 +193,13 @@ def _memory() -> int:
 def _die_with(descriptor: int) -> None:
     """End the process once the driver has closed its side, whatever a task does meanwhile."""
     hangup = select.poll()
-    hangup.register(descriptor, 0)
+    hangup.register(descriptor, getattr(select, "POLLRDHUP", 0))  # over TCP only that tells
     hangup.poll()
     os._exit(1)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    if len(sys.argv) == 2:
+        main(Connection(int(sys.argv[1])))
+    else:
+        main(connected(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.stdin.buffer.read()))

@@ -9,21 +9,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
 
 from pyspark import RDD, SparkContext
-from pyspark.serializers import CPickleSerializer
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Range, Split
 from roster.spark.driver.offset_ranges import whole
+from roster.spark.jobs.executors import Executors, Item
 from roster.spark.state.tasks.other_stream import together
 
 _LOOK_SECONDS = 10.0
 """Seconds between two looks for executors: late ones must get tasks too."""
-
-Item = TypeVar("Item")
 
 
 class Locations:
@@ -85,7 +82,7 @@ class Cluster:
     """The executors of a session that is not local."""
 
     def __init__(self, context: SparkContext) -> None:
-        self._context = context
+        self._executors = Executors(context)
         self._locations = Locations()
         self._looked = float("-inf")
 
@@ -108,7 +105,7 @@ class Cluster:
     def _look(self) -> None:
         if time.monotonic() >= self._looked + _LOOK_SECONDS:
             self._looked = time.monotonic()
-            self._locations.executors(self._executors())
+            self._locations.executors(self._executors.hosts())
 
     def hosts(self, task: TaskId) -> tuple[str, ...]:
         """Return the hosts with executors that have a task's store; from any thread."""
@@ -116,38 +113,16 @@ class Cluster:
 
     def placed(self, items: Sequence[Item], tasks: Sequence[Collection[TaskId]]) -> RDD[Item]:
         """Return items as an RDD, each in a partition of its own that prefers the hosts of its task's stores."""
-        context: Any = self._context
-        pickled: Any = CPickleSerializer()
-        sequence = context._jvm.PythonUtils.toSeq
-        preferred = [self._locations.hosts(min(task)) if task else [] for task in tasks]
-        pairs = [
-            context._jvm.scala.Tuple2(bytearray(pickled.dumps(item)), sequence(hosts))
-            for item, hosts in zip(items, preferred, strict=True)
-        ]
-        of_bytes = context._jvm.scala.reflect.ClassTag.apply(context._jvm.java.lang.Class.forName("[B"))
-        return RDD(context._jsc.sc().makeRDD(sequence(pairs), of_bytes).toJavaRDD(), context, pickled)
+        return self._executors.placed(items, [self._preferred(task) for task in tasks])
+
+    def homes(self, tasks: Sequence[Collection[TaskId]]) -> list[str]:
+        """Return the host that has each task's stores; "" where none has."""
+        return [next(iter(self._preferred(task)), "") for task in tasks]
+
+    def _preferred(self, task: Collection[TaskId]) -> list[str]:
+        return self._locations.hosts(min(task)) if task else []
 
     def ran(self, job_group: str, tasks: Sequence[Collection[TaskId]], directories: Mapping[int, str]) -> None:
         """Record in which directories the tasks of a job found their stores."""
         is_known = self._locations.knows(directories.values())
-        self._locations.ran(tasks, directories, {} if is_known else self._hosts(job_group))
-
-    def _hosts(self, job_group: str) -> dict[int, str]:
-        """Return the host of each task in a job group's last job, if Spark's listeners have reported it."""
-        tracker, store = self._context.statusTracker(), self._status_store()
-        job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(job_group), default=-1))
-        stage = tracker.getStageInfo(max(job.stageIds)) if job is not None else None
-        if stage is None:
-            return {}
-        tasks = store.taskList(stage.stageId, stage.currentAttemptId, stage.numTasks)
-        each = [tasks.apply(number) for number in range(tasks.size())]
-        return {task.index(): task.host() for task in each}
-
-    def _executors(self) -> set[str]:
-        found = self._status_store().executorList(True)
-        each = [found.apply(number) for number in range(found.size())]
-        return {executor.hostPort().rpartition(":")[0] for executor in each if executor.id() != "driver"}
-
-    def _status_store(self) -> Any:
-        context: Any = self._context
-        return context._jsc.sc().statusStore()
+        self._locations.ran(tasks, directories, {} if is_known else self._executors.ran_on(job_group))

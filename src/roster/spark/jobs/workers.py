@@ -1,0 +1,260 @@
+"""The driver's side of the workers that stay: tasks go to them over connections, one for each process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Self
+
+import py4j
+import pyspark
+from pyspark import SparkContext, cloudpickle
+from pyspark.accumulators import _accumulatorRegistry
+
+from roster.model.offsets import Arrival
+from roster.spark.tasks.python_workers import SentOnce
+from roster.spark.tasks.worker_main import Answer, Request
+
+_MORE_MEMORY = 1 << 30
+"""Bytes by which a worker may grow; then it is replaced, as a function may leak."""
+_SETTLED = 20  # tasks after which its memory is what it needs
+_MOST_SENT = 16
+"""Parts of tasks after which a worker forgets them: they are those of pipelines that have ended."""
+_SPARE_SECONDS = 60.0
+"""Time for which workers without a pipeline wait for the session's next, as Spark's idle ones do."""
+
+
+class WorkerError(Exception):
+    """A task was not done: it failed, with the traceback of its error, or its worker ended."""
+
+
+class WorkerEndedError(WorkerError):
+    """The process ended, of itself or by a signal."""
+
+
+class Workers(ABC):
+    """A pipeline's workers. All methods but `cancel` are for one thread at a time."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context: Any = context
+        self._environment = environment(context)
+
+    @classmethod
+    def of(cls, context: SparkContext) -> Self:
+        """Return the workers of a pipeline of this session that has ended, or new ones."""
+        wanted = environment(context)
+        for each in list(_spare):
+            if isinstance(each, cls) and each._context is context and each._environment == wanted:
+                with contextlib.suppress(ValueError):
+                    _spare.remove(each)
+                    return each
+        return cls(context)
+
+    def leave(self) -> None:
+        """Leave the workers to the session's next pipeline, for a while."""
+        if not self.has_any:
+            self.close()
+            return
+        _spare.append(self)
+        timer = threading.Timer(_SPARE_SECONDS, self._end_spare)
+        timer.daemon = True
+        timer.start()
+
+    def _end_spare(self) -> None:
+        with contextlib.suppress(ValueError):  # another pipeline has them
+            _spare.remove(self)
+            self.close()
+
+    @property
+    @abstractmethod
+    def has_any(self) -> bool:
+        """True if there is a worker."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start what can be started before the first task; it loads modules meanwhile."""
+
+    @abstractmethod
+    def are_on(self, hosts: Sequence[str | None]) -> bool:
+        """Return True if each of these hosts has a worker of its own; None: any host."""
+
+    @abstractmethod
+    def run(self, work: Any, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)) -> list[Any]:
+        """Run a task on each host, a function that is given its number and yields results; return these in order.
+
+        arrivals: records that tasks need not read.
+
+        Updates of accumulators count if all succeed. Raises WorkerError; `cancel` makes it raise one.
+        """
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End the processes that have a task; from any thread."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the processes."""
+
+
+_spare: list[Workers] = []
+"""Those whose pipelines have ended."""
+
+
+class Link:
+    """The connection to one worker. All methods but `cancel` are for one thread at a time."""
+
+    def __init__(
+        self, context: SparkContext, connection: Connection, end: Callable[[], int | None], files: str
+    ) -> None:
+        """`end` ends the process and returns its exit status, if known. files: Spark's folder of files there."""
+        self._context: Any = context
+        self._connection: Connection | None = connection
+        self._end, self._files = end, files
+        self._lock = threading.Lock()
+        self._is_busy = False
+        self._tasks, self._settled = 0, 0
+        self._sent: dict[int, SentOnce] = {}
+        """Parts of tasks that the process has, by `id`."""
+        self.has_grown = False
+        """True if the process should be replaced: it has grown by much more than it needed first."""
+
+    @property
+    def is_open(self) -> bool:
+        """False once the process is known to have ended."""
+        return self._connection is not None
+
+    def ask(self, work: Any, number: int, arrivals: Sequence[Arrival]) -> None:
+        """Send the task with this number. Raises WorkerError."""
+        known = self._sent if len(self._sent) < _MOST_SENT else {}
+        self._context._pickled_broadcast_vars.clear()
+        task, parts = _pickled(work, known)
+        if any(True for _ in self._context._pickled_broadcast_vars):
+            self._context._pickled_broadcast_vars.clear()
+            raise WorkerError("only Spark's own workers have broadcast variables")
+        includes, has_none = tuple(self._context._python_includes or ()), not known
+        sent = {number: data for number, (_, data) in parts.items()}
+        request = Request(self._files, includes, number, task, sent, has_none, tuple(arrivals))
+        self._is_busy = True
+        self._over(lambda connection: connection.send_bytes(pickle.dumps(tuple(request))))
+        self._sent = {**known, **{number: part for number, (part, _) in parts.items()}}
+
+    def answer(self) -> Answer:
+        """Wait for the task's end. Raises WorkerError."""
+        answer: Answer = self._over(_received)
+        self._is_busy = False
+        self._note(answer.memory)
+        if answer.problem:
+            raise WorkerError(answer.problem)
+        return answer
+
+    def _over(self, act: Callable[[Connection], Any]) -> Any:
+        try:
+            if self._connection is None:
+                raise EOFError
+            return act(self._connection)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            status = self.close()
+            known = "" if status is None else f" (exit status {status})"
+            raise WorkerEndedError(f"the worker ended{known}") from error
+        except BaseException:  # the answer would reach the next task
+            self.close()
+            raise
+
+    def _note(self, memory: int) -> None:
+        self._tasks += 1
+        if self._tasks <= _SETTLED:
+            self._settled = max(self._settled, memory)
+        else:
+            self.has_grown = memory > 2 * self._settled + _MORE_MEMORY
+
+    def cancel(self) -> None:
+        """End the process if it has a task; from any thread."""
+        with self._lock:
+            if self._is_busy and self._connection is not None:
+                self._end()
+
+    def close(self) -> int | None:
+        """End the process; return its exit status if that is known."""
+        with self._lock:
+            connection, self._connection, self._is_busy = self._connection, None, False
+            if connection is None:
+                return None
+            connection.close()
+            return self._end()
+
+
+def _received(connection: Connection) -> Answer:
+    return Answer(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from our own process
+
+
+def run(links: Sequence[Link], work: Any, arrivals: Sequence[Arrival]) -> list[Any]:
+    """Run one task on each worker at the same time, as `Workers.run`."""
+    asked: list[Link] = []
+    answers: list[Answer] = []
+    problems: list[WorkerError] = []
+    try:
+        with _noted(problems):
+            for number, link in enumerate(links):
+                link.ask(work, number, arrivals)
+                asked.append(link)
+        for link in asked:
+            with _noted(problems):
+                answers.append(link.answer())
+    except BaseException:  # an answer that is not read would reach the next task
+        for link in asked:
+            link.close()
+        raise
+    if problems:
+        raise problems[0]
+    for answer in answers:
+        for number, update in answer.updates.items():
+            if number in _accumulatorRegistry:
+                _accumulatorRegistry[number] += update
+    return [result for answer in answers for result in answer.results]
+
+
+@contextlib.contextmanager
+def _noted(problems: list[WorkerError]) -> Iterator[None]:
+    try:
+        yield
+    except WorkerError as error:
+        problems.append(error)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Leaves out the parts of a task that the worker has, or is sent beside it."""
+
+    def __init__(self, file: io.BytesIO, known: Mapping[int, SentOnce]) -> None:
+        super().__init__(file)  # type: ignore[no-untyped-call]
+        self._known = known
+        self.parts: dict[int, tuple[SentOnce, bytes]] = {}
+
+    def persistent_id(self, value: Any) -> int | None:
+        """Return the number of a part."""
+        if not isinstance(value, SentOnce):
+            return None
+        number = id(value)
+        if number not in self._known and number not in self.parts:
+            self.parts[number] = value, cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        return number
+
+
+def _pickled(work: Any, known: Mapping[int, SentOnce]) -> tuple[bytes, dict[int, tuple[SentOnce, bytes]]]:
+    """Return a task's bytes without its parts, and those parts that are not known, with theirs."""
+    file = io.BytesIO()
+    pickler = _Pickler(file, known)
+    pickler.dump(work)  # type: ignore[no-untyped-call]
+    return file.getvalue(), pickler.parts
+
+
+def environment(context: Any) -> dict[str, str]:
+    """Return the environment of a worker on this host; Spark's own find PySpark like this too."""
+    paths = [os.environ.get("PYTHONPATH", ""), *(str(Path(each.__path__[0]).parent) for each in (pyspark, py4j))]
+    return {**os.environ, **context.environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
