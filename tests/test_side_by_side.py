@@ -26,12 +26,14 @@ def test_bad(number):
 @pytest.fixture
 def gate(tmp_path, monkeypatch):
     """`gate(count, failures)` runs two parts, one of whose tests fail so many times; returns the exit code."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
-    def run(count: int, failures: int, *, again: bool = True, processes: int = 0) -> int:
+    def run(count: int, failures: int, *marks: str, again: bool = True, processes: int = 0) -> int:
         (tmp_path / "test_it.py").write_text(TESTS.format(count=count, failures=failures))
         (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow")
         monkeypatch.setenv("ROSTER_TRY_AGAIN", "1" if again else "0")
-        return main(["slow", f"not slow={processes}"], ["-q", "-c", str(tmp_path / "pytest.ini"), str(tmp_path)])
+        arguments = ["-q", "-p", "xdist", "-c", str(tmp_path / "pytest.ini"), str(tmp_path)]
+        return main(list(marks) or ["slow", f"not slow={processes}"], arguments)
 
     return run
 
@@ -65,4 +67,4 @@ def test_a_failure_fails(gate, capfd, count, failures, again, tries):
 def test_all_passed_or_nothing_was_chosen(gate, capfd):
     assert gate(count=0, failures=0) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "tests that needed a second try: 0"
-    assert main(["slow=2"], ["-q", "-k", "nothing", "tests/test_side_by_side.py"]) == 1
+    assert gate(0, 0, "slow=2") == 1

@@ -146,7 +146,7 @@ def test_results_that_are_taken_back_are_records_without_a_value() -> None:
     node = OperatorNode(operator, arrow_schema(COLUMNS), "s")
     plan = SubtopologyPlan(Subtopology(0, ("t",), ("s",)), (node,))
     work = TopologyPlan((plan,), {"s": StoreKind(Place(None, "c", "i"), plan.definitions["s"])}, "out")
-    (taken_back,) = StatefulTask(config, [], work, {})._retracted(update, node)
+    (taken_back,) = StatefulTask(config, [], work, {})._outgoing.retracted(update, node)
     addressed = {"topic": "out", "partition": None, "timestamp": None}
     assert taken_back.to_pylist() == [{**addressed, "key": b'["1970-01-01T00:00:05.000000Z","a"]', "value": None}]
     assert [row["n"] for row in update.results.to_pylist()] == [2]
