@@ -126,7 +126,7 @@ def test_one_flipped_bit_of_an_entry_is_in_no_result(task: Task, part: str) -> N
     sound, chance = task.data.read_bytes(), random.Random(5)
     entries = sorted(stored_entries(task.place.path("0_0")).items())
     wanted = after(task.totals, KEYS + ADDED, 100)
-    for key, value in some(chance.sample([entry for entry in entries if entry[0] != STATE_KEY], 200)):
+    for key, value in some(chance.sample([entry for entry in entries if entry[0] != STATE_KEY], 60)):
         begin, size = (0, len(key)) if part == "key" else (len(key), len(value))
         offset, bit = begin + chance.randrange(size), chance.randrange(8)
         damaged = sound

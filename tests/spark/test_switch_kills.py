@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tests.real.realparts.apache import ApacheKafka
 
-SWITCHES = int(os.environ.get("ROSTER_SWITCHES", "10"))
+SWITCHES = int(os.environ.get("ROSTER_SWITCHES", "7"))
 PROGRAM = Path(__file__).with_name("switch_app.py")
 STATELESS = Path(__file__).with_name("transactional_app.py")
 
