@@ -369,6 +369,18 @@ def test_a_table_in_which_a_row_would_replace_one_with_another_key_is_refused(
     begin(place.sink(), name=T.StringType(), n=T.LongType())
 
 
+COMPARED = {"sqlite": "collate nocase", "mariadb": "collate utf8mb4_bin", "postgres": "collate any_case"}
+
+
+def test_a_key_that_takes_different_texts_for_the_same_is_refused(place: Place) -> None:
+    if place.kind == "postgres":
+        place.run("create collation any_case (provider=icu, locale='und-u-ks-level2', deterministic=false)")
+    place.run(f"create table orders (id varchar(9) {COMPARED[place.kind]} unique, n bigint)")
+    with pytest.raises(PipelineError, match=r"the key `id` is compared as .*, for which different texts are the same"):
+        begin(place.sink(mode="upsert", keys="id"), id=T.StringType(), n=T.LongType())
+    begin(place.sink(), id=T.StringType(), n=T.LongType())
+
+
 @MARIADB
 def test_unique_indexes_that_find_no_row_of_another_key_are_no_reason_to_refuse(place: Place) -> None:
     columns = "pk int auto_increment primary key, id bigint unique, n bigint, x int unique, unique (id, n)"

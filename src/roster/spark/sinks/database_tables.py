@@ -296,10 +296,12 @@ def _no_index(wanted: Layout) -> str:
     return f"the table has no unique constraint of exactly {', '.join(wanted.keys)}"
 
 
-def _of_mysql(connection: sa.Connection, query: str, wanted: Layout) -> Sequence[Any]:
-    """Return what `query` finds of a table `:name`."""
-    values = {"namespace": wanted.table.schema, "name": wanted.table.name, "positions": POSITIONS}
-    query = query.replace(":here", "coalesce(:namespace, database())")
+def _asked(connection: sa.Connection, query: str, wanted: Layout) -> Sequence[Any]:
+    """Return what `query` finds of a table `:name` in the schema `:here`, or `:full`."""
+    here = {"sqlite": "coalesce(:namespace, 'main')"}.get(wanted.dialect, "coalesce(:namespace, database())")
+    full = connection.dialect.identifier_preparer.format_table(wanted.table)
+    values = {"namespace": wanted.table.schema, "name": wanted.table.name, "positions": POSITIONS, "full": full}
+    query = query.replace(":here", here)
     used = {name: value for name, value in values.items() if f":{name}" in query}
     return connection.execute(sa.text(query), used).all()
 
@@ -314,7 +316,7 @@ def _engines(connection: sa.Connection, wanted: Layout) -> list[str]:
     )
     return [
         f"`{table}` has the engine {engine}, which has no transactions; use InnoDB"
-        for table, engine in _of_mysql(connection, query, wanted)
+        for table, engine in _asked(connection, query, wanted)
     ]
 
 
@@ -327,7 +329,7 @@ def _indexes(connection: sa.Connection, wanted: Layout) -> list[str]:
         " where table_schema = :here and table_name = :name and non_unique = 0"
     )
     indexes: dict[str, list[Any]] = {}
-    for index, *column in _of_mysql(connection, query, wanted):
+    for index, *column in _asked(connection, query, wanted):
         indexes.setdefault(index, []).append(column)
     keys, problems, is_found = set(wanted.keys), [], False
     for index, parts in indexes.items():
@@ -340,17 +342,27 @@ def _indexes(connection: sa.Connection, wanted: Layout) -> list[str]:
     return problems if is_found else [*problems, _no_index(wanted)]
 
 
+_COLLATIONS = {
+    **dict.fromkeys(
+        MYSQL,
+        "select column_name, collation_name from information_schema.columns where table_schema = :here and"
+        " table_name = :name and right(collation_name, 10) <> '_nopad_bin' and right(collation_name, 9) <> '_0900_bin'",
+    ),
+    "postgresql": "select attname, collname from pg_attribute join pg_collation on attcollation = pg_collation.oid"
+    " where attrelid = cast(:full as regclass) and not collisdeterministic",
+    "sqlite": "select x.name, x.coll from pragma_index_list(:name, :here) l join pragma_index_xinfo(l.name, :here) x"
+    """ where l."unique" and x.key and x.coll <> 'BINARY'""",
+}
+"""Queries for columns that take different texts for the same."""
+
+
 def _collations(connection: sa.Connection, wanted: Layout) -> list[str]:
-    """Return what is wrong with MariaDB's comparison of the keys: it may take different texts for the same key."""
-    if wanted.dialect not in MYSQL:
+    """Return what is wrong with the comparison of the keys."""
+    if (query := _COLLATIONS.get(wanted.dialect)) is None:
         return []
-    query = (
-        "select column_name, collation_name from information_schema.columns"
-        " where table_schema = :here and table_name = :name"
-    )
-    exact = EXACT_COLLATIONS[wanted.dialect]
+    exact = {**EXACT_COLLATIONS, "sqlite": "BINARY"}.get(wanted.dialect, "a deterministic one")
     return [
         f"the key `{column}` is compared as {collation}, for which different texts are the same; use {exact}"
-        for column, collation in _of_mysql(connection, query, wanted)
-        if column in wanted.keys and collation is not None and not collation.endswith(("_nopad_bin", "_0900_bin"))
+        for column, collation in _asked(connection, query, wanted)
+        if column in wanted.keys
     ]
