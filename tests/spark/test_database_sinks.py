@@ -603,6 +603,22 @@ def test_a_commit_whose_answer_is_lost_counts_once(place: Place, monkeypatch: py
         sink.commit(written, of)
 
 
+def test_staging_whose_creation_was_not_answered_is_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = opened(place.sink(), T0)
+    store(sink, {T0: (0, 5)})
+    create = sa.Table.create
+
+    def lost(table: sa.Table, *given: Any, **more: Any) -> None:
+        create(table, *given, **more)
+        monkeypatch.undo()
+        raise sa.exc.OperationalError("create", {}, Exception(), connection_invalidated=True)
+
+    monkeypatch.setattr(sa.Table, "create", lost)
+    store(sink, {T0: (5, 10)})
+    assert place.orders() == plain({0: 10})
+    assert place.tables() == ["orders", "roster_positions"]
+
+
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_a_database_that_is_away_is_waited_for(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -110,7 +110,7 @@ class Inserted:
 
     def __init__(self, address: str, timeout: float, table: sa.Table) -> None:
         self._engine, self._table = engine_of(address, timeout), table
-        table.create(self._engine)
+        table.create(self._engine, checkfirst=True)  # an earlier attempt, whose answer was lost, may have made it
 
     def add(self, rows: pa.Table) -> None:
         """Send rows."""
