@@ -27,6 +27,8 @@ with warnings.catch_warnings():
     from confluent_kafka.serialization import MessageField, SerializationContext
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from tests.spark.spark_topics import Topics
@@ -83,6 +85,28 @@ def test_a_schema_that_turns_up_amid_a_run_is_fetched_and_its_batch_done_again(
     dead = [(key, value) for _, key, value in committed_records(topics, letters)]
     assert len(dead) == 9
     assert "is done again, with schemas that were not known" in caplog.text
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "parsed",
+    [
+        lambda p: p.avro_columns(schema=order(n="int"), keep=["offset"]),
+        lambda p: p.json_columns("n int not null", keep=["offset"]),
+    ],
+)
+def test_what_cannot_be_read_is_a_row_of_nulls_though_the_schema_has_none(
+    spark: SparkSession, topics: Topics, tmp_path: Path, parsed: Callable[[Pipeline], Pipeline]
+) -> None:
+    topic, group, out = topics.create(1), f"g-{uuid.uuid4().hex[:8]}", str(tmp_path / "out")
+    producer = idempotent_producer(topics.bootstrap)
+    for value in (None, b"\xff\xff", body(order(n="int"), n=7), b'{"n": 7}'):
+        producer.produce(topic, value)
+    assert producer.flush(60) == 0
+    parsed(Pipeline(spark, topics.bootstrap, group, topic)).write(ParquetSink(out)).run(available_now=True)
+    rows = [row.n for row in spark.read.parquet(out).orderBy("offset").collect()]
+    assert rows[:2] == [None, None]
+    assert sorted(rows[2:], key=str) == [7, None]
 
 
 @pytest.mark.spark

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct, pickled
@@ -77,7 +77,10 @@ def check_mode(mode: str) -> None:
 
 
 def with_kept(struct: StructType, given: StructType, column: str, keep: Sequence[str], names: str) -> StructType:
-    """Return the fields of values with the columns kept beside them. Raises PipelineError if they do not fit."""
+    """Return the fields of values, which may all be null, with the columns kept beside them.
+
+    Raises PipelineError if they do not fit.
+    """
     if missing := [name for name in (column, *keep) if name not in given.names]:
         raise PipelineError(f"no column {missing[0]!r}", field=names, fix=f"Name one of {', '.join(given.names)}")
     if twice := [name for name in keep if name in struct.names]:
@@ -86,7 +89,8 @@ def with_kept(struct: StructType, given: StructType, column: str, keep: Sequence
         )
     if given[column].dataType.typeName() not in ("binary", "string"):
         raise PipelineError(f"column {column!r} is no text", field=names, fix="Name one of text or bytes")
-    return StructType([*struct.fields, *(given[name] for name in keep)])
+    fields = (StructField(each.name, each.dataType, metadata=each.metadata) for each in struct)
+    return StructType([*fields, *(given[name] for name in keep)])
 
 
 @dataclass(frozen=True)
