@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
 
 from tests.spark.programs import start
+from tests.waiting import until
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.spark.spark_topics import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -106,6 +109,16 @@ def test_what_spark_submit_was_given_stays(tmp_path: Path) -> None:
     assert found == ["local[1]", "mine", "64", "code", "true", "true", "not set"]
     assert "spark.sql.shuffle.partitions=64 of spark-submit is kept, not 2" in said
     assert "spark.master=local[1] of spark-submit is kept, not local[2,4]" in said
+
+
+def test_spark_forgets_ended_jobs_that_no_page_shows(spark: SparkSession) -> None:
+    context: Any = spark.sparkContext
+    for _ in range(130):
+        spark.range(1).collect()
+    store = context._jsc.sc().statusStore()
+    until(lambda: store.jobsList(None).size() <= 100, 60)
+    store = spark._jsparkSession.sharedState().statusStore()  # type: ignore[attr-defined]
+    until(lambda: store.executionsCount() <= 100, 60)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

@@ -34,6 +34,12 @@ ADVISED = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_FORGOTTEN = {
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "200",
+    "spark.sql.ui.retainedExecutions": "100",
+}
+"""Spark remembers ended jobs for its pages, even without them: 60 KB each, a thousand by default."""
 OLDEST_JAVA = 17
 _INSTALL = f"Install Java {OLDEST_JAVA} or newer (for example Debian's openjdk-{OLDEST_JAVA}-jre-headless)"
 _JAVA_OPTIONS = (
@@ -115,6 +121,8 @@ def _settings(java: str, wanted: dict[str, str]) -> dict[str, str]:
     if (settings | present)["spark.master"].startswith("local"):
         advised |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     chosen = advised | present | settings
+    if chosen["spark.ui.enabled"] == "false":
+        advised |= _FORGOTTEN
     if chosen["spark.ui.enabled"] == "false" and chosen.get("spark.eventLog.enabled", "false") == "false":
         advised["spark.sql.ui.explainMode"] = "simple"  # made for each query, even if no page shows it
     return {name: value for name, value in advised.items() if name not in present} | settings
