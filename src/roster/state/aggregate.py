@@ -362,6 +362,7 @@ def _number(name: str, each: Aggregate, kind: Any) -> str:
         return _LENGTH
     else:
         problem = "no number of up to 64 bits with a sign, boolean, date, timestamp, text or bytes"
+        problem += "; cast it to double" if pa.types.is_decimal(kind) else ""
     raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, {problem}")
 
 

@@ -103,7 +103,8 @@ def _evaluate(expression: Expression, table: pa.Table) -> Any:
         return FUNCTIONS[expression.function](*arguments)
     except (pa.ArrowException, _MisfitError) as error:
         kinds = ", ".join(str(each.type) for each in arguments)
-        raise StateError(f"{expression}: {expression.function} does not take {kinds}") from error
+        fix = "; cast decimals to double" if any(pa.types.is_decimal(each.type) for each in arguments) else ""
+        raise StateError(f"{expression}: {expression.function} does not take {kinds}{fix}") from error
 
 
 class _MisfitError(Exception):
