@@ -3,6 +3,7 @@
     python -m benchmarks latency
     python -m benchmarks.latency [--broker roster|apache|HOST:PORT ...] [--rate 200 --rate 2000] [--seconds 20]
                                 [--warm 15] [--case copy ...] [--engine roster|default|spark|librdkafka ...]
+                                [--master local[2]]
 
 Cases: `copy` of records to another topic; `function`, the same through a `map_arrow` function; `totals`, count and
 maximum by key, with state; `processor`, the same by a StatefulProcessor in rows (Structured Streaming:
@@ -102,7 +103,7 @@ def measure(bootstrap: str, engine: str, case: str, given: argparse.Namespace, r
     with contextlib.closing(Admin(bootstrap)) as admin:
         for name in (topic, f"{topic}-out"):
             admin.create_topic(name, PARTITIONS)
-    options = {"engine": engine, "case": case}
+    options = {"engine": engine, "case": case, "master": given.master}
     application = Application(bootstrap, topic, topic, module="benchmarks.latency", **options)
     stop, found, begin, spent = threading.Event(), list[float](), float("inf"), 0.0
     with application, TimedStream(bootstrap, topic, rate, linger_ms=0):
@@ -133,6 +134,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rate", action="append", type=int)
     parser.add_argument("--case", action="append", choices=CASES)
     parser.add_argument("--engine", action="append", choices=ENGINES)
+    parser.add_argument("--master", default="local[2]", help="of a cluster with this Python; default: %(default)s")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--warm", type=float, default=15.0)
     given = parser.parse_args(words)
@@ -278,7 +280,7 @@ def application(words: Sequence[str]) -> None:
     from roster.spark import KafkaSink, Pipeline, State, session  # noqa: PLC0415 - the benchmark itself needs no Spark
 
     parser = argparse.ArgumentParser()
-    for name in ("bootstrap", "group", "topic", "--engine", "--case", "--state"):
+    for name in ("bootstrap", "group", "topic", "--engine", "--case", "--master", "--state"):
         parser.add_argument(name)
     parser.add_argument("--trigger", type=int, default=0)
     given = parser.parse_args(words)
@@ -290,7 +292,7 @@ def application(words: Sequence[str]) -> None:
         from benchmarks.connector import jars  # noqa: PLC0415
 
         extra["spark_jars"] = ",".join(map(str, jars()[1]))
-    spark = session("latency", "local[2]", spark_sql_shuffle_partitions=2, spark_driver_memory="1g", **extra)
+    spark = session("latency", given.master, spark_sql_shuffle_partitions=2, spark_driver_memory="1g", **extra)
     spark.sparkContext.setLogLevel("ERROR")
     say(up=True)
     if given.engine == "spark":
