@@ -180,6 +180,7 @@ class MariaDb(Database):
             f"--datadir={self.directory}/data",
             f"--socket={self.directory}/sock",
             f"--pid-file={self.directory}/pid",
+            f"--tmpdir={self.directory}",  # a server that starts deletes what others have there
         ]
         return [_program("mariadbd"), "--no-defaults", *places, *options]
 
