@@ -7,13 +7,15 @@ import uuid
 from collections import Counter
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.spark.state.copies.preferred_locations import Locations
+from roster.model.tasks import TaskId
+from roster.spark.batch import Split
+from roster.spark.state.copies.preferred_locations import Cluster, Locations
 from tests.examples_tried import examples
 from tests.real.realparts.apache import free_ports
 from tests.spark.programs import Application
@@ -65,6 +67,25 @@ def test_hosts_that_share_a_directory_share_its_stores() -> None:
     locations.executors(["a", "b"])
     seen(locations, {0: "a", 1: "b", 2: "a", 3: "a"}, {"a": "shared", "b": "shared"})
     assert Counter(locations.homes([0, 1, 2, 3]).values()) == {"a": 2, "b": 2}
+
+
+class Executors:
+    """In place of Spark's status store."""
+
+    def hosts(self) -> set[str]:
+        return {"a", "b"}
+
+
+def test_tasks_dealt_to_hosts_that_share_a_directory_are_each_for_one_of_them() -> None:
+    cluster: Any = Cluster(None)  # type: ignore[arg-type]
+    cluster._executors = Executors()
+    splits = [[Split("t", number, 0, 5) for number in range(4)]]
+    dealt = cluster.dealt(splits, lambda split: TaskId(0, split.partition))
+    tasks = [{TaskId(0, split.partition) for split in each} for each in dealt]
+    cluster._locations.ran(tasks, dict.fromkeys(range(2), "shared"), dict(enumerate("ab")))
+    assert cluster.dealt(splits, lambda split: TaskId(0, split.partition)) == dealt
+    assert cluster.homes(tasks) == ["a", "b"]
+    assert cluster.homes([{TaskId(0, 9)}, set()]) == ["", ""], "a copy is Spark's"
 
 
 @settings(max_examples=examples(100))
