@@ -153,6 +153,7 @@ def writer(url: str, mode: str, member: str, end: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
+        ("sqlite", "append"),
         ("sqlite", "upsert"),
         *(pytest.param(*case, marks=[pytest.mark.real, pytest.mark.gate]) for case in SERVED),
     ],
