@@ -134,11 +134,10 @@ def row(number: int, name: str | None = "a", price: float | None = 1.0) -> dict[
 
 
 def test_rows_that_break_a_rule_of_the_table_are_left_out_and_all_others_are_there_once(place: Place) -> None:
-    more = ""
-    if place.kind != "sqlite":
-        place.run("create table shops (name varchar(9) primary key)")
-        place.run("insert into shops values ('a')")
-        more = ", tripled smallint generated always as (id * 300) stored, foreign key (name) references shops (name)"
+    place.run("create table shops (name varchar(9) primary key)")
+    place.run("insert into shops values ('a')")
+    more = "" if place.kind == "sqlite" else ", tripled smallint generated always as (id * 300) stored"
+    more += ", foreign key (name) references shops (name)"
     more += " deferrable initially deferred" if place.kind == "postgres" else ""
     columns = "id bigint unique, name varchar(9) not null, price double precision"
     place.run(f"create table orders ({columns}, check (id < 90){more})")
@@ -146,13 +145,13 @@ def test_rows_that_break_a_rule_of_the_table_are_left_out_and_all_others_are_the
     rows[3]["name"] = rows[30]["name"] = None
     rows[7]["id"] = 91
     rows[8]["id"] = 2
+    rows[22]["name"] = "nobody"
     if place.kind != "sqlite":
         rows[20]["name"] = "much too long"
-        rows[22]["name"] = "nobody"
         rows[24]["id"] = -110
     other = [row(100 - number) for number in range(12, 20)] + [row(5)]
     found = written(place.sink(), [rows, [], other], 1)
-    bad = [3, 7, 8, *([20, 22, 24] if place.kind != "sqlite" else []), 30]
+    bad = [3, 7, 8, *([22] if place.kind == "sqlite" else [20, 22, 24]), 30]
     assert [offset for offset, _ in found[0]] == bad
     assert found[1:] == [[], [(8, found[2][0][1])]], "the row of the first task is there before"
     kept = [row["id"] for number, row in enumerate(rows) if number not in bad] + [each["id"] for each in other[:-1]]
@@ -161,8 +160,8 @@ def test_rows_that_break_a_rule_of_the_table_are_left_out_and_all_others_are_the
     assert "null" in told[3].lower()
     assert "check" in told[7].lower() or "constraint" in told[7].lower()
     assert "unique" in told[8].lower() or "duplicate" in told[8].lower()
+    assert "foreign key" in told[22].lower()
     if place.kind != "sqlite":
-        assert "foreign key" in told[22].lower()
         assert "out of range" in told[24].lower()
     assert [name for name in place.tables() if name != "shops"] == ["orders", "roster_positions"]
 

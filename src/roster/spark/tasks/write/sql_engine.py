@@ -54,6 +54,7 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
     def connected(connection: Any, _: Any) -> None:
         if name == "sqlite":
             connection.isolation_level = None  # the module would begin where it thinks fit
+            connection.execute("PRAGMA foreign_keys = ON")  # as in other databases
         if name in _SETTINGS:
             with connection.cursor() as cursor:
                 for statement in _SETTINGS[name]:
