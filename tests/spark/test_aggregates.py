@@ -209,14 +209,14 @@ def test_random_expressions_have_sparks_types_and_values(spark: SparkSession, se
         assert str(found.to_pylist()) == str(expected.column(at).to_pylist()), text
 
 
-def test_decimals_are_summed_as_doubles_as_in_spark(spark: SparkSession) -> None:
+def test_decimals_are_cast_to_doubles_as_in_spark(spark: SparkSession) -> None:
     amounts = [Decimal("0.07"), Decimal("-12345678.91"), None, Decimal("1.10"), Decimal("99999999.99"), Decimal(0)]
     table = pa.table({"k": pa.array([1] * 6), "m": pa.array(amounts, pa.decimal128(10, 2))})
     frame = spark.createDataFrame([(each,) for each in amounts], "m decimal(10, 2)").coalesce(1)
     for text in ("cast(m as double)", "cast(m as float)", "cast(m as double) * 3"):
         expected = frame.select(F.expr(text).alias("n")).toArrow()["n"]
         assert evaluate(expression_of(parsed(text)), table).equals(expected.combine_chunks()), text
-    for text in ("sum(m)", "min(m)", "sum(m * 2)"):
+    for text in ("collect_list(m)", "sum(distinct m)", "percentile_approx(m, 0.5)", "sum(m * 2)"):
         with pytest.raises(StateError, match=r"decimal128\(10, 2\).*; cast (it|decimals) to double"):
             Aggregation(("k",), parse_aggregates({"n": text}))(table, NoState())
 
@@ -264,30 +264,35 @@ class Aggregates(Expressions):
         made = [self.number, self.text, self.condition, lambda _: "day", lambda _: "ts"]
         return self.random.choice(made)(self.random.randrange(3))
 
+    def single(self) -> str:
+        """A value of a type that lists do not take, or another one."""
+        return self.random.choice(["m", "w", self.value()])
+
     def tame(self) -> str:
         """A number whose sums are exact in floats, too."""
         return f"try_cast({self.number(2)} as smallint)" + self.random.choice(["", " / 4"])
 
     def made(self) -> list[str]:
         """One aggregate of each function, some with a condition."""
-        order = self.random.choice(["u", "-u", "x", "cast(u as string)", "if(u > 20, u, null)"])
+        order = self.random.choice(["u", "w", "-u", "x", "cast(u as string)", "if(u > 20, u, null)"])
         share = self.random.choice(["0", "0.5", "1.0", "array(0.1, 0.5D, 0.99)"])
-        free = [f"{self.random.choice(['first', 'last', 'any_value', 'first_value', 'last_value'])}({self.value()})"]
+        free = [f"{self.random.choice(['first', 'last', 'any_value', 'first_value', 'last_value'])}({self.single()})"]
         conditional = [
-            f"count({self.value()})",
-            f"min({self.value()})",
-            f"max({self.value()})",
+            f"count({self.single()})",
+            f"min({self.single()})",
+            f"max({self.single()})",
+            *(f"{name}({self.random.choice('mw')})" for name in ("sum", "avg", "stddev", "var_pop")),
             *(f"{name}({self.tame()})" for name in ("sum", "avg", "stddev", "var_pop", "stddev_pop", "var_samp")),
-            *(f"{name}({self.value()}, {order})" for name in ("min_by", "max_by")),
-            f"first({self.value()}, true)",
-            f"last({self.value()}, true)",
+            *(f"{name}({self.single()}, {order})" for name in ("min_by", "max_by")),
+            f"first({self.single()}, true)",
+            f"last({self.single()}, true)",
             f"collect_list({self.value()})",
             f"collect_set({self.value()})",
             f"count_if({self.condition(2)})",
-            f"approx_count_distinct({self.random.choice([*'abcdstf', 'day', 'ts'])}, 0.01)",  # few: exact in both
+            f"approx_count_distinct({self.random.choice([*'abcdstfm', 'day', 'ts'])}, 0.01)",  # few: exact in both
             f"percentile_approx({self.random.choice([self.tame(), 'day', 'ts', 'c', 'b'])}, {share})",
-            f"count(distinct {self.value()})",
-            f"count(distinct {self.value()}, {self.value()})",
+            f"count(distinct {self.single()})",
+            f"count(distinct {self.single()}, {self.single()})",
             f"sum(distinct {self.tame()})",
         ]
         return [*free, *(self.some(each) for each in conditional)]
@@ -307,11 +312,16 @@ class Aggregates(Expressions):
             [True, False, None],
             [day, day + timedelta(days=400), None],
             [ts, ts - timedelta(days=30_000, microseconds=1), None],
+            [*map(Decimal, ("0.07", "-99999999.99", "1.10", "0")), None],
         ]
         count = 40
         extremes = dict(enumerate([nan, inf, -inf]))  # each number once, as of equal ones Spark takes any row
         x = [extremes.get(u, u / 4) for u in self.random.sample(range(count), count)]
-        return [(self.random.choice(["k", "l", None]), *map(self.random.choice, chosen), u, x[u]) for u in range(count)]
+        step = Decimal("1.234567890123456789")
+        return [
+            (self.random.choice(["k", "l", None]), *map(self.random.choice, chosen), u, x[u], (u - 20) * step)
+            for u in range(count)
+        ]
 
 
 def widened(value: Any) -> Any:
@@ -330,8 +340,9 @@ def test_random_aggregates_have_sparks_types_and_values(
     rows, texts = made.rows(), made.made() + made.made()
     named = {f"r{at}": text for at, text in enumerate(texts)}
     kinds = [pa.int32(), pa.int64(), pa.float64(), pa.float64(), pa.string(), pa.string(), pa.bool_(), pa.date32()]
-    kinds = [pa.string(), *kinds, pa.timestamp("us", "UTC"), pa.int32(), pa.float64()]
-    names = ["k", *"abcdstf", "day", "ts", "u", "x"]
+    kinds = [pa.string(), *kinds, pa.timestamp("us", "UTC"), pa.decimal128(10, 2), pa.int32(), pa.float64()]
+    kinds.append(pa.decimal128(38, 18))
+    names = ["k", *"abcdstf", "day", "ts", "m", "u", "x", "w"]
     table = pa.table([pa.array(of, kind) for of, kind in zip(zip(*rows, strict=True), kinds, strict=True)], names)
     found, ends = {}, [0, *sorted(made.random.sample(range(len(rows)), 2)), len(rows)]
     operator = Aggregation(("k",), parse_aggregates(named))
@@ -341,7 +352,11 @@ def test_random_aggregates_have_sparks_types_and_values(
             store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
             found |= {row["k"]: row for row in update.results.to_pylist()}
     ddl = "k string, a int, b bigint, c double, d double, s string, t string, f boolean, day date, ts timestamp"
-    frame = spark.createDataFrame(rows, f"{ddl}, u int, x double").coalesce(1).groupBy("k")
+    frame = (
+        spark.createDataFrame(rows, f"{ddl}, m decimal(10, 2), u int, x double, w decimal(38, 18)")
+        .coalesce(1)
+        .groupBy("k")
+    )
     expected = frame.agg(*(F.expr(text).alias(name) for name, text in named.items())).toArrow()
     for name, text in named.items():
         assert update.results.schema.field(name).type == stored(expected.schema.field(name).type), text

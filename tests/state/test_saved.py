@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -104,18 +105,21 @@ def test_results_of_every_type_come_back(tmp_path: Any) -> None:
         "text": ["é\0", "", None, "x" * 300],
         "bytes": pa.array([b"\xff\0", None, b"", b"\0"], pa.binary()),
         "x": pa.array([0.5, float("inf"), None, -0.0]),
+        "amount": pa.array([Decimal("-0.07"), Decimal(0), None, Decimal("9" * 36)], pa.decimal128(38, 2)),
     }
     table = pa.table(columns)
     keys = ("key", "number", "flag", "day")
     values = {
         f"{kind} {name}": Aggregate.parse(f"{kind}({name})")
-        for name in ("at", "text", "bytes", "x")
+        for name in ("at", "text", "bytes", "x", "amount")
         for kind in ("min", "max")
     }
     values["min day"] = Aggregate.parse("min(day)")
     kinds = ("first", "last")
     values |= {
-        f"{kind} {name}": Aggregate.parse(f"{kind}({name})") for kind in kinds for name in ("flag", "at", "text")
+        f"{kind} {name}": Aggregate.parse(f"{kind}({name})")
+        for kind in kinds
+        for name in ("flag", "at", "text", "amount")
     }
     values |= {"different": Aggregate(Kind.COUNT_DISTINCT, "x")}
     values = {"by x": Aggregate(Kind.MAX_BY, "x", by=Aggregate(Kind.MIN, "text"))} | values
@@ -128,6 +132,18 @@ def test_results_of_every_type_come_back(tmp_path: Any) -> None:
         for row in table.to_pylist()
     ]
     assert unordered(rows) == unordered(expected)
+
+
+def test_sums_and_averages_of_decimals_come_back(tmp_path: Any) -> None:
+    amounts = pa.array([Decimal("-0.07"), Decimal("99.99"), None], pa.decimal128(4, 2))
+    values = {name: Aggregate.parse(f"{name}(amount)") for name in ("sum", "avg")}
+    table = pa.table({"key": [1, 1, 2], "amount": amounts})
+    rows = saved(records_of(tmp_path / "s", Aggregation(("key",), values), [table, table]))["entries"]
+    total = Decimal("199.84")
+    assert sorted(rows, key=lambda row: row["key"]) == [
+        {"key": 1, "sum": total, "avg": Decimal("49.960000"), "sum of avg": total, "count of avg": 4},
+        {"key": 2, "sum": None, "avg": None, "sum of avg": None, "count of avg": 0},
+    ]
 
 
 def test_columns_that_a_key_has_already_get_another_name(tmp_path: Any) -> None:

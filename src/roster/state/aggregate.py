@@ -1,8 +1,9 @@
 """Aggregates of each key in a store, by columns: takes a batch's rows, returns new results and changes of the store.
 
 No Python code runs per row; the time goes into the store's reads and writes. The state of a key is one fixed-width row:
-for each aggregate a byte that tells whether there is a value, and eight bytes of value. Text and bytes follow the row,
-which has their length in four bytes. `roster.state.aggregate_functions` says which parts of a result are stored.
+for each aggregate a byte that tells whether there is a value, and eight bytes of value, of decimals 16. Text and bytes
+follow the row, which has their length in four bytes. `roster.state.aggregate_functions` says which parts of a result
+are stored.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.model.topology import repeated
+from roster.state import decimals
 from roster.state.aggregate_functions import (
     CHOSEN,
     COLLECTED,
@@ -36,13 +38,16 @@ from roster.state.bad_rows import Failure
 from roster.state.byte_slices import (
     as_bytes,
     cut,
+    fixed,
     gathered,
     large_binary,
+    raw,
     rows_as_values,
     sorted_places,
     spread,
 )
 from roster.state.collected import Collected, joined, lists_of
+from roster.state.expressions import FUNCTIONS
 from roster.state.keys import encode_keys, is_text
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
 
@@ -77,8 +82,9 @@ def aggregate(
     """Update the aggregates of a batch's keys. Nothing is written: the caller commits the changes.
 
     aggregates: by the name of the result's column. Integers are int64, floats, averages and variances float64; dates,
-    timestamps, booleans, text and bytes keep their type, and text is compared as its bytes are, as Spark does. Raises
-    StateError for missing columns or other types, and for a sum beyond int64.
+    timestamps, booleans, text and bytes keep their type, and text is compared as its bytes are, as Spark does; decimals
+    keep it, too, but for sums and averages, which have more digits. Raises StateError for missing columns or other
+    types, and for a sum beyond int64 or 38 digits.
     """
     layout = Layout.of(table.schema, keys, aggregates)
     by_key = grouped(table, keys, layout)
@@ -127,6 +133,20 @@ class Layout:
         """Stored parts whose values follow the row."""
         return [name for name in self.stored if self.row[name] == _LENGTH]
 
+    def part(self, name: str, rows: npt.NDArray[Any]) -> Any:
+        """Return a stored part of rows that is no text, null without a value; decimals have their type."""
+        has = rows[has_of(name)]
+        if self.row[name] != _DECIMAL:
+            return pa.array(rows[name], mask=~has)
+        return fixed(rows[name], self.part_type(name), has)
+
+    def part_type(self, name: str) -> pa.DataType | None:
+        """Return the type of a stored part, None for a number."""
+        kind = self.kinds.get(name)
+        if kind is None or name not in self.aggregates or self.aggregates[name].kind is not Kind.AVG:
+            return kind
+        return decimals.summed_of(kind)
+
     @property
     def collected(self) -> dict[str, Collected]:
         """Stored parts that are made of many values."""
@@ -166,7 +186,11 @@ class Layout:
             fields += [(has_of(name), "?"), (name, _number(name, each, kind))]
             if each.kind in COLLECTED:
                 kinds[name] = _collected_type(each, kind)
-            elif each.kind is not Kind.COUNT and not _is_number(kind):
+            elif fields[-1][1] == _DECIMAL and each.kind is Kind.SUM:
+                kinds[name] = decimals.sum_type(kind)
+                if aggregates[name].kind is Kind.AVG:
+                    kinds[name] = _mean_type(name, each, kind)
+            elif each.kind not in _NUMBERS_MADE and not _is_number(kind):
                 kinds[name] = kind
         fixed = {
             name: ", ".join(
@@ -250,7 +274,10 @@ class Layout:
                     parts[name] = pa.array(rows[name], pa.binary(), mask=~rows[has_of(name)])
                 column = self.aggregates[name].derived(name, parts, self.kinds.get(name))
             else:
-                column = pa.array(rows[name], pa.binary() if name in texts else None, mask=~rows[has_of(name)])
+                if name in texts:
+                    column = pa.array(rows[name], pa.binary(), mask=~rows[has_of(name)])
+                else:
+                    column = self.part(name, rows)
                 if name in self.kinds and not as_numbers:
                     column = result_of(column, self.kinds[name])
             table = table.append_column(name, column)
@@ -261,7 +288,7 @@ class Layout:
         for name in self.stored:
             column = table[name]
             rows[has_of(name)][places] = column.is_valid().to_numpy()
-            rows[name][places] = column.fill_null(b"" if name in self.texts else 0).to_numpy()
+            rows[name][places] = _cells(column)
 
     def of_parts(self) -> Layout:
         """Return the layout that makes one row of several with the numbers of `with_results`, but for `set_moments`."""
@@ -291,6 +318,10 @@ def _layout(columns: pa.Schema, keys: tuple[str, ...], aggregates: tuple[tuple[s
 _NUMBERS = {"<i8": "int64", "<f8": "double"}
 _LENGTH = "<u4"
 """Type of a part whose bytes follow the row, which has their length."""
+_DECIMAL = "V16"
+"""Type of a decimal: the bytes that Arrow has of it."""
+_NUMBERS_MADE = frozenset({Kind.COUNT, Kind.MEAN, Kind.M2})
+"""Parts that are numbers whatever their column is."""
 
 
 def _collected_type(each: Aggregate, kind: pa.DataType) -> pa.DataType:
@@ -302,6 +333,13 @@ def _collected_type(each: Aggregate, kind: pa.DataType) -> pa.DataType:
     return pa.binary()
 
 
+def _mean_type(name: str, each: Aggregate, kind: pa.DataType) -> pa.DataType:
+    if kind.scale > decimals.DIGITS - 4:
+        problem = "whose average would have a scale beyond 38; cast it to double"
+        raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, {problem}")
+    return decimals.mean_type(kind)
+
+
 def _stored_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that numbers of a type are stored as."""
     if pa.types.is_integer(kind):
@@ -311,6 +349,14 @@ def _stored_type(kind: pa.DataType) -> pa.DataType:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def _cells(column: Any) -> npt.NDArray[Any]:
+    """Return a chunked column of stored parts as rows in memory have them; zero or nothing for null."""
+    if pa.types.is_decimal(column.type):
+        return raw(column.combine_chunks())  # type: ignore[no-any-return]
+    found: npt.NDArray[Any] = column.fill_null(b"" if pa.types.is_binary(column.type) else 0).to_numpy()
+    return found
 
 
 def result_of(column: Any, kind: pa.DataType) -> Any:
@@ -341,29 +387,37 @@ def _values(name: str, each: Aggregate, table: pa.Table) -> Any:
 
 
 def _number(name: str, each: Aggregate, kind: Any) -> str:
-    """Return the type of a part in the row."""
-    if each.kind is Kind.COUNT:
-        return "<i8"
-    if each.kind in COLLECTED and _number(name, replace(each, kind=Kind.MIN), kind):
-        if each.kind is not Kind.QUANTILES or not (is_text(kind) or pa.types.is_boolean(kind)):
-            return _LENGTH
-        raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, no number, date or timestamp")
-    if each.kind in (Kind.MEAN, Kind.M2) and _is_number(kind):
-        return "<f8"
+    """Return the type of a part in the row. Raises StateError if it cannot be made of the column."""
+    found, is_decimal = _number_of(kind), pa.types.is_decimal(kind)
+    is_number = is_decimal or _is_number(kind)
+    if each.kind in _NUMBERS_MADE and (is_number or each.kind is Kind.COUNT):
+        return "<i8" if each.kind is Kind.COUNT else "<f8"
+    if is_decimal and (each.kind in (LISTS | {Kind.QUANTILES, Kind.SUM_DISTINCT})):
+        problem = "which lists, sets, percentiles and distinct sums do not take; cast it to double"
+    elif each.kind in NUMBERS_ONLY and not (is_number and found):
+        problem = "no number of up to 64 bits with a sign, or decimal of up to 38 digits; cast it to double"
+        problem += ", or make one in map_arrow in front of it"
+    elif each.kind is Kind.QUANTILES and (found == _LENGTH or pa.types.is_boolean(kind)):
+        problem = "no number, date or timestamp"
+    elif found:
+        return _LENGTH if each.kind in COLLECTED else found
+    else:
+        problem = "no number of up to 64 bits with a sign, decimal of up to 38 digits, boolean, date, timestamp, "
+        problem += "text or bytes" + ("; cast it to double" if is_decimal else "")
+    raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, {problem}")
+
+
+def _number_of(kind: Any) -> str:
+    """Return the type of a column's values in the row, "" if it has none."""
+    if is_text(kind):
+        return _LENGTH
+    if pa.types.is_decimal128(kind):
+        return _DECIMAL
     if pa.types.is_floating(kind):
         return "<f8"
-    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
-        return "<i8"
-    if each.kind in NUMBERS_ONLY:
-        problem = "no number of up to 64 bits with a sign; cast it to double, or make one in map_arrow in front of it"
-    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_boolean(kind):
-        return "<i8"
-    elif is_text(kind):
-        return _LENGTH
-    else:
-        problem = "no number of up to 64 bits with a sign, boolean, date, timestamp, text or bytes"
-        problem += "; cast it to double" if pa.types.is_decimal(kind) else ""
-    raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, {problem}")
+    is_time = pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+    is_whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
+    return "<i8" if is_time or is_whole or pa.types.is_boolean(kind) else ""
 
 
 def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
@@ -392,9 +446,18 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     for name, each in layout.stored.items():
         if each.kind is Kind.M2:
             by_name[name] = pc.multiply(by_name[name], by_name[count_of(name)].cast(pa.float64()))
-        if (sums := by_name.get(f"float {name}")) is not None and each.kind is Kind.SUM:
-            _check_sum(name, np.nan_to_num(sums.to_numpy()))
+        elif each.kind is Kind.SUM:
+            by_name[name] = _sums(name, layout, by_name)
     return pa.table({key: found[key] for key in keys} | {name: by_name[name] for name in layout.stored})
+
+
+def _sums(name: str, layout: Layout, by_name: Mapping[str, Any]) -> Any:
+    """Return the sums of a batch. Raises StateError for one beyond its type."""
+    if layout.row[name] == _DECIMAL:
+        return _bounded(name, by_name[name], layout)
+    if (floats := by_name.get(f"float {name}")) is not None:
+        _check_sum(name, np.nan_to_num(floats.to_numpy()))
+    return by_name[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +494,8 @@ def _grouping(
         yield _Grouping(name, _as_stored(column, layout, name), "variance", pc.VarianceOptions(ddof=0))
     else:
         numbers = _as_stored(column, layout, name)
+        if each.kind is Kind.SUM and layout.row[name] == _DECIMAL:
+            numbers = decimals.wide(numbers)
         if each.kind is Kind.MAX and layout.row[name] == "<f8" and pc.any(pc.is_nan(numbers)).as_py():
             places, rows = _choices(Kind.MAX_BY, numbers, numbers)  # Arrow's maximum passes over NaN
             yield _Grouping(name, places, "min", values=numbers.take(rows))
@@ -444,7 +509,9 @@ def _as_stored(column: Any, layout: Layout, name: str) -> Any:
     """Return values as the state's row has them."""
     if name in layout.texts:
         return column.cast(pa.binary())
-    return column.cast(pa.float64()) if layout.row[name] == "<f8" else _numbers(column)
+    if layout.row[name] == _DECIMAL:
+        return column
+    return FUNCTIONS["cast to double"](column) if layout.row[name] == "<f8" else _numbers(column)
 
 
 def _choices(kind: Kind, column: Any, *by: Any) -> tuple[Any, Any]:
@@ -492,12 +559,12 @@ def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDA
     for name in layout.stored:
         column = by_key[name]
         batch[has_of(name)] = column.is_valid().to_numpy()
-        batch[name] = column.fill_null(b"" if pa.types.is_binary(column.type) else 0).to_numpy()
+        batch[name] = _cells(column)
     collected = layout.collected
     for name, each in layout.stored.items():
         kind, has, had = each.kind, batch[has_of(name)], old[has_of(name)]
         new[has_of(name)] = has | had
-        if kind in CHOSEN:
+        if kind in CHOSEN or kind in (Kind.MIN, Kind.MAX):
             kept = _is_kept(kind, name, old, batch)
             new[name] = np.where(kept, old[name], batch[name])
             new[has_of(name)] = np.where(kept, had, has)
@@ -505,33 +572,38 @@ def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDA
             pairs = zip(old[name].tolist(), batch[name].tolist(), strict=True)
             new[name] = [collected[name].merged(pair) for pair in pairs]
         elif kind in (Kind.COUNT, Kind.SUM):
+            if new.dtype[name] == _DECIMAL:
+                sums = (fixed(each[name], layout.part_type(name)) for each in (old, batch))
+                new[name] = raw(_bounded(name, decimals.added(*sums), layout))
+                continue
             if kind is Kind.SUM and new.dtype[name].kind == "i":
                 _check_sum(name, old[name].astype(np.float64) + batch[name].astype(np.float64))
             new[name] = old[name] + batch[name]
-        elif kind in (Kind.MAX, Kind.MIN):
-            best = np.maximum(old[name], batch[name]) if kind is Kind.MAX else np.fmin(old[name], batch[name])
-            new[name] = np.where(has & had, best, np.where(has, batch[name], old[name]))
     for name, result in layout.aggregates.items():
         if result.kind in MOMENTS:
             _merge_moments(name, old, batch, new)
 
 
 def _is_kept(kind: Kind, name: str, old: npt.NDArray[Any], batch: Mapping[str, npt.NDArray[Any]]) -> Any:
-    """Return where the row that was chosen before the batch stays."""
+    """Return where the value that was chosen before the batch stays."""
     if kind is Kind.FIRST:
         return old[count_of(name)] > 0
     if kind is Kind.FIRST_VALID:
         return old[has_of(name)]
     if kind in (Kind.LAST, Kind.LAST_VALID):
         return ~batch[has_of(name)] if kind is Kind.LAST_VALID else np.zeros(len(old), np.bool_)
-    order = order_of(name)
+    order = name if kind in (Kind.MIN, Kind.MAX) else order_of(name)
     now, before = _sortable(batch[order]), _sortable(old[order])
-    is_better = now < before if kind is Kind.MIN_BY else now > before
+    is_better = now < before if kind in (Kind.MIN, Kind.MIN_BY) else now > before
     return old[has_of(order)] & ~(batch[has_of(order)] & is_better)
 
 
 def _sortable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return integers in the order of floats as Spark has it: NaN is the largest, zeros are equal."""
+    """Return values that are ordered as Spark's: NaN is the largest number, zeros are equal."""
+    if values.dtype.kind == "V":
+        data = np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.itemsize)[:, ::-1].copy()
+        data[:, 0] ^= 0x80
+        return data.view(f"S{values.itemsize}").ravel()
     if values.dtype.kind != "f":
         return values
     bits = np.where(np.isnan(values), np.nan, values + 0.0).view(np.int64)
@@ -560,6 +632,16 @@ def set_moments(layout: Layout, rows: npt.NDArray[Any], places: npt.NDArray[np.i
             middle = np.bincount(places, counts * means) / total
             rows[mean][touched] = middle[touched]
             rows[name][touched] = np.bincount(places, m2s + counts * (means - middle[places]) ** 2)[touched]
+
+
+def _bounded(name: str, sums: Any, layout: Layout) -> Any:
+    """Return sums of decimals in the type of their part."""
+    kind = layout.part_type(name)
+    try:
+        return sums.cast(kind)
+    except pa.ArrowInvalid:
+        problem = f"a sum is beyond {kind.precision} digits; cast its column to double"  # type: ignore[union-attr]
+        raise StateError(f"aggregate {name!r}: {problem}") from None
 
 
 def _check_sum(name: str, sums: npt.NDArray[np.float64]) -> None:

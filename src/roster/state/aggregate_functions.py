@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from roster.state import collected
+from roster.state import collected, decimals
+from roster.state.byte_slices import fixed
 from roster.state.expressions import Expression, evaluate, names_of
 from roster.state.store import StateError
 
@@ -203,11 +204,13 @@ class Aggregate:
         return self.kind is Kind.AVG or self.kind in _SUMMARIES or self.kind in MOMENTS
 
     def derived_type(self, stored: pa.DataType | None) -> pa.DataType:
-        """Return the type of a derived result. stored: of the part of its name, None for a number."""
+        """Return the type of a derived result. stored: of its name in the layout's kinds, None for a number."""
         if self.kind is Kind.APPROX_PERCENTILE:
             return stored
         if self.kind is Kind.SUM_DISTINCT and stored is not None:
             return stored.value_type
+        if self.kind is Kind.AVG and stored is not None:
+            return stored
         return pa.int64() if self.kind in _SUMMARIES else pa.float64()
 
     def derived(self, name: str, parts: Mapping[str, Any], stored: pa.DataType | None) -> Any:
@@ -216,6 +219,8 @@ class Aggregate:
         if self.kind in _SUMMARIES:
             return collected.result(_SUMMARIES[self.kind].value, self.arguments, whole, kind)
         count = parts[count_of(name)]
+        if pa.types.is_decimal(kind):
+            return decimals.means(fixed(whole, decimals.summed_of(kind)), pa.array(count), kind)
         if self.kind in (Kind.AVG, Kind.VAR_POP, Kind.STDDEV_POP):
             found, has = whole / np.maximum(count, 1), count > 0
         else:

@@ -57,6 +57,31 @@ def rows_as_values(rows: npt.NDArray[Any], texts: Iterable[Any] = ()) -> Any:
     return pc.binary_join_element_wise(heads, *parts, pa.scalar(b"", pa.large_binary())) if parts else heads
 
 
+def width_of(kind: Any) -> int:
+    """Return the bytes of a value of fixed width."""
+    return 1 if pa.types.is_boolean(kind) else kind.bit_width // 8
+
+
+def raw(column: Any) -> Any:
+    """Return the bytes of fixed-width values, zero for null."""
+    has = column.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    width = width_of(column.type)
+    if not len(column):
+        return np.zeros(0, f"V{width}")
+    plain = np.frombuffer(column.buffers()[1], f"V{width}", column.offset + len(column))[column.offset :].copy()
+    plain[~has] = np.zeros((), f"V{width}")
+    return plain
+
+
+def fixed(data: Any, kind: Any, has: Any = None) -> Any:
+    """Return values of their bytes, null where they have none."""
+    stored = pa.uint8() if pa.types.is_boolean(kind) else kind
+    valid = None if has is None else pa.array(has).buffers()[1]
+    return pa.Array.from_buffers(stored, len(data), [valid, pa.py_buffer(data.tobytes())]).cast(kind)
+
+
 def listed(values: Any) -> Sequence[bytes]:
     """Return binary values, a sequence or a column, as a sequence."""
     return values if isinstance(values, Sequence) else values.to_pylist()

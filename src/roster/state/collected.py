@@ -1,6 +1,6 @@
 """What a key keeps of many values, as bytes: lists, sets and sketches. The bytes of several batches are merged.
 
-distinct       16 bytes for each value: numbers as they are, text and bytes by their BLAKE2b hash
+distinct       16 bytes for each value: numbers and decimals as they are, text and bytes by their BLAKE2b hash
 collect_list, collect_set   the values: 8 bytes for each, or of text and bytes its length in 4 bytes and its bytes
 hll            a HyperLogLog sketch of Apache DataSketches
 quantiles      see `roster.state.quantiles`
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from roster._extras import missing_error
 from roster.state import quantiles
-from roster.state.byte_slices import as_bytes, cut
+from roster.state.byte_slices import as_bytes, cut, raw
 from roster.state.keys import is_text
 from roster.state.store import StateError, ValueDamagedError
 
@@ -160,6 +160,8 @@ def marks(column: Any) -> Any:
         encoded = column.cast(pa.binary()).combine_chunks().dictionary_encode()
         hashes = [hashlib.blake2b(value, digest_size=_MARK).digest() for value in encoded.dictionary.to_pylist()]
         return pa.chunked_array([pa.array(hashes, pa.binary()).take(encoded.indices)])
+    if pa.types.is_decimal(column.type):
+        return _where_valid(column, raw(column.combine_chunks()), _MARK)
     if pa.types.is_floating(column.type):
         numbers = _canonical(column).view(np.int64)
     else:

@@ -136,6 +136,8 @@ def _widens(was: str, now: str) -> bool:
     before, after = type_of(was), type_of(now)
     if is_text(before) and is_text(after):
         return not pa.types.is_fixed_size_binary(after) and (_is_bytes(after) or not _is_bytes(before))
+    if pa.types.is_decimal128(before) and pa.types.is_decimal128(after):
+        return bool(before.scale == after.scale and before.precision < after.precision)
     return _finer(before, after) > 1
 
 
@@ -347,7 +349,8 @@ class Evolution:
         for name, part, source in self._parts:
             if source is None:
                 new[has_of(name)] = part is Kind.COUNT
-                new[name] = b"" if name in self.after.texts else 0
+                if name in self.after.texts:
+                    new[name] = b""
             else:
                 new[has_of(name)] = old[has_of(source)]
                 factor = self._factor(source, name)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.byte_slices import Numbers, as_bytes, cut, gathered, offsets_of, spread
+from roster.state.byte_slices import Numbers, as_bytes, cut, fixed, gathered, offsets_of, raw, spread, width_of
 from roster.state.keys import is_text
 from roster.state.store import StateError, Value, ValueDamagedError
 
@@ -103,7 +103,7 @@ class RowLayout:
                 column = texts.index(number)
                 plain = gathered(known.data, begins[:, column], lengths[:, column + 1]).cast(field.type)
             else:
-                plain = _fixed(headers[f"value {number}"], field.type)
+                plain = fixed(headers[f"value {number}"], field.type)
             columns.append(pc.if_else(has, plain, pa.scalar(None, field.type)))
         return StoredRows(pa.table(columns, schema=self.columns), headers[_TIME].astype(np.int64), places)
 
@@ -120,7 +120,7 @@ class RowLayout:
                 headers[f"value {number}"] = np.diff(offsets_of(plain)).astype("<u4").view("V4")
                 payloads = pc.binary_join_element_wise(payloads, plain, pa.scalar(b"", pa.large_binary()))
             else:
-                headers[f"value {number}"] = _raw(column)
+                headers[f"value {number}"] = raw(column)
         return headers, payloads
 
 
@@ -162,24 +162,4 @@ def _is_decimal(kind: pa.DataType) -> bool:
 
 
 def _width(kind: Any) -> int:
-    if is_text(kind):
-        return 4
-    return 1 if pa.types.is_boolean(kind) else kind.bit_width // 8
-
-
-def _raw(column: Any) -> Any:
-    """Return the bytes of fixed-width values, zero for null."""
-    has = column.is_valid().to_numpy(zero_copy_only=False)
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.uint8())
-    width = _width(column.type)
-    if not len(column):
-        return np.zeros(0, f"V{width}")
-    plain = np.frombuffer(column.buffers()[1], f"V{width}", column.offset + len(column))[column.offset :].copy()
-    plain[~has] = np.zeros((), f"V{width}")
-    return plain
-
-
-def _fixed(raw: Any, kind: Any) -> Any:
-    width = pa.uint8() if pa.types.is_boolean(kind) else kind
-    return pa.Array.from_buffers(width, len(raw), [None, pa.py_buffer(raw.tobytes())]).cast(kind)
+    return 4 if is_text(kind) else width_of(kind)

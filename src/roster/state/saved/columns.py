@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, result_of
 from roster.state.aggregate_functions import has_of
-from roster.state.byte_slices import as_bytes
+from roster.state.byte_slices import as_bytes, raw
 from roster.state.collected import data_of, lists_of
 from roster.state.event_time import Times, microseconds
 
@@ -135,7 +135,7 @@ class AggregateRows:
     def _kind(self, name: str) -> Any:
         if name in self._texts and name in self._derived:
             return pa.binary()
-        return self._kinds.get(name) or pa.from_numpy_dtype(self.row[name])
+        return self.layout.part_type(name) or pa.from_numpy_dtype(self.row[name])
 
     def columns(self, rows: npt.NDArray[Any], texts: Mapping[str, Any]) -> list[Any]:
         """Return the columns of rows; `texts` are those behind them, by name."""
@@ -153,8 +153,8 @@ class AggregateRows:
                     lists_of(plain, self._kinds[name]) if name in self._lists else plain.cast(self._kind(name))
                 )
             else:
-                plain = pa.array(rows[name], mask=missing)
-                found[column] = result_of(plain, self._kinds[name]) if name in self._kinds else plain
+                plain = self.layout.part(name, rows)
+                found[column] = result_of(plain, self._kind(name)) if name in self._kinds else plain
         return [found[name] for name in self.names]
 
     def fill(self, rows: npt.NDArray[Any], table: pa.Table) -> list[Any]:
@@ -168,6 +168,8 @@ class AggregateRows:
                 content = pc.fill_null(plain.cast(pa.binary()).cast(pa.large_binary()), b"")
                 rows[name] = np.diff(as_bytes(content)[1])
                 texts.append(content)
+            elif pa.types.is_decimal(plain.type):
+                rows[name] = raw(plain)
             else:
                 rows[name] = _as_numbers(plain).fill_null(0).to_numpy(zero_copy_only=False)
         return texts
