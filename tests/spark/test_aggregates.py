@@ -71,6 +71,8 @@ AS_SPARK = {
     "middle of some": lambda: F.expr("approx_percentile(n, 0.5) filter (where n > 1)"),
     "different pairs": lambda: F.count_distinct("n", "x"),
     "of different": lambda: F.sum_distinct("n"),
+    "discounted": lambda: F.expr("sum(n * 0.9)"),
+    "price": lambda: F.avg(F.expr("try_cast(x as decimal(10, 2))")),
     "of different x": lambda: F.expr("sum(distinct x) filter (where x < 100)"),
 }
 """Aggregates whose results are Spark's."""
@@ -209,6 +211,61 @@ def test_random_expressions_have_sparks_types_and_values(spark: SparkSession, se
         assert str(found.to_pylist()) == str(expected.column(at).to_pylist()), text
 
 
+class DecimalExpressions:
+    """Random expressions over decimals, integers and doubles, as SQL text."""
+
+    VALUES = ("a", "b", "c", "m", "w", "z", "3", "-200", "1.5", "0.001", "2.5D", "7BD")
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def number(self, depth: int) -> str:
+        if depth == 0 or self.random.random() < 0.1:
+            return self.random.choice(self.VALUES)
+        one, other = (self.number(depth - 1) for _ in range(2))
+        to = self.random.choice(["decimal(10,2)", "decimal(38,18)", "decimal(5,4)", "int", "bigint", "double"])
+        choices = [
+            *(f"try_{name}({one}, {other})" for name in ("add", "subtract", "multiply", "divide", "mod")),
+            f"coalesce({one}, {other})",
+            f"if({self.condition(depth - 1)}, {one}, {other})",
+            f"nullif({one}, {other})",
+            f"try_cast({one} as {to})",
+        ]
+        return self.random.choice(choices)
+
+    def condition(self, depth: int) -> str:
+        compare = self.random.choice(["=", "<", "<=", ">", ">=", "<>", "<=>"])
+        one, other = (self.number(depth) for _ in range(2))
+        choices = [f"({one} {compare} {other})", f"({one} between {other} and 2)", f"({one} in (1, 0.07, m))"]
+        return self.random.choice(choices)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=examples(3, quick=1), phases=[Phase.generate])
+def test_random_expressions_of_decimals_have_sparks_types_and_values(spark: SparkSession, seed: int) -> None:
+    most = Decimal("9" * 20 + "." + "9" * 18)
+    rows = [
+        (3, 2**40, 0.5, Decimal("0.07"), Decimal("1.234567890123456789"), Decimal("-0.5")),
+        (-(2**31), -1, -1e300, Decimal("-99999999.99"), most, Decimal("99999.9999999999")),
+        (0, 2**62, float("nan"), Decimal("1.10"), most.copy_negate(), Decimal(0)),
+        (None, 0, 3.0, Decimal(0), Decimal("0.000000000000000001"), None),
+        (7, None, None, None, None, Decimal("12.3456789012")),
+    ]
+    kinds = [pa.int32(), pa.int64(), pa.float64(), *(pa.decimal128(*of) for of in ((10, 2), (38, 18), (15, 10)))]
+    table = pa.table([pa.array(of, kind) for of, kind in zip(zip(*rows, strict=True), kinds, strict=True)], [*"abcmwz"])
+    made = DecimalExpressions(seed)
+    texts = [of(2) for _ in range(60) for of in (made.number, made.condition)]
+    ddl = "a int, b bigint, c double, m decimal(10, 2), w decimal(38, 18), z decimal(15, 10)"
+    frame = spark.createDataFrame(rows, ddl).coalesce(1)
+    expected = frame.select(*(F.expr(text).alias(str(at)) for at, text in enumerate(texts))).toArrow()
+    other = []
+    for at, text in enumerate(texts):
+        found, theirs = evaluate(expression_of(parsed(text)), table), expected.column(at)
+        if found.type != theirs.type or str(found.to_pylist()) != str(theirs.to_pylist()):
+            other.append((text, found.type, found.to_pylist(), theirs.type, theirs.to_pylist()))
+    assert not other
+
+
 def test_decimals_are_cast_to_doubles_as_in_spark(spark: SparkSession) -> None:
     amounts = [Decimal("0.07"), Decimal("-12345678.91"), None, Decimal("1.10"), Decimal("99999999.99"), Decimal(0)]
     table = pa.table({"k": pa.array([1] * 6), "m": pa.array(amounts, pa.decimal128(10, 2))})
@@ -216,7 +273,7 @@ def test_decimals_are_cast_to_doubles_as_in_spark(spark: SparkSession) -> None:
     for text in ("cast(m as double)", "cast(m as float)", "cast(m as double) * 3"):
         expected = frame.select(F.expr(text).alias("n")).toArrow()["n"]
         assert evaluate(expression_of(parsed(text)), table).equals(expected.combine_chunks()), text
-    for text in ("collect_list(m)", "sum(distinct m)", "percentile_approx(m, 0.5)", "sum(m * 2)"):
+    for text in ("collect_list(m)", "sum(distinct m)", "percentile_approx(m, 0.5)", "sum(ceil(m))"):
         with pytest.raises(StateError, match=r"decimal128\(10, 2\).*; cast (it|decimals) to double"):
             Aggregation(("k",), parse_aggregates({"n": text}))(table, NoState())
 

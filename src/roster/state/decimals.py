@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+import operator as operators
+import re
+from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
@@ -47,9 +50,128 @@ def added(one: Any, other: Any) -> Any:
 
 def rounded(values: Any, kind: pa.DataType) -> Any:
     """Return decimals as those of a type, half away from zero; null beyond its digits."""
+    whole = values.type.precision - values.type.scale
+    if values.type.scale <= kind.scale and whole <= kind.precision - kind.scale:
+        return values.cast(kind)
     values = wide(values)
     if values.type.scale > kind.scale:
         values = pc.round(values, kind.scale, "half_towards_infinity")
     values = values.cast(pa.decimal256(_WIDEST, kind.scale))
     edge = pa.scalar(Decimal(10).scaleb(kind.precision - kind.scale - 1), values.type)
     return pc.if_else(pc.less(pc.abs(values), edge), values, pa.scalar(None, values.type)).cast(kind)
+
+
+def type_of_name(name: str) -> pa.DataType | None:
+    """Return the type that Spark calls so, None if it is no decimal."""
+    found = _NAME.fullmatch(name)
+    return pa.decimal128(int(found[1]), int(found[2])) if found else None
+
+
+def of_integers(values: Any) -> Any:
+    """Return integers as decimals that hold all values of their type."""
+    return values.cast(pa.decimal128(_DIGITS_OF[values.type.bit_width], 0))
+
+
+def of_digits(number: int) -> Any:
+    """Return a constant as a decimal of so many digits as it has."""
+    return pa.scalar(Decimal(number), pa.decimal128(len(str(abs(number))), 0))
+
+
+def truncated(values: Any, kind: pa.DataType) -> Any:
+    """Return decimals as integers of a type, towards zero; null beyond it."""
+    whole = pc.round(wide(values), 0, "towards_zero").cast(pa.decimal256(_WIDEST, 0))
+    edge = 1 << (kind.bit_width - 1)
+    least, most = (pa.scalar(Decimal(each), whole.type) for each in (-edge, edge - 1))
+    fits = pc.and_(pc.greater_equal(whole, least), pc.less_equal(whole, most))
+    return pc.if_else(fits, whole, pa.scalar(None, whole.type)).cast(kind)
+
+
+def common_type(kinds: Sequence[pa.DataType]) -> pa.DataType:
+    """Return the type that values of several have together; whole digits go before others."""
+    scale = max(kind.scale for kind in kinds)
+    whole = max(kind.precision - kind.scale for kind in kinds)
+    return pa.decimal128(min(whole + scale, DIGITS), scale - min(max(whole + scale - DIGITS, 0), scale))
+
+
+def computed(operator: str, left: Any, right: Any) -> Any:
+    """Return the results of an operator on two columns; null beyond the type, and of a division by zero."""
+    plain, of_columns, type_of = _OPERATORS[operator]
+    kind = _adjusted(*type_of(left.type, right.type))
+    try:
+        return rounded(of_columns(left, right, kind.scale), kind)
+    except pa.ArrowInvalid:  # Arrow would need more than 76 digits
+        return by_rows(plain, [left.to_pylist(), right.to_pylist()], kind)
+
+
+def by_rows(function: Callable[..., Decimal], columns: Sequence[Any], kind: pa.DataType) -> Any:
+    """Return the function of each row as decimals of a type, half away from zero; null beyond it or without a value."""
+    step, most, found = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale), []
+    with localcontext(Context(prec=_EXACT, rounding=ROUND_HALF_UP)):
+        for row in zip(*columns, strict=True):
+            try:
+                value = None if None in row else function(*row).quantize(step)
+                found.append(value if value is not None and abs(value) < most else None)
+            except ArithmeticError:
+                found.append(None)
+    return pa.array(found, kind)
+
+
+def _adjusted(precision: int, scale: int) -> pa.DataType:
+    """Return a type of at most 38 digits: the last ones behind the point are given up, but for six."""
+    kept = scale if precision <= DIGITS else max(DIGITS - (precision - scale), min(scale, _LEAST_SCALE))
+    return pa.decimal128(min(precision, DIGITS), kept)
+
+
+def _sum_of(left: pa.DataType, right: pa.DataType) -> tuple[int, int]:
+    scale = max(left.scale, right.scale)
+    return max(left.precision - left.scale, right.precision - right.scale) + scale + 1, scale
+
+
+def _product_of(left: pa.DataType, right: pa.DataType) -> tuple[int, int]:
+    return left.precision + right.precision + 1, left.scale + right.scale
+
+
+def _quotient_of(left: pa.DataType, right: pa.DataType) -> tuple[int, int]:
+    scale = max(_LEAST_SCALE, left.scale + right.precision + 1)
+    return left.precision - left.scale + right.scale + scale, scale
+
+
+def _rest_of(left: pa.DataType, right: pa.DataType) -> tuple[int, int]:
+    scale = max(left.scale, right.scale)
+    return min(left.precision - left.scale, right.precision - right.scale) + scale, scale
+
+
+def _larger(values: Any) -> Any:
+    return values.cast(pa.decimal256(values.type.precision, values.type.scale))
+
+
+def _exactly(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda left, right, _: function(_larger(left), _larger(right))
+
+
+def _divided(left: Any, right: Any, scale: int) -> Any:
+    """Return quotients that are cut off at least a digit behind the scale."""
+    divisor = _larger(pc.if_else(pc.equal(right, pa.scalar(0, right.type)), pa.scalar(None, right.type), right))
+    more = max(scale + right.type.scale - right.type.precision - left.type.scale, 0)
+    dividend = left.cast(pa.decimal256(left.type.precision + more, left.type.scale + more))
+    return pc.divide(dividend, divisor)
+
+
+def _none(left: Any, right: Any, scale: int) -> Any:
+    raise pa.ArrowInvalid("Arrow has no such function")
+
+
+_NAME = re.compile(r"decimal\((\d+),(\d+)\)")
+_DIGITS_OF = {8: 3, 16: 5, 32: 10, 64: 20}
+"""Digits of integers by their bits."""
+_LEAST_SCALE = 6
+_EXACT = 160
+"""Digits with which quotients of decimals round as exact ones do; all other results are exact."""
+_OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., tuple[int, int]]]] = {
+    "+": (operators.add, _exactly(pc.add), _sum_of),
+    "-": (operators.sub, _exactly(pc.subtract), _sum_of),
+    "*": (operators.mul, _exactly(pc.multiply), _product_of),
+    "/": (operators.truediv, _divided, _quotient_of),
+    "%": (operators.mod, _none, _rest_of),
+}
+"""Each operator by rows and by columns, and digits and scale of its results."""

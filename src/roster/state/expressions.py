@@ -10,12 +10,14 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.state import decimals
 from roster.state.keys import is_text
 from roster.state.store import StateError
 
@@ -34,7 +36,7 @@ class Name:
 class Constant:
     """A value. kind: Spark's name of its type; dates and timestamps are days and microseconds since the epoch."""
 
-    value: bool | int | float | str | None
+    value: bool | int | float | str | Decimal | None
     kind: str
 
     def __str__(self) -> str:
@@ -42,6 +44,10 @@ class Constant:
             return {None: "null", True: "true", False: "false"}[self.value]
         if self.kind == "string":
             return "'" + str(self.value).replace("'", "''") + "'"
+        if isinstance(self.value, Decimal) and not self.kind.endswith(",0)"):
+            return f"{self.value:f}"
+        if isinstance(self.value, Decimal):
+            return f"{self.value:f}BD"
         return f"{self.kind} {self.value}" if self.kind in ("date", "timestamp") else str(self.value)
 
 
@@ -97,14 +103,43 @@ def _evaluate(expression: Expression, table: pa.Table) -> Any:
     if isinstance(expression, Name):
         return pa.concat_arrays([pa.array([], table[expression.column].type), *table[expression.column].chunks])
     if isinstance(expression, Constant):
-        return pa.scalar(expression.value, TYPES[expression.kind])
+        return pa.scalar(expression.value, type_of(expression.kind))
     arguments = [_evaluate(each, table) for each in expression.arguments]
+    if expression.function in _OF_TWO and any(pa.types.is_decimal(each.type) for each in arguments):
+        pairs = zip(expression.arguments, arguments, strict=True)
+        arguments = [_of_digits(of, value) for of, value in pairs]
     try:
-        return FUNCTIONS[expression.function](*arguments)
+        return _function_of(expression.function)(*arguments)
     except (pa.ArrowException, _MisfitError) as error:
         kinds = ", ".join(str(each.type) for each in arguments)
         fix = "; cast decimals to double" if any(pa.types.is_decimal(each.type) for each in arguments) else ""
         raise StateError(f"{expression}: {expression.function} does not take {kinds}{fix}") from error
+
+
+def type_of(name: str) -> pa.DataType | None:
+    """Return the type that Spark calls so, None for one that is not supported."""
+    return TYPES.get(name) or decimals.type_of_name(name)
+
+
+def is_function(name: str) -> bool:
+    """Return True for what a call may name."""
+    return name in FUNCTIONS or _decimal_goal(name) is not None
+
+
+def _function_of(name: str) -> Callable[..., Any]:
+    goal = _decimal_goal(name)
+    return FUNCTIONS[name] if goal is None else _cast_to_decimal(goal)
+
+
+def _decimal_goal(function: str) -> pa.DataType | None:
+    """Return the type of a cast to decimals, None for other functions."""
+    return decimals.type_of_name(function.removeprefix("cast to ")) if function.startswith("cast to ") else None
+
+
+def _of_digits(expression: Expression, value: Any) -> Any:
+    """Return the value of an expression, of a constant that is an integer as a decimal of so many digits as it has."""
+    number = expression.value if isinstance(expression, Constant) else None
+    return decimals.of_digits(number) if isinstance(number, int) and not isinstance(number, bool) else value
 
 
 class _MisfitError(Exception):
@@ -112,7 +147,28 @@ class _MisfitError(Exception):
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
+    is_plain = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
+    return bool(is_plain or pa.types.is_decimal128(kind))
+
+
+def _are_decimals(*columns: Any) -> bool:
+    """Return True for numbers that are computed as decimals: without floats."""
+    kinds = [each.type for each in columns]
+    is_exact = all(_is_number(kind) and not pa.types.is_floating(kind) for kind in kinds)
+    return is_exact and any(pa.types.is_decimal128(kind) for kind in kinds)
+
+
+def _as_decimals(*columns: Any) -> list[Any]:
+    """Return numbers as decimals; nulls have the type of another one."""
+    kind = next((each.type for each in columns if pa.types.is_decimal128(each.type)), None)
+    plain = [each.cast(kind) if pa.types.is_null(each.type) else each for each in columns]
+    return [decimals.of_integers(each) if pa.types.is_integer(each.type) else each for each in plain]
+
+
+def _as_floats(column: Any, goal: pa.DataType) -> Any:
+    if pa.types.is_decimal(column.type):
+        return column.cast(pa.string()).cast(goal)  # the nearest, which Arrow's cast of decimals is not
+    return column.cast(goal, safe=False)
 
 
 def _common(*columns: Any) -> list[Any]:
@@ -120,6 +176,10 @@ def _common(*columns: Any) -> list[Any]:
     kinds = [each.type for each in columns if not pa.types.is_null(each.type)]
     if not kinds:
         return list(columns)
+    if _are_decimals(*columns):
+        exact = _as_decimals(*columns)
+        goal = decimals.common_type([each.type for each in exact])
+        return [decimals.rounded(each, goal) for each in exact]
     if all(_is_number(kind) for kind in kinds):
         floats = [kind for kind in kinds if pa.types.is_floating(kind)]
         widest = max(kinds, key=lambda kind: kind.bit_width)
@@ -133,7 +193,7 @@ def _common(*columns: Any) -> list[Any]:
         goal = kinds[0]
     else:
         raise _MisfitError
-    return [each.cast(goal, safe=not pa.types.is_floating(goal)) for each in columns]
+    return [_as_floats(each, goal) if pa.types.is_floating(goal) else each.cast(goal) for each in columns]
 
 
 def _numbers(*columns: Any) -> list[Any]:
@@ -143,7 +203,7 @@ def _numbers(*columns: Any) -> list[Any]:
 
 
 def _doubles(*columns: Any) -> list[Any]:
-    return [each.cast(pa.float64(), safe=False) for each in _numbers(*columns)]
+    return [_as_floats(each, pa.float64()) for each in _numbers(*columns)]
 
 
 def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,8 +218,12 @@ def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _arithmetic(checked: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operator of numbers; an integer beyond its type is null."""
+def _of_decimals(operator: str, *columns: Any) -> Any:
+    return _by_rows(functools.partial(decimals.computed, operator))(*_as_decimals(*columns))
+
+
+def _arithmetic(checked: Callable[..., Any], plain: Callable[..., Any], operator: str = "") -> Callable[..., Any]:
+    """Return an operator of numbers; an integer or a decimal beyond its type is null."""
 
     @_by_rows
     def exactly(*columns: Any) -> Any:
@@ -170,6 +234,8 @@ def _arithmetic(checked: Callable[..., Any], plain: Callable[..., Any]) -> Calla
         return pa.array([value if value is not None and least <= value <= most else None for value in values], kind)
 
     def apply(*columns: Any) -> Any:
+        if operator and _are_decimals(*columns):
+            return _of_decimals(operator, *columns)
         numbers = _numbers(*columns)
         try:
             return checked(*numbers)
@@ -185,12 +251,16 @@ def _unless(bad: Any, value: Any) -> Any:
 
 
 def _divide(left: Any, right: Any) -> Any:
+    if _are_decimals(left, right):
+        return _of_decimals("/", left, right)
     left, right = _doubles(left, right)
     return _unless(pc.equal(right, 0.0), pc.divide(left, right))
 
 
 @_by_rows
 def _remainder(left: Any, right: Any) -> Any:
+    if _are_decimals(left, right):
+        return _of_decimals("%", left, right)
     left, right = _numbers(left, right)
     by = _unless(pc.equal(right, 0), right)
     missing = pc.is_null(pc.add(left, by)).to_numpy(zero_copy_only=False)
@@ -271,6 +341,8 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def apply(value: Any) -> Any:
         (value,) = _numbers(value)
+        if pa.types.is_decimal(value.type):
+            raise _MisfitError
         return _to_integers(function(value), pa.int64())
 
     return apply
@@ -296,8 +368,8 @@ def _cast(goal: pa.DataType) -> Callable[..., Any]:
             return value.cast(goal)
         if pa.types.is_string(kind) and (pa.types.is_integer(goal) or pa.types.is_floating(goal)):
             return _from_text(value, goal)
-        if pa.types.is_decimal(kind) and pa.types.is_floating(goal):
-            return value.cast(pa.string()).cast(goal)  # the nearest, which Arrow's cast of decimals is not
+        if pa.types.is_decimal(kind):
+            return _from_decimal(value, goal)
         if _is_number(kind) or pa.types.is_boolean(kind):
             if pa.types.is_integer(goal):
                 return _to_integers(value.cast(pa.int8()) if pa.types.is_boolean(kind) else value, goal)
@@ -311,7 +383,36 @@ def _cast(goal: pa.DataType) -> Callable[..., Any]:
     return apply
 
 
+def _from_decimal(value: Any, goal: pa.DataType) -> Any:
+    if pa.types.is_integer(goal):
+        return decimals.truncated(value, goal)
+    if pa.types.is_floating(goal):
+        return _as_floats(value, goal)
+    raise _MisfitError
+
+
+def _cast_to_decimal(goal: pa.DataType) -> Callable[..., Any]:
+    """Return a cast that rounds half away from zero; null beyond the type, and for texts that are no number."""
+
+    def apply(value: Any) -> Any:
+        kind = value.type
+        if pa.types.is_null(kind):
+            return value.cast(goal)
+        if pa.types.is_floating(kind):
+            return decimals.by_rows(lambda each: Decimal(repr(each)), [value.to_pylist()], goal)
+        if pa.types.is_string(kind):
+            trimmed = pc.utf8_trim(value, _BLANKS)
+            plain = _unless(pc.invert(pc.match_substring_regex(trimmed, _DECIMAL)), trimmed)
+            return decimals.by_rows(Decimal, [plain.to_pylist()], goal)
+        if pa.types.is_signed_integer(kind) or pa.types.is_decimal128(kind):
+            return decimals.rounded(_as_decimals(value)[0], goal)
+        raise _MisfitError
+
+    return _by_rows(apply)
+
+
 _INTEGER = r"^[+-]?0*\d{1,19}$"
+_DECIMAL = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$"
 _FLOAT = r"(?i)^([+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?|[+-]?inf(inity)?|nan)$"
 _BLANKS = "".join(map(chr, (*range(33), 127)))
 
@@ -346,10 +447,12 @@ def _of_doubles(function: Callable[..., Any], *, only: Callable[..., Any] | None
     return apply
 
 
+_OF_TWO = frozenset({"+", "-", "*", "/", "%", "=", "<=>", "<", "<=", ">", ">=", "between"})
+"""Operators in which an integer constant beside a decimal is one of as many digits."""
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "+": _arithmetic(pc.add_checked, lambda left, right: left + right),
-    "-": _arithmetic(pc.subtract_checked, lambda left, right: left - right),
-    "*": _arithmetic(pc.multiply_checked, lambda left, right: left * right),
+    "+": _arithmetic(pc.add_checked, lambda left, right: left + right, "+"),
+    "-": _arithmetic(pc.subtract_checked, lambda left, right: left - right, "-"),
+    "*": _arithmetic(pc.multiply_checked, lambda left, right: left * right, "*"),
     "/": _divide,
     "%": _remainder,
     "negative": _arithmetic(pc.negate_checked, lambda value: -value),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import Column
@@ -162,7 +163,8 @@ def _value(node: Any) -> Any:
     if class_of(node) == "UnresolvedFunction" and node.nameParts().mkString(".").lower() == "array":
         return tuple(_value(each) for each in members(node.arguments()))
     found = expression_of(node)
-    return found.value if isinstance(found, Constant) else None
+    value = found.value if isinstance(found, Constant) else None
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _of_value(kind: Kind, value: Expression, by: Aggregate | None = None) -> Aggregate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from pyspark import SparkContext
@@ -9,7 +10,7 @@ from pyspark.errors import ParseException
 from pyspark.sql import Column
 from pyspark.sql.functions import expr
 
-from roster.state.expressions import FUNCTIONS, TYPES, Call, Constant, Expression, Name
+from roster.state.expressions import FUNCTIONS, Call, Constant, Expression, Name, is_function, type_of
 from roster.state.store import StateError
 
 _CLASSES = {
@@ -124,7 +125,7 @@ def _call(function: str, arguments: tuple[Expression, ...]) -> Expression:
         return Call("negative", arguments) if function == "-" else arguments[0]
     if function == "!=":
         return Call("not", (Call("=", arguments),))
-    if function not in FUNCTIONS:
+    if not is_function(function):
         raise StateError(
             f"{function!r} is not among {', '.join(FUNCTIONS)}; make the column in map_arrow in front of it"
         )
@@ -134,7 +135,7 @@ def _call(function: str, arguments: tuple[Expression, ...]) -> Expression:
 def _constant(node: Any) -> Constant:
     kind, value = str(node.dataType().catalogString()), node.value()
     if kind.startswith("decimal") and value is not None:
-        return Constant(float(str(value)), "double")
-    if kind not in TYPES:
+        return Constant(Decimal(str(value)), kind)
+    if type_of(kind) is None:
         raise StateError(f"a constant of type {kind} is not supported; make the column in map_arrow in front of it")
     return Constant(str(value) if kind == "string" and value is not None else value, kind)
