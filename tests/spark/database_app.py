@@ -1,4 +1,4 @@
-"""An application whose tasks write to PostgreSQL from Python workers of their own, until it is told to end.
+"""An application whose tasks write to a database from Python workers of their own, until it is told to end.
 
 database_app.py BOOTSTRAP GROUP TOPIC URL MODE
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from roster.spark import Pipeline, PostgresSink, session
+from roster.spark import DatabaseSink, Pipeline, PostgresSink, session
 
 
 def main() -> None:
@@ -25,7 +25,8 @@ def main() -> None:
     # A function in Python: then the tasks read small batches too.
     pipeline.json_columns("id int, n long").map_arrow(lambda rows: rows, "id int, n long")
     upserts = {"mode": "upsert", "keys": "id"} if mode == "upsert" else {}
-    pipeline.write(PostgresSink(url, "results", **upserts)).run()
+    sink = PostgresSink if url.startswith("postgresql") else DatabaseSink
+    pipeline.write(sink(url, "results", **upserts)).run()
 
 
 if __name__ == "__main__":
