@@ -89,7 +89,7 @@ def made(spark: SparkSession) -> Iterator[tuple[HostWorkers, OneHost]]:
 def looked(workers: HostWorkers) -> bool:
     """Look for hosts without a worker, and wait until theirs have connected or failed."""
     workers._next_look = 0.0
-    workers._look()
+    workers.start()
     if workers._starting is not None:
         workers._starting.join(60)
     return workers.has_any

@@ -59,6 +59,9 @@ class Worker:
         self.calls = 0
         self.arrivals: Sequence[Arrival] = ()
 
+    def start(self) -> None:
+        pass
+
     def are_on(self, hosts: Sequence[str | None]) -> bool:
         return len({*hosts}) == len(hosts) and {*hosts} <= {*self.hosts}
 

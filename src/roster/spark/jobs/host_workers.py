@@ -36,6 +36,14 @@ _LOOK_SECONDS = 10.0
 """Seconds between two looks for hosts without a worker."""
 _PAUSE_SECONDS = 300.0
 """Seconds until the next try on hosts whose worker did not connect: something is in the way."""
+_PROBLEMS = (
+    PySparkException,
+    Py4JError,
+    OSError,
+    EOFError,
+    multiprocessing.AuthenticationError,
+    AttributeError,  # of a session that is being stopped
+)
 _LOOKS = 50
 """At the status store, ten a second."""
 _ENCRYPTED = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled")
@@ -65,12 +73,7 @@ class HostWorkers(Workers):
     @property
     @override
     def has_any(self) -> bool:
-        self._look()
         return bool(self._links)
-
-    @override
-    def start(self) -> None:
-        pass  # executors may not be there yet
 
     @override
     def are_on(self, hosts: Sequence[str | None]) -> bool:
@@ -93,12 +96,13 @@ class HostWorkers(Workers):
     def _drop(self, host: str) -> None:
         self._links.pop(host).close()
 
-    def _look(self) -> None:
-        """Now and then: close workers of hosts without executors, and have others started."""
+    @override
+    def start(self) -> None:
         if time.monotonic() < self._next_look or (self._starting is not None and self._starting.is_alive()):
             return
-        self._next_look = time.monotonic() + _LOOK_SECONDS
         hosts = self._executors.hosts()
+        if hosts:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
         for host in self._links.keys() - hosts:
             self._drop(host)
         now = time.monotonic()
@@ -111,7 +115,7 @@ class HostWorkers(Workers):
         """Start workers on these hosts, and wait until they have connected."""
         try:
             self._connect(hosts)
-        except (PySparkException, Py4JError, OSError, EOFError, multiprocessing.AuthenticationError) as error:
+        except _PROBLEMS as error:
             log.debug("workers of small batches cannot be started", exc_info=True)
             reason = str(error).partition("\n")[0]
         else:

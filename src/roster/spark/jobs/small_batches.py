@@ -68,7 +68,7 @@ class SmallBatches:
             jobs.when_cancelled(self._cancel)
 
     def start(self) -> None:
-        """Start the worker of a local session, which loads modules meanwhile."""
+        """Have workers started, which load modules meanwhile."""
         if self._most:
             self._workers.start()
 
@@ -90,7 +90,8 @@ class SmallBatches:
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
             return tasks
-        if not self._is_local and not self._workers.has_any:
+        self._workers.start()
+        if not self._workers.has_any:
             return tasks
         self._is_here = True
         # From the batch's ranges: two tasks may have parts of one partition, which one task reads as one.

@@ -79,7 +79,7 @@ class Workers(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start what can be started before the first task; it loads modules meanwhile."""
+        """Have workers that are missing started; they load modules meanwhile."""
 
     @abstractmethod
     def are_on(self, hosts: Sequence[str | None]) -> bool:
