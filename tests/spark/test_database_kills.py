@@ -64,7 +64,7 @@ def is_done(application: Application, topics: Topics, group: str, ends: dict[Any
 
 
 def workers(parent: int) -> list[int]:
-    """The Python workers of an application: processes below its JVM that run PySpark's daemon's code."""
+    """The Python workers of an application: those below its JVM, and the one that stays."""
     below: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -74,7 +74,8 @@ def workers(parent: int) -> list[int]:
         pid = left.pop()
         left += below.get(pid, [])
         with contextlib.suppress(OSError):
-            if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes() and pid not in below:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if pid not in below and (b"pyspark.worker" in command or b"tasks.worker_main" in command):
                 found.append(pid)
     return found
 
