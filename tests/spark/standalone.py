@@ -16,11 +16,23 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyspark
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 START_SECONDS = 120
+
+
+def session_on(master: str, group: str) -> SparkSession:
+    """A session of a program's own there, whose tasks wait for the hosts that they prefer."""
+    from roster.spark import session
+
+    spark = session(group, master, spark_executor_memory="512m", spark_locality_wait="60s")
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 class Standalone:

@@ -205,23 +205,27 @@ def test_random_expressions_have_sparks_types_and_values(spark: SparkSession, se
     spark.conf.set("spark.sql.optimizer.excludedRules", "org.apache.spark.sql.catalyst.optimizer.SimplifyConditionals")
     expected = frame.coalesce(1).select(*(F.expr(text).alias(str(at)) for at, text in enumerate(texts))).toArrow()
     spark.conf.unset("spark.sql.optimizer.excludedRules")
+    assert differences(texts, table, expected) == []
+
+
+def differences(texts: list[str], table: pa.Table, expected: pa.Table) -> list[tuple[Any, ...]]:
+    """The expressions whose types or values are others than Spark's, with both."""
+    other = []
     for at, text in enumerate(texts):
-        found = evaluate(expression_of(parsed(text)), table)
-        assert found.type == expected.schema.field(at).type, text
-        assert str(found.to_pylist()) == str(expected.column(at).to_pylist()), text
+        found, theirs = evaluate(expression_of(parsed(text)), table), expected.column(at)
+        if found.type != theirs.type or str(found.to_pylist()) != str(theirs.to_pylist()):
+            other.append((text, found.type, found.to_pylist(), theirs.type, theirs.to_pylist()))
+    return other
 
 
-class DecimalExpressions:
+class DecimalExpressions(Expressions):
     """Random expressions over decimals, integers and doubles, as SQL text."""
 
-    VALUES = ("a", "b", "c", "m", "w", "z", "3", "-200", "1.5", "0.001", "2.5D", "7BD")
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+    NUMBERS = ("a", "b", "c", "m", "w", "z", "3", "-200", "1.5", "0.001", "2.5D", "7BD")
 
     def number(self, depth: int) -> str:
         if depth == 0 or self.random.random() < 0.1:
-            return self.random.choice(self.VALUES)
+            return self.random.choice(self.NUMBERS)
         one, other = (self.number(depth - 1) for _ in range(2))
         to = self.random.choice(["decimal(10,2)", "decimal(38,18)", "decimal(5,4)", "int", "bigint", "double"])
         choices = [
@@ -258,12 +262,7 @@ def test_random_expressions_of_decimals_have_sparks_types_and_values(spark: Spar
     ddl = "a int, b bigint, c double, m decimal(10, 2), w decimal(38, 18), z decimal(15, 10)"
     frame = spark.createDataFrame(rows, ddl).coalesce(1)
     expected = frame.select(*(F.expr(text).alias(str(at)) for at, text in enumerate(texts))).toArrow()
-    other = []
-    for at, text in enumerate(texts):
-        found, theirs = evaluate(expression_of(parsed(text)), table), expected.column(at)
-        if found.type != theirs.type or str(found.to_pylist()) != str(theirs.to_pylist()):
-            other.append((text, found.type, found.to_pylist(), theirs.type, theirs.to_pylist()))
-    assert not other
+    assert differences(texts, table, expected) == []
 
 
 def test_decimals_are_cast_to_doubles_as_in_spark(spark: SparkSession) -> None:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tests.spark.standalone import session_on
+
 if TYPE_CHECKING:
     from roster.spark import Progress
 
 
 def main() -> None:
-    from roster.spark import KafkaSink, Pipeline, State, session
+    from roster.spark import KafkaSink, Pipeline, State
 
     bootstrap, group, topic, out, master, server = sys.argv[1:]
 
@@ -35,8 +37,7 @@ def main() -> None:
         told = {"rows": progress.rows, "restored": progress.restored, "state": rows, "asked": asked}
         print(json.dumps(told), flush=True)
 
-    spark = session(group, master, spark_executor_memory="512m", spark_locality_wait="60s")
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session_on(master, group)
     made = Pipeline(
         spark,
         bootstrap,
