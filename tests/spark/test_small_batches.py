@@ -17,7 +17,7 @@ from pyspark import SparkFiles, TaskContext
 from roster.model import TopicPartition
 from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline
 from roster.spark.batch import Batch, Owner, Range, Split
-from roster.spark.jobs import runner, small_batches, workers
+from roster.spark.jobs import runner, small_batches, staying_worker, workers
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
@@ -297,12 +297,33 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
     with monkeypatch.context() as patch:
         patch.setenv("SETTING", "new")
         assert StayingWorker.of(spark.sparkContext) is not following, "it does not know the setting"
-    monkeypatch.setattr(workers, "_SPARE_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "SPARE_SECONDS", 0.0)
     again = StayingWorker.of(spark.sparkContext)
     assert again.run(pid) == [first]
     again.leave()
     until(lambda: not Path(f"/proc/{first}").exists(), 10)
     assert workers._spare == []
+
+
+def test_the_first_pipeline_of_a_session_has_the_process_that_was_started_with_spark(
+    spark: SparkSession, worker: StayingWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = dict(spark.sparkContext.getConf().getAll())
+    staying_worker.start_early(settings)
+    (early,) = staying_worker._early
+    assert worker.run(pid) == [early.popen.pid]
+    staying_worker.start_early(settings)
+    (early,) = staying_worker._early
+    with monkeypatch.context() as patch:
+        patch.setenv("SETTING", "new")
+        worker.close()
+        assert worker.run(pid) != [early.popen.pid], "it does not know the setting"
+    assert early.popen.returncode is not None
+    staying_worker.start_early(settings | {"spark.master": "spark://host:7077"})
+    assert staying_worker._early == [], "a cluster has its own"
+    monkeypatch.setattr(staying_worker, "SPARE_SECONDS", 0.0)
+    staying_worker.start_early(settings)
+    until(lambda: not staying_worker._early, 10)
 
 
 def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker: StayingWorker, tmp_path: Path) -> None:

@@ -95,6 +95,10 @@ def _load() -> None:
         importlib.import_module(name)
 
 
+def _start_worker(settings: dict[str, str]) -> None:
+    importlib.import_module("roster.spark.jobs.staying_worker").start_early(settings)
+
+
 def _settings(java: str, wanted: dict[str, str]) -> dict[str, str]:
     """Return the settings for the builder: `wanted` and the advised ones, except settings that are already made."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -125,7 +129,9 @@ def _settings(java: str, wanted: dict[str, str]) -> dict[str, str]:
         advised |= _FORGOTTEN
     if chosen["spark.ui.enabled"] == "false" and chosen.get("spark.eventLog.enabled", "false") == "false":
         advised["spark.sql.ui.explainMode"] = "simple"  # made for each query, even if no page shows it
-    return {name: value for name, value in advised.items() if name not in present} | settings
+    settings = {name: value for name, value in advised.items() if name not in present} | settings
+    threading.Thread(target=_start_worker, args=(present | settings,), name="roster-worker", daemon=True).start()
+    return settings
 
 
 @contextlib.contextmanager

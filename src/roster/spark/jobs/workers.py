@@ -27,8 +27,11 @@ _MORE_MEMORY = 1 << 30
 _SETTLED = 20  # tasks after which its memory is what it needs
 _MOST_SENT = 16
 """Parts of tasks after which a worker forgets them: they are those of pipelines that have ended."""
-_SPARE_SECONDS = 60.0
+SPARE_SECONDS = 60.0
 """Time for which workers without a pipeline wait for the session's next, as Spark's idle ones do."""
+
+_SET_BY_CONTEXT = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
+"""What a context sets in the driver's environment, for its own connections to the JVM."""
 
 
 class WorkerError(Exception):
@@ -44,12 +47,12 @@ class Workers(ABC):
 
     def __init__(self, context: SparkContext) -> None:
         self._context: Any = context
-        self._environment = environment(context)
+        self._environment = environment(context.environment)
 
     @classmethod
     def of(cls, context: SparkContext) -> Self:
         """Return the workers of a pipeline of this session that has ended, or new ones."""
-        wanted = environment(context)
+        wanted = environment(context.environment)
         for each in list(_spare):
             if isinstance(each, cls) and each._context is context and each._environment == wanted:
                 with contextlib.suppress(ValueError):
@@ -63,7 +66,7 @@ class Workers(ABC):
             self.close()
             return
         _spare.append(self)
-        timer = threading.Timer(_SPARE_SECONDS, self._end_spare)
+        timer = threading.Timer(SPARE_SECONDS, self._end_spare)
         timer.daemon = True
         timer.start()
 
@@ -254,7 +257,11 @@ def _pickled(work: Any, known: Mapping[int, SentOnce]) -> tuple[bytes, dict[int,
     return file.getvalue(), pickler.parts
 
 
-def environment(context: Any) -> dict[str, str]:
-    """Return the environment of a worker on this host; Spark's own find PySpark like this too."""
+def environment(executors: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a worker on this host; Spark's own find PySpark like this too.
+
+    executors: what Spark's workers get beside the driver's own, `SparkContext.environment`.
+    """
     paths = [os.environ.get("PYTHONPATH", ""), *(str(Path(each.__path__[0]).parent) for each in (pyspark, py4j))]
-    return {**os.environ, **context.environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    own = {name: value for name, value in os.environ.items() if name not in _SET_BY_CONTEXT}
+    return {**own, **executors, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
