@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import uuid
@@ -15,13 +16,13 @@ import pytest
 from pyspark import SparkFiles, TaskContext
 
 from roster.model import TopicPartition
-from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline
+from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, State
 from roster.spark.batch import Batch, Owner, Range, Split
-from roster.spark.jobs import runner, small_batches, staying_worker, workers
+from roster.spark.jobs import local_workers, runner, small_batches, workers
+from roster.spark.jobs.local_workers import LocalWorkers
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.jobs.staying_worker import StayingWorker
 from roster.spark.jobs.workers import WorkerEndedError, WorkerError
 from roster.spark.options import Tuning
 from roster.spark.tasks import worker_main
@@ -29,6 +30,7 @@ from roster.spark.tasks.accumulators import ByTask
 from roster.spark.tasks.arrow_function import as_struct
 from roster.spark.tasks.python_workers import SentOnce
 from roster.spark.tasks.reader import ReaderConfig, ReadError
+from tests.spark.spark_topics import committed_records
 from tests.spark.tuned import tuned
 from tests.waiting import until
 
@@ -56,13 +58,15 @@ class Worker:
         self.hosts = hosts or (None,)
         self.has_any = True
         self.problem: Exception | None = None
-        self.calls = 0
+        self.calls, self.ready, self.started = 0, 1, list[int]()
         self.arrivals: Sequence[Arrival] = ()
 
-    def start(self) -> None:
-        pass
+    def start(self, at_once: int = 1) -> None:
+        self.started.append(at_once)
 
     def are_on(self, hosts: Sequence[str | None]) -> bool:
+        if {*hosts} == {None}:
+            return len(hosts) <= self.ready
         return len({*hosts}) == len(hosts) and {*hosts} <= {*self.hosts}
 
     def run(self, _: object, arrivals: Sequence[Arrival], hosts: Sequence[str | None]) -> list[int]:
@@ -103,6 +107,34 @@ def test_the_worker_gets_a_small_batch_as_one_task_and_a_large_one_is_left_as_it
     assert not batches.takes([(), ()]), "another task was added"
     assert batches.begin(batch(11), FEW) == FEW
     assert not batches.takes([()])
+
+
+def test_several_workers_have_larger_batches_as_soon_as_they_are_ready() -> None:
+    batches, worker = made()
+    assert batches.begin(batch(9), FEW) != FEW
+    assert batches.takes([()])
+    assert worker.started == [1], "nothing larger is to be expected"
+    assert batches.begin(batch(20), FEW) == FEW
+    assert not batches.takes(FEW), "the other one loads modules"
+    assert worker.started == [1, 1, 2]
+    assert batches.most_offsets == 10
+    worker.ready = 2
+    assert batches.most_offsets == 20
+    assert batches.takes(FEW)
+    assert not batches.takes(FEW, are_rows=True), "many rows would go through the driver"
+    assert not batches.takes([()]), "more cores do it sooner"
+    for limit in (20, 40, 80, 100, 100):
+        assert batches.most_offsets == limit
+        batches.begin(batch(limit), FEW)
+        assert batches.takes(FEW)
+        assert batches.results(None) == [1]
+    assert batches.begin(batch(101), FEW) == FEW
+    assert not batches.takes(FEW)
+    batches.fits = 30
+    assert batches.most_offsets == 30, "more results than go through the driver"
+    batches.begin(batch(5), FEW)
+    assert batches.takes([(), ()]), "a copy of state is worked on beside the batch"
+    assert made(Jobs("spark://host:7077"))[0].begin(batch(11), FEW) == FEW
 
 
 @pytest.mark.parametrize(
@@ -256,13 +288,13 @@ def grown(_: Iterator[int]) -> list[Any]:
 
 
 @pytest.fixture
-def worker(spark: SparkSession) -> Iterator[StayingWorker]:
-    made = StayingWorker(spark.sparkContext)
+def worker(spark: SparkSession) -> Iterator[LocalWorkers]:
+    made = LocalWorkers(spark.sparkContext)
     yield made
     made.close()
 
 
-def test_a_worker_stays_and_is_replaced_when_it_ends(spark: SparkSession, worker: StayingWorker) -> None:
+def test_a_worker_stays_and_is_replaced_when_it_ends(spark: SparkSession, worker: LocalWorkers) -> None:
     (first,) = worker.run(pid)
     assert first != os.getpid()
     assert worker.run(pid) == [first]
@@ -276,7 +308,7 @@ def test_a_worker_stays_and_is_replaced_when_it_ends(spark: SparkSession, worker
     (second,) = worker.run(pid)
     assert second != first
     os.kill(second, signal.SIGKILL)
-    until(lambda: worker._process is not None and worker._process.poll() is not None, 10)
+    until(lambda: not worker._workers[0].is_alive, 10)
     assert worker.run(pid) != [second]
     value = spark.sparkContext.broadcast(5)
     with pytest.raises(WorkerError, match="broadcast"):
@@ -284,21 +316,45 @@ def test_a_worker_stays_and_is_replaced_when_it_ends(spark: SparkSession, worker
     assert len(worker.run(pid)) == 1
 
 
+def test_several_run_at_the_same_time_and_one_is_left_when_batches_are_small(
+    worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = worker.run(pid)
+    two: list[None] = [None, None]
+    assert not worker.are_on(two)
+    worker.start(2)
+    until(lambda: worker.are_on(two), 60)
+    (_, second) = worker.run(pid, hosts=two)
+    assert {first, second} == {*worker.run(pid, hosts=two)}
+    assert first != second
+    with pytest.raises(WorkerError, match="three"):
+        worker.run(fails, hosts=two)
+    assert worker.are_on(two), "an error does not end them"
+    os.kill(second, signal.SIGKILL)
+    with pytest.raises(WorkerEndedError):
+        worker.run(pid, hosts=two)
+    worker.start(2)
+    until(lambda: worker.are_on(two), 60)
+    monkeypatch.setattr(local_workers, "SPARE_SECONDS", 0.0)
+    assert worker.run(pid) == [first]
+    assert len(worker._workers) == 1
+
+
 def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
-    spark: SparkSession, worker: StayingWorker, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = worker.run(pid)
     monkeypatch.setattr(workers, "_spare", [])
     worker.leave()
-    following, beside = StayingWorker.of(spark.sparkContext), StayingWorker.of(spark.sparkContext)
+    following, beside = LocalWorkers.of(spark.sparkContext), LocalWorkers.of(spark.sparkContext)
     assert following.run(pid) == [first]
     assert beside is not following, "a process is one pipeline's"
     following.leave()
     with monkeypatch.context() as patch:
         patch.setenv("SETTING", "new")
-        assert StayingWorker.of(spark.sparkContext) is not following, "it does not know the setting"
+        assert LocalWorkers.of(spark.sparkContext) is not following, "it does not know the setting"
     monkeypatch.setattr(workers, "SPARE_SECONDS", 0.0)
-    again = StayingWorker.of(spark.sparkContext)
+    again = LocalWorkers.of(spark.sparkContext)
     assert again.run(pid) == [first]
     again.leave()
     until(lambda: not Path(f"/proc/{first}").exists(), 10)
@@ -306,27 +362,27 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
 
 
 def test_the_first_pipeline_of_a_session_has_the_process_that_was_started_with_spark(
-    spark: SparkSession, worker: StayingWorker, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = dict(spark.sparkContext.getConf().getAll())
-    staying_worker.start_early(settings)
-    (early,) = staying_worker._early
+    local_workers.start_early(settings)
+    (early,) = local_workers._early
     assert worker.run(pid) == [early.popen.pid]
-    staying_worker.start_early(settings)
-    (early,) = staying_worker._early
+    local_workers.start_early(settings)
+    (early,) = local_workers._early
     with monkeypatch.context() as patch:
         patch.setenv("SETTING", "new")
         worker.close()
         assert worker.run(pid) != [early.popen.pid], "it does not know the setting"
     assert early.popen.returncode is not None
-    staying_worker.start_early(settings | {"spark.master": "spark://host:7077"})
-    assert staying_worker._early == [], "a cluster has its own"
-    monkeypatch.setattr(staying_worker, "SPARE_SECONDS", 0.0)
-    staying_worker.start_early(settings)
-    until(lambda: not staying_worker._early, 10)
+    local_workers.start_early(settings | {"spark.master": "spark://host:7077"})
+    assert local_workers._early == [], "a cluster has its own"
+    monkeypatch.setattr(local_workers, "SPARE_SECONDS", 0.0)
+    local_workers.start_early(settings)
+    until(lambda: not local_workers._early, 10)
 
 
-def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker: StayingWorker, tmp_path: Path) -> None:
+def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker: LocalWorkers, tmp_path: Path) -> None:
     (tmp_path / "added_here.py").write_text("VALUE = 7\n")
     (tmp_path / "file.txt").write_text("text")
     spark.sparkContext.addPyFile(str(tmp_path / "added_here.py"))
@@ -342,17 +398,17 @@ def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker:
     assert count.value == {"task": 4}
 
 
-def test_a_worker_that_grows_is_replaced(worker: StayingWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_grows_is_replaced(worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_MORE_MEMORY", 32 << 20)
     monkeypatch.setattr(workers, "_SETTLED", 2)
     (first,) = worker.run(pid)
     assert worker.run(pid) == worker.run(pid) == [first]
-    worker._link._settled //= 8  # type: ignore[union-attr]
+    worker._workers[0].link._settled //= 8
     assert worker.run(grown) == [first]
     assert worker.run(pid) != [first]
 
 
-def test_a_task_that_hangs_ends_when_it_is_cancelled(worker: StayingWorker, tmp_path: Path) -> None:
+def test_a_task_that_hangs_ends_when_it_is_cancelled(worker: LocalWorkers, tmp_path: Path) -> None:
     import threading
     import time
 
@@ -512,6 +568,44 @@ def test_a_worker_that_dies_in_a_batch_leaves_it_to_spark(spark: SparkSession, t
         available_now=True
     )
     assert sorted(row.offset for row in sink.read(spark).collect()) == sorted([*range(5)] * 2)
+
+
+def test_a_backlog_is_counted_once_by_several_workers_of_which_one_dies(
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, out, driver = topics.create(4, 2000), topics.create(1), os.getpid()
+    start = LocalWorkers.start
+    together: list[int] = []
+    run = LocalWorkers.run
+
+    def start_and_wait(self: LocalWorkers, at_once: int = 1) -> None:
+        start(self, at_once)
+        until(lambda: self.are_on([None] * at_once), 60)
+
+    def noting(self: LocalWorkers, *given: Any) -> list[Any]:
+        results = run(self, *given)
+        together.append(len(given[2]))
+        return results
+
+    def keyed(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if os.getppid() == driver and 301 in rows["offset"].to_pylist():
+            os._exit(1)
+        keys = pc.add(pc.multiply(rows["partition"], 8), pc.bit_wise_and(rows["offset"], 7))
+        return pa.RecordBatch.from_arrays([keys], ["k"])
+
+    monkeypatch.setattr(LocalWorkers, "start", start_and_wait)
+    monkeypatch.setattr(LocalWorkers, "run", noting)
+    monkeypatch.setattr(small_batches, "_LEFT_TO_SPARK", 2)
+    reports: list[Progress] = []
+    options: dict[str, Any] = {"log": False, "on_progress": reports.append, "state": State(dir=str(tmp_path))}
+    kind = tuned(small_batch_offsets=20, min_offsets_per_task=10)
+    kind(spark, topics.bootstrap, f"g-{topic}", topic, max_offsets_per_batch=200, **options).map_arrow(
+        keyed, "k long"
+    ).aggregate("k", {"n": "count(*)"}).write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
+    last = {int(key or b""): json.loads(value or b"")["n"] for _, key, value in committed_records(topics, out)}
+    assert last == {8 * partition + k: len(range(k, 500, 8)) for partition in range(4) for k in range(8)}
+    assert sum(report.rows for report in reports) == 2000
+    assert together.count(2) >= 6
 
 
 def test_a_small_batch_of_bad_records_only_is_done_once(spark: SparkSession, topics: Topics) -> None:

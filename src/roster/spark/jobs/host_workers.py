@@ -97,7 +97,7 @@ class HostWorkers(Workers):
         self._links.pop(host).close()
 
     @override
-    def start(self) -> None:
+    def start(self, at_once: int = 1) -> None:
         if time.monotonic() < self._next_look or (self._starting is not None and self._starting.is_alive()):
             return
         hosts = self._executors.hosts()

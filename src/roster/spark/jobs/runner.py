@@ -243,6 +243,8 @@ class SparkRunner:
         except MissingSchemasError as error:
             fetch_missing(error)
             raise
+        finally:
+            self._small.fits = sink.most_offsets
 
     def _write(self, sink: BatchSink, batch: Batch, tasks: Splits) -> Outcome:
         """Read, map, transform and write; return the outcome. Raises as `run` does."""
@@ -334,7 +336,7 @@ class SparkRunner:
 
     def _small_rows(self, tasks: Splits, *, quiet: bool) -> pa.Table | None:
         """Return the rows of a small batch; None if Spark's tasks must make them."""
-        if not self._small.takes(tasks):
+        if not self._small.takes(tasks, are_rows=True):
             return None
         return self._small.rows(self._reading(tasks, quiet=quiet).read, arrow_schema(self._columns))
 

@@ -1,4 +1,8 @@
-"""Small batches: workers that stay do them, as starting a Spark job costs more than their few records."""
+"""Batches that workers which stay do, as starting a Spark job costs more than their few records.
+
+A small one is one task, on a cluster one on each host of its stores. In a local session those of up to ten times as
+many offsets are a task for each core.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,8 @@ from roster.model.offsets import Arrival
 from roster.spark.batch import Batch, Split
 from roster.spark.jobs import host_workers
 from roster.spark.jobs.host_workers import HostWorkers
+from roster.spark.jobs.local_workers import LocalWorkers
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.jobs.staying_worker import StayingWorker
 from roster.spark.jobs.task_errors import task_error
 from roster.spark.jobs.workers import WorkerEndedError, WorkerError, Workers
 from roster.spark.tasks.write.task import conformed
@@ -29,6 +33,8 @@ _LEFT_TO_SPARK = 100
 """Batches left to Spark after one that could not be done here."""
 _MANY = 10
 """Batches in a row as large as workers take after which Spark should do larger ones."""
+_TOGETHER = 10
+"""Several workers have at most so many times the offsets of a small batch."""
 
 Tasks: TypeAlias = Sequence[Sequence[Split]]
 
@@ -52,7 +58,7 @@ class SmallBatches:
         self._most = most_offsets if self._is_local or host_workers.are_possible(jobs.context) else 0
         # With retries (a cluster, local[N, F]) Spark has a failure's last word, else the first one fails the batch.
         self._is_final = self._is_local and "," not in (jobs.context.master or "")
-        kind: type[Workers] = StayingWorker if self._is_local else HostWorkers
+        kind: type[Workers] = LocalWorkers if self._is_local else HostWorkers
         self._workers = kind.of(jobs.context)
         self._hosts_of = hosts or (lambda tasks: [None] * len(tasks))
         self._hosts: Sequence[str | None] = (None,)
@@ -60,6 +66,13 @@ class SmallBatches:
         self._is_cancelled = False
         self._limit, self._offsets = self._most, 0
         """The most offsets with which a batch is thought to be short, and those of the present one."""
+        self._most_together = _TOGETHER * self._most if self._is_local else 0
+        self._limit_together, self._tried_together = self._most_together, 2 * self._most
+        """The same for several workers at the same time, and the most that is tried first."""
+        self._at_once = 1
+        """Tasks of a batch for several workers."""
+        self.fits: int | None = None
+        """The most offsets of a batch whose results go through the driver; None: any number."""
         self._is_here = False
         self._full = 0
         """Batches in a row as large as the worker takes."""
@@ -77,23 +90,25 @@ class SmallBatches:
         self._workers.leave()
 
     def begin(self, batch: Batch | None, tasks: Tasks) -> Tasks:
-        """Begin a batch: return its tasks, one if workers are to do it. None: a warm-up, or work between batches.
+        """Begin a batch: return its tasks, one if it is small. None: a warm-up, or work between batches.
 
         What is between batches on a cluster is Spark's: it is not known on which hosts it is to be.
         """
         self._is_cancelled, self._is_here = False, batch is None and self._most > 0 and self._is_local
         self._offsets = 0 if batch is None else batch.offsets
         self._arrivals = () if batch is None else batch.arrivals
-        self._full = self._full + 1 if 0 < self._limit <= self._offsets else 0
-        if batch is None or not self._most or batch.offsets > self._limit:
+        most = self.most_offsets
+        self._full = self._full + 1 if most and most <= self._offsets else 0
+        if batch is None or not self._most or batch.offsets > max(self._limit, self._limit_together):
             return tasks
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
             return tasks
+        self._at_once = len(tasks)
         self._workers.start()
-        if not self._workers.has_any:
+        self._is_here = self._workers.has_any
+        if not self._is_here or self._is_large:
             return tasks
-        self._is_here = True
         # From the batch's ranges: two tasks may have parts of one partition, which one task reads as one.
         return [[Split(*partition, span.start, span.end) for partition, span in sorted(batch.ranges.items())]]
 
@@ -105,17 +120,30 @@ class SmallBatches:
     @property
     def most_offsets(self) -> int | None:
         """The most offsets of a batch that workers take; None if they take none."""
-        return self._limit if self.takes_arrivals else None
+        if not self.takes_arrivals:
+            return None
+        are_several = self._most_together and self._at_once > 1 and self._workers.are_on([None] * self._at_once)
+        most = max(self._limit, min(self._limit_together, self._tried_together)) if are_several else self._limit
+        return most if self.fits is None else min(most, self.fits)
+
+    @property
+    def _is_large(self) -> bool:
+        return self._offsets > self._limit
 
     @property
     def is_too_slow(self) -> bool:
         """True if Spark should do part of the records, as batches last long or many are full."""
         return self._full >= _MANY or self._limit < self._most
 
-    def takes(self, tasks: Tasks) -> bool:
-        """Return True if workers should try these tasks of the batch: one, or one on each host of their stores."""
-        if not self._is_here:
+    def takes(self, tasks: Tasks, *, are_rows: bool = False) -> bool:
+        """Return True if workers should try these tasks of the batch: one, or several at the same time.
+
+        are_rows: what they yield is for the driver, which has few rows only.
+        """
+        if not self._is_here or (self._is_large and (are_rows or len(tasks) == 1)):
             return False
+        if self._is_large or (self._full == 1 and not are_rows):  # the next one may be larger
+            self._workers.start(self._at_once)
         self._hosts = self._hosts_of(tasks)
         return self._workers.are_on(self._hosts)
 
@@ -139,10 +167,16 @@ class SmallBatches:
             is_replaced = isinstance(error, WorkerEndedError) and not self._is_local
             self._leave(error, 0 if is_replaced else _LEFT_TO_SPARK)
             return None
-        if time.monotonic() - began > _LONG and self._offsets > 1:
-            self._limit = self._offsets // 2
-        elif 2 * self._offsets >= self._limit:
-            self._limit = min(2 * self._limit, self._most)
+        is_long = time.monotonic() - began > _LONG and self._offsets > 1
+        if not self._is_large:
+            self._limit = _learned(self._limit, self._most, self._offsets, is_long=is_long)
+            if is_long:
+                self._limit_together = min(self._limit_together, 2 * self._limit)
+            else:
+                self._limit_together = max(self._limit_together, min(2 * self._limit, self._most_together))
+        else:
+            self._limit_together = _learned(self._limit_together, self._most_together, self._offsets, is_long=is_long)
+            self._tried_together = min(2 * self._tried_together, self._most_together)
         return results
 
     def rows(self, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> pa.Table | None:
@@ -162,6 +196,13 @@ class SmallBatches:
     def _cancel(self) -> None:
         self._is_cancelled = True
         self._workers.cancel()
+
+
+def _learned(limit: int, most: int, offsets: int, *, is_long: bool) -> int:
+    """Return the most offsets of a batch that is thought to be short, after one of so many offsets."""
+    if is_long:
+        return offsets // 2
+    return min(2 * limit, most) if 2 * offsets >= limit else limit
 
 
 class RowsTask:

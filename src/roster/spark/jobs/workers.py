@@ -20,7 +20,7 @@ from pyspark.accumulators import _accumulatorRegistry
 
 from roster.model.offsets import Arrival
 from roster.spark.tasks.python_workers import SentOnce
-from roster.spark.tasks.worker_main import Answer, Request
+from roster.spark.tasks.worker_main import READY, Answer, Request
 
 _MORE_MEMORY = 1 << 30
 """Bytes by which a worker may grow; then it is replaced, as a function may leak."""
@@ -81,12 +81,15 @@ class Workers(ABC):
         """True if there is a worker."""
 
     @abstractmethod
-    def start(self) -> None:
-        """Have workers that are missing started; they load modules meanwhile."""
+    def start(self, at_once: int = 1) -> None:
+        """Have workers that are missing started; they load modules meanwhile.
+
+        at_once: tasks on any host that are to run at the same time, where that is possible.
+        """
 
     @abstractmethod
     def are_on(self, hosts: Sequence[str | None]) -> bool:
-        """Return True if each of these hosts has a worker of its own; None: any host."""
+        """Return True if each of these hosts has a worker of its own; None: any host. Of several each must be ready."""
 
     @abstractmethod
     def run(self, work: Any, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)) -> list[Any]:
@@ -121,7 +124,7 @@ class Link:
         self._connection: Connection | None = connection
         self._end, self._files = end, files
         self._lock = threading.Lock()
-        self._is_busy = False
+        self._is_busy = self._is_ready = False
         self._tasks, self._settled = 0, 0
         self._sent: dict[int, SentOnce] = {}
         """Parts of tasks that the process has, by `id`."""
@@ -132,6 +135,19 @@ class Link:
     def is_open(self) -> bool:
         """False once the process is known to have ended."""
         return self._connection is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """True once the process has loaded modules: its next task begins at once."""
+        with contextlib.suppress(WorkerError):
+            if not self._is_ready and self._over(lambda connection: connection.poll()):
+                self._over(self._wait_until_ready)
+        return self._is_ready and self.is_open
+
+    def _wait_until_ready(self, connection: Connection) -> None:
+        if not self._is_ready and connection.recv_bytes() != READY:
+            raise EOFError
+        self._is_ready = True
 
     def ask(self, work: Any, number: int, arrivals: Sequence[Arrival]) -> None:
         """Send the task with this number. Raises WorkerError."""
@@ -150,6 +166,7 @@ class Link:
 
     def answer(self) -> Answer:
         """Wait for the task's end. Raises WorkerError."""
+        self._over(self._wait_until_ready)
         answer: Answer = self._over(_received)
         self._is_busy = False
         self._note(answer.memory)

@@ -53,6 +53,9 @@ class BatchSink(Sink):
     the first one after partitions were assigned, do not wait. None: as many as let records be done within a second,
     100 to 900 by what batches take."""
 
+    most_offsets: int | None = None
+    """The most offsets of a batch whose results go through the driver, by those before; None: any number."""
+
     accepts_part: bool = False
     """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
     ends the batch at once. False: Spark fails the task, and retries it, before `write` returns."""

@@ -143,9 +143,14 @@ class KafkaTransactions:
             raise WriteError(final.problem)
         self._learn(sum(each.written_bytes for each in results), batch)
 
+    @property
+    def most_offsets(self) -> int:
+        """The most offsets of a batch that the driver writes, as far as is known."""
+        return max(int(_MOST_DRIVER_BYTES / self._bytes_per_offset), 1)
+
     def _learn(self, size: int, batch: Batch) -> None:
         if not batch.rewrites_state:
-            self._bytes_per_offset = size / max(batch.offsets, 1)
+            self._bytes_per_offset = max(size, 1) / max(batch.offsets, 1)
 
     def write(self, results: Iterable[list[EncodedBatch] | None], writer: KafkaWriter, batch: Batch) -> None:
         """Begin a transaction and write the tasks' record batches from the driver.
@@ -256,6 +261,11 @@ class TransactionalSink(BatchSink):
     ) -> None:
         """`partitions` are those of the topics that are known beforehand."""
         self._sink, self._transactions, self._writer, self._partitions = sink, transactions, writer, partitions
+
+    @property
+    @override
+    def most_offsets(self) -> int:  # type: ignore[override]
+        return self._transactions.most_offsets
 
     @override
     def check(self, schema: StructType) -> None:

@@ -1,6 +1,6 @@
 """The worker that stays: a Python process that runs the tasks of small batches, as a Spark worker on this host would.
 
-`spark/jobs/staying_worker.py` starts it on the driver's host, where it inherits a socket; on a cluster a Spark task
+`spark/jobs/local_workers.py` starts it on the driver's host, where it inherits a socket; on a cluster a Spark task
 does (`StartWorkers`), and it connects to the driver. It reads pickled requests, one after the other, and answers each.
 It ends with the driver.
 """
@@ -33,6 +33,8 @@ from roster.model.offsets import Arrival
 from roster.spark.tasks.reader import take_arrivals
 
 CONNECT_SECONDS = 30.0
+READY = b"ready"
+"""What a worker sends once it has loaded modules."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -97,6 +99,7 @@ def main(connection: Connection) -> None:
     importlib.import_module("roster.spark.state.tasks.task")  # and with it what all tasks need, while Spark starts
     stores: Any = importlib.import_module("roster.spark.state.tasks.store_location")
     stores.keep_open()
+    connection.send_bytes(READY)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         for number in itertools.count(1):
             while not connection.poll(stores.UNUSED):

@@ -1,4 +1,4 @@
-"""The worker that stays on the driver's host: it is started, and replaced when it dies or grows."""
+"""The workers that stay on the driver's host: they are started, and replaced when they die or grow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -81,52 +82,67 @@ def _end_early() -> None:
     _taken("", {})
 
 
-class StayingWorker(Workers):
-    """One process, started anew whenever it is gone."""
+class _Worker(NamedTuple):
+    process: _Process
+    link: Link
+
+    @property
+    def is_alive(self) -> bool:
+        return self.link.is_open and self.process.popen.poll() is None
+
+
+class LocalWorkers(Workers):
+    """One process, started anew whenever it is gone, and others beside it while batches are larger."""
 
     def __init__(self, context: SparkContext) -> None:
         super().__init__(context)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._link: Link | None = None
+        self._workers: list[_Worker] = []
+        self._used_together = 0.0
 
     @property
     @override
     def has_any(self) -> bool:
-        return self._process is not None
+        return bool(self._workers)
 
     @override
-    def start(self) -> None:
-        if self._process is not None and self._process.poll() is None and self._link is not None and self._link.is_open:
-            return
-        self.close()
-        self._environment = environment(self._context.environment)
-        wanted = self._context.pythonExec, self._environment
-        process = _taken(*wanted) or _Process.start(*wanted)
-        self._process = process.popen
-        self._link = Link(self._context, process.connection, process.end, SparkFiles.getRootDirectory())
+    def start(self, at_once: int = 1) -> None:
+        self._close([each for each in self._workers if not each.is_alive])
+        if at_once > 1:
+            self._used_together = time.monotonic()
+        elif len(self._workers) > 1 and time.monotonic() > self._used_together + SPARE_SECONDS:
+            self._close(self._workers[1:])
+        while len(self._workers) < at_once:
+            self._environment = environment(self._context.environment)
+            wanted = self._context.pythonExec, self._environment
+            process = _taken(*wanted) or _Process.start(*wanted)
+            link = Link(self._context, process.connection, process.end, SparkFiles.getRootDirectory())
+            self._workers.append(_Worker(process, link))
 
     @override
     def are_on(self, hosts: Sequence[str | None]) -> bool:
-        return len(hosts) == 1
+        return len(hosts) == 1 or sum(each.link.is_ready for each in self._workers) >= len(hosts)
 
     @override
     def run(self, work: Any, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)) -> list[Any]:
-        self.start()
-        link = self._link
-        assert link is not None  # noqa: S101 - it was started
-        results = run([link], work, arrivals)
-        if link.has_grown:
-            self.close()
+        if len(hosts) == 1:
             self.start()
+        chosen = [each for each in self._workers if len(hosts) == 1 or each.link.is_ready][: len(hosts)]
+        results = run([each.link for each in chosen], work, arrivals)
+        if grown := [each for each in chosen if each.link.has_grown]:
+            self._close(grown)
+            self.start(len(self._workers) + len(grown))
         return results
 
     @override
     def cancel(self) -> None:
-        if self._link is not None:
-            self._link.cancel()
+        for each in list(self._workers):
+            each.link.cancel()
 
     @override
     def close(self) -> None:
-        if self._link is not None:
-            self._link.close()
-        self._process = self._link = None
+        self._close(self._workers)
+
+    def _close(self, workers: Sequence[_Worker]) -> None:
+        self._workers = [each for each in self._workers if each not in workers]
+        for each in workers:
+            each.link.close()
