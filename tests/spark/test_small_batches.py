@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark import SparkFiles, TaskContext
 
 from roster.model import TopicPartition
 from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, State
 from roster.spark.batch import Batch, Owner, Range, Split
+from roster.spark.driver import offset_ranges
 from roster.spark.jobs import local_workers, runner, small_batches, workers
 from roster.spark.jobs.local_workers import LocalWorkers
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
@@ -84,7 +87,7 @@ class Jobs:
     def __init__(self, master: str = "local[2]", **settings: str) -> None:
         self.context, self.is_local = self, master.startswith("local")
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
-        self.master, self.environment = master, dict[str, str]()
+        self.master, self.environment, self.cores = master, dict[str, str](), 2
         self.cancels: list[Callable[[], None]] = []
         self.when_cancelled = self.cancels.append
 
@@ -107,6 +110,19 @@ def test_the_worker_gets_a_small_batch_as_one_task_and_a_large_one_is_left_as_it
     assert not batches.takes([(), ()]), "another task was added"
     assert batches.begin(batch(11), FEW) == FEW
     assert not batches.takes([()])
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 12), st.integers(1, 8), st.booleans())
+def test_merged_tasks_have_each_offset_once_and_each_partition_in_one_split(
+    sizes: list[int], cores: int, most: int, is_whole: bool
+) -> None:
+    ranges = {TopicPartition("t", number): Range(5, 5 + size) for number, size in enumerate(sizes)}
+    tasks = (offset_ranges.whole if is_whole else offset_ranges.tasks)(ranges, cores)
+    found = small_batches.merged(tasks, most)
+    assert len(found) == min(most, len(tasks))
+    assert all(len({split.partition for split in task}) == len(task) > 0 for task in found)
+    offsets = [(each.partition, at) for task in found for each in task for at in range(each.start, each.end)]
+    assert sorted(offsets) == [(number, at) for number, size in enumerate(sizes) for at in range(5, 5 + size)]
 
 
 def test_several_workers_have_larger_batches_as_soon_as_they_are_ready() -> None:

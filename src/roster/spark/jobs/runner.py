@@ -214,8 +214,6 @@ class SparkRunner:
 
     def close(self) -> None:
         """Give up the worker of small batches."""
-        if self._late is not None and not self._late.wait(0):
-            self._late.cancel()
         self._small.close()
 
     def cancel(self) -> None:

@@ -6,6 +6,7 @@ many offsets are a task for each core.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +36,8 @@ _MANY = 10
 """Batches in a row as large as workers take after which Spark should do larger ones."""
 _TOGETHER = 10
 """Several workers have at most so many times the offsets of a small batch."""
+_MOST_WORKERS = 8
+"""Each takes some 90 MB, and eight are done with such a batch within the time that its transaction takes."""
 
 Tasks: TypeAlias = Sequence[Sequence[Split]]
 
@@ -54,7 +57,7 @@ class SmallBatches:
         self, jobs: SparkJobs, most_offsets: int, hosts: Callable[[Tasks], Sequence[str | None]] | None = None
     ) -> None:
         """`most_offsets` of a batch; 0: Spark does all batches. hosts: where tasks are to be done; None: anywhere."""
-        self._is_local = jobs.is_local
+        self._jobs, self._is_local = jobs, jobs.is_local
         self._most = most_offsets if self._is_local or host_workers.are_possible(jobs.context) else 0
         # With retries (a cluster, local[N, F]) Spark has a failure's last word, else the first one fails the batch.
         self._is_final = self._is_local and "," not in (jobs.context.master or "")
@@ -104,11 +107,13 @@ class SmallBatches:
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
             return tasks
-        self._at_once = len(tasks)
+        self._at_once = min(len(tasks), self._jobs.cores, _MOST_WORKERS)
         self._workers.start()
         self._is_here = self._workers.has_any
-        if not self._is_here or self._is_large:
+        if not self._is_here:
             return tasks
+        if self._is_large:
+            return merged(tasks, self._at_once)
         # From the batch's ranges: two tasks may have parts of one partition, which one task reads as one.
         return [[Split(*partition, span.start, span.end) for partition, span in sorted(batch.ranges.items())]]
 
@@ -196,6 +201,23 @@ class SmallBatches:
     def _cancel(self) -> None:
         self._is_cancelled = True
         self._workers.cancel()
+
+
+def merged(tasks: Tasks, most: int) -> Tasks:
+    """Return at most so many tasks: each has the splits of neighbours, and no part of a partition beside another."""
+    if len(tasks) <= most:
+        return tasks
+    ends = [len(tasks) * number // most for number in range(most + 1)]
+    found: list[list[Split]] = []
+    for begin, end in itertools.pairwise(ends):
+        found.append([])
+        for split in itertools.chain(*tasks[begin:end]):
+            last = found[-1][-1] if found[-1] else None
+            if last is not None and (*last[:2], last.end) == split[:3]:
+                found[-1][-1] = last._replace(end=split.end)
+            else:
+                found[-1].append(split)
+    return found
 
 
 def _learned(limit: int, most: int, offsets: int, *, is_long: bool) -> int:
