@@ -380,6 +380,7 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
 def test_the_first_pipeline_of_a_session_has_the_process_that_was_started_with_spark(
     spark: SparkSession, worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(local_workers, "_early", [])  # the session's own may wait there
     settings = dict(spark.sparkContext.getConf().getAll())
     local_workers.start_early(settings)
     (early,) = local_workers._early
