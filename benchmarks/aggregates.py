@@ -12,7 +12,7 @@ RocksDB. The two that run Python for each record or key get fewer records, a fif
 of the keys.
 
 A figure is records a second, the median of the rounds, in turn. Roster and Spark work in batches of a twentieth of the
-records, of which the first two do not count, nor do Roster's smaller ones while Spark's workers start; of the others
+records, of which the first two do not count, nor do Roster's smaller ones while its workers start; of the others
 the first fifth of the records that the group has committed does not. All of them, and the broker in a process of its
 own, share the machine's processors.
 """

@@ -213,7 +213,7 @@ class SparkRunner:
         return self._small.results(work) if self._small.takes(tasks) else None
 
     def close(self) -> None:
-        """Give up the worker of small batches."""
+        """Give up the workers that stay."""
         self._small.close()
 
     def cancel(self) -> None:
