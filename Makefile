@@ -35,7 +35,7 @@ demo: setup  ## two applications share a topic through failures, on this machine
 cluster: dist  ## a Spark master (PORT, 7077) and two workers on this machine, with the wheel; Ctrl-C ends them
 	$(PYTHON) -m venv --clear $(CLUSTER)
 	$(CLUSTER)/bin/pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[spark,state]"
-	$(CLUSTER)/bin/python tests/spark/standalone.py --port $(PORT)
+	$(CLUSTER)/bin/python tests/spark/apps/standalone.py --port $(PORT)
 
 unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
 	$(UNIT) $(PYTEST_ARGS)
@@ -55,7 +55,7 @@ test-without-spark: setup  ## all other tests
 
 test-spark-oldest: $(OLDEST)/.installed  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/spark/test_options.py \
-		tests/spark/test_arrow_function.py tests/spark/test_query_events.py tests/spark/test_aggregates.py
+		tests/spark/tasks/test_arrow_function.py tests/spark/jobs/test_query_events.py tests/spark/state/test_aggregates.py
 
 $(OLDEST)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(OLDEST)
@@ -64,9 +64,9 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 test-table-readers: setup $(READER)/.installed  ## Spark 4.1 as a reader of Delta and Iceberg tables while Roster writes: minutes
-	ROSTER_TABLE_READER=$(CURDIR)/$(READER) $(BIN)/pytest $(PYTEST_ARGS) tests/spark/test_tables_read_by_spark.py
+	ROSTER_TABLE_READER=$(CURDIR)/$(READER) $(BIN)/pytest $(PYTEST_ARGS) tests/spark/sinks/test_tables_read_by_spark.py
 
-$(READER)/.installed: tests/spark/table_reader/pom.xml
+$(READER)/.installed: tests/spark/sinks/table_reader/pom.xml
 	$(PYTHON) -m venv $(READER)
 	$(READER)/bin/pip install --quiet 'pyspark==4.1.*'
 	mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(READER)/jars -DincludeScope=runtime

@@ -32,7 +32,7 @@ from roster.testing.broker import BrokerProcess
 from roster.wire.columns.reader import Part, RecordColumns, scan
 from roster.wire.compression import Compression
 from roster.wire.records import Record, build_batch, read_batch, split_batches
-from tests.spark.librdkafka_reader import consumed
+from tests.records.librdkafka_reader import consumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,7 +35,7 @@ from roster.spark.tasks.schema_frames import CONFLUENT, Known, Writer
 from roster.spark.tasks.write.encoded_values import AvroValues, ProtobufValues
 from roster.wire.avro.columns import layout
 from roster.wire.avro.schema import parse
-from tests.spark.test_protobuf_values import ORDERS, Order, order
+from tests.spark.tasks.test_protobuf_values import ORDERS, Order, order
 
 FLAT: dict[str, Any] = {
     "id": "long",

@@ -76,7 +76,7 @@ def test_a_cluster_to_try_has_state_and_takes_another_port():
     command = ["make", "--no-print-directory", "--dry-run", "cluster", "PORT=7100"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert ".whl)[spark,state]" in done.stdout
-    assert done.stdout.rstrip().endswith("tests/spark/standalone.py --port 7100")
+    assert done.stdout.rstrip().endswith("tests/spark/apps/standalone.py --port 7100")
 
 
 def test_getting_started_names_every_extra():

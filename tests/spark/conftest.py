@@ -10,14 +10,14 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.spark.sinks.table_places import Server
     from tests.spark.spark_topics import Topics
-    from tests.spark.table_places import Server
 
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[Server]:
     """An S3 server with a bucket for tables."""
-    from tests.spark.table_places import s3_server
+    from tests.spark.sinks.table_places import s3_server
 
     with s3_server() as server:
         yield server

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+APPS = Path(__file__).with_name("apps")
+"""The folder of these programs."""
 START_SECONDS = 300
 STARTED: list[subprocess.Popen[str]] = []
 _starter = ThreadPoolExecutor(1, "starts-programs")

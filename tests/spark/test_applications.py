@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from roster.spark import ParquetSink
-from tests.spark.programs import START_SECONDS, Application
-from tests.spark.standalone import Standalone
+from tests.spark.apps.standalone import Standalone
+from tests.spark.programs import APPS, START_SECONDS, Application
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-PROGRAM = Path(__file__).with_name("app.py")
+PROGRAM = APPS / "copying.py"
 
 
 def until_held(hold: Path, more: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ from benchmarks.connector import jars
 from benchmarks.peers import MissingError
 from roster.spark import starting_offsets
 from tests.real.realparts import require_real
-from tests.spark.programs import Application
+from tests.spark.programs import APPS, Application
 from tests.spark.spark_topics import Topics
 from tests.waiting import until
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.real.realparts.cluster import Cluster
 
-APP = Path(__file__).with_name("followed_app.py")
+APP = APPS / "followed.py"
 pytestmark = [pytest.mark.spark, pytest.mark.gate, pytest.mark.timeout(600)]
 
 Offsets = dict[tuple[str, int], int]

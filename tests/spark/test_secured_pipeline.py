@@ -22,7 +22,7 @@ from roster.spark import KafkaSink, ParquetSink, PipelineError
 from tests.cli.test_secured_commands import properties
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.secured import STRANGER, STRANGER_PASSWORD, USER, USER_PASSWORD
-from tests.spark.programs import start
+from tests.spark.programs import APPS, start
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_pipelines_leave_no_secret_in_logs_plans_reprs_and_the_event_log(
         ssl_key_password=KEY_PASSWORD,
     )
     env, events = environment(tmp_path)
-    app, out = Path(__file__).with_name("secured_app.py"), tmp_path / "out"
+    app, out = APPS / "secured.py", tmp_path / "out"
     done = subprocess.run(
         [sys.executable, str(app), config, source, target, str(out)],
         env=env,

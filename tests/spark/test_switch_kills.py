@@ -22,10 +22,9 @@ import pytest
 from roster.cli.root import run
 from roster.client.switch_requests import request_group, switch_asked
 from roster.model.switch import Results, Seen
-from tests.spark.programs import start
-from tests.spark.spark_topics import Topics, committed_records
-from tests.spark.stateful_app import KEYS
-from tests.spark.test_transactional_kills import (
+from tests.spark.apps.stateful import KEYS
+from tests.spark.programs import APPS, start
+from tests.spark.sinks.test_transactional_kills import (
     PARTITIONS,
     SEED,
     SESSION_SECONDS,
@@ -35,6 +34,7 @@ from tests.spark.test_transactional_kills import (
     check,
     quick_broker,
 )
+from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from tests.real.realparts.apache import ApacheKafka
 
 SWITCHES = int(os.environ.get("ROSTER_SWITCHES", "7"))
-PROGRAM = Path(__file__).with_name("switch_app.py")
-STATELESS = Path(__file__).with_name("transactional_app.py")
+PROGRAM = APPS / "switch.py"
+STATELESS = APPS / "transactional.py"
 
 pytestmark = [pytest.mark.process, pytest.mark.gate, pytest.mark.timeout(300 + 20 * SWITCHES)]
 

@@ -17,9 +17,9 @@ from roster.model.switch import Seen
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.state import export, import_state
 from tests.librdkafka import idempotent_producer
-from tests.spark.late_app import Results
+from tests.spark.apps.late import Results
+from tests.spark.sinks.test_transactional_kills import caught_up
 from tests.spark.spark_topics import committed_records
-from tests.spark.test_transactional_kills import caught_up
 from tests.waiting import until
 
 if TYPE_CHECKING:

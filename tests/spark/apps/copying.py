@@ -1,0 +1,89 @@
+"""A pipeline as an application of its own: the tests start it, hold it mid-batch, pause it and kill it.
+
+    copying.py BOOTSTRAP GROUP TOPIC OUT [--hold FILE] [--most N] [--available-now] [--master URL] [--small]
+
+Prints one JSON object a line: {"batch": …} when a batch starts, {"done": …} when it counts, {"end": …} at the end.
+Tasks wait as long as FILE exists, and write their process id to FILE.held meanwhile. With --small the staying worker
+does the batches in the place of Spark's tasks; it says no {"batch": …}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import time
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+
+def main() -> None:
+    from roster.spark import ParquetSink, Pipeline, session
+    from roster.spark.options import Tuning
+
+    parser = argparse.ArgumentParser()
+    for name in ("bootstrap", "group", "topic", "out"):
+        parser.add_argument(name)
+    parser.add_argument("--hold", default="")
+    parser.add_argument("--most", type=int, default=1000)
+    parser.add_argument("--available-now", action="store_true")
+    parser.add_argument("--master", default="local[1]")
+    parser.add_argument("--session-timeout-ms", type=int, default=10_000)
+    parser.add_argument("--small", action="store_true")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    hold = arguments.hold
+
+    # Pickled by value: executors of another process have no module of this file's name.
+    def wait_while_held(rows: pa.RecordBatch) -> pa.RecordBatch:
+        while hold and os.path.exists(hold):  # noqa: PTH110
+            with open(f"{hold}.held", "w") as mark:  # noqa: PTH123
+                mark.write(str(os.getpid()))
+            time.sleep(0.05)
+        return rows.select(["partition", "offset", "value"])
+
+    def say(**what: Any) -> None:
+        print(json.dumps(what), flush=True)
+
+    frames = count()
+
+    def announce(df: Any) -> Any:
+        if next(frames) > 0:  # the first is that of the warm-up
+            say(batch=True)
+        return df
+
+    spark = session(
+        arguments.group,
+        arguments.master,
+        spark_sql_shuffle_partitions=1,
+        spark_driver_memory="512m",
+        spark_executor_memory="512m",
+        spark_executor_cores=1,
+        # Tasks run in workers as any application has them: nothing is loaded before.
+        **({} if arguments.small else {"spark.python.daemon.module": "pyspark.daemon"}),
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    Pipeline._tuning = Tuning() if arguments.small else Tuning(small_batch_offsets=0)
+    pipeline = Pipeline(
+        spark,
+        arguments.bootstrap,
+        arguments.group,
+        [arguments.topic],
+        max_offsets_per_batch=arguments.most,
+        consumer={"session.timeout.ms": arguments.session_timeout_ms, "heartbeat.interval.ms": 500},
+        trigger_interval_ms=0,
+        on_progress=lambda p: say(done=p.batch, rows=p.rows, lag=p.total_lag, generation=p.generation),
+    ).map_arrow(wait_while_held, "partition int, offset long, value binary")
+    if not arguments.small:
+        pipeline.transform(announce)
+    pipeline.write(ParquetSink(arguments.out)).run(available_now=arguments.available_now)
+    say(end=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""How far a topic that has grown is read by the earlier number of partitions: exactly its records, or nothing."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2
+
+from roster.client import OffsetAndMetadata
+from roster.model import TopicPartition
+from roster.model.topology import Subtopology
+from roster.spark import PipelineError
+from roster.spark.state import grown_input
+from roster.spark.state.changelogs import Changelog
+from roster.spark.state.tasks import moving
+from roster.spark.tasks.reader import ReaderConfig
+from tests.spark.apps.stateful import looked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from roster.spark.batch import Split
+
+REFUSAL = PipelineError("the topic has grown")
+HASHES: dict[str, Callable[[bytes], int]] = {"murmur2": lambda key: murmur2(key) & 0x7FFFFFFF, "crc32": zlib.crc32}
+KEYS = [b"k%d" % n for n in range(60)]
+
+
+class Log:
+    """A topic whose records have been written by an earlier and a present number of partitions."""
+
+    def __init__(self, before: int, after: int, name: str = "murmur2") -> None:
+        self.before, self.after, self._hash = before, after, HASHES[name]
+        self.records: list[list[bytes | None]] = [[] for _ in range(after)]
+        self.committed: dict[TopicPartition, int] = {}
+
+    def write(self, key: bytes | None, count: int) -> None:
+        self.records[0 if key is None else self.place(key, count)].append(key)
+
+    def place(self, key: bytes, count: int) -> int:
+        return self._hash(key) % count
+
+    def commit(self) -> None:
+        self.committed = {TopicPartition("in", n): len(self.records[n]) for n in range(self.before)}
+
+    def ends(self) -> dict[TopicPartition, int]:
+        def read(_: object, splits: list[Split]) -> Iterator[pa.RecordBatch]:
+            for split in splits:
+                for at in range(split.start, split.end, 7):
+                    keys = self.records[split.partition][at : min(at + 7, split.end)]
+                    offsets = pa.array(range(at, at + len(keys)), pa.int64())
+                    yield pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), offsets], ["key", "offset"])
+
+        admin: Any = SimpleNamespace(
+            describe_topic=lambda _: SimpleNamespace(partitions=range(self.after)),
+            group_offsets=lambda _, of: {p: OffsetAndMetadata(at) for p, at in self.committed.items() if p in of},
+            beginning_offsets=lambda of: dict.fromkeys(of, 0),
+            stable_offsets=lambda of: {p: len(self.records[p.partition]) for p in of},
+        )
+        changelog = Changelog("g-s-changelog", "", self.before, Subtopology(0, ("in",), ("s",)), REFUSAL)
+        spark: Any = None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(grown_input, "placed", looked)
+            patch.setattr(moving, "read_splits", read)
+            return grown_input.GrownInput(spark, ReaderConfig("h:1", "g")).ends(admin, [changelog])
+
+
+def check(log: Log, ends: dict[TopicPartition, int]) -> None:
+    """Each record is read where its key's state is: by the earlier number up to its end, by the present one behind."""
+    assert ends.keys() == {TopicPartition("in", n) for n in range(log.after)}
+    for at, end in ends.items():
+        first = log.committed.get(at, 0)
+        unread = list(enumerate(log.records[at.partition]))[first:]
+        earlier = [key for offset, key in unread if offset < end and key is not None]
+        assert all(log.place(key, log.before) == at.partition for key in earlier)
+        behind = [key for offset, key in unread if offset >= end and key is not None]
+        assert all(log.place(key, log.after) == at.partition for key in behind)
+        assert not earlier or log.place(earlier[-1], log.after) != at.partition, "no more than that"
+
+
+numbers = st.lists(st.sampled_from([*KEYS, None]), max_size=20)
+
+
+@given(
+    st.sampled_from([(4, 8), (4, 6), (3, 12), (1, 5)]),
+    st.sampled_from([*HASHES]),
+    numbers,
+    numbers,
+    numbers,
+    st.randoms(use_true_random=False),
+)
+def test_records_of_the_earlier_number_are_read_and_no_others(
+    counts: tuple[int, int],
+    partitioner: str,
+    read: list[bytes | None],
+    early: list[bytes | None],
+    late: list[bytes | None],
+    chance: random.Random,
+) -> None:
+    log = Log(*counts, partitioner)
+    for key in read:
+        log.write(key, log.before)
+    log.commit()
+    for key in [*early, *KEYS[:30]]:
+        log.write(key, log.before)
+    # With a multiple of the earlier number, a producer may go on with it while another knows the present one.
+    is_multiple = log.after % log.before == 0
+    for key in [*late, *KEYS]:
+        log.write(key, chance.choice(counts) if is_multiple else log.after)
+    check(log, log.ends())
+
+
+def test_where_no_number_is_right_for_all_nothing_is_read() -> None:
+    log = Log(4, 6)
+    for count in (4, 6, 4):
+        for key in KEYS:
+            log.write(key, count)
+    with pytest.raises(PipelineError, match=r"6 partitions place the key of the record at offset \d+, and only 4 that"):
+        log.ends()
+
+
+def test_nothing_is_read_if_all_was_or_records_are_placed_in_another_way() -> None:
+    log = Log(4, 6)
+    for key in KEYS:
+        log.write(key, 4)
+    log.commit()
+    for key in KEYS:
+        log.write(key, 6)
+    with pytest.raises(PipelineError) as refused:
+        log.ends()
+    assert refused.value is REFUSAL
+    for key in KEYS:
+        log.records[len(key) % 4].append(key)
+    with pytest.raises(PipelineError) as refused:
+        log.ends()
+    assert refused.value is REFUSAL
+
+
+def test_records_that_both_hashes_place_are_too_few_to_tell() -> None:
+    log = Log(2, 4)
+    key = next(
+        key for key in KEYS if log.place(key, 2) == zlib.crc32(key) % 2 and log.place(key, 4) != zlib.crc32(key) % 4
+    )
+    log.write(key, 2)
+    with pytest.raises(PipelineError, match="are too few to tell how their keys are placed"):
+        log.ends()
