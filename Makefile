@@ -2,101 +2,106 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+READY  := $(VENV)/.ready-
 OLDEST := .venv-oldest
 CLUSTER := .venv-cluster
 PORT ?= 7077
 READER := .venv-table-reader
 PYTEST_ARGS ?=
-# What `.ci/run` has run already.
-WITHOUT ?=
 SEEDS ?= 1000
+MINUTES ?= 10
+SINCE ?=
+COMMA := ,
 # Each process of the tests would compile them and Roster again.
 export PYTHONDONTWRITEBYTECODE :=
-# Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures.
-UNIT = HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
-	-m "not real and not spark and not process"
+# tests/scheduling.py deals the files; tests/conftest.py marks what the expressions leave out.
+PYTEST = $(BIN)/pytest -q --numprocesses auto --dist loadscope
 
-.PHONY: help setup demo cluster unit test gate test-spark test-without-spark test-spark-oldest test-table-readers simulate coverage check bench docs recording pictures dist clean
+# An environment in $(1) with what $(3) names, in the versions of $(2). uv is several times as fast as pip, where it can
+# be had; the versions are the same.
+define install
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@test -x $(1)/bin/uv || $(1)/bin/pip install --quiet --constraint constraints.txt uv || true
+	@echo "installing $(3) in $(1): a minute or two, once"
+	@{ test -x $(1)/bin/uv && $(1)/bin/uv pip install --quiet --python $(1)/bin/python --constraint $(2) $(3); } \
+		|| $(1)/bin/pip install --quiet --constraint $(2) $(3)
+endef
+
+.PHONY: help setup demo cluster unit test gate explore test-spark-oldest test-table-readers simulate coverage check bench docs recording pictures dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## a virtual environment with everything, exact versions
+setup: $(READY)demo,test,check,docs,dist  ## a virtual environment with everything, exact versions
 
-$(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo,test,check,docs,dist]'
-	touch $(STAMP)
+$(READY)%: pyproject.toml constraints.txt
+	$(call install,$(VENV),constraints.txt,--editable '.[$*]')
+	@touch '$@'
 
-demo: setup  ## two applications share a topic through failures, on this machine
+demo: $(READY)demo  ## two applications share a topic through failures, on this machine
 	$(BIN)/roster demo
 
 cluster: dist  ## a Spark master (PORT, 7077) and two workers on this machine, with the wheel; Ctrl-C ends them
-	$(PYTHON) -m venv --clear $(CLUSTER)
-	$(CLUSTER)/bin/pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[spark,state]"
+	rm -rf $(CLUSTER)
+	$(call install,$(CLUSTER),constraints.txt,"$$(echo dist/*.whl)[spark$(COMMA)state]")
 	$(CLUSTER)/bin/python tests/spark/apps/standalone.py --port $(PORT)
 
-unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
-	$(UNIT) $(PYTEST_ARGS)
+unit: $(READY)demo,test  ## tests without JVM, Spark and other processes, few examples: a minute
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not real and not spark and not process and not gate" $(PYTEST_ARGS)
 
-test: setup  ## all tests but those of the gate: with Spark, with Apache Kafka and the others side by side
-	$(BIN)/python tests/side_by_side.py 'spark and not gate=2' 'real and not (spark or gate)' 'not (spark or real or gate)=2' \
-		-- $(PYTEST_ARGS)
+test: $(READY)demo,test  ## the tests, few examples, one of each kind with Spark and real parts; SINCE=main: what changed
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not gate" $(if $(SINCE),--since $(SINCE)) $(PYTEST_ARGS)
 
-gate: setup  ## all tests, side by side
-	$(BIN)/python tests/side_by_side.py spark=3 'real and not spark' 'not (spark or real)$(WITHOUT)=2' -- $(PYTEST_ARGS)
+gate: setup  ## all tests, all examples
+	$(PYTEST) $(PYTEST_ARGS)
 
-test-spark: setup  ## tests that need a JVM with Spark
-	$(BIN)/pytest -m spark $(PYTEST_ARGS)
+explore: $(READY)demo,test  ## new examples of all properties, new seeds of the simulator, for MINUTES (10)
+	$(BIN)/python -m tests.explore $(MINUTES)
 
-test-without-spark: setup  ## all other tests
-	$(BIN)/pytest -m "not spark" $(PYTEST_ARGS)
-
-test-spark-oldest: $(OLDEST)/.installed  ## tests of roster.spark on PySpark 4.0
+test-spark-oldest: $(OLDEST)/.ready  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/spark/test_options.py \
 		tests/spark/tasks/test_arrow_function.py tests/spark/jobs/test_query_events.py tests/spark/state/test_aggregates.py
 
-$(OLDEST)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(OLDEST)
+$(OLDEST)/.ready: pyproject.toml constraints.txt
+	mkdir -p $(OLDEST)
 	grep -v -E '^(pyspark|py4j)==' constraints.txt >$(OLDEST)/constraints.txt
-	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[spark,test]' 'pyspark==4.0.*'
-	touch $@
+	$(call install,$(OLDEST),$(OLDEST)/constraints.txt,--editable '.[spark$(COMMA)test]' 'pyspark==4.0.*')
+	@touch $@
 
-test-table-readers: setup $(READER)/.installed  ## Spark 4.1 as a reader of Delta and Iceberg tables while Roster writes: minutes
+test-table-readers: $(READY)demo,test $(READER)/.ready  ## Spark 4.1 as a reader of Delta and Iceberg tables while Roster writes: minutes
 	ROSTER_TABLE_READER=$(CURDIR)/$(READER) $(BIN)/pytest $(PYTEST_ARGS) tests/spark/sinks/test_tables_read_by_spark.py
 
-$(READER)/.installed: tests/spark/sinks/table_reader/pom.xml
-	$(PYTHON) -m venv $(READER)
-	$(READER)/bin/pip install --quiet 'pyspark==4.1.*'
+$(READER)/.ready: tests/spark/sinks/table_reader/pom.xml
+	$(call install,$(READER),/dev/null,'pyspark==4.1.*')
 	mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(READER)/jars -DincludeScope=runtime
-	touch $@
+	@touch $@
 
-simulate: setup  ## the group protocol under faults in virtual time, SEEDS runs (1000)
+simulate: $(READY)demo,test  ## the group protocol under faults in virtual time, SEEDS runs (1000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-coverage: setup  ## `make unit` with the lines and branches it leaves out, also in htmlcov/
-	$(UNIT) --cov --cov-report=term:skip-covered --cov-report=html $(PYTEST_ARGS)
+coverage: $(READY)demo,test  ## `make unit` with the lines and branches it leaves out, also in htmlcov/
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not real and not spark and not process and not gate" \
+		--cov --cov-report=term:skip-covered --cov-report=html $(PYTEST_ARGS)
 
-check: setup  ## style, types, import contract
+check: $(READY)demo,test,check  ## style, types, import contract
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## benchmarks
+bench: $(READY)demo,test  ## benchmarks
 	$(BIN)/python -m benchmarks
 
-docs: setup  ## the documentation, in site/; a warning is an error
+docs: $(READY)demo,docs  ## the documentation, in site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-recording: setup  ## docs/groups-watch.svg, the recording of `roster groups watch`, from a real run: half a minute
+recording: $(READY)demo  ## docs/groups-watch.svg, the recording of `roster groups watch`, from a real run: half a minute
 	$(BIN)/python docs/recording.py docs/groups-watch.svg
 
-pictures: setup  ## docs/page-*.webp, the page of `roster console` in Chromium, from a real run: two minutes
+pictures: $(READY)demo,test  ## docs/page-*.webp, the page of `roster console` in Chromium, from a real run: two minutes
 	$(BIN)/python -m tests.page.pictures docs
 
-dist: setup  ## the wheel and the source archive, in dist/
+dist: $(READY)dist  ## the wheel and the source archive, in dist/
 	rm -rf build dist
 	$(BIN)/python -m build --quiet --outdir dist .
 

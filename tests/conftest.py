@@ -7,25 +7,27 @@ import logging
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cpu_seconds import CpuSeconds
 from tests.examples_tried import load_profile
 from tests.real.realparts import clients
 from tests.real.realparts.apache import ApacheKafka
 from tests.real.realparts.clients import Host, HostedMember, KcatMember, Member, Settings
 from tests.real.realparts.cluster import Cluster
+from tests.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.real.realparts.secured import SecuredKafka
 
-DEMANDING = os.environ.get("ROSTER_REQUIRE_REAL") == "1" or "CI" in os.environ
-load_profile(default="ci" if DEMANDING else "dev")
+load_profile()
 
 HOSTS = {"java": "java_host", "franz-go": "go_host"}
 """The fixture whose process holds clients of that kind; all others live in `python_host`."""
@@ -40,9 +42,6 @@ MARKS = {
     "spark": "spark",
 }
 """The mark of every test that asks for the fixture; a room's own fixture of the same name counts for itself."""
-TESTS = Path(__file__).parent
-SEEDED_ROOMS = {"coordinator", "member", "model", "wire"}
-"""Rooms whose properties `.ci/run` tries with a new seed each time, and only so."""
 REAL_TIMEOUT = 600
 """Seconds: the first test that needs the jars may have to fetch them."""
 STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"}
@@ -70,10 +69,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for mark in {MARKS[name] for name in MARKS if _asks_for(item, name)}:
             item.add_marker(mark)
-        if _is_seeded(item):
-            item.add_marker("seeded")
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) and not _runs_programs(item):
+            item.add_marker("property")
         if item.get_closest_marker("real") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(REAL_TIMEOUT))
+    _leave_to_the_gate(items)
+
+
+def _leave_to_the_gate(items: list[pytest.Item]) -> None:
+    """Mark the cases of a sampled test that `make test` does not run."""
+    cases: dict[tuple[Path, str], list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled"):
+            cases[item.path, item.originalname].append(item)
+    for functions in cases.values():
+        (kept,) = functions[0].get_closest_marker("sampled").args
+        for function in sorted(functions, key=lambda case: tuple(case.callspec.indices.values()))[kept:]:
+            function.add_marker("gate")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -82,12 +94,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from tests.spark.quick_spark import start_quickly
 
         start_quickly()
-
-
-def _is_seeded(item: pytest.Item) -> bool:
-    is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-    needs_more = item.get_closest_marker("real") or item.get_closest_marker("spark")
-    return is_property and not needs_more and item.path.relative_to(TESTS).parts[0] in SEEDED_ROOMS
 
 
 def _runs_programs(item: pytest.Item) -> bool:
@@ -121,8 +127,20 @@ class ProcessGuard:
             raise RuntimeError(f"{self.running.nodeid} starts {arguments[0]}: mark it process, real or spark")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--since", metavar="REVISION", help="only the tests of what has changed since, and what imports it"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--since"):
+        from tests.since import Since
+
+        config.pluginmanager.register(Since(config.getoption("--since")))
     config.pluginmanager.register(ProcessGuard())
+    config.pluginmanager.register(CpuSeconds(_runs_programs))
+    config.pluginmanager.register(Scheduling())
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 | profile | examples |
 |---|---|
-| `dev` | new ones in each run |
-| `ci` | the same in each run |
-| `seeded` | what `--hypothesis-seed` says, whatever failed before |
-| `quick` | few, the same in each run: `make unit` |
+| `full` | the same in each run: `make gate`, and pytest by itself |
+| `quick` | few of them, the same in each run: `make unit`, `make test` |
+| `explore` | those that `--hypothesis-seed` and ROSTER_SEED draw, whatever failed before: `make explore` |
 """
 
 import os
@@ -19,13 +18,12 @@ QUICK = 8
 Case = TypeVar("Case")
 
 
-def load_profile(default: str) -> None:
+def load_profile() -> None:
     """Register the profiles and load the one that `HYPOTHESIS_PROFILE` names."""
-    settings.register_profile("dev", deadline=None)
-    settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-    settings.register_profile("seeded", deadline=None, database=None)
-    settings.register_profile("quick", settings.get_profile("ci"), max_examples=QUICK)
-    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", default))
+    settings.register_profile("full", deadline=None, derandomize=True, print_blob=True)
+    settings.register_profile("quick", settings.get_profile("full"), max_examples=QUICK)
+    settings.register_profile("explore", deadline=None, database=None, print_blob=True)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "full"))
 
 
 def examples(count: int, variable: str | None = None, quick: int = QUICK) -> int:

@@ -60,6 +60,7 @@ def test_a_small_file_counts_once_through_deaths_and_restarts(start, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.gate
 def test_a_signal_ends_everything_and_removes_the_directory(start, tmp_path):
     demo = start()
     read_until(demo, "application B starts")
@@ -73,6 +74,7 @@ def test_a_signal_ends_everything_and_removes_the_directory(start, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent_death is the kernel's")
+@pytest.mark.gate
 def test_a_demo_killed_with_9_takes_its_children_along(start, tmp_path):
     demo = start()
     read_until(demo, "application B starts")

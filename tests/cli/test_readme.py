@@ -141,6 +141,7 @@ def test_every_block_of_the_readme_runs(spark, tmp_path):
 
 @pytest.mark.process
 @pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_getting_started_runs(spark, tmp_path):
     text = (ROOT / "docs" / "getting-started.md").read_text()
     output = run_blocks(text, tmp_path, own=partial(run_in_session, spark, tmp_path))
@@ -150,6 +151,7 @@ def test_getting_started_runs(spark, tmp_path):
 
 @pytest.mark.process
 @pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_the_landing_pages_program_runs(spark, tmp_path):
     load = "echo shop,price > orders.csv; echo Rome,12.5 >> orders.csv; echo Rome,28 >> orders.csv\n"
     load += "roster load orders.csv --topic orders --key shop --partitions 2; roster topics create totals-by-shop\n"

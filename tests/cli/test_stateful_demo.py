@@ -202,6 +202,7 @@ def test_a_question_has_an_answer_or_none(tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.gate
 def test_some_flights_equal_a_plain_computation_through_a_kill(tmp_path):
     (tmp_path / "tmp").mkdir()
     command = [sys.executable, "-c", "from roster.cli import main; main()", "demo", "--stateful"]

@@ -8,10 +8,14 @@ from types import ModuleType
 
 import pytest
 
+from tests.real.realparts import installed
+
 
 @pytest.fixture(scope="session")
 def hooks() -> ModuleType:
     """Load docs/hooks.py, which is in no package."""
+    for tool in ("griffe", "mkdocs", "mermaidx"):
+        installed(tool)
     spec = importlib.util.spec_from_file_location("docs_hooks", Path(__file__).parents[2] / "docs" / "hooks.py")
     assert spec is not None
     assert spec.loader is not None

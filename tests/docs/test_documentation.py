@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import click
 import pytest
 import yaml
-from mkdocs.exceptions import PluginError
 
 from roster import RosterError, client, spark
 from roster.broker.api_versions import SERVED
 from roster.cli.root import roster
 from roster.client import GroupMember
 from roster.spark import KafkaSink, ParquetSink, Pipeline, State, session
+from tests.real.realparts import installed
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -184,7 +184,9 @@ def test_a_page_that_loads_from_another_host_stops_the_build(hooks, loaded):
     page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
     own = '<link rel="canonical" href="https://roster.example"><a href="https://x.org">Kafka</a><img src="a.svg">'
     hooks.on_post_page(f"<html>{own}</html>", page=page)
-    with pytest.raises(PluginError, match=r"index\.md loads \S+\.example\S* from another host"):
+    with pytest.raises(
+        installed("mkdocs.exceptions").PluginError, match=r"index\.md loads \S+\.example\S* from another host"
+    ):
         hooks.on_post_page(f"<html>{own}{loaded}</html>", page=page)
 
 

@@ -12,8 +12,6 @@ from typing import Annotated
 
 import click
 import pytest
-from mkdocs_click._docs import make_command_docs
-from mypy import api
 
 from roster.cli.root import roster
 from roster.client import GroupMember
@@ -21,6 +19,7 @@ from roster.client.options import GroupMemberOptions
 from roster.model.options import REQUIRED, Option, by_name, declared, taking
 from roster.spark import Pipeline
 from roster.spark.pipeline_options import PipelineOptions
+from tests.real.realparts import installed
 
 DOCS = Path(__file__).parents[2] / "docs"
 SIGNATURES = [(Pipeline, declared(PipelineOptions)), (GroupMember, declared(GroupMemberOptions))]
@@ -139,7 +138,7 @@ def test_mypy_knows_names_and_types_of_every_option(tmp_path):
         "Pipeline(session('a'), 'a:1', 'g', 't', state=State(directory='/var'))\n"
         "Pipeline(session('a'), 'a:1', 'g', 't', consumer={'session.timeout': 5})\n"
     )
-    found = api.run(["--strict", "--no-error-summary", "--hide-error-context", str(path)])[0]
+    found = installed("mypy.api").run(["--strict", "--no-error-summary", "--hide-error-context", str(path)])[0]
     assert re.findall(r":(\d+): error: .*\[(.+)\]", found) == [
         ("3", "arg-type"),
         ("4", "call-arg"),
@@ -152,8 +151,9 @@ def test_mypy_knows_names_and_types_of_every_option(tmp_path):
 
 
 def test_help_of_a_pipeline_fits_two_screens():
-    assert len(pydoc.plain(pydoc.render_doc(Pipeline.__init__)).splitlines()) + len(Pipeline.__doc__.splitlines()) <= 90
-    assert len(inspect.signature(Pipeline).parameters) == 4 + 23
+    parameters = inspect.signature(Pipeline).parameters  # newer Pythons print a line for each
+    assert len(Pipeline.__doc__.splitlines()) + len(parameters) <= 90
+    assert len(parameters) == 4 + 23
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -171,7 +171,9 @@ COMMANDS = dict(commands(roster, "roster"))
 
 def test_every_command_and_option_is_in_the_reference():
     assert ":command: roster" in (DOCS / "reference" / "commands.md").read_text()
-    lines = list(make_command_docs(prog_name="roster", command=roster, depth=1, style="table"))
+    lines = list(
+        installed("mkdocs_click._docs").make_command_docs(prog_name="roster", command=roster, depth=1, style="table")
+    )
     sections = {line.lstrip("# ").strip() for line in lines if line.startswith("#")}
     text = "\n".join(lines)
     assert len(COMMANDS) > 15

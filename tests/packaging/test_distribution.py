@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from setuptools import find_namespace_packages
 
 import roster
 from roster._extras import DISTRIBUTION, EXTRAS, WHEEL, how_to_install
@@ -115,9 +114,10 @@ def test_messages_know_what_an_extra_brings(extra):
 def test_the_wheel_has_the_product_without_its_tests():
     """The simulator proves the project, not a user's code."""
     find = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
-    packages = [name for place in find["where"] for name in find_namespace_packages(ROOT / place)]
-    assert {"roster.testing", "roster.cli"} < set(packages)
-    assert {name.partition(".")[0] for name in packages if "egg-info" not in name} == {"roster"}
+    roots = [ROOT / place for place in find["where"]]
+    packages = {".".join(path.parent.relative_to(root).parts) for root in roots for path in root.rglob("*.py")}
+    assert {"roster.testing", "roster.cli"} < packages
+    assert {name.partition(".")[0] for name in packages} == {"roster"}
     assert [name for name in packages if "simulation" in name or "tests" in name] == []
 
 

@@ -98,6 +98,7 @@ class Story:
         assert counted(self.out) == self.topics.everything(self.topic)
 
 
+@pytest.mark.gate
 def test_paused_killed_and_restarted_mid_batch_no_record_is_lost_or_doubled(topics: Topics, tmp_path: Path) -> None:
     story = Story(topics, 4, tmp_path)
     holds = [tmp_path / "hold-first", tmp_path / "hold-second"]

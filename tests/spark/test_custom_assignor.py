@@ -42,6 +42,7 @@ class Named(Assignor):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_applications_share_a_topic_by_an_assignor_of_their_own(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

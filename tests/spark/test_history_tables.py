@@ -30,6 +30,7 @@ def rows(frame: DataFrame) -> list[Any]:
     return sorted(map(repr, frame.toArrow().to_pylist()))
 
 
+@pytest.mark.gate
 def test_tables_and_replays_of_all_groups_are_those_of_each(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

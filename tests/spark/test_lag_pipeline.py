@@ -57,6 +57,7 @@ def test_two_applications_share_a_topic_by_lag(spark: SparkSession, topics: Topi
 
 
 @pytest.mark.parametrize(("options", "moves"), [(LagOptions(), True), (LagOptions(movement_cost=1_000), False)])
+@pytest.mark.gate
 def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
     spark: SparkSession, topics: Topics, options: LagOptions, moves: bool
 ) -> None:
@@ -111,6 +112,7 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
 
 
 @pytest.mark.parametrize(("capacities", "shares"), [((3, 1), [3, 1]), ((40, 1), [4, 0])])
+@pytest.mark.gate
 def test_an_application_gets_as_much_as_it_counts_for(
     spark: SparkSession, topics: Topics, capacities: tuple[int, int], shares: list[int]
 ) -> None:

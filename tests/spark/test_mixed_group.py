@@ -22,6 +22,7 @@ OTHERS = ("java", "kafka-python")
 
 
 @pytest.mark.parametrize("leader", ["pipeline", *OTHERS])
+@pytest.mark.sampled(1)
 def test_any_of_them_leads_and_who_leaves_is_taken_over_at_the_committed_offsets(
     apache_kafka: Any, client: Any, leader: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_pipelines_leave_no_secret_in_logs_plans_reprs_and_the_event_log(
         assert [text[: text.index(secret)][-300:] for text in written if secret in text] == []
 
 
+@pytest.mark.gate
 def test_the_demos_job_runs_with_other_options_only(secured_kafka: SecuredKafka, tmp_path: Path) -> None:
     """Its application, its file and its plain computation, on SASL_SSL with SCRAM and ACLs."""
     from zipfile import ZipFile

@@ -91,6 +91,7 @@ def test_without_spark_submit_code_wins_over_the_defaults_file_and_that_over_adv
     assert found[7:] == ["500000", "7000"]
 
 
+@pytest.mark.gate
 def test_a_session_that_is_stopped_under_pipelines_is_one_sentence_of_each(
     without_submit: tuple[list[str], list[str], str],
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_session_that_is_stopped_under_pipelines_is_one_sentence_of_each(
     assert printed == [f"{while_running}; None"] * 2 + ["spark; the Spark session is stopped; None"]
 
 
+@pytest.mark.gate
 def test_what_spark_submit_was_given_stays(tmp_path: Path) -> None:
     program = tmp_path / "who.py"
     program.write_text(f"{PROGRAM}spark.stop()\n")
@@ -111,6 +113,7 @@ def test_what_spark_submit_was_given_stays(tmp_path: Path) -> None:
     assert "spark.master=local[1] of spark-submit is kept, not local[2,4]" in said
 
 
+@pytest.mark.gate
 def test_spark_forgets_ended_jobs_that_no_page_shows(spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     for _ in range(130):
@@ -122,6 +125,7 @@ def test_spark_forgets_ended_jobs_that_no_page_shows(spark: SparkSession) -> Non
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.sampled(1)
 def test_a_signal_before_spark_is_up_ends_cleanly(number: signal.Signals, code: int) -> None:
     """The handler is there before the JVM is started, which takes a while."""
     program = (

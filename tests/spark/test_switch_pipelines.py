@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
+@pytest.mark.gate
 def test_one_table_has_each_result_once_after_a_switch_there_and_back_and_there_again(
     spark: SparkSession, topics: Topics, tmp_path: Path, capsys: Any
 ) -> None:
@@ -104,6 +105,7 @@ def texts(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("kind", ["kafka", "delta", "parquet"])
+@pytest.mark.sampled(1)
 def test_each_record_has_one_result_where_there_is_no_state(
     spark: SparkSession, topics: Topics, tmp_path: Path, capsys: Any, kind: str
 ) -> None:

@@ -54,7 +54,7 @@ def main() -> None:
     pipeline("seen.good", lambda df, batch: df.count()).run(available_now=True)
     with contextlib.suppress(ValueError):
         pipeline("bad", fail).run(available_now=True)
-    counted = Pipeline(spark, bootstrap, "windows", [topic], on_progress=rows.append, max_offsets_per_batch=40)
+    counted = Pipeline(spark, bootstrap, f"windows-{topic}", [topic], on_progress=rows.append, max_offsets_per_batch=40)
     counted.aggregate("key", {"n": "count(*)"}, window=Window("timestamp", timedelta(hours=1)), store="counts")
     counted.write(KafkaSink(bootstrap, f"{topic}-results")).run(available_now=True)
     while sum(event[0] == "terminated" for event in heard.events) < 3:
@@ -65,7 +65,7 @@ def main() -> None:
         with urlopen(f"{address}{path}", timeout=60) as answer:
             return answer.read().decode()
 
-    run, stateful = heard.events[0][1], next(event[1] for event in heard.events if event[2] == "windows")
+    run, stateful = heard.events[0][1], next(event[1] for event in heard.events if event[2] == f"windows-{topic}")
     tab = fetched("/StreamingQuery/")
     page = fetched(f"/StreamingQuery/statistics/?id={run}")
     state_page = fetched(f"/StreamingQuery/statistics/?id={stateful}")

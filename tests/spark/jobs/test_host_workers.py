@@ -101,6 +101,7 @@ def told(tasks: Iterator[int]) -> list[Any]:
     return [(number, context.partitionId(), os.getpid())]
 
 
+@pytest.mark.gate
 def test_each_host_has_a_task_at_the_same_time_and_all_count_or_none(
     spark: SparkSession, made: tuple[HostWorkers, OneHost]
 ) -> None:

@@ -39,6 +39,7 @@ def of(seen: dict[str, Any], kind: str, run: str) -> list[Any]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_a_listener_hears_of_a_pipeline_as_of_a_query(seen: dict[str, Any]) -> None:
     run, broken, _ = dict.fromkeys(event[1] for event in seen["heard"])
     assert of(seen, "started", run) == ["seen.good"]
@@ -56,6 +57,7 @@ def test_a_listener_hears_of_a_pipeline_as_of_a_query(seen: dict[str, Any]) -> N
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_the_tab_lists_a_pipeline_with_its_charts(seen: dict[str, Any]) -> None:
     tab = re.sub(r"\s+", " ", seen["tab"])
     assert "seen.good" in tab
@@ -68,9 +70,11 @@ def test_the_tab_lists_a_pipeline_with_its_charts(seen: dict[str, Any]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_state_and_event_time_are_shown_as_those_of_a_query(seen: dict[str, Any]) -> None:
     *_, run = dict.fromkeys(event[1] for event in seen["heard"])
-    told, own = of(seen, "progress", run), [each for each in seen["progress"] if each["group"] == "windows"]
+    group = f"windows-{seen['topic']}"
+    told, own = of(seen, "progress", run), [each for each in seen["progress"] if each["group"] == group]
     assert [mine["batch"] for mine in own] == [0, 1, 2]
     updated = 0
     for each in told:  # short batches share one
@@ -95,6 +99,7 @@ def test_state_and_event_time_are_shown_as_those_of_a_query(seen: dict[str, Any]
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_the_totals_are_in_sparks_metrics(seen: dict[str, Any]) -> None:
     good = {name.removeprefix("roster.seen.good."): value for name, value in seen["gauges"].items() if "good" in name}
     assert good == {"batches": 3, "records": 100, "late": 0, "deadLetters": 0, "lag": 0}

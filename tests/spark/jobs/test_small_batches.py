@@ -332,6 +332,7 @@ def test_a_worker_stays_and_is_replaced_when_it_ends(spark: SparkSession, worker
     assert len(worker.run(pid)) == 1
 
 
+@pytest.mark.gate
 def test_several_run_at_the_same_time_and_one_is_left_when_batches_are_small(
     worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +357,7 @@ def test_several_run_at_the_same_time_and_one_is_left_when_batches_are_small(
     assert len(worker._workers) == 1
 
 
+@pytest.mark.gate
 def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
     spark: SparkSession, worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +379,7 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
     assert workers._spare == []
 
 
+@pytest.mark.gate
 def test_the_first_pipeline_of_a_session_has_the_process_that_was_started_with_spark(
     spark: SparkSession, worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +418,7 @@ def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker:
     assert count.value == {"task": 4}
 
 
+@pytest.mark.gate
 def test_a_worker_that_grows_is_replaced(worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_MORE_MEMORY", 32 << 20)
     monkeypatch.setattr(workers, "_SETTLED", 2)
@@ -453,6 +457,7 @@ def test_a_task_that_hangs_ends_when_it_is_cancelled(worker: LocalWorkers, tmp_p
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
+@pytest.mark.sampled(1)
 def test_worker_and_spark_s_tasks_read_the_same_rows(
     spark: SparkSession, topics: Topics, include_headers: bool
 ) -> None:
@@ -490,6 +495,7 @@ class Probe:
         return self.looks > 2
 
 
+@pytest.mark.gate
 def test_what_waits_at_the_start_is_read_in_small_batches_until_spark_s_workers_are_ready(
     spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,6 +522,7 @@ def is_local(df: DataFrame) -> bool:
     return "LocalRelation" in plan.toString()
 
 
+@pytest.mark.gate
 def test_frames_have_small_batches_in_the_plan_and_what_is_large_comes_from_tasks(
     spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -549,6 +556,7 @@ def where(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("most", [MOST, 0])
+@pytest.mark.sampled(1)
 def test_functions_and_writers_run_in_the_worker_and_their_errors_are_those_of_spark_s_tasks(
     spark: SparkSession, topics: Topics, tmp_path: Path, most: int
 ) -> None:
@@ -625,6 +633,7 @@ def test_a_backlog_is_counted_once_by_several_workers_of_which_one_dies(
     assert together.count(2) >= 6
 
 
+@pytest.mark.gate
 def test_a_small_batch_of_bad_records_only_is_done_once(spark: SparkSession, topics: Topics) -> None:
     topic, letters = topics.create(1, 3), topics.create(1)
     seen: list[int] = []

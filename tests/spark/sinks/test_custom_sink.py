@@ -57,6 +57,7 @@ def test_a_sink_of_ones_own_has_five_methods_and_needs_one() -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(400)
+@pytest.mark.gate
 def test_the_documented_sink_counts_each_record_once_under_any_group(
     spark: SparkSession, topics: Topics, group: str, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def test_rows_on_another_machines_disk_are_one_error_and_nothing_counts(
     assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(10))
 
 
+@pytest.mark.gate
 def test_no_file_at_all_is_noticed_where_columns_become_folders(
     spark: SparkSession, tmp_path: Path, several_processes: None
 ) -> None:
@@ -74,6 +75,7 @@ def test_no_file_at_all_is_noticed_where_columns_become_folders(
 
 
 @pytest.mark.parametrize("rows", [0, 50])
+@pytest.mark.sampled(1)
 def test_what_was_written_and_found_agrees(
     spark: SparkSession, tmp_path: Path, several_processes: None, rows: int
 ) -> None:
@@ -87,6 +89,7 @@ def test_what_was_written_and_found_agrees(
         assert sink.rows() == written.rows
 
 
+@pytest.mark.gate
 def test_rows_are_counted_only_where_executors_are_other_processes(spark: SparkSession, tmp_path: Path) -> None:
     sink = opened(spark, tmp_path / "out")
     assert sink.write(spark.range(3), batch(0, 0, 3)).rows is None
@@ -122,6 +125,7 @@ def files_below(path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
+@pytest.mark.sampled(1)
 def test_what_tasks_write_is_what_spark_writes(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     rows = [tuple(VALUES), (*(None for _ in VALUES[:-1]), 8)]
     frame = spark.createDataFrame(rows, EVERY_TYPE).coalesce(1)
@@ -157,6 +161,7 @@ def test_what_tasks_write_is_what_spark_writes(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.parametrize("names", [(), ("n",), ("text", "n")])
+@pytest.mark.sampled(1)
 def test_an_output_goes_on_whoever_writes_the_next_batch(
     spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
@@ -176,6 +181,7 @@ def test_an_output_goes_on_whoever_writes_the_next_batch(
     assert len(folders) == {0: 1, 1: 2, 2: 8}[len(names)], "both writers use the same folders"
 
 
+@pytest.mark.gate
 def test_tasks_without_rows_leave_columns_behind(spark: SparkSession, tmp_path: Path) -> None:
     sink = opened(spark, tmp_path / "out")
     frame = spark.createDataFrame([], "id long, must int not null")
@@ -201,6 +207,7 @@ def test_files_of_tasks_on_another_machines_disk_are_one_error_and_nothing_count
     assert ParquetSink(tmp_path / "out").positions() == {}
 
 
+@pytest.mark.gate
 def test_limits_and_compression_are_followed(spark: SparkSession, tmp_path: Path) -> None:
     sink = opened(spark, tmp_path / "out", compression="zstd", target_file_bytes=1, row_group_bytes=1)
     frame = spark.range(10)
@@ -230,6 +237,7 @@ def test_limits_and_compression_are_followed(spark: SparkSession, tmp_path: Path
         ({}, "id long, any array<variant>"),
     ],
 )
+@pytest.mark.sampled(1)
 def test_what_only_spark_writes_is_left_to_it(
     spark: SparkSession, tmp_path: Path, options: dict[str, Any], schema: str
 ) -> None:

@@ -51,6 +51,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> Non
 @pytest.mark.parametrize(
     ("kind", "has_several"), [*((kind, False) for kind in KINDS), (KINDS[0], True)], ids=[*KINDS, f"{KINDS[0]}-several"]
 )
+@pytest.mark.sampled(1)
 def test_results_are_in_the_sink_once_though_state_is_behind(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, has_several: bool
 ) -> None:
@@ -105,6 +106,7 @@ def test_results_are_in_the_sink_once_though_state_is_behind(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.gate
 def test_late_rows_are_in_their_topic_once_though_state_is_behind(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -147,6 +149,7 @@ def test_late_rows_are_in_their_topic_once_though_state_is_behind(
     assert told == [(b"k", "2026-01-01T12:00:03.000000Z"), (b"k", "2026-01-01T12:00:04.000000Z")]
 
 
+@pytest.mark.gate
 def test_no_record_is_passed_over_where_group_and_changelog_are_gone_and_the_results_are_not(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def postgres(path: Path) -> tuple[Any, Any]:
     return database(path, "postgres")
 
 
+@pytest.mark.gate
 def test_a_value_that_the_database_does_not_hold_ends_the_run_with_one_line(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_pipeline_writes_each_result_once_and_the_offsets_with_them(
     assert states <= {"CompleteCommit", "CompleteAbort", "Empty"}
 
 
+@pytest.mark.gate
 def test_offsets_are_committed_where_a_transform_leaves_no_row(spark: SparkSession, both: Topics, group: str) -> None:
     topic, out = both.create(1, 20), both.create(1)
     made = pipeline(spark, both, group, topic, KafkaSink(both.bootstrap, out, exactly_once=True))
@@ -107,6 +108,7 @@ def test_a_failed_batch_leaves_nothing_for_readers_of_committed_records(
     assert topics.committed(group) == topics.ends(topic)
 
 
+@pytest.mark.sampled(1)
 def test_a_large_batch_is_written_by_tasks_that_own_their_partitions_in_the_order_of_its_rows(
     spark: SparkSession, both: Topics, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_large_batch_is_written_by_tasks_that_own_their_partitions_in_the_orde
     assert both.committed(group) == both.ends(topic)
 
 
+@pytest.mark.gate
 def test_a_batch_larger_than_expected_is_done_again_by_tasks_that_write(
     spark: SparkSession, topics: Topics, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_batch_larger_than_expected_is_done_again_by_tasks_that_write(
     assert Counter(int((v or b"").rstrip(b".")) for _, _, v in committed_records(topics, out)) == Counter(range(1500))
 
 
+@pytest.mark.gate
 def test_a_writing_task_that_runs_again_costs_the_batch_and_nothing_else(
     spark: SparkSession, topics: Topics, group: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

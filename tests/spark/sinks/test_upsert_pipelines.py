@@ -48,6 +48,7 @@ def sessions(rows: list[tuple[str, int]]) -> set[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(1)
 def test_sessions_that_grow_backwards_leave_one_row_each(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -101,6 +102,7 @@ def test_sessions_that_grow_backwards_leave_one_row_each(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.gate
 def test_without_state_the_last_record_of_a_key_counts(
     spark: SparkSession, topics: Topics, tmp_path: Path, kind: str
 ) -> None:

@@ -246,6 +246,7 @@ class DecimalExpressions(Expressions):
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=examples(3, quick=1), phases=[Phase.generate])
+@pytest.mark.gate
 def test_random_expressions_of_decimals_have_sparks_types_and_values(spark: SparkSession, seed: int) -> None:
     most = Decimal("9" * 20 + "." + "9" * 18)
     rows = [

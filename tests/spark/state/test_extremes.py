@@ -75,6 +75,7 @@ def parsed(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.gate
 def test_extremes_of_text_dates_and_times_go_on_at_a_standby(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -210,6 +210,7 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("in_pandas", [False, True])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(1)
 def test_timers_of_processing_time_are_due_as_in_pysparks_tester(
     spark: SparkSession, tmp_path: Path, seed: int, *, in_pandas: bool
 ) -> None:
@@ -236,6 +237,7 @@ def test_timers_of_processing_time_are_due_as_in_pysparks_tester(
 
 @pytest.mark.parametrize("name", ["tally", "sessions", "sessions in pandas"])
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.sampled(3)
 def test_the_same_rows_as_in_pysparks_tester(spark: SparkSession, tmp_path: Path, name: str, seed: int) -> None:
     tester_of = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="PySpark 4.2 brought it").TwsTester
     here = UnderRoster(spark, tmp_path, name)

@@ -120,6 +120,7 @@ def test_totals_by_another_key_equal_a_plain_computation(spark: SparkSession, to
     assert all(begins[partition] <= committed[partition].offset for partition in begins)
 
 
+@pytest.mark.gate
 def test_results_in_files_are_those_of_tasks_with_state_only(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_operators_of_one_task_and_of_the_next_equal_a_plain_computation(
             each.wait(120)
 
 
+@pytest.mark.gate
 def test_results_of_the_last_operator_are_in_files_once(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     clicks, group, out = Clicks(topics, 2), f"g-{uuid.uuid4().hex[:8]}", str(tmp_path / "out")
     for number in range(3):
@@ -152,6 +153,7 @@ def test_results_of_the_last_operator_are_in_files_once(spark: SparkSession, top
     assert len({(row.page, row.hours) for row in rows}) == len(rows), "an update is there once"
 
 
+@pytest.mark.gate
 def test_rows_joined_with_tables_go_on_to_another_key_and_through_three_sub_topologies(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_schema_that_turns_up_amid_a_run_is_fetched_and_its_batch_done_again(
         lambda p: p.json_columns("n int not null", keep=["offset"]),
     ],
 )
+@pytest.mark.sampled(1)
 def test_what_cannot_be_read_is_a_row_of_nulls_though_the_schema_has_none(
     spark: SparkSession, topics: Topics, tmp_path: Path, parsed: Callable[[Pipeline], Pipeline]
 ) -> None:
@@ -110,6 +111,7 @@ def test_what_cannot_be_read_is_a_row_of_nulls_though_the_schema_has_none(
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 def test_the_program_of_the_page_on_avro_and_what_is_refused(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def _join_table(pipeline: Pipeline, other: str) -> Pipeline:
         (_join_table, "join_table by 'key': {}, so none finds an entry", 0),
     ],
 )
+@pytest.mark.sampled(1)
 def test_records_without_a_key_are_told(
     spark: SparkSession,
     topics: Topics,

@@ -73,6 +73,9 @@ def open_session(name: str) -> SparkSession:
     """Start the Spark of an application, with one core, and its log. Raises PipelineError."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    # A JVM that lives for a minute is faster without the optimizing compiler and with the simplest collector.
+    options = ("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, options))
     # A socket's path has about 100 bytes, 42 of them Spark's, and the demo's temporary directory may be deep.
     sockets = len(os.fsencode(tempfile.gettempdir())) < 60
     spark = session(

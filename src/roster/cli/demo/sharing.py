@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from roster.cli.demo.processes import Child
 
-LOADER_WAITS_AT, BROKER_DIES_AT = 0.25, 0.65
-SHARED_S = 10.0
+LOADER_WAITS_AT, BROKER_DIES_AT = 0.5, 0.65
+SHARED_S = 5.0
 """Seconds for which three applications share before one is killed."""
 BROKER_AWAY_S = 2.0
 
@@ -38,14 +38,15 @@ class SharingDemo(Demo):
 
     def _two_share(self) -> None:
         state = self.state
-        self.start("A", "B", "C", held="C")
-        # Records are there once partitions are assigned: the first batch does not wait for the loader's start.
-        self.wait("Spark is up in A and B", lambda: all(state.applications[name].status != "starting" for name in "AB"))
+        self.start("A", "B")
         (self.loader,) = self.stream()
+        up = lambda: all(state.applications[name].status != "starting" for name in "AB")  # noqa: E731
+        self._wait_held_up("Spark is up in A and B", up)
+        self.start("C", held="C")  # three JVMs that start at a time would take longer for the first
         self._wait_held_up("A and B share the partitions", lambda: state.shared_by({"A", "B"}))
 
     def _third_joins(self) -> None:
-        """Let C in, whose Spark is up meanwhile, once there is work going on to share."""
+        """Let C in once its Spark is up and there is work going on to share."""
         state = self.state
         self._wait_held_up("records are counted", lambda: state.counted > 0 and state.assigned_at is not None)
         self.happened(f"records are counted, {state.since_assignment:.1f} s after the first assignment")

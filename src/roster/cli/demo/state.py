@@ -16,8 +16,8 @@ from roster.console.rows import GroupRows, rows_of
 from roster.console.snapshot import Away, Snapshot
 from roster.model import GroupPosition
 
-SESSION_TIMEOUT_S = 8.0
-"""Seconds after which the broker takes a silent application for dead; 6 s is the least that Kafka allows by default."""
+SESSION_TIMEOUT_S = 6.0
+"""Seconds after which the broker takes a silent application for dead: the least that Kafka allows by default."""
 CAUGHT_UP = 10_000
 """Changelog records that a copy may be behind to count as caught up: a pipeline's default."""
 _TOLD_BY_THE_SCRIPT = frozenset(

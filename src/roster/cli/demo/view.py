@@ -26,7 +26,7 @@ from roster.model.tasks import TaskId
 if TYPE_CHECKING:
     from roster.cli.demo.state import Application, DemoState, Event
 
-_PLAIN_EVERY_S = 5.0
+_PLAIN_EVERY_S = 2.5
 _BAR = 30
 
 

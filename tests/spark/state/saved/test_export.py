@@ -147,6 +147,7 @@ def test_several_stores_and_rows_on_their_way_are_of_one_moment(
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 def test_exports_beside_batches_are_of_the_records_below_their_offsets(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
@@ -204,6 +205,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "state" / "save.md"
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 def test_the_page_and_the_command_do_what_they_say(
     spark: SparkSession, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:

@@ -75,6 +75,7 @@ def check_that_it_goes_on(spark: SparkSession, topics: Topics, tmp_path: Path) -
     assert topics.admin.topic_configs(f"{new}-totals-changelog")["cleanup.policy"] == "compact"
 
 
+@pytest.mark.gate
 def test_an_import_is_whole_or_has_not_happened(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -103,6 +103,7 @@ def check_that_it_goes_on(spark: SparkSession, topics: Topics, tmp_path: Path, c
     check(export(spark, topics.bootstrap, small, str(tmp_path / "small")), range(350))
 
 
+@pytest.mark.gate
 def test_a_group_goes_on_where_its_input_has_more_or_fewer_partitions(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

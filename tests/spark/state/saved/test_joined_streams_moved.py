@@ -28,6 +28,7 @@ KEYS = 41
 LEFT, RIGHT = "k string, n long, at timestamp", "k string, m long, paid timestamp"
 
 
+@pytest.mark.gate
 def test_a_join_over_two_topics_is_moved(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     orders, payments, out = topics.create(6), topics.create(6), topics.create(1)
     sent = 0

@@ -176,6 +176,7 @@ def a_thousand_more(rows: DataFrame, store: str, part: str) -> DataFrame:
     return rows.withColumn("value", functions.struct((functions.col("value.n") + 1000).alias("n")))
 
 
+@pytest.mark.gate
 def test_variables_lists_maps_and_timers_pass_a_function(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic, out = topics.create(2), topics.create(1)
     old, new = (f"g-{uuid.uuid4().hex[:8]}" for _ in range(2))
@@ -221,6 +222,7 @@ def as_it_is(rows: DataFrame, store: str, part: str) -> DataFrame:
     return rows
 
 
+@pytest.mark.gate
 def test_rows_of_a_join_pass_a_function_as_they_are(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     left, right, out = topics.create(2), topics.create(2), topics.create(1)
     old, new = (f"g-{uuid.uuid4().hex[:8]}" for _ in range(2))

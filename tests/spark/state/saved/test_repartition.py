@@ -103,6 +103,7 @@ def test_a_group_goes_on_after_its_input_has_grown(
     check(export(spark, topics.bootstrap, group, str(tmp_path / "last")), range(300))
 
 
+@pytest.mark.gate
 def test_unread_records_of_the_earlier_number_are_read_by_it_before_the_state_moves(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def late_records(topics: Topics, topic: str, numbers: range, before: int, after:
     return sent
 
 
+@pytest.mark.gate
 def test_the_state_is_put_back_for_a_record_that_the_earlier_number_has_placed_amid_the_command(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +231,7 @@ def test_the_state_is_put_back_for_a_record_that_the_earlier_number_has_placed_a
     check(export(spark, topics.bootstrap, group, str(tmp_path / "last")), range(220))
 
 
+@pytest.mark.gate
 def test_a_topic_to_which_both_numbers_were_written_at_once_has_a_way_out(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -264,6 +267,7 @@ def test_a_topic_to_which_both_numbers_were_written_at_once_has_a_way_out(
     check(export(spark, topics.bootstrap, group, str(tmp_path / "last")), range(260))
 
 
+@pytest.mark.gate
 def test_a_repartition_topic_gets_another_number_of_partitions_alone(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -106,6 +106,7 @@ class Keeper(StatefulProcessor):
         pass
 
 
+@pytest.mark.gate
 def test_tables_become_sessions_sides_of_a_join_and_variables(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

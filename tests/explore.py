@@ -1,0 +1,65 @@
+"""New examples of every property and new seeds of the simulator, round after round: `python -m tests.explore MINUTES`.
+
+Each round prints its seed; `--seed` runs that round again. The exit code is 1 if a round has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from time import monotonic
+
+import click
+
+SIMULATED = 200
+"""Seeds of the simulator in a round."""
+_INTERRUPTED = -signal.SIGINT, 2, 130
+"""Exit codes of a round that is cut at the end of the time, without a failure so far."""
+
+
+def steps(seed: int) -> list[list[str]]:
+    """Return the commands of a round."""
+    properties = ["-q", "-p", "no:randomly", f"--hypothesis-seed={seed}", "-m", "property"]
+    spread = ["--numprocesses", "auto", "--dist", "worksteal"]
+    simulation = ["--seed", str(seed % 2**31), "--seeds", str(SIMULATED)]
+    return [
+        [sys.executable, "-m", "pytest", *properties, *spread],
+        [sys.executable, "-m", "tests.simulation", *simulation],
+    ]
+
+
+def passes(command: list[str], seed: int, until: float) -> bool:
+    """Run a command, at most until a moment of the monotonic clock; return False if it fails before."""
+    with subprocess.Popen(
+        command, env=os.environ | {"HYPOTHESIS_PROFILE": "explore", "ROSTER_SEED": str(seed)}, text=True
+    ) as process:
+        try:
+            return process.wait(max(0.0, until - monotonic())) == 0
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            return process.wait() in _INTERRUPTED
+
+
+@click.command("python -m tests.explore")
+@click.argument("minutes", type=click.FloatRange(min=0))
+@click.option("--seed", type=click.IntRange(min=0), help="Run the round of this seed only.")
+def explore(minutes: float, seed: int | None) -> None:
+    """Look for new failures for so many minutes."""
+    until, failed, rounds = monotonic() + 60 * minutes, [], 0
+    while monotonic() < until and not (seed is not None and rounds):
+        number = secrets.randbits(32) if seed is None else seed
+        click.echo(f"round {rounds + 1}, seed {number}")
+        results = [passes(command, number, until) for command in steps(number)]
+        failed += [] if all(results) else [number]
+        rounds += 1
+    click.echo(f"{rounds} rounds, failed: {' '.join(map(str, failed)) or 'none'}")
+    if failed:
+        click.echo(f"again: .venv/bin/python -m tests.explore 60 --seed {failed[0]}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    explore()

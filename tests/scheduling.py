@@ -1,0 +1,79 @@
+"""How tests are dealt to the processes of pytest-xdist: file by file, and those of a kind to a process of that kind.
+
+The first process takes the files with real parts, so that there is one Apache Kafka; the others take those with Spark,
+so that the first starts no session before the end. Dear files come first, by the last run's CPU seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.cpu_seconds import FILE
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+KINDS = ("real", "spark")
+"""Marks, the first that a file has counts; all other files are `""`."""
+FIRST, OTHERS = ("real", "", "spark"), ("spark", "", "real")
+"""The order in which the first process takes kinds of files, and that of all others."""
+
+
+class ByKind(LoadScopeScheduling):
+    """Deals the dearest file of the kind that a process has taken before, while there are any."""
+
+    def __init__(self, config: pytest.Config, log: Any, kinds: Path) -> None:
+        super().__init__(config, log)
+        self._kinds, self._seconds = kinds, _seconds_of_files()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        kinds = json.loads(self._kinds.read_text())
+        order = FIRST if node.gateway.id == "gw0" else OTHERS
+        file = min(self.workqueue, key=lambda file: (order.index(kinds[file]), -self._seconds[file], file))
+        self.workqueue.move_to_end(file, last=False)
+        super()._assign_work_unit(node)
+
+
+def _seconds_of_files() -> dict[str, float]:
+    seconds: dict[str, float] = defaultdict(float)
+    for line in FILE.read_text().splitlines() if FILE.exists() else ():
+        cost, _, name = line.partition("\t")
+        seconds[name.partition("::")[0]] += float(cost)
+    return seconds
+
+
+class Scheduling:
+    """The plugin. `--dist loadscope` is dealt by kind; every other way of pytest-xdist stays as it is."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="roster-tests-")
+        self._kinds = Path(self._folder.name) / "kinds.json"
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> ByKind | None:
+        return ByKind(config, log, self._kinds) if config.getvalue("dist") == "loadscope" else None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        node.workerinput["kinds"] = str(self._kinds)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        worker = getattr(session.config, "workerinput", {})
+        if worker.get("workerid") != "gw0":
+            return
+        kinds: dict[str, str] = {}
+        for item in session.items:
+            file = item.nodeid.partition("::")[0]
+            kind = next((kind for kind in KINDS if item.get_closest_marker(kind)), "")
+            kinds[file] = min(kind, kinds.get(file, kind), key=(*KINDS, "").index)
+        Path(worker["kinds"]).write_text(json.dumps(kinds))
