@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--quick] [SECTION ...]`: all benchmarks in one go, or some; see README.md beside this file.
+"""`python -m benchmarks [--quick] [SECTION ...]`: benchmarks in one go, or some; see README.md beside this file.
 
 Sections are named by --help. What one needs and cannot have (Java, Go, a library) is said in a line that begins with
 ***, and the rest goes on.
@@ -16,40 +16,27 @@ import traceback
 from pathlib import Path
 
 SECTIONS = {
-    "wire": "the codec against kafka-python and kio",
-    "offset_records": "committed offsets in records of `__consumer_offsets`",
     "history_day": "a synthetic day of groups: recorded, made into tables, replayed",
     "fetch": "records into Arrow against librdkafka and aiokafka",
     "broker": "roster broker under load",
     "group_load": "large groups from outside against Apache Kafka",
-    "transactions": "what a transaction costs a batch",
     "assignors": "sticky assignors against Java, franz-go, kafka-python and aiokafka",
-    "tasks": "the task assignor against Kafka Streams",
-    "state": "stores of tasks, and operators by columns",
     "stages": "where the CPU time of stateful operators goes",
     "restore": "a store from its changelog on a broker",
-    "processors": "StatefulProcessor classes against Spark itself",
-    "aggregates": "totals by key beside Spark, Kafka Streams and quix-streams",
-    "nexmark": "Nexmark's queries beside Structured Streaming's",
+    "aggregates": "totals by key beside Spark and Kafka Streams",
     "standby": "an owner of state that is killed, with a standby copy and without",
-    "changes": "a definition that changes in place",
-    "switch": "two groups that take turns in writing",
-    "saved_state": "export, import and seed of state as files",
-    "schemas": "Avro and Protobuf into Arrow against fastavro, polars, pyruhvro and protarrow",
-    "upserts": "tables with one row a key against appended ones and MERGE",
     "databases": "rows into PostgreSQL beside Spark's JDBC writer",
     "pipeline": "Spark reading from a group",
-    "small_batches": "small batches read by the worker that stays or by Spark's",
-    "handover": "partitions that move between applications",
-    "metrics": "what metrics cost a batch, and a scrape",
     "start": "imports, Spark's session, the first result, a second pipeline",
     "latency": "from produce to a reader of committed records, beside Structured Streaming",
     "tables": "how soon records are in a table, and how many files they leave",
     "many": "an application that owns 10,000 partitions",
     "many_members": "a group of 1,000 applications in virtual time",
     "memory": "what pipelines have resident over an hour",
-    "trickle": "CPU and latency of a slow topic",
 }
+
+BY_NAME = {"group_load", "history_day", "many", "many_members", "memory"}
+"""Sections that take many minutes: only if they are named."""
 
 
 def machine() -> str:
@@ -74,14 +61,19 @@ def main() -> int:
         epilog="`python -m benchmarks.SECTION --help` explains a section and its options, where it has some: "
         "`python -m benchmarks.pipeline --records 2000000 --rounds 2` reads 2,000,000 records on both brokers",
     )
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of: {', '.join(SECTIONS)}; all without any")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds: 5 to 6 minutes")
+    parser.add_argument(
+        "sections",
+        nargs="*",
+        metavar="SECTION",
+        help=f"of: {', '.join(SECTIONS)}; without any, all but {', '.join(sorted(BY_NAME))}",
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds")
     options = parser.parse_args()
     if unknown := set(options.sections) - set(SECTIONS):
         parser.error(f"unknown section {min(unknown)!r}; known are {', '.join(SECTIONS)}")
     failed = 0
     begin = time.monotonic()
-    for section in options.sections or SECTIONS:
+    for section in options.sections or [name for name in SECTIONS if name not in BY_NAME]:
         print(f"\n== {section}: {SECTIONS[section]}\n{machine()}", flush=True)
         start = time.monotonic()
         try:

@@ -1,15 +1,13 @@
-"""Totals by key, from topic to topic: Roster, Spark, Kafka Streams and quix-streams side by side.
+"""Totals by key, from topic to topic: Roster, Spark and Kafka Streams side by side.
 
     python -m benchmarks aggregates
     python -m benchmarks.aggregates [--records 2000000] [--keys 10000] [--rounds 3] [--cores 2]
-                                    [--only roster|spark|streams|quix|pandas ...]
+                                    [--only roster|spark|streams ...]
 
 Each counts the records of a key and adds up their values, a decimal text of 6 bytes, from one topic of four partitions
 of an Apache Kafka to another topic, exactly once as far as it can: Roster's columnar aggregate; Spark's `groupBy().agg`
 with its RocksDB store (its Kafka sink writes at least once); Kafka Streams with RocksDB, exactly_once_v2 and as many
-threads as cores; quix-streams, exactly once, with a commit every half second; `transformWithStateInPandas` with
-RocksDB. The two that run Python for each record or key get fewer records, a fifth and a tenth, and `pandas` a hundredth
-of the keys.
+threads as cores.
 
 A figure is records a second, the median of the rounds, in turn. Roster and Spark work in batches of a twentieth of the
 records, of which the first two do not count, nor do Roster's smaller ones while its workers start; of the others
@@ -25,7 +23,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -40,9 +37,8 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
 from benchmarks.connector import jars
-from benchmarks.peers import MissingError, java, quix_streams
+from benchmarks.peers import MissingError, java
 from benchmarks.pipeline import broker
-from benchmarks.processors import OUTPUT, ROCKSDB, FrameTotals
 from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
 from roster.records.produce import KafkaWriter
@@ -55,8 +51,7 @@ PARTITIONS = 4
 BATCHES, WARM, FEWEST = 20, 2, 5
 WRITTEN = 50_000
 LIMIT_S = 600.0
-PIP = ("-m", "pip", "install", "--quiet", "--requirement", "requirements.txt")
-QUIX = Path(__file__).resolve().parent / "quix"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def priced(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -147,25 +142,11 @@ class Bench:
             topic, records, lambda df: df.groupBy("key").agg(sf.count("*").alias("n"), sf.sum("value").alias("total"))
         )
 
-    def pandas(self, topic: str, records: int) -> float:
-        """A class of the user's under Spark."""
-        return self.streaming(
-            topic,
-            records,
-            lambda df: df.groupBy("key").transformWithStateInPandas(FrameTotals(), OUTPUT, "Update", "None"),
-        )
-
     # -- what works record by record: records a second of those behind the first fifth -------------------------------
 
     def streams(self, topic: str, records: int) -> float:
         """Kafka Streams."""
         return self.process(topic, records, java("TotalsPeer"), [str(self.cores)], {})
-
-    def quix(self, topic: str, records: int) -> float:
-        """quix-streams."""
-        library = quix_streams()
-        command = [sys.executable, str(QUIX / "totals.py")]
-        return self.process(topic, records, command, [], {"PYTHONPATH": str(library)})
 
     def process(
         self, topic: str, records: int, command: list[str], more: list[str], variables: dict[str, str]
@@ -214,8 +195,6 @@ SIDES: dict[str, tuple[str, Callable[[Bench, str, int], float], int, int]] = {
     "roster": ("Roster aggregate", Bench.roster, 1, 1),
     "spark": ("Spark groupBy().agg", Bench.grouped, 1, 1),
     "streams": ("Kafka Streams", Bench.streams, 1, 1),
-    "quix": ("quix-streams", Bench.quix, 5, 1),
-    "pandas": ("Spark …InPandas", Bench.pandas, 10, 100),
 }
 """Name, run, and by how much its records and keys are fewer."""
 

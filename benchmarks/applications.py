@@ -1,4 +1,4 @@
-"""What the benchmarks `handover` and `trickle` share: a steady stream, and applications in processes of their own.
+"""What several benchmarks share: a steady stream, and applications in processes of their own.
 
     python -m benchmarks.applications BOOTSTRAP GROUP TOPIC [--heartbeat-interval-ms N] …
 

@@ -139,12 +139,6 @@ def franz_go() -> list[str]:
     return [str(program / "balancer")]
 
 
-def quix_streams() -> Path:
-    """A directory with quix-streams and what it needs, which does not install beside Roster's clients."""
-    install = [sys.executable, "-m", "pip", "install", "-q", "-r", "requirements.txt", "--target"]
-    return made("quix", [HERE / "quix" / "requirements.txt"], lambda target: [*install, str(target)], HERE / "quix")
-
-
 def python(library: str) -> list[str]:
     """The command that runs an assignor of a Python library, or Roster's as a plug-in of it."""
     return [sys.executable, "-m", "benchmarks.python_peer", library]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.nexmark.answers import answers, results, rows_of
-from benchmarks.nexmark.events import KEYS, Events, closing, events
-from benchmarks.nexmark.queries import QUERIES
 from roster.model import parse_addresses
 from roster.records.produce import KafkaWriter
 from roster.spark import KafkaSink, Pipeline, State
+from tests.spark.nexmark.answers import answers, results, rows_of
+from tests.spark.nexmark.events import KEYS, Events, closing, events
+from tests.spark.nexmark.queries import QUERIES
 from tests.spark.spark_topics import committed_records
 
 if TYPE_CHECKING:

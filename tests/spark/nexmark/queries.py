@@ -3,7 +3,6 @@
 What a backlog puts out of order behind `repartition` is allowed for by a grace of a day.
 """
 
-# ruff: noqa: N802, N803 (names of PySpark)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -13,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
-from benchmarks.nexmark.events import COLUMNS, LONGEST
 from roster.spark import Pipeline, Window
+from tests.spark.nexmark.events import COLUMNS, LONGEST
 
 Source = Callable[[str], Pipeline]
 DAY = "1 day"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
-from benchmarks.nexmark.events import CLOSING_ID, Events
-from benchmarks.nexmark.queries import RANKS
+from tests.spark.nexmark.events import CLOSING_ID, Events
+from tests.spark.nexmark.queries import RANKS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
