@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from roster.http import server as server_module
 from roster.http.access import parse_access
 from roster.http.feed import Feed
 from roster.http.login import LIFETIME, Login
@@ -118,6 +119,23 @@ def test_the_server_ends_in_order_while_somebody_listens(caplog: pytest.LogCaptu
         assert list(events) == []
     assert caplog.records == []
     assert counter.feed.listeners == 0
+
+
+def test_streams_take_no_places_of_requests_and_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(server_module, "_MOST_STREAMS", 2)
+    counter = Counter()
+    with serving(counter) as server, contextlib.ExitStack() as opened:
+        streams = [opened.enter_context(listening(server)) for _ in range(2)]
+        assert [next(events) for events in streams] == [("state", {"value": 0})] * 2
+        assert ask(server, "/live")[0] == 503
+        assert ask(server, "/probe") == (200, "/probe")
+        counter.add(1)
+        assert [next(events) for events in streams] == [("change", {"more": 1})] * 2
+        opened.close()
+        until(lambda: (counter.add(1), not server._server.streams)[1])
+        with listening(server) as events:
+            assert next(events)[0] == "state"
 
 
 def login(server: HttpServer, token: str) -> tuple[int, str | None]:

@@ -20,6 +20,7 @@ from roster.http.pages import Answer, Page
 from roster.http.server import HttpServer, HttpServerError
 from roster.model import Address
 from roster.security import SettingError
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,16 +180,123 @@ def test_a_head_without_end_is_refused() -> None:
             assert endless.recv(12) == b"HTTP/1.1 400"
 
 
-def test_more_clients_than_the_limit_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+REQUEST = b"GET /probe HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def connected(opened: contextlib.ExitStack, server: HttpServer, sent: bytes = b"") -> socket.socket:
+    made = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+    made.sendall(sent)
+    return made
+
+
+def is_ended(held: socket.socket) -> bool:
+    try:
+        while held.recv(1_000):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+BODY = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /pro", BODY, REQUEST], ids=["nothing", "half a head", "a body", "a request"]
+)
+def test_clients_that_keep_the_server_waiting_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
     monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 2)
-    with serving() as server, contextlib.ExitStack() as opened:
-        for _ in range(2):
-            held = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
-            held.sendall(b"GET /probe HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            held.recv(1_000)
-        late = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
-        late.sendall(b"GET /probe HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b"503" in late.recv(1_000)
+    with serving(parse_access({"token": TOKEN})) as server, contextlib.ExitStack() as opened:
+        held = [connected(opened, server, sent) for _ in range(5)]
+        assert ask(server, "/probe") == (200, "/probe")
+        assert all(is_ended(each) for each in held[:4])
+
+
+def test_silent_tls_handshakes_make_room_for_others_and_end(
+    monkeypatch: pytest.MonkeyPatch, certificates: Certificates
+) -> None:
+    monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 2)
+    access = certificates.access("server")
+    with serving(access) as server, contextlib.ExitStack() as opened:
+        held = [connected(opened, server) for _ in range(5)]
+        assert ask(server, "/probe", access) == (200, "/probe")
+        assert all(is_ended(each) for each in held[:4])
+        monkeypatch.setattr(server_module, "_HANDSHAKE", 0.1)
+        assert is_ended(connected(opened, server, b"\x16\x03\x01"))
+        assert ask(server, "/probe", access) == (200, "/probe")
+
+
+def test_a_body_that_does_not_come_and_an_answer_that_is_not_read_end_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def long(_: str) -> Answer:
+        return Answer(HTTPStatus.OK, bytes(50_000_000))
+
+    pages = (Page("/long", long, needs_token=False), *PAGES)
+    with serving(parse_access({"token": TOKEN}), pages) as server, contextlib.ExitStack() as opened:
+        monkeypatch.setattr(server_module, "_BODY", 0.1)
+        assert is_ended(connected(opened, server, BODY))
+        monkeypatch.setattr(server_module, "_IDLE", 0.1)
+        deaf = connected(opened, server, REQUEST.replace(b"probe", b"long"))
+        until(lambda: not server._server.server_state.connections)
+        assert sum(len(part) for part in iter(lambda: _received(deaf), b"")) < 50_000_000
+
+
+def _received(held: socket.socket) -> bytes:
+    try:
+        return held.recv(1 << 20)
+    except ConnectionError:
+        return b""
+
+
+def test_more_requests_than_the_limit_are_told_to_come_again_but_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_MOST_REQUESTS", 1)
+    monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 3)
+    entered, end = threading.Event(), threading.Event()
+
+    def slow(target: str) -> Answer:
+        entered.set()
+        end.wait(60)
+        return echo(target)
+
+    with serving(pages=(Page("/slow", slow), *PAGES)) as server:
+        waiting = threading.Thread(target=ask, args=(server, "/slow"))
+        waiting.start()
+        assert entered.wait(60)
+        status, document = ask(server, "/data/a")
+        assert (status, document["error"]["problem"]) == (503, "it has too many clients")
+        assert ask(server, "/probe") == (200, "/probe")
+        end.set()
+        waiting.join()
+        until(lambda: ask(server, "/data/a")[0] == 200)
+
+
+def test_a_client_that_leaves_or_speaks_nonsense_writes_nothing_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    upgrade = REQUEST.replace(b"Host", b"Connection: upgrade\r\nUpgrade: websocket\r\nHost")
+    with serving(parse_access({"token": TOKEN})) as server, contextlib.ExitStack() as opened:
+        for sent in (BODY, b"nonsense\r\n\r\n", upgrade):
+            connected(opened, server, sent).close()
+        ask(server, "/probe")
+        until(lambda: not server._server.server_state.tasks)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
+def test_the_scheme_of_a_token_is_in_any_case(scheme: str) -> None:
+    with serving(parse_access({"token": TOKEN})) as server:
+        assert ask(server, "/data/a", Authorization=f"{scheme} {TOKEN}")[0] == 200
+        assert ask(server, "/data/a", Authorization=f"Basic {TOKEN}")[0] == 401
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv4 and IPv6")
+def test_all_addresses_are_those_of_both_families() -> None:
+    with contextlib.closing(HttpServer(Address("::", 0), PAGES)) as server:
+        for host in ("127.0.0.1", "::1"):
+            with contextlib.closing(http.client.HTTPConnection(host, server.port, timeout=60)) as connection:
+                connection.request("GET", "/probe")
+                assert connection.getresponse().status == 200
 
 
 def test_slow_pages_do_not_hold_up_others_nor_the_end() -> None:

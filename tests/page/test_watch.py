@@ -134,6 +134,10 @@ def test_groups_and_partitions_as_json_and_what_is_not_there(monkeypatch: pytest
         ):
             status, refused = ask(server.port, "/page/partition", **query)
             assert (status, refused["error"]["field"]) == (404 if field == "group" else 400, field), query
+        many = {f"f{number}": "" for number in range(50)}
+        for path in ("group", "partition", "live"):
+            status, refused = ask(server.port, f"/page/{path}", group=name, **many)
+            assert (status, refused["error"]["field"]) == (400, "query")
 
 
 def test_the_page_of_an_application_is_on_its_group_alone_there_or_not(monkeypatch: pytest.MonkeyPatch) -> None:

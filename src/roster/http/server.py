@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import socket
@@ -15,12 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, WouldBlock, to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -35,11 +36,22 @@ from roster.model import Address
 
 log = logging.getLogger(__name__)
 
-_MOST_CONNECTIONS = 200
+_MOST_CONNECTIONS = 256
+"""Connections from accept on, those of streams left out. Beyond, the one whose client has been silent for longest makes
+room, so that clients which say nothing keep no probe out."""
+_MOST_STREAMS = 200
+_MOST_REQUESTS = 200
+"""Requests under way, those for probes and the page's files left out."""
+_BACKLOG = 1_024
 _LARGEST_HEAD = 1 << 18
 """Bytes of a request line with its headers."""
 _IDLE = 30.0
-"""Seconds until a request's head must have arrived."""
+"""Seconds until a request's head must have arrived, and for which a client may read nothing of its answer."""
+_BODY = 10.0
+"""Seconds until a request's body must have arrived."""
+_HANDSHAKE = 10.0
+"""Seconds for a TLS handshake."""
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _GRACE = 1
 """Seconds that requests under way may take when the server ends."""
 _BEAT = 15.0
@@ -88,18 +100,17 @@ class HttpServer:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            log_level="warning",
+            log_level="error",
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
             h11_max_incomplete_event_size=_LARGEST_HEAD,
             timeout_keep_alive=int(_IDLE),
             timeout_graceful_shutdown=_GRACE,
         )
         config.load()
         config.ssl = access.server_context()
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         run = partial(self._server.run, [self._socket])
         self._thread = threading.Thread(target=run, name="roster-http", daemon=True)
         self._thread.start()
@@ -115,36 +126,144 @@ class HttpServer:
 def _listening(address: Address) -> socket.socket:
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((address.host, address.port), family=family)
+        both = address.host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise HttpServerError(f"{address} cannot be listened on: {error.strerror or error}") from None
 
 
+class _Server(uvicorn.Server):
+    """Accepts connections itself: uvicorn knows none before its TLS handshake, and never ends one to make room."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.places: dict[_Protocol, asyncio.Task[None] | None] = {}
+        """Connections but those of streams, the one that has been waiting for longest first, with what set it up."""
+        self.streams: set[_Protocol] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        await self.lifespan.startup()
+        self.servers = []
+        self._accepting = [asyncio.create_task(self._accept(listening)) for listening in sockets or ()]
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and end."""
+        for task in self._accepting:
+            task.cancel()
+        await super().shutdown(sockets)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        listening.setblocking(False)
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                await asyncio.sleep(0.5 if error.errno in _EXHAUSTED else 0)
+                continue
+            if len(self.places) >= _MOST_CONNECTIONS:
+                waiting = next((each for each in self.places if each.is_waiting), None)
+                if waiting is None:
+                    client.close()
+                    continue
+                waiting.end()
+            protocol = _Protocol(self)
+            self.places[protocol] = loop.create_task(self._set_up(client, protocol))
+            await asyncio.sleep(0)  # a turn for the others
+
+    async def _set_up(self, client: socket.socket, protocol: _Protocol) -> None:
+        tls: dict[str, Any] = {"ssl": self.config.ssl, "ssl_handshake_timeout": _HANDSHAKE} if self.config.ssl else {}
+        try:
+            client.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, client, **tls)
+        except OSError:  # its handshake failed
+            self.places.pop(protocol, None)
+        except asyncio.CancelledError:
+            client.close()
+            raise
+
+
 class _Protocol(H11Protocol):
-    """Closes a connection whose next request does not arrive, which uvicorn does only while no byte of it has come."""
+    """A connection that ends if its client is too slow with a request's head or body, or with reading the answer."""
+
+    def __init__(self, server: _Server) -> None:
+        super().__init__(server.config, server.server_state, {"connection": self})
+        self._server = server
+        self._unread: asyncio.TimerHandle | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """True unless a whole request is being answered."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def end(self) -> None:
+        """Make room for another connection."""
+        set_up = self._server.places.pop(self, None)
+        if self.transport is not None:
+            self.transport.abort()
+        elif set_up is not None:
+            set_up.cancel()
+
+    def become_stream(self) -> bool:
+        """Leave the place among the requests. False if there are too many streams."""
+        if len(self._server.streams) >= _MOST_STREAMS:
+            return False
+        self._server.places.pop(self, None)
+        self._server.streams.add(self)
+        return True
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first request."""
         super().connection_made(transport)
         self._await_head()
 
+    def handle_events(self) -> None:
+        """Read requests; the body of one must come in time."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and self.cycle.more_body:
+            self.loop.call_later(_BODY, self._end_without_body, self.cycle)
+
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         self._deadline.cancel()
+        self._server.streams.discard(self)
+        self._server.places.pop(self, None)
+        self._server.places[self] = None
         self._await_head()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._deadline.cancel()
+        self._server.streams.discard(self)
+        self._server.places.pop(self, None)
+        self.resume_writing()
         super().connection_lost(exc)
 
-    def _await_head(self) -> None:
-        self._deadline = self.loop.call_later(_IDLE, self._close_if_waiting)
+    def pause_writing(self) -> None:
+        """Let the client read what was sent, for a while."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(_IDLE, self.transport.abort)
 
-    def _close_if_waiting(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
+    def resume_writing(self) -> None:
+        """Send more: the client has read."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+
+    def _await_head(self) -> None:
+        self._deadline = self.loop.call_later(_IDLE, self._end_if_waiting)
+
+    def _end_if_waiting(self) -> None:
+        if self.is_waiting:
+            self.transport.abort()
+
+    def _end_without_body(self, cycle: Any) -> None:
+        if cycle is self.cycle and cycle.more_body:
+            self.transport.abort()
 
 
 def _application(
@@ -152,18 +271,34 @@ def _application(
 ) -> Starlette:
     free = frozenset(page.path for page in pages if not page.needs_token) | {_LOGIN}
     guard = Middleware(_Guard, own=own, login=login, free=free)
-    routes = [Route(page.path, _endpoint(page), methods=["GET"]) for page in pages]
+    room = CapacityLimiter(_MOST_REQUESTS)
+    routes = [Route(page.path, _endpoint(page, room if page.needs_token else None), methods=["GET"]) for page in pages]
     routes += [Route(each.path, _stream_endpoint(each, end), methods=["GET"]) for each in streams]
     if login is not None:
         routes.append(Route(_LOGIN, _login_endpoint(login), methods=["POST"]))
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _no_page})
 
 
-def _endpoint(page: Page) -> Callable[[Request], Any]:
+_TOO_MANY = error_answer(HTTPStatus.SERVICE_UNAVAILABLE, "server", "it has too many clients", "Ask again")
+
+
+def _endpoint(page: Page, room: CapacityLimiter | None) -> Callable[[Request], Any]:
     """Make the endpoint of a page; each has threads of its own, so that slow pages do not hold up the others."""
     limiter = CapacityLimiter(page.threads)
 
     async def endpoint(request: Request) -> Response:
+        if room is None:
+            return await answered(request)
+        try:
+            room.acquire_on_behalf_of_nowait(request)
+        except WouldBlock:
+            return _response(_TOO_MANY)
+        try:
+            return await answered(request)
+        finally:
+            room.release_on_behalf_of(request)
+
+    async def answered(request: Request) -> Response:
         try:
             answer = await to_thread.run_sync(page.answer, _target(request), limiter=limiter)
         except Exception:
@@ -197,6 +332,8 @@ def _stream_endpoint(stream: Stream, end: _End) -> Callable[[Request], Any]:
         opened = await to_thread.run_sync(stream.open, _target(request), limiter=limiter)
         if isinstance(opened, Answer):
             return _response(opened)
+        if not request.state.connection.become_stream():
+            return _response(_TOO_MANY)
         return StreamingResponse(events(opened), headers=_HEADERS, media_type="text/event-stream")
 
     return endpoint
@@ -205,10 +342,11 @@ def _stream_endpoint(stream: Stream, end: _End) -> Callable[[Request], Any]:
 def _login_endpoint(login: Login) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         sent = b""
-        async for part in request.stream():
-            sent += part
-            if len(sent) > _LARGEST_TOKEN:
-                break
+        with contextlib.suppress(ClientDisconnect):
+            async for part in request.stream():
+                sent += part
+                if len(sent) > _LARGEST_TOKEN:
+                    break
         if login.is_token(sent.decode(errors="replace")):
             return Response(status_code=HTTPStatus.NO_CONTENT, headers={**_HEADERS, "Set-Cookie": login.set_cookie()})
         return _response(error_answer(HTTPStatus.UNAUTHORIZED, "token", "it is not the token"))
@@ -271,7 +409,7 @@ class _Guard:
         if path in self._free or self._login is None:
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if (scheme == "Bearer" and self._login.is_token(given)) or self._login.is_known(cookies):
+        if (scheme.lower() == "bearer" and self._login.is_token(given.strip(" "))) or self._login.is_known(cookies):
             return None
         answer = error_answer(HTTPStatus.UNAUTHORIZED, "Authorization", "it is not the token", "Send Bearer TOKEN")
         return _response(answer, {"WWW-Authenticate": "Bearer"})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from importlib import resources
+from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from roster.http.feed import Feed
@@ -21,6 +23,7 @@ _FILES = {
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 Query = dict[str, list[str]]
+A = TypeVar("A")
 
 
 def page_answers(watch: GroupsWatch) -> tuple[list[Page], list[Stream]]:
@@ -30,12 +33,11 @@ def page_answers(watch: GroupsWatch) -> tuple[list[Page], list[Stream]]:
     def groups(_: str) -> Answer:
         return _json(watch.groups)
 
-    def group(target: str) -> Answer:
-        found = _group(watch, _query(target))
+    def group(query: Query) -> Answer:
+        found = _group(watch, query)
         return found if isinstance(found, Answer) else _json(found.document)
 
-    def partition(target: str) -> Answer:
-        query = _query(target)
+    def partition(query: Query) -> Answer:
         found, number = _group(watch, query), _one(query, "partition")
         if isinstance(found, Answer):
             return found
@@ -43,15 +45,31 @@ def page_answers(watch: GroupsWatch) -> tuple[list[Page], list[Stream]]:
             return error_answer(HTTPStatus.BAD_REQUEST, "partition", f"{number!r} is no partition", "Give its number")
         return _json(found.partition(TopicPartition(_one(query, "topic"), int(number))))
 
-    def live(target: str) -> Feed | Answer:
-        query = _query(target)
+    def live(query: Query) -> Feed | Answer:
         if "group" not in query:
             return watch.overview
         found = _group(watch, query)
         return found if isinstance(found, Answer) else found.open()
 
-    pages = [("/page/groups", groups), ("/page/group", group), ("/page/partition", partition)]
-    return [*files, *(Page(*each) for each in pages)], [Stream("/page/live", live)]
+    pages = [
+        Page("/page/groups", groups),
+        Page("/page/group", _asked(group)),
+        Page("/page/partition", _asked(partition)),
+    ]
+    return [*files, *pages], [Stream("/page/live", _asked(live))]
+
+
+def _asked(answer: Callable[[Query], A]) -> Callable[[str], A | Answer]:
+    """Have a page answer the query of a target."""
+
+    def answered(target: str) -> A | Answer:
+        try:
+            query = parse_qs(urlsplit(target).query, keep_blank_values=True, errors="replace", max_num_fields=10)
+        except ValueError as error:
+            return error_answer(HTTPStatus.BAD_REQUEST, "query", f"it cannot be parsed: {error}")
+        return answer(query)
+
+    return answered
 
 
 def _file(name: str, media_type: str, _: str) -> Answer:
@@ -60,10 +78,6 @@ def _file(name: str, media_type: str, _: str) -> Answer:
 
 def _json(document: object) -> Answer:
     return Answer(HTTPStatus.OK, json.dumps(document, ensure_ascii=False).encode(errors="replace"))
-
-
-def _query(target: str) -> Query:
-    return parse_qs(urlsplit(target).query, keep_blank_values=True, errors="replace", max_num_fields=10)
 
 
 def _one(query: Query, name: str) -> str:
