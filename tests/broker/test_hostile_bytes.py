@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from roster.broker import BrokerConfig, refusals
+from roster.broker import BrokerConfig, refusals, request_limits
 from roster.broker.api_versions import SERVED
 from roster.broker.connection import ReceiveBudget
 from roster.broker.dispatch import HANDLERS
@@ -70,7 +70,6 @@ def header(key: int, version: int, body: bytes = b"") -> bytes:
         pytest.param(header(ApiKey.METADATA, 99), "no api key 3 version 99", id="unknown version"),
         pytest.param(header(ApiKey.METADATA, -1), "no api key 3 version -1", id="negative version"),
         pytest.param(header(ApiKey.METADATA, 1, b"\x7f\xff\xff\xff"), "topics", id="two billion topics"),
-        pytest.param(header(ApiKey.METADATA, 1, b"\0\0\0\0x"), "1 bytes behind the end", id="trailing byte"),
         pytest.param(header(ApiKey.HEARTBEAT, 0, b"\0\x05ab"), "group_id", id="string longer than the frame"),
         pytest.param(header(ApiKey.HEARTBEAT, 0, b"\0\x02\xff\xfe\0\0\0\0\0\0"), "UTF-8", id="not UTF-8"),
         pytest.param(
@@ -91,6 +90,23 @@ def test_bad_bytes_close_their_connection_with_a_warning_and_nothing_else(
     (warning,) = [record for record in caplog.records if record.name == "roster.broker.refusals"]
     assert warning.levelno == logging.WARNING
     assert said in warning.getMessage()
+
+
+def test_bytes_behind_the_last_field_are_ignored_and_told_once_for_a_kind(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_limits, "_told", set())
+    with caplog.at_level(logging.WARNING), RawClient(broker.address) as client:
+        for key, body in (
+            (ApiKey.METADATA, b"\0\0\0\0x"),
+            (ApiKey.METADATA, b"\0\0\0\0yz"),
+            (ApiKey.LIST_GROUPS, b"\0"),
+        ):
+            client.socket.sendall(header(key, 1, body))
+            assert client.frame()
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        f"{name}Request v1: 1 bytes behind the end of the message" for name in ("Metadata", "ListGroups")
+    ]
 
 
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,6 +7,7 @@ than any client needs. Handlers answer many items in slices, between which other
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from roster.wire.frames import RequestHeader
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
 MAX_ITEMS = 50_000
@@ -74,10 +76,21 @@ def _is_small_produce(frame: bytes) -> bool:
 
 def decode_small(frame: bytes) -> tuple[RequestHeader, Message]:
     """Read a frame that is small enough to be decoded at once; raise WireError as `decode_request` does."""
-    header, message = decode_request(frame)
+    header, message = decode_request(frame, _tell_once)
     if not is_served(header.api_key, header.api_version):
         raise UnsupportedVersion(header)
     return header, message
+
+
+_told: set[str] = set()
+"""Requests with bytes behind their last field, of which the log says so already."""
+
+
+def _tell_once(rest: str) -> None:
+    kind = rest.partition(":")[0]
+    if kind not in _told:
+        _told.add(kind)
+        logger.warning("%s; they are ignored, here and in later requests of this kind", rest)
 
 
 def _decode_counting(frame: bytes) -> tuple[RequestHeader, Message]:

@@ -6,7 +6,7 @@ response always has header v0, so a client that requested an unknown version can
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from struct import Struct as Packing
 from typing import NamedTuple, TypeVar
 
@@ -111,8 +111,11 @@ def encode_request(message: Message, version: int, correlation_id: int, client_i
     return encode_framed(head, message, version)
 
 
-def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
-    """Decode a frame without its size. Raises UnsupportedVersion if only the header is readable, else WireError."""
+def decode_request(frame: Buffer, on_rest: Callable[[str], object] = lambda _: None) -> tuple[RequestHeader, Message]:
+    """Decode a frame without its size. Raises UnsupportedVersion if only the header is readable, else WireError.
+
+    Bytes behind the last field, which some clients send, are ignored as in Apache Kafka; `on_rest` is told of them.
+    """
     header, pos = decode_request_header(frame)
     try:
         cls, is_flexible = _SPOKEN_REQUESTS[header[:2]]
@@ -125,9 +128,8 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
         return header, message
     if len(frame) - end == _WIDER and cls is MetadataRequest and bytes(frame[pos : pos + 4]) == _WIDE_NULL:
         message, end = decode_from(cls, header.api_version, frame, pos + _WIDER)
-    if header.api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS and frame[end:] == _SECOND_TAGS:
-        end += len(_SECOND_TAGS)
-    _all_read(cls, header.api_version, end, frame)
+    if end != len(frame):
+        on_rest(_rest(cls, header.api_version, end, frame))
     return header, message
 
 
@@ -144,8 +146,6 @@ def _spoken_request(header: RequestHeader) -> tuple[type[Message], bool]:
     return spoken
 
 
-_SECOND_TAGS = b"\0"
-"""librdkafka (2.16) writes the empty section of tagged fields of AlterUserScramCredentials twice."""
 _WIDE_NULL = bytes(4)
 """How librdkafka (2.16) writes "all topics" in flexible versions: a 4-byte count instead of the one byte of a compact
 null. Apache Kafka ignores the extra bytes; here the request is read as "all topics"."""
@@ -242,7 +242,8 @@ def decode_response(cls: type[M], version: int, frame: Buffer) -> tuple[int, M]:
     if issubclass(cls, ApiVersionsResponse) and frame[pos : pos + 2] == _UNSUPPORTED:
         version = 0
     message, end = decode_from(cls, version, frame, pos)
-    _all_read(cls, version, end, frame)
+    if end != len(frame):
+        raise WireError(_rest(cls, version, end, frame))
     return correlation_id, message
 
 
@@ -272,6 +273,5 @@ def _flexible_response_header(cls: type[Message], version: int) -> bool:
     return version in cls.__table__.flexible and not issubclass(cls, ApiVersionsResponse)
 
 
-def _all_read(cls: type[Message], version: int, end: int, frame: Buffer) -> None:
-    if end != len(frame):
-        raise WireError(f"{cls.__table__.name} v{version}: {len(frame) - end} bytes behind the end of the message")
+def _rest(cls: type[Message], version: int, end: int, frame: Buffer) -> str:
+    return f"{cls.__table__.name} v{version}: {len(frame) - end} bytes behind the end of the message"
