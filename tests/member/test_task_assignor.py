@@ -236,7 +236,8 @@ def test_capacity_travels_behind_the_documents_bytes(capacity, carried):
         ({"subtopologies": ()}, "subtopologies: must name at least one"),
         ({"subtopologies": [Subtopology(0, ["a"]), Subtopology(0, ["b"])]}, "two sub-topologies have the number 0"),
         ({"standbys": -1}, "standbys: -1 is not a whole number from 0"),
-        ({"max_warmups": 1.5}, "max_warmups: 1.5 is not a whole number from 0"),
+        ({"max_warmups": 1.5}, "max_warmups: 1.5 is not a whole number from 1"),
+        ({"max_warmups": 0}, "max_warmups: 0 is not a whole number from 1"),
         ({"host": "h"}, "host: 'h' is not host:port, as in app1.example:8080"),
     ],
 )

@@ -74,7 +74,7 @@ class MemberSettings:
         str | None, Option(help="the rack it stands in, for assignors that place by racks", kafka="client.rack")
     ] = None
     capacity: Annotated[
-        int, Option(help="plain members that it counts for where the assignor looks at lag", least=1)
+        int, Option(help="plain members that it counts for where the assignor looks at lag, or places tasks", least=1)
     ] = 1
     leader_note: Annotated[
         bool,

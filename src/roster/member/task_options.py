@@ -43,7 +43,7 @@ class TaskOptions:
         int,
         Option(
             help="copies that are restored at once, in the group, to take tasks over",
-            least=0,
+            least=1,
             kafka="max.warmup.replicas",
         ),
     ] = 2

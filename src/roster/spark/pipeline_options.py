@@ -143,8 +143,8 @@ class PipelineOptions:
     capacity: Annotated[
         int | None,
         Option(
-            help="plain members that this application counts for where the assignor looks at lag; None: the tasks "
-            "Spark runs at once",
+            help="plain members that this application counts for where the assignor looks at lag, or places "
+            "tasks with state; None: the tasks Spark runs at once",
             least=1,
         ),
     ] = None

@@ -71,8 +71,9 @@ def with_offsets(
 ) -> Problem:
     """Return the problem with the lag of each partition (KIP-169).
 
-    Lag is the log end offset minus the committed offset. Without a committed offset, or with one before the log start,
-    it is the whole log, or 0 for "latest". A partition without offsets has lag 0; with offsets None, lag is unknown.
+    Lag is the log end offset minus the committed offset, also where that is before the log start. Without a committed
+    offset it is the whole log, or 0 for "latest". A partition without offsets has lag 0; with offsets None, lag is
+    unknown.
     Raises ValueError if `auto_offset_reset` is no value of Kafka's `auto.offset.reset`.
     """
     check_auto_offset_reset(auto_offset_reset)
@@ -91,9 +92,8 @@ def with_offsets(
         if not rows:
             continue
         number, first, last, committed = np.array(rows, dtype=np.int64).T
-        unplaced = (committed < 0) | (committed < first)
         whole = np.zeros_like(last) if auto_offset_reset == AutoOffsetReset.LATEST else last - np.maximum(first, 0)
-        lag[start + number] = np.maximum(np.where(unplaced, whole, last - committed), 0)
+        lag[start + number] = np.maximum(np.where(committed < 0, whole, last - committed), 0)
     return replace(problem, lag=lag)
 
 

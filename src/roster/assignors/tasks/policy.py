@@ -66,9 +66,9 @@ class TaskProblem:
         for name, client in self.clients.items():
             if client.threads < 1:
                 raise ValueError(f"client {name!r} has {client.threads} threads; it needs at least 1")
-        for option in ("standbys", "acceptable_lag", "max_warmups"):
-            if getattr(self, option) < 0:
-                raise ValueError(f"{option} is {getattr(self, option)}; it must not be negative")
+        for option, least in (("standbys", 0), ("acceptable_lag", 0), ("max_warmups", 1)):
+            if getattr(self, option) < least:
+                raise ValueError(f"{option} is {getattr(self, option)}; it must be at least {least}")
 
 
 @dataclass(slots=True)
