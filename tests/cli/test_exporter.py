@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from roster.cli.exporter import exporter
 from roster.cli.root import run
 from tests.cli.serving import serving
 from tests.waiting import until
@@ -48,3 +49,10 @@ def test_a_wrong_setting_of_http_is_named(tmp_path: Path, capsys: pytest.Capture
     settings.write_text("token=short\n")
     assert run(["exporter", "--http-config", str(settings)]) == 2
     assert "--http-config: token" in capsys.readouterr().err
+
+
+def test_all_groups_are_those_with_a_line_feed_in_their_name_too() -> None:
+    (groups,) = (option for option in exporter.params if option.name == "pattern")
+    pattern = exporter.make_context("exporter", ["--bootstrap", "localhost:9092"]).params["pattern"]
+    assert groups.default == ".*"
+    assert pattern.fullmatch("two\nlines")

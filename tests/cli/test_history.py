@@ -159,7 +159,7 @@ def test_a_failure_of_spark_is_one_line(
 def test_a_group_without_history_is_said(bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Admin(bootstrap) as admin, GroupMember(bootstrap, "some", [TOPIC]):
         Poller(admin, HistoryFolder(tmp_path)).poll()
-    assert run(["history", "show", "other", "--from", str(tmp_path)]) == 1
+    assert run(["history", "show", "other", "--from", str(tmp_path)]) == 2
     assert "no rebalances of group other" in capsys.readouterr().err
 
 

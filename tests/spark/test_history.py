@@ -46,7 +46,7 @@ def write_and_run_the_page(
     assert len(shows) == 3
     for line in shows:
         words = [str(folder / word) if word == "history" else word for word in line.split()[1:]]
-        assert run(["history", *words]) == 1
+        assert run(["history", *words]) == 2
         assert "no rebalances of group shops" in capsys.readouterr().err
 
 

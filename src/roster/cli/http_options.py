@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Callable[..., object])
 
 def _pattern(_context: click.Context, _parameter: click.Parameter, value: str) -> re.Pattern[str]:
     try:
-        return re.compile(value)
+        return re.compile(value, re.DOTALL)  # a group's name may have a line feed
     except re.error as error:
         raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from None
 

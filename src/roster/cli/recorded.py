@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from roster.cli.errors import Failure, UserError, explained_imports, one_line
+from roster.cli.errors import UserError, explained_imports, one_line
 
 if TYPE_CHECKING:
     from roster.history.derived import GroupHistory
@@ -30,7 +30,7 @@ def recorded(folder: str) -> HistoryFolder:
 
 
 def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]:
-    """Read what is recorded of a group; a UserError if there is no history, a Failure if it has no rebalances."""
+    """Read what is recorded of a group; a UserError if there is no history, or it has no rebalances."""
     place = recorded(folder)
     from roster.history.derived import GroupHistory  # noqa: PLC0415 - needs an extra
     from roster.history.folder import HistoryError  # noqa: PLC0415 - likewise
@@ -40,5 +40,5 @@ def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]
     except HistoryError as error:
         raise UserError(f"--from: {one_line(error)}") from None
     if not found.timeline.rebalances:
-        raise Failure(f"{folder} has no rebalances of group {group}, or it is a share or streams group")
+        raise UserError(f"GROUP: {folder} has no rebalances of group {group}, or it is a share or streams group")
     return place, found

@@ -15,6 +15,7 @@ const s = (tag, attributes, ...children) => filled(document.createElementNS(SVG,
 const exact = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 export const count = (value) => (value === null || value === undefined ? "–" : Math.abs(value) < 1e5 ? exact.format(Math.round(value)) : short.format(value));
+export const noun = (value, word) => (value === 1 ? word : `${word}s`);
 export const rate = (value) => (value === null || value === undefined ? "–" : `${value < 10 && value > 0 ? value.toFixed(1) : count(value)}/s`);
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";

@@ -1,5 +1,5 @@
 // The page: a list of groups, or one group, both told by server-sent events. It asks this server alone.
-import { chart, count, h, rate, span, spark, strip, time, trend } from "./draw.js";
+import { chart, count, h, noun, rate, span, spark, strip, time, trend } from "./draw.js";
 
 const $ = (id) => document.getElementById(id);
 const main = $("main"), dialog = $("partition"), root = document.documentElement;
@@ -145,7 +145,7 @@ function groupView(name) {
     const notes = [head.away && ["Its coordinator does not answer.", `What is shown is what was seen last. ${head.away}`], !head.state && !head.away && ["There is no such group now.", "It was deleted, or its first member is yet to join."], head.trouble && !head.away && ["Not all could be read.", head.trouble], head.lost && ["Records are lost.", `Retention deleted ${count(head.lost)} before the group had read them.`]];
     parts.note.replaceChildren(...notes.filter(Boolean).map(([bold, text]) => h("p", { class: "card note", role: "alert" }, h("b", {}, bold), " ", text)));
     const [text, kind] = trend(head);
-    parts.tiles.replaceChildren(fact(head.unknown ? `records behind; ${count(head.unknown)} partitions not known` : "records behind", count(head.lag)), fact("behind by", span(head.seconds), ages(head.seconds)), fact("trend", text || "–", kind), fact("read", rate(head.read)), fact("written", rate(head.written)), fact("members", count(head.members)), fact("partitions", count(doc.all_rows.length)));
+    parts.tiles.replaceChildren(fact(head.unknown ? `records behind; ${count(head.unknown)} ${noun(head.unknown, "partition")} not known` : "records behind", count(head.lag)), fact("behind by", span(head.seconds), ages(head.seconds)), fact("trend", text || "–", kind), fact("read", rate(head.read)), fact("written", rate(head.written)), fact(noun(head.members, "member"), count(head.members)), fact(noun(doc.all_rows.length, "partition"), count(doc.all_rows.length)));
   }
   function charts() {
     const bands = doc.rebalances.map((each) => [each.began, each.ended ?? doc.head.at]);
@@ -183,14 +183,14 @@ function groupView(name) {
     const found = doc.tasks ?? [], of = (id) => doc.members.find((member) => member.id === id);
     const told = (id, text) => h("span", {}, mark(of(id), "small"), of(id)?.name ?? "–", text);
     parts.tasks.replaceChildren(found.length ? section("Tasks with state, and their standby copies", h("table", {}, h("thead", {}, h("tr", {}, ...["Task", "Runs on", "Copies, and how far each was behind when its member joined"].map((text) => h("th", { scope: "col" }, text)))),
-      h("tbody", {}, ...found.slice(0, 500).map((each) => h("tr", {}, h("td", {}, each.task), h("td", {}, told(each.owner, "")), h("td", {}, ...each.standbys.map(([id, gap]) => h("div", {}, told(id, gap === null ? " · had no copy" : ` · ${count(gap)} records`))), each.standbys.length ? "" : h("span", { class: "warn" }, "none"))))))) : "");
+      h("tbody", {}, ...found.slice(0, 500).map((each) => h("tr", {}, h("td", {}, each.task), h("td", {}, told(each.owner, "")), h("td", {}, ...each.standbys.map(([id, gap]) => h("div", {}, told(id, gap === null ? " · had no copy" : ` · ${count(gap)} records`))), each.standbys.length ? "" : h("span", { class: found.some((other) => other.standbys.length) ? "warn" : "soft" }, "none"))))))) : "");
   }
   function rebalances() {
     const made = doc.rebalances.toReversed().map((each) => {
       const ended = each.ended ?? doc.head.at, steps = each.phases.map(([state, at], index) => [state, (each.phases[index + 1]?.[1] ?? ended) - at]);
       const bar = h("div", { class: "phases", "aria-hidden": "true" }, ...steps.map(([, ms]) => { const part = h("i"); part.style.flexGrow = Math.max(1, ms); return part; }));
       const length = each.ended === null ? "under way" : steps.length ? `about ${span((ended - each.began) / 1000)}` : "over between two looks";
-      return h("li", { class: "rebalance" }, h("span", { class: "time" }, time(each.began)), h("div", {}, h("b", {}, each.causes.join("; ") || "Cause not seen"), steps.length ? bar : "", h("div", {}, h("small", { class: "soft" }, [length, ...steps.map(([state, ms]) => `${state} ${span(ms / 1000)}`), each.ended !== null && `${count(each.moved)} partitions moved`, each.ended !== null && `${count(each.members)} members`, ...each.told].filter(Boolean).join(" · ")))));
+      return h("li", { class: "rebalance" }, h("span", { class: "time" }, time(each.began)), h("div", {}, h("b", {}, each.causes.join("; ") || "Cause not seen"), steps.length ? bar : "", h("div", {}, h("small", { class: "soft" }, [length, ...steps.map(([state, ms]) => `${state} ${span(ms / 1000)}`), each.ended !== null && `${count(each.moved)} ${noun(each.moved, "partition")} moved`, each.ended !== null && `${count(each.members)} ${noun(each.members, "member")}`, ...each.told].filter(Boolean).join(" · ")))));
     });
     parts.rebalances.replaceChildren(made.length ? h("ol", { class: "events" }, ...made) : h("p", { class: "empty" }, "None since the looking began."));
   }
