@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from roster.broker import connection, request_limits
-from roster.broker.handlers import topic_admin
+from roster.broker import connection, request_limits, topics
 from roster.broker.request_limits import DEFAULT_MAX_BYTES, MAX_BYTES, MAX_ITEMS, SLICE, count_items, in_slices
 from roster.broker.split_requests import AT_ONCE, offset_fetch_parts, topic_parts
 from roster.broker.transaction_shell import TransactionShell
@@ -173,13 +172,13 @@ def test_topics_asked_for_twice_are_found_without_comparing_each_with_each(
 ) -> None:
     """The names are counted once, and every distinct one is looked at once."""
     looked_at: Counter[str] = Counter()
-    check_name = topic_admin.check_name
+    check_name = topics.check_name
 
     def counted(name: str) -> None:
         looked_at[name] += 1
         check_name(name)
 
-    monkeypatch.setattr(topic_admin, "check_name", counted)
+    monkeypatch.setattr(topics, "check_name", counted)
     names = [f"no such name {n}" for n in range(1_000)]
     answers = client.ask(CreateTopicsRequest(topics=[TOPIC(name=name) for name in [*names, *names[:10]]]), 5).topics
     assert Counter(answer.error_code for answer in answers) == {

@@ -11,8 +11,9 @@ import google_crc32c
 import pyarrow as pa
 import pytest
 
+from roster._clock import wall_ms
 from roster.wire import ErrorCode
-from roster.wire.messages import CreateTopicsRequest, FetchRequest, ProduceRequest
+from roster.wire.messages import CreateTopicsRequest, FetchRequest, ListOffsetsRequest, ProduceRequest
 from tests.broker.batches import HEADER, batch, record
 
 if TYPE_CHECKING:
@@ -45,11 +46,65 @@ def fetched(client: RawClient, name: str) -> bytes:
     return bytes(client.ask(asked, 11).responses[0].partitions[0].records or b"")
 
 
-def framed(body: bytes, count: int, codec: int, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
+def framed(
+    body: bytes,
+    count: int,
+    codec: int,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    times: tuple[int, int] = (1_000, 2_000),
+) -> bytes:
     """A batch of any bytes, with a good CRC; gzip is done here, other codecs by the caller."""
     body = zlib.compress(body, wbits=31) if codec == GZIP else body
-    rest = struct.pack(">hiqqqhii", codec, count - 1, 1_000, 2_000, *producer, count) + body
+    rest = struct.pack(">hiqqqhii", codec, count - 1, *times, *producer, count) + body
     return struct.pack(">qiibI", 0, 4 + 1 + 4 + len(rest), -1, 2, google_crc32c.value(rest)) + rest
+
+
+HOUR = 3_600_000
+GREATEST = (2**63 - 1) // 1000
+"""The greatest time in ms that fits 64 bits of microseconds."""
+
+
+def found(client: RawClient, name: str, at: int) -> tuple[int, int]:
+    asked = ListOffsetsRequest.Topic.Partition(partition_index=0, timestamp=at)
+    topic = ListOffsetsRequest.Topic(name=name, partitions=[asked])
+    answer = client.ask(ListOffsetsRequest(topics=[topic]), 7).topics[0].partitions[0]
+    return answer.offset, answer.timestamp
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+def test_times_that_a_topic_does_not_take_are_named(client: RawClient, codec: int) -> None:
+    name, now = f"times-{codec}", wall_ms()
+    assert create(client, name, message_timestamp_before_max_ms=str(10 * HOUR)) == ErrorCode.NONE
+
+    def sent(*times: int) -> tuple[int, list[int]]:
+        body = b"".join(record(n, at - times[0], b"k", b"v") for n, at in enumerate(times))
+        answer = produce(client, name, framed(body, len(times), codec, times=(times[0], max(times))))
+        assert bool(answer.error_message) == bool(answer.error_code)
+        return answer.error_code, [each.batch_index for each in answer.record_errors]
+
+    assert sent(now, now + HOUR // 2, -1, now - 9 * HOUR) == (ErrorCode.NONE, [])
+    for wrong in (now + 2 * HOUR, now * 1000, now * 1_000_000, 2**63 - 1, now - 11 * HOUR, -2, -(2**62)):
+        assert sent(now, wrong, now) == (ErrorCode.INVALID_TIMESTAMP, [1]), wrong
+    assert found(client, name, now + 1) == (1, now + HOUR // 2)
+
+
+def test_a_time_beyond_what_a_timestamp_holds_counts_as_none(client: RawClient) -> None:
+    limits = {f"message_timestamp_{side}_max_ms": str(2**63 - 1) for side in ("before", "after")}
+    assert create(client, "endless", **limits) == ErrorCode.NONE
+    times = [500, GREATEST + 1, 900, 2**63 - 1, GREATEST, -(2**62)]
+    for codec in (0, GZIP):
+        body = b"".join(record(n, at - 500, b"k", b"v") for n, at in enumerate(times[:-1]))
+        assert produce(client, "endless", framed(body, 5, codec, times=(500, 2**63 - 1))).error_code == ErrorCode.NONE
+    data = framed(record(0, 0, b"k", b"v"), 1, 0, times=(times[-1], times[-1]))
+    assert produce(client, "endless", data).error_code == ErrorCode.NONE
+    assert [found(client, "endless", at) for at in (0, 501, 901, GREATEST)] == [
+        (0, 500),
+        (2, 900),
+        (4, GREATEST),
+        (4, GREATEST),
+    ]
+    assert found(client, "endless", GREATEST + 1) == (-1, -1)
+    assert found(client, "endless", -3) == (4, GREATEST)
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])

@@ -211,6 +211,14 @@ def test_a_port_in_use_and_a_bad_address_are_said(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv4 and IPv6")
+def test_all_addresses_of_ipv6_are_those_of_ipv4_too(tmp_path: Path) -> None:
+    with running_broker(tmp_path, host="::", allow_plaintext=True) as broker:
+        for host in ("127.0.0.1", "::1"):
+            with RawClient((host, int(broker.bootstrap.rpartition(":")[2]))) as client:
+                create(client, host.replace(":", "-"))
+
+
 def test_addresses_are_host_and_port() -> None:
     assert parse_listen("127.0.0.1:9092") == ("127.0.0.1", 9092)
     assert parse_listen("[::1]:0") == ("::1", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,26 @@ async def test_segments_that_are_too_old_go_and_the_active_one_ends_if_all_are(t
         append(log, 9, wall_ms() + HOUR)
         await flusher.durable(log)
         assert held(log) == [9]
+
+
+@pytest.mark.parametrize("time", [-1, -5, -(2**63), 2**63 - 1, 1_700_000_000_000_000_000])
+async def test_without_a_time_records_are_as_old_as_their_file(tmp_path, time):
+    log = opened(tmp_path / "log", retention_ms=10 * HOUR)
+    async with kept(log) as (cleaner, flusher):
+        for number in range(9):
+            append(log, number, time)
+        await flusher.durable(log)
+        await cleaner.check_all()
+        assert held(log) == list(range(9))
+        log.close()
+        log = opened(tmp_path / "log", retention_ms=10 * HOUR)
+        assert held(log) == list(range(9))
+        assert log.newest_record() is None or time in (-1, -5)
+        for path in (tmp_path / "log").glob("*.log"):
+            os.utime(path, (0, 0))
+    async with kept(log) as (cleaner, flusher):
+        await cleaner.check_all()
+        assert held(log) == []
 
 
 def _until_later_than(time: int) -> None:

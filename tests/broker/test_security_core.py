@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import string
 
 import pytest
@@ -10,15 +12,18 @@ from hypothesis import strategies as st
 from scramp import ScramClient
 
 from roster.broker.dispatch import HANDLERS
-from roster.broker.errors import BrokerStartError, CloseConnection
+from roster.broker.errors import BrokerStartError, CloseConnection, RefusedError
 from roster.broker.gate import GATES
+from roster.broker.handlers.security_admin import _alter
 from roster.broker.listener import Admission, Slot
 from roster.broker.security.authorizer import Authorizer
 from roster.broker.security.config import BrokerSecurity, is_loopback
 from roster.broker.security.login import ServerLogin
 from roster.broker.security.principals import PrincipalRules
+from roster.broker.security.store import Users
 from roster.model.acl import WILDCARD, AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire import ErrorCode
+from roster.wire.messages import AlterUserScramCredentialsRequest
 from roster.wire.sasl import SaslError, Scram, ScramCredential, ScramServer, read_plain
 from tests.examples_tried import examples
 
@@ -61,6 +66,17 @@ def test_other_peoples_client_logs_in_with_the_right_password_only(mechanism: st
         else:
             with pytest.raises(SaslError, match="does not know the password"):
                 server.final(final)
+
+
+@pytest.mark.parametrize("salted", [b"x", bytes(32), bytes(64), bytes(200)])
+def test_a_salted_password_may_have_any_length_as_with_kafka(salted: bytes) -> None:
+    upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
+    users: Users = {}
+    _alter(users, upsertion(name="rita", mechanism=1, iterations=4096, salt=b"salt", salted_password=salted))
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    assert users["rita"]["SCRAM-SHA-256"].stored_key == stored
+    with pytest.raises(RefusedError, match="must not be empty"):
+        _alter(users, upsertion(name="rita", mechanism=1, iterations=4096, salt=b"salt", salted_password=b""))
 
 
 @given(st.binary(max_size=60))

@@ -14,6 +14,9 @@ import pytest
 from confluent_kafka import Producer
 
 from roster.cli.root import run
+from roster.metrics.record_times import RecordTimes
+from roster.model import GroupPosition, TopicPartition
+from roster.testing.broker import running_broker
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.cluster import unique
 
@@ -220,3 +223,18 @@ def test_a_closed_pipe_ends_it_without_a_word(cluster, topic):
         reader.kill()
         reader.wait()
         reader.stderr.close()
+
+
+def test_a_time_that_no_timestamp_holds_is_none_to_readers_and_to_lag_in_seconds(capsys):
+    never = {f"message.timestamp.{side}.max.ms": str(2**63 - 1) for side in ("before", "after")}
+    with running_broker() as broker:
+        settings = [word for name, value in never.items() for word in ("--config", f"{name}={value}")]
+        assert run(["topics", "create", "t", "-b", broker.bootstrap, *settings]) == 0
+        produce(broker.bootstrap, "t", [{"value": "v", "timestamp": 2**62}, {"value": "w", "timestamp": T0}])
+        capsys.readouterr()
+        assert run(["topics", "read", "t", "--json", "-b", broker.bootstrap]) == 0
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [(row["value"], row["timestamp"]) for row in told] == [("v", None), ("w", T0)]
+        times = RecordTimes(broker.bootstrap, "tests", now=lambda: T0 + 5_000)
+        for committed in (0, 1):  # the next record that has a time
+            assert times.ages({TopicPartition("t", 0): GroupPosition(committed, 2, 0)}) == {TopicPartition("t", 0): 5.0}

@@ -63,10 +63,10 @@ def rows(
 
 
 def expected(records: list[Record], append_time: bool = False, *, headers: bool = True) -> list[tuple[Any, ...]]:
-    """The rows that `read_batch` stands for; microseconds wrap like the columns do."""
+    """The rows that `read_batch` stands for; a time that leaves 64 bits of microseconds is null."""
     found = []
     for record in records:
-        stamp = (record.timestamp * 1000 + 2**63) % 2**64 - 2**63
+        stamp = record.timestamp * 1000 if -(2**63) <= record.timestamp * 1000 < 2**63 else None
         entries = [{"key": name, "value": value} for name, value in record.headers] or None
         found.append((record.offset, stamp, int(append_time), record.key, record.value) + (entries,) * headers)
     return found
@@ -196,6 +196,17 @@ def compare_damaged(kernel: Any, seed: int) -> bool:
     got = verdict(lambda: rows(kernel, whole))
     assert got == wanted, seed
     return bool(wanted == "refused")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_time_that_microseconds_cannot_hold_is_null(kernel: Any) -> None:
+    greatest = (2**63 - 1) // 1000
+    stamps = [0, greatest, greatest + 1, -greatest, -greatest - 1, 1_700_000_000_000_000_000, 2**63 - 1]
+    whole = build_batch([Record(timestamp=stamp, value=b"v") for stamp in stamps], base_offset=5)
+    expected_times = [0, greatest * 1000, None, -greatest * 1000, None, None, None]
+    assert [row[1] for row in rows(kernel, whole)] == expected_times
+    least = build_batch([Record(timestamp=-(2**63), value=b"v")], base_offset=5)
+    assert [row[1] for row in rows(kernel, least)] == [None]
 
 
 def test_damage_behind_a_fitting_crc_is_refused_where_read_batch_refuses_it() -> None:

@@ -76,12 +76,16 @@ class LogConfig:
             flag="max-message-bytes",
         ),
     ] = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    """A record with a time this far ahead of the broker's is refused (`message.timestamp.after.max.ms`)."""
+    message_timestamp_before_max_ms: int = INT64_MAX
+    """A record with a time this far behind the broker's is refused (`message.timestamp.before.max.ms`)."""
     producer_expiration_ms: int = 86_400_000
     """An idempotent producer that wrote nothing for this long is forgotten."""
     compact_min_bytes: int = 4 * 1024 * 1024
     """A compacted log smaller than this is left alone."""
-    compact_dirty_ratio: float = 0.5
-    """A compacted log is rewritten once this share of its bytes was appended since the last rewriting."""
+    min_cleanable_dirty_ratio: float = 0.5
+    """A compacted log is rewritten once this share of it is new (`min.cleanable.dirty.ratio`)."""
     delete_retention_ms: int = 86_400_000
     """How long a rewritten log keeps the fact that a key was deleted (Kafka's `delete.retention.ms`)."""
     max_compaction_lag_ms: int = INT64_MAX

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roster.broker.config import PARTS, BrokerConfig, LogConfig
-from roster.broker.topic_config import TOPIC_SETTINGS, TYPE_INT, TYPE_LIST, TYPE_LONG, default_settings
+from roster.broker.topic_config import TOPIC_SETTINGS, TYPE_BOOLEAN, TYPE_INT, TYPE_LIST, TYPE_LONG, default_settings
 from roster.model.options import INT64_MAX, Option, declared
 
 if TYPE_CHECKING:
@@ -19,19 +19,22 @@ if TYPE_CHECKING:
 SOURCE_TOPIC = 1
 SOURCE_BROKER = 4
 SOURCE_DEFAULT = 5
-TYPE_BOOLEAN = 1
 TYPE_SHORT = 4
 
 _BROKER_NAMES = {
     "compression.type": "compression.type",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
     "flush.messages": "log.flush.interval.messages",
     "flush.ms": "log.flush.interval.ms",
     "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
     "max.message.bytes": "message.max.bytes",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
     "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
     "min.insync.replicas": "min.insync.replicas",
+    "segment.jitter.ms": "log.roll.jitter.ms",
     "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
 """Settings of the broker that topics go back to, where the name is not that of the topic's with `log.` before it."""
 

@@ -61,13 +61,16 @@ async def _offset_delete(services: Services, call: Call[Any]) -> Message:
     return await services.group_coordinator.delete_offsets(call)
 
 
-async def _consumer_group_describe(_services: Services, call: Call[ConsumerGroupDescribeRequest]) -> Message:
+async def _consumer_group_describe(services: Services, call: Call[ConsumerGroupDescribeRequest]) -> Message:
     """Answer ConsumerGroupDescribe as Kafka does for classic groups, the only ones here."""
+    known = services.group_coordinator.coordinator.group
     described = [
         ConsumerGroupDescribeResponse.Group(
             group_id=group,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group} is not a consumer group.",
+            error_message=f"Group {group} not found."
+            if known(group) is None
+            else f"Group {group} is not a consumer group.",
         )
         for group in call.message.group_ids
     ]

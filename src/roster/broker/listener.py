@@ -136,7 +136,7 @@ class Listener:
         host, port = self._config.host, self._config.port
         try:
             found = await asyncio.get_running_loop().getaddrinfo(
-                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                None if host in ("", "::") else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             for family, _, _, _, address in dict.fromkeys(found):
                 self._bind(family, address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roster.broker.errors import RefusedError
 from roster.wire import ErrorCode
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 INT32 = (1 << 31) - 1
 INT64 = (1 << 63) - 1
+TYPE_BOOLEAN = 1
 TYPE_STRING = 2
 TYPE_INT = 3
 TYPE_LONG = 5
+TYPE_DOUBLE = 6
 TYPE_LIST = 7
 
 
@@ -54,17 +56,26 @@ TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "cleanup.policy": _Setting("delete", TYPE_LIST, ("delete", "compact")),
     "compression.type": _Setting("producer", TYPE_STRING, ("producer", *_CODECS)),
     "delete.retention.ms": _Setting("86400000", TYPE_LONG, high=INT64),
+    "file.delete.delay.ms": _Setting("0", TYPE_LONG, ("0",)),
     "flush.messages": _Setting(str(INT64), TYPE_LONG, low=1, high=INT64),
     "flush.ms": _Setting(str(INT64), TYPE_LONG, high=INT64),
+    "local.retention.bytes": _Setting("-2", TYPE_LONG, ("-2",)),
+    "local.retention.ms": _Setting("-2", TYPE_LONG, ("-2",)),
     "max.compaction.lag.ms": _Setting(str(INT64), TYPE_LONG, low=1, high=INT64),
     "max.message.bytes": _Setting("1048588", TYPE_INT, low=0),
+    "message.timestamp.after.max.ms": _Setting("3600000", TYPE_LONG, high=INT64),
+    "message.timestamp.before.max.ms": _Setting(str(INT64), TYPE_LONG, high=INT64),
     "message.timestamp.type": _Setting("CreateTime", TYPE_STRING, ("CreateTime",)),
+    "min.cleanable.dirty.ratio": _Setting("0.5", TYPE_DOUBLE, high=1),
     "min.compaction.lag.ms": _Setting("0", TYPE_LONG, high=INT64),
     "min.insync.replicas": _Setting("1", TYPE_INT, ("1",)),
+    "preallocate": _Setting("false", TYPE_BOOLEAN, ("false",)),
     "retention.bytes": _Setting("-1", TYPE_LONG, low=None, high=INT64),
     "retention.ms": _Setting("-1", TYPE_LONG, low=-1, high=INT64),
     "segment.bytes": _Setting("268435456", TYPE_INT, low=14),
+    "segment.jitter.ms": _Setting("0", TYPE_LONG, ("0",)),
     "segment.ms": _Setting("604800000", TYPE_LONG, low=1, high=INT64),
+    "unclean.leader.election.enable": _Setting("false", TYPE_BOOLEAN, ("false",)),
 }
 """Settings of a topic. Records are kept by one broker under their producers' times, so some have one value only.
 
@@ -77,6 +88,9 @@ _LOG_FIELDS = {
         "delete.retention.ms",
         "max.compaction.lag.ms",
         "max.message.bytes",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "min.cleanable.dirty.ratio",
         "min.compaction.lag.ms",
         "retention.bytes",
         "retention.ms",
@@ -87,6 +101,7 @@ _LOG_FIELDS = {
 """Settings that are fields of LogConfig."""
 _LAGS = "min.compaction.lag.ms", "max.compaction.lag.ms"
 _NUMBER = re.compile("-?[0-9]{1,19}")
+_RATIO = re.compile(r"[0-9]{1,9}(\.[0-9]{1,19})?")
 
 
 def default_settings(config: LogConfig) -> dict[str, str]:
@@ -110,13 +125,18 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
                 raise InvalidConfigError(f"{name}={value!r}: this broker supports only {_choices(setting)}")
         else:
             low = -setting.high - 1 if setting.low is None else setting.low
-            if not _NUMBER.fullmatch(value) or not low <= int(value) <= setting.high:
+            form = _RATIO if setting.type == TYPE_DOUBLE else _NUMBER
+            if not form.fullmatch(value) or not low <= _number(setting, value) <= setting.high:
                 raise InvalidConfigError(f"{name}={value!r} is not a number from {low} to {setting.high}")
         checked[name] = value
     least, most = (int(checked.get(name, TOPIC_SETTINGS[name].default)) for name in _LAGS)
     if least > most:
         raise InvalidConfigError(f"{_LAGS[0]}={least} is above {_LAGS[1]}={most}")
     return checked
+
+
+def _number(setting: _Setting, value: str) -> float:
+    return float(value) if setting.type == TYPE_DOUBLE else int(value)
 
 
 def items_of(value: str) -> list[str]:
@@ -140,7 +160,8 @@ def topic_codec(settings: Mapping[str, str]) -> Compression | None:
 
 def log_config(base: LogConfig, settings: Mapping[str, str]) -> LogConfig:
     """The broker's log settings with a topic's own on top; nothing expires without the policy `delete`."""
-    own = {field: int(settings[name]) for name, field in _LOG_FIELDS.items() if name in settings}
+    named = {name: field for name, field in _LOG_FIELDS.items() if name in settings}
+    own: dict[str, Any] = {field: _number(TOPIC_SETTINGS[name], settings[name]) for name, field in named.items()}
     if "delete" not in cleanup_policies(settings):
         own |= {"retention_ms": -1, "retention_bytes": -1}
     return replace(base, **own)

@@ -98,6 +98,8 @@ class TopicCatalogue:
         self._config = config
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self._by_metric: dict[str, str] = {}
+        """Names by the names of their metrics in Kafka, which have `_` for `.`: no two topics may share one."""
         self._unchecked: dict[Path, dict[str, Any]] = {}
         self._changing = asyncio.Lock()
 
@@ -201,6 +203,7 @@ class TopicCatalogue:
     def _register(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
+        self._by_metric[_metric(topic.name)] = topic.name
 
     def close(self) -> None:
         """Close all logs so that the next start is quick; for a thread of its own, once they are no longer used.
@@ -223,16 +226,23 @@ class TopicCatalogue:
 
     async def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         """Create a topic; raise RefusedError if it cannot be."""
-        check_name(name)
         check_partitions(partitions)
         async with self._changing:
-            if name in self._by_name:
-                raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+            self.check_new(name)
             topic = self._topic(name, uuid.uuid4().bytes, dict(settings))
             await asyncio.to_thread(self._write_new, topic, partitions)
             self._add_logs(topic, partitions)
             self._register(topic)
             return topic
+
+    def check_new(self, name: str) -> None:
+        """Raise RefusedError unless a topic of this name can be made."""
+        check_name(name)
+        if name in self._by_name:
+            raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        if (other := self._by_metric.get(_metric(name))) is not None:
+            problem = f"topic {name!r} collides with {other!r}: their metrics would have one name, as '.' is '_' in it"
+            raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
     def _write_new(self, topic: Topic, partitions: int) -> None:
         """Make the topic's directory; an OSError leaves nothing behind."""
@@ -256,6 +266,7 @@ class TopicCatalogue:
             if self._by_id.pop(topic.id, None) is None:
                 return
             del self._by_name[topic.name]
+            self._by_metric.pop(_metric(topic.name), None)
             self._set_removed(topic, True)
             try:
                 await asyncio.to_thread(self._remove, topic)
@@ -312,6 +323,10 @@ class TopicCatalogue:
             raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} was deleted")
         path = self._root / topic.name / _DESCRIPTION
         await asyncio.to_thread(_replace, path, encode_checked(topic.describe(partitions)))
+
+
+def _metric(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def _explain(error: CorruptSegmentError, topic: Topic, log: PartitionLog) -> str:

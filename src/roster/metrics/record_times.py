@@ -78,7 +78,7 @@ class RecordTimes:
             with contextlib.closing(batches):  # type: ignore[type-var]
                 for batch in batches:
                     columns = [batch.column(name).to_pylist() for name in ("topic", "partition")]
-                    stamps = pc.cast(batch.column("timestamp"), "int64").to_pylist()
+                    stamps = pc.cast(batch.column("timestamp"), "int64").fill_null(-1).to_pylist()
                     for topic, partition, at in zip(*columns, stamps, strict=True):
                         if at >= 0:
                             found.setdefault(TopicPartition(topic, partition), at // 1000)

@@ -35,6 +35,13 @@ _CONTROL = 1 << 5
 _LEAST_RECORD = 7
 """Size of a record without key, value and headers, including its length field."""
 _INT32_MAX = 2**31 - 1
+LAST_TIME = (2**63 - 1) // 1000
+"""The greatest time of a record, in ms, that a timestamp in microseconds holds, and without its sign the least."""
+
+
+def is_time(stamp: int) -> bool:
+    """Return True unless a record's time, in ms, is beyond what a timestamp in microseconds holds."""
+    return -LAST_TIME <= stamp <= LAST_TIME
 
 
 class BatchHeader(NamedTuple):
@@ -75,6 +82,17 @@ class BatchHeader(NamedTuple):
     def is_log_append_time(self) -> bool:
         """True if all records have the broker's time, `max_timestamp`, instead of the producer's."""
         return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def newest(self) -> int:
+        """The newest time of a record; -1, as for records without one, if it is beyond what a timestamp holds."""
+        return self.max_timestamp if is_time(self.max_timestamp) else -1
+
+    def time_of(self, delta: int) -> int:
+        """Return the time of a record with this delta; a sum beyond 64 bits wraps, as in Java's clients."""
+        if self.is_log_append_time:
+            return self.max_timestamp
+        return (self.base_timestamp + delta + 2**63) % 2**64 - 2**63
 
     @property
     def is_transactional(self) -> bool:
@@ -243,7 +261,7 @@ def read_batch(batch: Buffer, *, limit: int | None = None) -> list[Record]:
 def _record_of(span: RecordSpan, header: BatchHeader) -> Record:
     if not 0 <= span.offset_delta <= header.last_offset_delta:
         raise WireError(f"record: offset_delta {span.offset_delta} in a batch that ends at {header.last_offset_delta}")
-    stamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + span.timestamp_delta
+    stamp = header.time_of(span.timestamp_delta)
     return Record(header.base_offset + span.offset_delta, stamp, span.key, span.value, _headers(span))
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import uuid
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 
 from roster.spark import KafkaSink, ParquetSink, Pipeline, State
+from roster.spark.batch import Split
+from roster.spark.tasks import reader
 from roster.spark.tasks.missing_values import MissingValues, Sought, looked_at, together
+from roster.spark.tasks.reader import Counts, ReaderConfig, ReadTask
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import committed_records
 
@@ -46,6 +50,25 @@ def test_each_column_is_told_once_and_with_its_operator(caplog: pytest.LogCaptur
         "shops: aggregate by 'day': it is null in all records of 'orders' so far, so they are one group in each"
         " partition; check its name and the records, or name another column"
     )
+
+
+def test_times_that_no_timestamp_holds_are_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where a function that follows has seen values in its columns."""
+    stamps = pa.array([1_700_000_000_000_000, None], pa.timestamp("us", tz="UTC"))
+    read = pa.record_batch({"timestamp": stamps, "value": pa.array([b"{}", b"{}"])})
+    monkeypatch.setattr(reader, "read_splits", lambda *_: iter([read]))
+    counts: list[Counts] = []
+    counted = SimpleNamespace(add=lambda each: counts.extend(each.values()))
+    config = ReaderConfig("localhost:9092", group="g")
+    for _ in range(2):
+        list(ReadTask(config, [[Split("orders", 0, 0, 2)]], counted=cast("Any", counted)).read([0]))
+    missing = MissingValues("shops")
+    for each in counts:
+        missing.note(each.seen, {BY_SHOP: True})
+    (text,) = (record.getMessage() for record in caplog.records)
+    assert text.startswith("shops: 'timestamp' is null in records of 'orders', whose times no timestamp can hold")
 
 
 def _aggregate(pipeline: Pipeline, _: str) -> Pipeline:

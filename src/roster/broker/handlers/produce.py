@@ -76,8 +76,8 @@ def _refuse(answer: ProduceResponse.Topic.Partition, refusal: RefusedError) -> N
     answer.error_code, answer.error_message, answer.base_offset = refusal.code, str(refusal), -1
     if isinstance(refusal, InvalidRecordsError):
         answer.record_errors = [
-            ProduceResponse.Topic.Partition.RecordError(batch_index=index, batch_index_error_message=str(refusal))
-            for index in refusal.indexes
+            ProduceResponse.Topic.Partition.RecordError(batch_index=index, batch_index_error_message=problem)
+            for index, problem in refusal.errors.items()
         ]
 
 
@@ -122,7 +122,7 @@ async def _batch(
 ) -> tuple[BatchHeader, memoryview]:
     """Return the one batch of a partition's records, as it is to be written; RefusedError unless it may be."""
     header, batch = _checked(log, records)
-    if needs_records(topic):
+    if needs_records(topic, header):
         batch = await services.record_check.prepared(topic, header, batch)
         header = read_header(batch)
         _check_size(log, batch)

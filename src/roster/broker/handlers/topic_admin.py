@@ -10,7 +10,7 @@ from roster.broker.described_settings import topic_settings
 from roster.broker.errors import RefusedError, explain
 from roster.broker.request_limits import in_slices
 from roster.broker.topic_config import check_settings
-from roster.broker.topics import check_name, check_partitions
+from roster.broker.topics import check_partitions
 from roster.wire import ZERO_UUID, ErrorCode
 from roster.wire.messages import (
     CreatePartitionsRequest,
@@ -78,9 +78,7 @@ def _check_size(new: int) -> None:
 async def _create(
     services: Services, asked: CreateTopicsRequest.Topic, answer: CreateTopicsResponse.Topic, *, validate_only: bool
 ) -> None:
-    check_name(asked.name)
-    if services.topics.get(asked.name) is not None:
-        raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {asked.name!r} already exists")
+    services.topics.check_new(asked.name)
     if asked.replication_factor not in (_DEFAULT, 1):
         raise RefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR,

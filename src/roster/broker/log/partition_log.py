@@ -16,7 +16,7 @@ from roster.broker.log.recovery import Recovery
 from roster.broker.log.segment import Segment
 from roster.broker.log.segment_index import BEFORE_ALL_TIME
 from roster.wire.control_records import build_marker
-from roster.wire.records import NO_PRODUCER, read_batch, read_header
+from roster.wire.records import LAST_TIME, NO_PRODUCER, read_batch, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,7 +217,7 @@ class PartitionLog:
 
     def _write(self, header: BatchHeader, batch: memoryview, now_ms: int) -> int:
         """Write a batch at the end and return its offset."""
-        segment = self._segment_for(header.size, header.max_timestamp, now_ms)
+        segment = self._segment_for(header.size, header.newest, now_ms)
         base_offset = segment.next_offset
         segment.append(header, batch, base_offset, LEADER_EPOCH)
         return base_offset
@@ -304,7 +304,7 @@ class PartitionLog:
     def is_worth_compacting(self, segments: list[Segment], now_ms: int) -> bool:
         """Return True if enough of these, the oldest segments, was not compacted yet, or for too long."""
         dirty = sum(segment.size for segment in segments if segment.next_offset > self.clean_end)
-        enough = dirty >= sum(segment.size for segment in segments) * self.config.compact_dirty_ratio
+        enough = dirty >= sum(segment.size for segment in segments) * self.config.min_cleanable_dirty_ratio
         return dirty > 0 and (enough or self._is_overdue(segments, now_ms))
 
     def _is_overdue(self, segments: list[Segment], now_ms: int) -> bool:
@@ -325,7 +325,7 @@ class PartitionLog:
         """Do not compact again after a failure until the log has grown enough."""
         size = self.size
         self._compact_from_bytes = size + max(
-            self.config.compact_min_bytes, int(size * self.config.compact_dirty_ratio)
+            self.config.compact_min_bytes, int(size * self.config.min_cleanable_dirty_ratio)
         )
 
     def sealed_segments(self) -> list[Segment]:
@@ -403,7 +403,7 @@ class PartitionLog:
                 if header.max_timestamp < timestamp:
                     continue
                 for record in read_batch(batch):
-                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
+                    if LAST_TIME >= record.timestamp >= timestamp and record.offset >= self.log_start_offset:
                         return TimedOffset(record.timestamp, record.offset)
         return None
 

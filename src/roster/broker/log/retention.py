@@ -15,7 +15,6 @@ from roster._clock import wall_ms
 from roster._files import sync_path
 from roster.broker.log.log_start import LogStart, write_log_start
 from roster.broker.log.segment import Segment
-from roster.broker.log.segment_index import BEFORE_ALL_TIME
 from roster.wire import WireError
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ def expired_segments(log: PartitionLog, now_ms: int) -> int:
 
 
 def newest_timestamp(segment: Segment) -> int:
-    """Return the newest timestamp of a segment's records; of the file if none has a timestamp."""
-    if segment.max_timestamp > BEFORE_ALL_TIME:
+    """Return the newest timestamp of a segment's records; that of the file if none is since 1970, as in Kafka."""
+    if segment.max_timestamp >= 0:
         return segment.max_timestamp
     return int(segment.path.stat().st_mtime * 1000)
 

@@ -19,7 +19,7 @@ from roster.broker.log.segment_index import BEFORE_ALL_TIME
 from roster.wire import WireError
 from roster.wire.compression import expanded
 from roster.wire.record_spans import record_spans
-from roster.wire.records import HEADER_SIZE, read_header, with_body
+from roster.wire.records import HEADER_SIZE, is_time, read_header, with_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -224,7 +224,8 @@ class Rewriting:
                 if self._is_kept(header, span):
                     body += span.data[span.start : span.end]
                     count += 1
-                    newest = max(newest, _timestamp(header, span))
+                    stamp = header.time_of(span.timestamp_delta)
+                    newest = max(newest, stamp if is_time(stamp) else -1)
         except (WireError, MissingExtraError):
             return batch
         if count in (0, header.records_count):
@@ -237,12 +238,8 @@ class Rewriting:
             return True
         if self._newest.get(_name(span), -1) > offset:
             return False
-        is_young = _timestamp(header, span) >= self._keep_tombstones_since
+        is_young = header.time_of(span.timestamp_delta) >= self._keep_tombstones_since
         return span.value_size >= 0 or is_young or offset + 1 == self._end
-
-
-def _timestamp(header: BatchHeader, span: RecordSpan) -> int:
-    return header.max_timestamp if header.is_log_append_time else header.base_timestamp + span.timestamp_delta
 
 
 def _name(span: RecordSpan) -> bytes:

@@ -66,7 +66,7 @@ class Segment(SegmentReader):
         if self._first_timestamp is None:
             with self._file as fd:
                 head = os.pread(fd, HEADER_SIZE, 0)
-            self._first_timestamp = read_header(head).max_timestamp if len(head) == HEADER_SIZE else -1
+            self._first_timestamp = read_header(head).newest if len(head) == HEADER_SIZE else -1
         return self._first_timestamp
 
     @property
@@ -119,7 +119,7 @@ class Segment(SegmentReader):
             finally:
                 self._file.dirty = True  # behind the write, which a sync meanwhile may have missed
         if not self.size:
-            self._first_timestamp = header.max_timestamp
+            self._first_timestamp = header.newest
         self._index.add(header, base_offset)
 
     def extend(self, next_offset: int) -> None:

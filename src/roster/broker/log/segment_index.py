@@ -69,8 +69,8 @@ class SegmentIndex:
         """Add the next batch, known to be good."""
         if self._block_is_due or not self._positions or self.size - self._positions[-1] >= self.interval_bytes:
             self._begin_block(base_offset, is_checked=True)
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
+        if header.newest > self.max_timestamp:
+            self.max_timestamp = header.newest
             self.max_timestamp_offset = base_offset
         self.next_offset = base_offset + header.last_offset_delta + 1
         self.size += header.size

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import google_crc32c
 
 from roster.broker.log.producer_state import ProducerTable
-from roster.broker.log.segment_index import BlockEnd, SegmentIndex
+from roster.broker.log.segment_index import BEFORE_ALL_TIME, BlockEnd, SegmentIndex
+from roster.wire.records import is_time
 
 SIDECAR_SUFFIX = ".index"
 _HEAD = struct.Struct(">4sHqqqqii")
@@ -43,11 +44,13 @@ def encode_sidecar(index: SegmentIndex, producers: bytes) -> bytes:
 
 
 def decode_sidecar(data: bytes) -> Sidecar | None:
-    """Read what `encode_sidecar` wrote; None for anything else."""
+    """Read what `encode_sidecar` wrote; None for anything else, and for times that an earlier release took for such."""
     try:
         (crc,) = struct.unpack_from(">I", data, len(data) - 4)
         magic, version, size, next_offset, newest, newest_offset, count, table = _HEAD.unpack_from(data)
         if (magic, version, crc) != (_MAGIC, _VERSION, google_crc32c.value(data[:-4])):
+            return None
+        if newest != BEFORE_ALL_TIME and not is_time(newest):
             return None
         columns = array("q", struct.unpack_from(f">{3 * count}q", data, _HEAD.size))
         start = _HEAD.size + 8 * len(columns)

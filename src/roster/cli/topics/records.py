@@ -121,7 +121,7 @@ class Record(NamedTuple):
 
 def records_of(batch: pa.RecordBatch) -> list[Record]:
     """Return the rows of Roster's reader as records."""
-    stamps = [at // 1000 for at in batch.column("timestamp").cast("int64").to_pylist()]
+    stamps = [at // 1000 for at in batch.column("timestamp").cast("int64").fill_null(-1).to_pylist()]
     columns = [
         *(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")),
         [at if at >= 0 else None for at in stamps],

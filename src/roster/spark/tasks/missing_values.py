@@ -17,6 +17,10 @@ _SO = {
 """What each operator does with rows whose key is null."""
 
 
+OUT_OF_RANGE = "time"
+"""Use of the column of records' times where one is null, since it does not fit a timestamp."""
+
+
 class Sought(NamedTuple):
     """A column that should have values: one of `json_columns`, or with `use` a key column of that operator.
 
@@ -94,6 +98,11 @@ class MissingValues:
 
 def _of_key(sought: Sought) -> str:
     topics = ", ".join(map(repr, sought.topics))
+    if sought.use == OUT_OF_RANGE:
+        return (
+            f"{sought.name!r} is null in records of {topics}, whose times no timestamp can hold; "
+            "their producer may send micro- or nanoseconds, Kafka's are milliseconds"
+        )
     so = _SO.get(sought.use, "they are one group in each partition")
     fix = "produce records with keys" if sought.name == "key" else "check its name and the records"
     return (

@@ -20,7 +20,7 @@ from roster.records.fetch_decisions import FetchError, Settings
 from roster.records.native import Compiled
 from roster.security import PLAINTEXT, Security
 from roster.spark.errors import FunctionError
-from roster.spark.tasks.missing_values import Look, Seen
+from roster.spark.tasks.missing_values import OUT_OF_RANGE, Look, Seen, Sought, together
 from roster.spark.tasks.python_workers import SentOnce, freeze_loaded, is_in_task
 
 if TYPE_CHECKING:
@@ -130,9 +130,12 @@ class ReadTask:
                 function = salvage_of(self._function, queue, rounds, hide_headers=not config.include_headers)
                 config = replace(config, include_headers=True)
         splits = self._tasks[task]
+        seen: Seen = {}
         try:
             for read in read_splits(config, splits, on_unreadable) if self._records is None else self._records:
                 records += read.num_rows
+                if read["timestamp"].null_count:
+                    seen = {Sought("timestamp", OUT_OF_RANGE, tuple(dict.fromkeys(s.topic for s in splits))): False}
                 if function is None:
                     yield read
                 else:
@@ -144,7 +147,7 @@ class ReadTask:
         if queue is not None:
             queue.close()
         if self._counted is not None:
-            seen: Seen = {} if self._function is None else self._function.values_seen()
+            seen = seen if self._function is None else together(seen, self._function.values_seen())
             self._counted.add({task: Counts(records, 0 if queue is None else queue.sent, seen)})
 
 

@@ -53,6 +53,7 @@ from roster.wire.columns.decode_layout import (
     HEADERS_NULLS,
     KEY_NULLS,
     LAST_DELTA,
+    LAST_TIME,
     MAX_TIMESTAMP,
     MOST_DATAS,
     MOST_HEADERS,
@@ -60,6 +61,7 @@ from roster.wire.columns.decode_layout import (
     MOST_NAMES,
     MOST_ROWS,
     MOST_VALUES,
+    NO_TIME,
     PART_ABORTED,
     PART_ABORTED_END,
     PART_BEGUN,
@@ -341,8 +343,8 @@ def fill(  # type: ignore[no-untyped-def]
 ):
     """Append the records of the batches in `table` to the outputs; return DONE, FULL or an error.
 
-    After FULL, call again with new outputs. Timestamps are written in microseconds. The caller sets the null bits and
-    `*_ends[0]` to zero.
+    After FULL, call again with new outputs. Timestamps are written in microseconds, NO_TIME if they do not fit. The
+    caller sets the null bits and `*_ends[0]` to zero.
     """
     row = state[AT_ROW]
     key_at = state[AT_KEY]
@@ -439,7 +441,8 @@ def fill(  # type: ignore[no-untyped-def]
                 else:
                     state[VALUE_NULLS] += 1
                 offsets[row] = offset
-                timestamps[row] = (max_timestamp if is_append_time else base_timestamp + timestamp_delta) * 1000
+                stamp = max_timestamp if is_append_time else base_timestamp + timestamp_delta
+                timestamps[row] = stamp * 1000 if -LAST_TIME <= stamp <= LAST_TIME else NO_TIME
                 row += 1
                 key_ends[row] = key_at
                 value_ends[row] = value_at

@@ -32,6 +32,9 @@ FILL_STATE = 14
 
 DONE, FULL = 0, 1
 
+LAST_TIME, NO_TIME = (2**63 - 1) // 1000, -(2**63)
+"""The greatest time of a record, in ms, that fits microseconds; what is written for one that does not fit."""
+
 ERRORS = {
     -1: "record batch: magic {}, only 2 is supported; the format is older than Kafka 0.11",
     -2: "record batch: batch_length {}",

@@ -256,7 +256,7 @@ class RecordColumns:
             "topic": self._topic_column(table, rows),
             "partition": pa.array(np.repeat(numbers, per_batch)),
             "offset": pa.array(out.offsets[:rows]),
-            "timestamp": pa.array(out.timestamps[:rows]).view(_TIMESTAMP),
+            "timestamp": _times(out.timestamps[:rows]),
             "timestampType": pa.array(np.repeat((table[:, at.ATTRIBUTES] >> 3 & 1).astype(np.int32), per_batch)),
         }
         if self._headers:
@@ -378,6 +378,12 @@ class _Outputs:
         return pa.Array.from_buffers(
             pa.list_(_HEADER), rows, [bits, ends], null_count=int(state[at.HEADERS_NULLS]), children=[entries]
         )
+
+
+def _times(stamps: Any) -> pa.Array:
+    """Return the column of times; null where one does not fit."""
+    unfit = stamps == at.NO_TIME
+    return pa.array(stamps, mask=unfit if unfit.any() else None).view(_TIMESTAMP)
 
 
 def _is_text(names: pa.Array) -> bool:
