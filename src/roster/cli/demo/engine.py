@@ -87,18 +87,19 @@ class Demo:
     # Steps that all demos have.
 
     def start(self, *names: str, held: str = "") -> None:
-        """Start applications, of which one may be held."""
+        """Start applications, of which one may be held, and compute the expected results beside the first ones."""
         for name in names:
             self.state.applications[name] = Application(name)
             self.environment.start_application(name, held=name == held)
             self.happened(f"PySpark application {name} starts")
-
-    def stream(self) -> list[Child]:
-        """Compute the expected results, and start a loader for each topic."""
-        self.expected: Expected = self.environment.workload.expected()
-        self.state.total = self.expected.records
+        if not self.state.total:
+            self.expected: Expected = self.environment.workload.expected()
+            self.state.total = self.expected.records
         if not self.state.total:
             raise Failure(f"--input: {self.environment.workload.path} holds no records")
+
+    def stream(self) -> list[Child]:
+        """Start a loader for each topic."""
         total, rate = self.state.total, self.rate or max(1.0, self.state.total / STREAM_S)
         each = " into each topic," if len(self.jobs) > 1 else ""
         loaders = [self.environment.start_loader(job, rate) for job in self.jobs]
