@@ -144,6 +144,12 @@ def python(library: str) -> list[str]:
     return [sys.executable, "-m", "benchmarks.python_peer", library]
 
 
+def quix_streams() -> Path:
+    """A directory with quix-streams and what it needs, which does not install beside Roster's clients."""
+    install = [sys.executable, "-m", "pip", "install", "-q", "-r", "requirements.txt", "--target"]
+    return made("quix", [HERE / "quix" / "requirements.txt"], lambda target: [*install, str(target)], HERE / "quix")
+
+
 class Peer:
     """A peer's process; it is started when first asked, and again after it was too slow."""
 
