@@ -11,6 +11,7 @@ from roster.broker.api_versions import SERVED
 from roster.wire import API_VERSIONS, ZERO_UUID, ApiKey, ErrorCode
 from roster.wire.messages import (
     ApiVersionsRequest,
+    ConsumerGroupDescribeRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -29,6 +30,7 @@ from roster.wire.messages import (
 )
 from tests.broker.batches import base_offsets, batch, placed
 from tests.broker.rawclient import RawClient
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from roster.broker import Broker
@@ -495,6 +497,27 @@ def test_settings_are_described_changed_and_obeyed(client: RawClient, topic: str
     assert alter("max.message.bytes", 1, None) == ErrorCode.NONE
     assert produce(client, topic, batch([b"x" * 100])).error_code == ErrorCode.NONE
     assert alter("nonsense", 0, "1") == ErrorCode.INVALID_CONFIG
+    assert settings()["min.cleanable.dirty.ratio"] == "0.5"
+    for ratio, error in (("0.25", 0), ("1", 0), ("1.5", 40), ("-0.5", 40), ("1e-1", 40), ("", 40), ("nan", 40)):
+        assert alter("min.cleanable.dirty.ratio", 0, ratio) == error, ratio
+    assert settings()["min.cleanable.dirty.ratio"] == "1"
+    for fixed, other in (("preallocate", "true"), ("segment.jitter.ms", "1"), ("local.retention.ms", "5")):
+        assert alter(fixed, 0, settings()[fixed]) == ErrorCode.NONE
+        assert alter(fixed, 0, other) == ErrorCode.INVALID_CONFIG
+
+
+def test_a_group_that_is_not_there_is_no_group_of_another_kind(client: RawClient, topic: str) -> None:
+    partition = OffsetCommitRequest.Topic.Partition(partition_index=0, committed_offset=0)
+    commit = OffsetCommitRequest(
+        group_id="classic", topics=[OffsetCommitRequest.Topic(name=topic, partitions=[partition])]
+    )
+    until(lambda: client.ask(commit, 8).topics[0].partitions[0].error_code == ErrorCode.NONE)
+    described = client.ask(ConsumerGroupDescribeRequest(group_ids=["classic", "none"]), 0).groups
+    assert [each.error_code for each in described] == [ErrorCode.GROUP_ID_NOT_FOUND] * 2
+    assert [each.error_message for each in described] == [
+        "Group classic is not a consumer group.",
+        "Group none not found.",
+    ]
 
 
 def test_what_is_not_in_memory_is_read_by_a_thread(
