@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import socketserver
 import ssl
+import threading
 import warnings
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,3 +192,99 @@ def test_a_wrong_argument_is_refused_without_a_request(made: Callable[[], Regist
     with pytest.raises(RegistryError) as error:
         made()
     assert str(error.value) == problem
+
+
+class _Answering(socketserver.BaseRequestHandler):
+    """Reads a request and sends the server's `answer`, slowly if that has several parts."""
+
+    def handle(self) -> None:
+        self.request.recv(65_536)
+        server: Any = self.server
+        with suppress(OSError):
+            for part in server.answer:
+                self.request.sendall(part)
+                if len(server.answer) > 1:
+                    threading.Event().wait(0.02)
+
+
+@contextmanager
+def answering(*answer: bytes) -> Iterator[str]:
+    """The URL of a registry that answers everything with these bytes."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Answering) as server:
+        server.answer = answer  # type: ignore[attr-defined]
+        server.daemon_threads, server.block_on_close = True, False
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def http(body: bytes, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+_ONE = '{"id":1,"schema":"x",'
+BODIES = [
+    *("[]", "{}", "5", "null", '"x"', "true", "[{}]", "<html></html>", "{"),
+    *('{"id":1}', '{"schema":5}', '{"schema":null}', '{"schema":[]}'),
+    *(f'{{"schema":"x","id":{each}}}' for each in ("null", "true", "1.5", '"x"', "[]", "{}")),
+    *(f'{_ONE}"schemaType":{each}}}' for each in ("5", "true", '["AVRO"]')),
+    *(f'{_ONE}"references":{each}}}' for each in ("5", "true", '"ab"', '{"a":1}', '["ab"]', "[5]", "[{}]", "[[]]")),
+    *(
+        f'{_ONE}"references":[{{{each}}}]}}'
+        for each in (
+            '"name":"a"',
+            '"name":"a","subject":5,"version":1',
+            '"name":"a","subject":"s","version":"x"',
+            '"name":1,"subject":"s","version":1',
+        )
+    ),
+]
+BAD = {each: [http(each.encode())] for each in BODIES} | {
+    "nothing": [b""],
+    "no JSON": [http(b"\xff\xfe\x00")],
+    "deep": [http(b"[" * 100_000)],
+    "deep objects": [http(b'{"a":' * 100_000)],
+    "digits": [http(b'{"id":' + b"9" * 100_000 + b"}")],
+    "junk": [b"\x00\x01\x02junk\r\n\r\n"],
+    "no status": [b"HTTP/1.1 abc\r\n\r\n"],
+    "half an answer": [http(b"{}").replace(b"Length: 2", b"Length: 50")],
+    "a negative length": [http(b"{}").replace(b"Length: 2", b"Length: -5")],
+    "a chunk that is none": [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"],
+    "many headers": [b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 1_000 + b"\r\n{}"],
+    "a long header": [b"HTTP/1.1 200 OK\r\na: " + b"x" * 100_000 + b"\r\n\r\n{}"],
+    "a redirect": [http(b"", "302 Found\r\nLocation: http://127.0.0.1:1/x")],
+    "a redirect to nowhere": [http(b"", "301 Moved")],
+    "an error": [http(b"oops\x1b[31m\n\r\x00", "500 Internal")],
+    "an error as JSON": [http(b'{"message": ["\\u001b[2J"], "error_code": {}}', "503 Away")],
+    "an error that is deep": [http(b"[" * 50_000, "400 Bad")],
+    "an error without an end": [http(b"x", "500 Internal").replace(b"Length: 1", b"Length: 90")],
+    "continue for ever": [b"HTTP/1.1 100 Continue\r\n\r\n"] * 2_000,
+    "a byte a moment": [b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", *[b" "] * 5_000],
+    "a header a moment": [b"HTTP/1.1 200 OK\r\n", *[b"a: b\r\n"] * 90, *[b"a"] * 5_000],
+    "an error a byte a moment": [b"HTTP/1.1 500 No\r\nContent-Length: 5000\r\n\r\n", *[b" "] * 5_000],
+    "blanks without end": [b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (1 << 20)] + [b" " * (1 << 20)] * 40,
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_an_answer_of_any_kind_is_one_error(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roster.schemas.registry._PAUSES", ())
+    monkeypatch.setattr("roster.schemas.registry._MOST_BYTES", 2 << 20)
+    with answering(*BAD[what]) as url:
+        calls: list[Callable[[Registry], Any]] = [lambda r: r.latest("s"), lambda r: r.serialized(1)]
+        calls += [lambda r: r.register("s", "x"), lambda r: r.schema("a-b"), lambda r: r.schema(7)]
+        for call in calls if len(BAD[what]) == 1 and what[:2] not in ('{"', "an") else calls[:1]:
+            with pytest.raises(RegistryError) as caught:
+                call(Registry(url, timeout=0.5))
+            assert str(caught.value).isprintable()
+
+
+def test_references_are_asked_for_once_each_however_often_they_are_named(registry: SchemaRegistry) -> None:
+    registry.register("s0", "x0", "PROTOBUF")
+    for n in range(1, 17):
+        registry.register(
+            f"s{n}", f"x{n}", "PROTOBUF", references=((f"a{n}", f"s{n - 1}", 1), (f"b{n}", f"s{n - 1}", 1))
+        )
+    registry.requests.clear()
+    assert len(Registry(registry.url).latest("s16").references) == 16
+    assert len(registry.requests) == 17

@@ -45,7 +45,13 @@ def json_schema(text: str, references: Mapping[str, str]) -> pa.Schema:
 def json_type(text: str, references: Mapping[str, str], *, is_written: bool = True) -> Any:
     """Return the type of a schema's values; is_written: with what becomes of null. Raises as `json_schema` does."""
     documents = {"": _loaded(text), **{name: _loaded(each) for name, each in references.items()}}
-    return _Types(documents, is_written=is_written).of(documents[""], ("", ()), ())
+    types = _Types(documents, is_written=is_written)
+    try:
+        return types.of(documents[""], ("", ()), ())
+    except SchemaError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _problem(types.path, f"its schema is malformed: {error}") from None
 
 
 def check_written(kind: Any, of: Any, path: str) -> None:
@@ -104,15 +110,19 @@ def _loaded(text: str) -> Any:
         raise SchemaError(f"the schema is no JSON: {error}") from None
 
 
+_MOST = 20_000
 _At: TypeAlias = tuple[str, tuple[str, ...]]
 
 
 class _Types:
     def __init__(self, documents: Mapping[str, Any], *, is_written: bool) -> None:
         self._documents, self._is_written = documents, is_written
+        self._count = 0
+        self.path: tuple[str, ...] = ()
 
     def of(self, raw: Any, at: _At, path: tuple[str, ...]) -> Any:
         """Return the type of a schema's values. at: its document, and the references that led to it."""
+        self.path = path
         raw, at = self._resolved(raw, at, path)
         for several in ("oneOf", "anyOf", "allOf"):
             if several in raw:
@@ -129,6 +139,9 @@ class _Types:
     def _resolved(self, raw: Any, at: _At, path: tuple[str, ...]) -> tuple[Any, _At]:
         """Return the schema that one refers to, and where it is."""
         document, open_ = at
+        self._count += 1
+        if self._count > _MOST:
+            raise _problem(path, f"the schema has more than {_MOST} parts, each counted as often as it is used")
         if not isinstance(raw, dict):
             raise _problem(path, "values of any type have no column")
         if len(open_) > 64:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import io
 import json
 import threading
 import time
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from roster._errors import RosterError
 from roster.security import parse_security
@@ -20,11 +21,16 @@ from roster.security.tls import tls_context
 
 _LATEST_SECONDS = 300.0
 _PAUSES = (0.1, 0.3, 1.0, 3.0, 5.0)
+_MOST_BYTES = 32 << 20
+_MOST_REFERENCES = 1_000
 _CONTENT = "application/vnd.schemaregistry.v1+json"
 
 
 class RegistryError(RosterError):
-    """A registry refused a request, or could not be reached; `status` is HTTP's, 0 if it was not reached."""
+    """A registry refused a request, answered with something else than is asked for, or could not be reached.
+
+    `status` is HTTP's, 0 if it was not reached or its answer is not understood.
+    """
 
     def __init__(self, problem: str, status: int = 0) -> None:
         super().__init__(problem)
@@ -44,7 +50,8 @@ class Registered:
 class Registry:
     """Asks a schema registry, from the driver only: schemas by id are kept for ever, the latest of a subject 5 minutes.
 
-    A registry that cannot be reached, or answers 429 or 5xx, is asked again for some 10 seconds.
+    A registry that cannot be reached, or answers 429 or 5xx, is asked again for some 10 seconds. An answer has 32 MiB
+    at most.
     """
 
     def __init__(
@@ -61,7 +68,7 @@ class Registry:
             url: of the registry; several of one registry are asked in turn.
             auth: user name and password, or a bearer token.
             security: TLS by Kafka's names, such as {"ssl.ca.location": "ca.pem"}.
-            timeout: seconds for a request.
+            timeout: seconds for a request and its whole answer.
 
         Raises:
             RegistryError: a URL has another scheme than http or https, or another argument is wrong.
@@ -83,9 +90,10 @@ class Registry:
             raise RegistryError("security: it has no effect, as the URL has no TLS; for example https://registry:8081")
         if any(each.startswith("https") for each in self.urls):
             context = tls_context(parse_security({"security.protocol": "SSL", **(security or {})}))
-        self._open = build_opener(_NoRedirect, HTTPSHandler(context=context)).open
+        self._open = build_opener(_NoRedirect, _Http, _Https(context=context)).open
         self._lock = threading.Lock()
         self._known: dict[int | str, Registered] = {}
+        self._files: dict[int, bytes] = {}
         self._latest: dict[str, tuple[float, Registered]] = {}
 
     def __repr__(self) -> str:
@@ -107,7 +115,7 @@ class Registry:
                     if error.status == http.client.NOT_FOUND:
                         return None
                     raise
-                self._known[key] = self._registered(found, key if isinstance(key, int) else int(found.get("id", -1)))
+                self._known[key] = self._registered(found, key if isinstance(key, int) else None)
             return self._known[key]
 
     def latest(self, subject: str) -> Registered:
@@ -116,7 +124,7 @@ class Registry:
             until, registered = self._latest.get(subject, (0.0, None))
             if registered is None or time.monotonic() > until:
                 found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
-                registered = self._registered(found, int(found["id"]))
+                registered = self._registered(found, None)
                 self._known[registered.id] = registered
                 self._latest[subject] = time.monotonic() + _LATEST_SECONDS, registered
             return registered
@@ -141,33 +149,58 @@ class Registry:
         path = f"/subjects/{quote(subject, safe='')}"
         self._latest.pop(subject, None)
         try:  # first, as many clients may not register
-            return int(self._ask("POST", path, body)["id"])
+            return int(self._part(self._ask("POST", path, body), "id", int))
         except RegistryError as error:
             if error.status != http.client.NOT_FOUND:
                 raise
-        return int(self._ask("POST", f"{path}/versions", body)["id"])
+        return int(self._part(self._ask("POST", f"{path}/versions", body), "id", int))
 
     def serialized(self, key: int) -> bytes:
         """Return a Protobuf schema as the bytes of its FileDescriptorProto. Raises RegistryError."""
-        return base64.b64decode(self._ask("GET", f"/schemas/ids/{key}?format=serialized")["schema"])
+        if key not in self._files:
+            text = self._part(self._ask("GET", f"/schemas/ids/{key}?format=serialized"), "schema", str)
+            try:
+                self._files[key] = base64.b64decode(text, validate=True)
+            except ValueError:
+                raise RegistryError(f"{self!r} has no bytes of schema {key}, but {text[:50]!r}") from None
+        return self._files[key]
 
-    def _registered(self, found: Mapping[str, Any], key: int) -> Registered:
-        return Registered(key, found.get("schemaType", "AVRO"), found["schema"], dict(self._references(found)))
+    def _registered(self, answer: Any, key: int | None) -> Registered:
+        """Return what an answer has; key: its id, None if it is there, too."""
+        kind = self._part(answer, "schemaType", str) if self._part(answer, None).get("schemaType") else "AVRO"
+        references = dict(self._references(answer, set()))
+        key = self._part(answer, "id", int) if key is None else key
+        return Registered(key, kind, self._part(answer, "schema", str), references)
 
-    def _references(self, found: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, tuple[int, str]]]:
-        for each in found.get("references") or ():
-            if depth > 16:
-                raise RegistryError(f"references of {each['name']} go deeper than 16 levels")
-            path = f"/subjects/{quote(each['subject'], safe='')}/versions/{each['version']}"
+    def _references(self, answer: Any, seen: set[str]) -> Iterator[tuple[str, tuple[int, str]]]:
+        given = self._part(answer, None).get("references") and self._part(answer, "references", list)
+        for each in given or ():
+            name, subject = self._part(each, "name", str), self._part(each, "subject", str)
+            path = f"/subjects/{quote(subject, safe='')}/versions/{self._part(each, 'version', int)}"
+            if path in seen:
+                continue
+            seen.add(path)
+            if len(seen) > _MOST_REFERENCES:
+                raise RegistryError(f"{self!r}: a schema has more than {_MOST_REFERENCES} references")
             referred = self._ask("GET", path)
-            yield from self._references(referred, depth + 1)
-            yield each["name"], (int(referred["id"]), referred["schema"])
+            yield from self._references(referred, seen)
+            yield name, (self._part(referred, "id", int), self._part(referred, "schema", str))
+
+    def _part(self, answer: Any, name: str | None, kind: Any = dict) -> Any:
+        """Return a part of an answer, or all of it. Raises RegistryError if it has another type."""
+        part = answer if name is None else self._part(answer, None).get(name)
+        if not isinstance(part, kind) or isinstance(part, bool):
+            raise RegistryError(f"{self!r} answered with {str(answer)[:80]!r}, which has no {name or 'object'}")
+        return part
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask one URL after the other, and all again after a pause. Raises RegistryError."""
         problem = RegistryError(f"{self!r} was not asked")
+        until = time.monotonic() + self._timeout + sum(_PAUSES)
         for pause in (0.0, *_PAUSES):
             time.sleep(pause)
+            if time.monotonic() > until:
+                break
             for url in self.urls:
                 try:
                     return self._once(method, url + path, body)
@@ -182,12 +215,63 @@ class Registry:
         request = Request(url, data, self._headers, method=method)  # noqa: S310 - of http or https
         try:
             with self._open(request, timeout=self._timeout) as response:
-                return json.loads(response.read())
+                data = response.read(_MOST_BYTES + 1)
+                if len(data) > _MOST_BYTES:
+                    raise ValueError(f"the answer has more than {_MOST_BYTES >> 20} MiB")
+                return json.loads(data)
         except HTTPError as error:
             raise RegistryError(f"{method} {url}: {error.code} {_said(error)}", error.code) from None
-        except (URLError, OSError, http.client.HTTPException, ValueError) as error:
+        except (URLError, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             reason = getattr(error, "reason", None) or error
-            raise RegistryError(f"{method} {url}: {reason}") from None
+            raise RegistryError(f"{method} {url}: {_printable(str(reason)[:200])}") from None
+
+
+class _Timed(io.RawIOBase):
+    """The bytes of a socket until its timeout has passed since the start, however often something comes."""
+
+    def __init__(self, sock: Any, raw: Any) -> None:
+        self._sock, self._raw, self._until = sock, raw, time.monotonic() + (sock.gettimeout() or 10.0)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, into: Any) -> Any:
+        """Read what has come."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer takes too long")
+        self._sock.settimeout(left)
+        return self._raw.readinto(into)
+
+    def close(self) -> None:
+        """Close the socket's file, too."""
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: Any, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.fp = io.BufferedReader(_Timed(sock, self.fp.detach()))
+
+
+class _HttpConnection(http.client.HTTPConnection):
+    response_class = _Response
+
+
+class _HttpsConnection(http.client.HTTPSConnection):
+    response_class = _Response
+
+
+class _Http(HTTPHandler):
+    def http_open(self, req: Request) -> Any:
+        return self.do_open(_HttpConnection, req)
+
+
+class _Https(HTTPSHandler):
+    def https_open(self, req: Request) -> Any:
+        return self.do_open(_HttpsConnection, req, context=self._context)  # type: ignore[attr-defined]
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -206,9 +290,16 @@ def authorization(auth: tuple[str, str] | str) -> str:
 
 def _said(error: HTTPError) -> str:
     """Return the registry's own words, which may be no JSON."""
-    text = error.read(100_000).decode(errors="replace")
     try:
+        text = error.read(100_000).decode(errors="replace")
         said = json.loads(text)
-        return f"{said['message']} (error code {said['error_code']})"
-    except (ValueError, KeyError, TypeError):
-        return text.strip()[:200] or str(error.reason)
+        text = f"{str(said['message'])[:1000]} (error code {said['error_code']})"
+    except (OSError, http.client.HTTPException):
+        text = ""
+    except (ValueError, KeyError, TypeError, RecursionError):
+        text = text.strip()[:200]
+    return _printable(text) or _printable(str(error.reason))
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)

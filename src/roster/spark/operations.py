@@ -82,8 +82,8 @@ class Operations:
         """Parse JSON objects into columns inside the reading task, by Arrow: no Python runs for a row that fits.
 
         Values have the meaning of Spark's `from_json`: a field that is missing, null or of another type is null; if the
-        value is not a JSON object, all fields are. Unlike in Spark, a value with text after its object, or with single
-        quotes, is malformed, and times without a zone are UTC.
+        value is not a JSON object, all fields are. Unlike in Spark, times without a zone are UTC, and text behind the
+        object is an error with FAILFAST; docs/reference/columns.md has what else differs.
 
         Args:
             schema: the fields as Spark DDL or a StructType; also structs and arrays, no maps, no binary. With a
@@ -129,7 +129,8 @@ class Operations:
             registry: with the writers' schemas by id, which is in the value behind a zero byte, or with
                 `include_headers` in the header `__value_schema_id`.
             columns: what is read, as Spark DDL or a StructType: fields that a writer lacks are null, others are
-                skipped. None: all fields of the reader's schema.
+                skipped. Aliases in the latest schema, or the writer's, are names, too. None: all fields of the reader's
+                schema.
             schema: the reader's schema as text; None: the latest of the subject. Without a registry the schemas of all
                 writers, of which the last is the reader's too.
             subject: None: the topic's name with `-value`, or `-key` for that column.

@@ -11,6 +11,8 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registry
@@ -54,7 +56,11 @@ def columns(known: Known, mode: str = "PERMISSIVE", keep: tuple[str, ...] = ()) 
 
 
 def known(framing: str, writers: dict[Key, str | None], name: str = "") -> Known:
-    return Known(name, framing, "value", {key: text and Writer("AVRO", text) for key, text in writers.items()})  # type: ignore[misc]
+    made = Known(
+        name, framing, "value", {key: Writer("AVRO", text) for key, text in writers.items() if text is not None}
+    )
+    made.note_absent([key for key, text in writers.items() if text is None])
+    return made
 
 
 def values(*each: bytes | None, **more: Any) -> pa.RecordBatch:
@@ -184,12 +190,113 @@ def test_an_id_that_the_registry_does_not_have_makes_bad_records_and_one_that_re
     with SchemaRegistry() as registry:
         source = Source(Registry(registry.url), CONFLUENT, "value")
         fetch_missing(MissingSchemasError(source.known.name, [7]))
-        assert source.known.writers == {7: None}
+        assert (source.known.writers, list(source.known.absent)) == ({}, [7])
+        registry.fail(1, 422)
+        fetch_missing(MissingSchemasError(source.known.name, [-1]))
+        assert list(source.known.absent) == [7, -1], "what it refuses is a bad record, too"
         registry.fail(1, 401)
         with pytest.raises(PipelineError, match=r"registry: .*401 told to fail.* Check its URL"):
             fetch_missing(MissingSchemasError(source.known.name, [8]))
     with pytest.raises(PipelineError, match="nobody knows where to ask"):
         fetch_missing(MissingSchemasError("gone", [8]))
+
+
+def test_random_ids_are_asked_for_up_to_a_bound_and_told_in_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SchemaRegistry() as registry:
+        one = registry.register("orders-value", ONE)
+        source = Source(Registry(registry.url), CONFLUENT, "value")
+        read = columns(source.known, "PERMISSIVE")
+        good = frame(one, body(ONE, shop="a", price=1))
+        batch = values(*(b"\0" + n.to_bytes(4) + b"x" for n in range(10, 3_010)), good, good)
+        rounds, rows = 0, None
+        while rows is None:
+            try:
+                rows = pickle.loads(pickle.dumps(read))(batch)
+            except MissingSchemasError as error:
+                fetch_missing(error)
+                rounds += 1
+        assert rows.column("shop").to_pylist() == [*[None] * 3_000, "a", "a"], "the most frequent id is asked for first"
+        assert len(source.known.absent) == 1_000
+        assert rounds == len(caplog.records) == 11
+        assert "does not have 99 schemas (" in caplog.text
+        assert len(registry.requests) == 1_001
+        monkeypatch.setattr("time.monotonic", lambda: 1e9)
+        assert not pickle.loads(pickle.dumps(source.known)).absent, "it may be asked for them again later"
+
+
+def named(registry: Registry, ddl_columns: pa.Schema) -> tuple[AvroParsed, Any]:
+    """The step of `avro_columns` for these columns, which keeps its source, and what it reads by."""
+    step = AvroParsed(registry, from_arrow_schema(ddl_columns), (), "orders-value", "value", CONFLUENT, "FAILFAST", ())
+    return step, step.resolved(StructType([StructField("value", BinaryType())]))[0]
+
+
+TOWN = {"name": "town", "type": "string", "aliases": ["city"]}
+RENAMED = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "store", "type": "string", "aliases": ["shop"]},
+            {
+                "name": "place",
+                "aliases": ["at"],
+                "type": ["null", {"type": "record", "name": "Place", "fields": [TOWN]}],
+            },
+        ],
+    }
+)
+BEFORE = (
+    RENAMED.replace('"store"', '"shop"')
+    .replace('"place"', '"at"')
+    .replace('"town"', '"city"')
+    .replace('"aliases"', '"was"')
+)
+
+
+@pytest.mark.parametrize(
+    ("shop", "at", "city"), [("shop", "at", "city"), ("store", "place", "town"), ("store", "at", "city")]
+)
+def test_named_columns_are_found_under_the_names_of_before_and_after(
+    shop: str, at: str, city: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = pa.schema([(shop, pa.string()), (at, pa.struct([(city, pa.string())])), ("gone", pa.int32())])
+    with SchemaRegistry() as registry:
+        registry._levels[""] = "NONE"
+        one, two = (registry.register("orders-value", text) for text in (BEFORE, RENAMED))
+        _step, reader = named(Registry(registry.url), fields)
+        given = values(
+            frame(one, body(BEFORE, shop="a", at={"city": "x"})),
+            frame(two, body(RENAMED, store="b", place={"town": "y"})),
+        )
+        with pytest.raises(MissingSchemasError) as caught:
+            reader(given)
+        fetch_missing(caught.value)
+        rows = reader(given).to_pylist()
+    assert rows == [{shop: each, at: {city: town}, "gone": None} for each, town in (("a", "x"), ("b", "y"))]
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"schema {n} has no field 'gone': these columns are null in its records" for n in (two, one)]
+
+
+def test_a_schema_that_comes_later_may_rename_a_named_column_or_lack_it(caplog: pytest.LogCaptureFixture) -> None:
+    with SchemaRegistry() as registry:
+        registry._levels[""] = "NONE"
+        one = registry.register("orders-value", BEFORE)
+        _step, reader = named(Registry(registry.url), pa.schema([("shop", pa.string())]))
+        two = registry.register("orders-value", RENAMED)
+        three = registry.register("orders-value", order(n="int"))
+        given = values(
+            frame(one, body(BEFORE, shop="a", at=None)),
+            frame(two, body(RENAMED, store="b", place=None)),
+            frame(three, body(order(n="int"), n=1)),
+        )
+        with pytest.raises(MissingSchemasError) as caught:
+            reader(given)
+        fetch_missing(caught.value)
+        assert reader(given).column("shop").to_pylist() == ["a", "b", None]
+    (text,) = (record.getMessage() for record in caplog.records)
+    assert text == f"schema {three} has no field 'shop': these columns are null in its records"
 
 
 def test_columns_have_the_types_of_sparks_from_avro() -> None:

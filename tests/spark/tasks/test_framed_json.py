@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
 
 from roster.schemas import Registry
-from roster.schemas.json_schema import json_schema
+from roster.schemas.json_schema import json_schema, json_type
 from roster.spark.errors import MissingSchemasError, PipelineError
 from roster.spark.tasks.json_values import JsonError
 from roster.spark.tasks.schema_steps import FramedJsonParsed, fetch_missing
@@ -111,6 +111,60 @@ def test_text_that_is_no_schema_of_objects_is_refused() -> None:
     for text, problem in (("{", "the schema is no JSON"), ('{"type": "string"}', "its values are no objects")):
         with pytest.raises(SchemaError, match=problem):
             json_schema(text, {})
+
+
+def chained(levels: int, **of: Any) -> str:
+    """Each level has the parts of `of`, in which "next" is the next level."""
+    made = {f"l{n}": json.loads(json.dumps(of).replace('"next"', f'{{"$ref": "#/d/l{n + 1}"}}')) for n in range(levels)}
+    return json.dumps(
+        {"type": "object", "properties": {"x": {"$ref": "#/d/l0"}}, "d": {**made, f"l{levels}": {"type": "string"}}}
+    )
+
+
+HOSTILE_SCHEMAS = [
+    *(chained(30, **{several: ["next", "next"]}) for several in ("oneOf", "allOf", "anyOf")),
+    *(chained(levels, type="object", properties={"l": "next", "r": "next"}) for levels in (18, 30)),
+    chained(30, type="object", properties={"l": "next", "r": "next"}, required=["l", "r"]),
+    *(
+        json.dumps({"type": "object", "properties": {"x": raw}})
+        for raw in (
+            {"oneOf": 5},
+            {"oneOf": {"a": 1}},
+            {"oneOf": [5]},
+            {"enum": 5},
+            {"enum": [[1]]},
+            {"type": 5},
+            {"type": [5]},
+            {"type": [["a"]]},
+            {"type": {}},
+            {"type": "string", "format": ["date"]},
+            {"type": "object", "properties": []},
+            {"type": "object", "properties": ["a"]},
+            {"type": "object", "properties": {"a": 1}},
+            {"type": "object", "properties": {"\ud800": {"type": "string"}}},
+            {"type": "array", "items": 5},
+            {"$ref": 5},
+            {"$ref": "#/properties/x"},
+            {"$ref": ["a"]},
+            {"const": [1]},
+            5,
+            None,
+            "x",
+        )
+    ),
+    "[" * 100_000,
+    '{"properties":' * 50_000,
+    "5",
+    "null",
+]
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE_SCHEMAS)))
+def test_schemas_without_end_or_sense_are_refused_in_one_line(number: int) -> None:
+    for is_written in (False, True):
+        with pytest.raises(SchemaError) as caught:
+            json_type(HOSTILE_SCHEMAS[number], {}, is_written=is_written)
+        assert "\n" not in str(caught.value)
 
 
 def rows_of(read: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -267,7 +321,7 @@ HOSTILE = {
     "a name twice": b'{"id": 1, "id": 2}',
     "half a name": b'{"id',
     "a time that is none": b'{"at": "9999-99-99T99:99:99Z"}',
-    "a year too far": b'{"at": "+292279-01-01T00:00:00Z"}',
+    "a year too far": b'{"at": "+294248-01-01T00:00:00Z"}',
     "a day that is none": b'{"day": "2026-02-30"}',
     "a number of another base": b'{"id": 0x10}',
     "not a number": b'{"price": NaN}',
@@ -278,7 +332,7 @@ HOSTILE = {
 }
 
 
-READ = ("an exponent", "no UTF-8", "a name twice", "not a number")
+READ = ("an exponent", "no UTF-8", "a surrogate", "a name twice", "not a number")
 """Those of which Spark makes rows, too."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
-from roster.spark import KafkaSink, ParquetSink, Pipeline, State
-from roster.spark.batch import Split
+from roster.model import TopicPartition
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Registry, State
+from roster.spark.batch import Range, Split
 from roster.spark.tasks import reader
+from roster.spark.tasks.json_values import JsonColumns, JsonError
 from roster.spark.tasks.missing_values import MissingValues, Sought, looked_at, together
 from roster.spark.tasks.reader import Counts, ReaderConfig, ReadTask
+from roster.testing import SchemaRegistry
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import committed_records
 
@@ -69,6 +73,67 @@ def test_times_that_no_timestamp_holds_are_told_once(
         missing.note(each.seen, {BY_SHOP: True})
     (text,) = (record.getMessage() for record in caplog.records)
     assert text.startswith("shops: 'timestamp' is null in records of 'orders', whose times no timestamp can hold")
+
+
+def bad(topic: str, count: int, good: int = 0) -> dict[Sought, int]:
+    seen: dict[Sought, int] = {Sought("avro_columns: no frame", "bad", (topic,)): count}
+    return seen | ({Sought("", "read", (topic,)): good} if good else {})
+
+
+def test_a_topic_of_which_no_record_has_the_format_ends_the_run() -> None:
+    begun = {TopicPartition("a", 0): Range(0, 9), TopicPartition("b", 0): Range(5, 9)}
+    missing = MissingValues("shops")
+    missing.note(bad("a", 9), bad("b", 99), ranges=begun)
+    with pytest.raises(
+        PipelineError, match=r"avro_columns: none of the first 10 records of topic 'a' has the format: no fr"
+    ):
+        missing.note(bad("a", 1), ranges={TopicPartition("a", 0): Range(9, 10)})
+    with pytest.raises(
+        PipelineError, match=r"none of the first 100 records of topic 'b' has the format: no frame\. Read"
+    ):
+        missing.note(bad("b", 1), ranges=begun)
+    missing = MissingValues("shops")
+    missing.note(bad("a", 4), bad("a", 5, good=1), ranges=begun)
+    missing.note(bad("a", 5_000), ranges=begun)
+    assert together(bad("a", 4), bad("a", 5, good=1)) == bad("a", 9, good=1)
+
+
+def test_values_that_have_nothing_of_the_format_are_counted_by_topic() -> None:
+    for mode in ("PERMISSIVE", "FAILFAST"):
+        read = JsonColumns(pa.schema([("a", pa.int64()), ("b", pa.int64())]), "value", mode, ())
+        values = [b"no", None, b"[]", b'{"a": 1, "b": "x"}', b"", b"\x00\x01"]
+        topics = ["one", "one", "one", "two", "three", "four"]
+        with nullcontext() if mode == "PERMISSIVE" else pytest.raises(JsonError):
+            read(pa.record_batch({"value": pa.array(values, pa.binary()), "topic": topics}))
+        seen = {(sought.use, sought.topics): has for sought, has in read.values_seen().items() if sought.use}
+        assert seen == {("bad", ("one",)): 2, ("read", ("two",)): 1, ("read", ("three",)): 1, ("bad", ("four",)): 1}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])
+def test_a_topic_of_json_is_no_topic_of_avro_in_any_mode(
+    spark: SparkSession, topics: Topics, tmp_path: Path, mode: str
+) -> None:
+    topic, letters, out = topics.create(2), topics.create(1), topics.create(1)
+    producer = idempotent_producer(topics.bootstrap)
+    for number in range(40):
+        producer.produce(topic, b'{"shop": "a"}', partition=number % 2)
+    assert producer.flush(60) == 0
+    with SchemaRegistry() as registry:
+        options = {"dead_letter_topic": letters} if mode == "FAILFAST" else {}
+        pipeline = Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, **options)  # type: ignore[arg-type]
+        pipeline.avro_columns(Registry(registry.url), "shop string", mode=mode, keep=["key"])
+        told = f"avro_columns: none of the first 40 records of topic {topic!r} has the format: the value does not begin"
+        with pytest.raises(PipelineError, match=told):
+            pipeline.map_arrow(_as_values, "value binary").write(KafkaSink(topics.bootstrap, out)).run(
+                available_now=True
+            )
+    assert (committed_records(topics, out), committed_records(topics, letters)) == ([], [])
+
+
+def _as_values(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"value": rows.column("shop").cast(pa.binary())})
 
 
 def _aggregate(pipeline: Pipeline, _: str) -> Pipeline:

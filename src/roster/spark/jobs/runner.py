@@ -263,7 +263,11 @@ class SparkRunner:
             sink.abort(written_batch, batch)
             raise self._function_error()
         counts = self._counted.value.values()
-        self._missing.note(*(each.seen for each in counts))
+        try:
+            self._missing.note(*(each.seen for each in counts), ranges=batch.ranges)
+        except PipelineError:
+            sink.abort(written_batch, batch)
+            raise
         return Outcome(written_batch, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
 
     def _write_batch(self, batch: Batch, tasks: Splits, sink: BatchSink) -> Any:

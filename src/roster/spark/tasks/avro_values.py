@@ -23,6 +23,8 @@ class AvroError(BadValuesError):
 class AvroColumns(ValueColumns):
     """Maps record batches to the columns of the Avro values in one of theirs, and kept columns; can be pickled."""
 
+    method = "avro_columns"
+
     def __init__(
         self,
         schema: Type,
@@ -49,7 +51,7 @@ class AvroColumns(ValueColumns):
         reader, bad = self._reader, dict(frames.bad)
         programs = np.full(len(frames.keys) + 1, reader.nulls)  # the last one is that of -1
         for number, key in enumerate(frames.keys):
-            if key not in self._known.writers:
+            if key not in self._known.writers and key not in self._known.absent:
                 continue
             program, problem = self._program(reader, key)
             if program is not None:
@@ -60,7 +62,9 @@ class AvroColumns(ValueColumns):
         of_rows = programs[frames.numbers]
         starts = np.where(of_rows == reader.nulls, frames.ends, frames.starts)
         found = reader.decode(of_rows, frames.data, starts, frames.ends)
-        refused = np.flatnonzero(found.problems if self._is_strict else [])
+        refused = np.flatnonzero(found.problems)
+        if not self._is_strict and len(refused) + len(bad) < len(values) - values.null_count:
+            refused = refused[:0]  # only if all are bad, it matters
         for row, problem, number in zip(refused, found.problems[refused], frames.numbers[refused], strict=True):
             told = f"the value is no Avro of {self._known.named(frames.keys[number])}: {PROBLEMS[problem]}"
             bad[int(row)] = told

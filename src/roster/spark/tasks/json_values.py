@@ -8,9 +8,11 @@ Spark's `from_json`: a field that does not fit is null, a row that is not a JSON
 from __future__ import annotations
 
 import json
+import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from contextlib import suppress
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any
 
@@ -21,6 +23,7 @@ import pyarrow.json
 
 from roster.records.native import JSON, compiled
 from roster.spark.tasks.flat_json import FlatJson, is_flat
+from roster.spark.tasks.json_times import days_of, micros_of
 from roster.spark.tasks.schema_frames import FRAME, Frames, Known
 from roster.spark.tasks.value_columns import BadValuesError, Read, ValueColumns, in_order
 from roster.wire.avro.schema import SchemaError
@@ -41,6 +44,8 @@ class JsonError(BadValuesError):
 
 class JsonColumns(ValueColumns):
     """Maps record batches to the fields of the JSON objects in a column, and kept columns; can be pickled."""
+
+    method = "json_columns"
 
     def __init__(self, fields: pa.Schema, column: str, mode: str, keep: Sequence[str] = ()) -> None:
         super().__init__(fields, column, mode, keep)
@@ -164,6 +169,13 @@ class _Parser:
             if (odd := _first_unbraced(whole)) >= 0:
                 raise pa.ArrowInvalid(f"a value is no object in row {odd}")
         whole.cast(pa.string())  # the reader does not check that text is UTF-8
+        if (pc.max(pc.binary_length(whole)).as_py() or 0) > _MOST_NESTED:
+            is_odd = pc.or_(
+                pc.greater(pc.count_substring_regex(whole, r"[\[{]"), _MOST_NESTED),
+                pc.match_substring_regex(whole, rf"[0-9]{{{_MOST_DIGITS}}}|[0-9]{{500}}[.eE+-]+[0-9]{{500}}"),
+            )
+            if (odd := int(pc.index(is_odd, True).as_py())) >= 0:
+                raise pa.ArrowInvalid(f"a value may be beyond Spark's limits in row {odd}")
         joined = pc.binary_join(pa.LargeListArray.from_arrays(pa.array([0, len(whole)], pa.int64()), whole), b"\n")
         data = joined[0].as_buffer()
         options = pa.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 16))
@@ -171,22 +183,28 @@ class _Parser:
         # Every value begins and ends with a brace: if there are as many objects as values, each value is one.
         if len(table) != len(values):
             raise pa.ArrowInvalid("a value has several objects")
-        if not len(self._fields):
-            return table
-        return table.select(self._fields.names).cast(self._fields)
+        columns = [_typed(table.column(each.name).combine_chunks(), each.type, is_row=True) for each in self._fields]
+        return pa.Table.from_arrays(columns, schema=self._fields) if columns else table
 
     def _one_by_one(self, values: Any, numbers: Sequence[int]) -> pa.Table:
         rows = [self._row(value, number) for value, number in zip(values.to_pylist(), numbers, strict=True)]
-        return pa.Table.from_pylist(rows, schema=self._fields)
+        columns = [pa.array([row.get(each.name) for row in rows], each.type) for each in self._fields]
+        return pa.Table.from_arrays(columns, schema=self._fields) if columns else pa.Table.from_pylist(rows)
 
     def _row(self, value: bytes | None, number: int) -> dict[str, Any]:
         if not value or not value.strip():
             return {}
         row, bad = dict[str, Any](), list[str]()
+        limit = sys.getrecursionlimit()
         try:
-            row = _object(_DECODER.decode(value.decode(errors="replace")), list(self._fields), bad)
-        except (ValueError, RecursionError) as error:
+            sys.setrecursionlimit(limit + 4 * _MOST_NESTED)
+            decoded, rest = _decoded(value.decode(errors="replace").strip(_SPACE))
+            row = _object(decoded, list(self._fields), bad)
+            bad += [f"text follows its object: {rest[:50]!r}"] if rest else []
+        except ValueError as error:
             row, bad = {}, [str(error)]
+        finally:
+            sys.setrecursionlimit(limit)
         if bad:
             self.bad[number] = f"the value is no JSON of this schema: {bad[0]}"
         return row
@@ -214,10 +232,43 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(field.name, _read_as(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_read_as(kind.value_type))
-    return pa.string() if pa.types.is_date(kind) else kind
+    return pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
 
 
-_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+def _typed(values: Any, kind: Any, *, is_row: bool = False) -> Any:
+    """Return an array, read as `_read_as(kind)`, of its type. Raises ArrowInvalid; is_row: its items are rows."""
+    if pa.types.is_struct(kind):
+        parts = [_typed(part, field.type, is_row=is_row) for part, field in zip(values.flatten(), kind, strict=True)]
+        fields = [field.with_nullable(True) for field in kind]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=values.is_null()) if parts else values
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(values.offsets, _typed(values.values, kind.value_type), mask=values.is_null())
+    if not pa.types.is_date(kind) and not pa.types.is_timestamp(kind):
+        return values
+    with suppress(pa.ArrowInvalid):
+        if pc.all(pc.match_substring_regex(values, _PLAIN[kind])).as_py() is not False:
+            return values.cast(kind)
+    texts = values.dictionary_encode()
+    times = pa.array([_time(text, kind) for text in texts.dictionary.to_pylist()], kind).take(texts.indices)
+    if times.null_count > values.null_count:
+        odd = np.flatnonzero(pc.and_(times.is_null(), values.is_valid()))[0]
+        raise pa.ArrowInvalid(f"a text is no time in row {odd}" if is_row else "a text is no time")
+    return times
+
+
+def _time(text: str, kind: Any) -> int | None:
+    try:
+        return int(pa.scalar(_moment(text, kind) if pa.types.is_timestamp(kind) else _date(text, kind), kind).value)
+    except (ValueError, OverflowError):
+        return None
+
+
+_PLAIN = {
+    pa.date32(): r"^\d{4}-\d\d-\d\d$",
+    pa.timestamp("us"): r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?$",
+    pa.timestamp("us", "UTC"): r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-](0\d|1[0-7]):[0-5]\d)$",
+}
+"""Texts that Arrow reads as Spark does; one with a zone is read with it."""
 _NOT_FINITE = {
     "NaN": "nan",
     "Infinity": "inf",
@@ -226,6 +277,17 @@ _NOT_FINITE = {
     "-Infinity": "-inf",
     "-INF": "-inf",
 }
+_SPACE = " \t\r\n"
+_MOST_NESTED = _MOST_DIGITS = 1000
+"""Jackson's limits, by which Spark reads."""
+_TOKEN = re.compile(
+    r'"(?P<double>(?:[^"\\]|\\.)*+)"|\'(?P<single>(?:[^\'\\]|\\.)*+)\'|(?P<open>[\[{])|(?P<close>[\]}])'
+    r"|(?P<number>-?\d[\d.eE+-]*+)|(?<![\w.+-])(?P<sign>[+-])(?:Infinity|INF)\b",
+    re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\u....|\\.|[\ud800-\udfff\U00010000-\U0010ffff]")
+"""Escapes, and what Jackson escapes, too, with capital digits."""
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class _Fraction(float):
@@ -235,15 +297,62 @@ class _Fraction(float):
         self.digits = digits
 
 
-_DECODER = json.JSONDecoder(parse_float=_Fraction)
+class _Pairs(list[Any]):
+    """The names and values of an object."""
+
+
+_DECODER = json.JSONDecoder(parse_float=_Fraction, object_pairs_hook=_Pairs)
+
+
+def _decoded(text: str) -> tuple[Any, str]:
+    """Return the first value of a text, and the text behind it. Raises ValueError."""
+    if len(text) > _MOST_NESTED and _goes_too_far(text):
+        raise ValueError(f"it is nested deeper than {_MOST_NESTED} levels, or has longer numbers than {_MOST_DIGITS}")
+    try:
+        decoded, end = _DECODER.raw_decode(text)
+    except ValueError:
+        text = _TOKEN.sub(_as_json, text)
+        decoded, end = _DECODER.raw_decode(text)
+    return decoded, text[end:].strip(_SPACE)
+
+
+def _goes_too_far(text: str) -> bool:
+    """Return whether the first value of a text goes beyond Jackson's limits."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        depth += (token.lastgroup == "open") - (token.lastgroup == "close")
+        if depth > _MOST_NESTED or (token.lastgroup == "number" and len(token[0].lstrip("-")) > _MOST_DIGITS):
+            return True
+        if depth <= 0:
+            return False
+    return False
+
+
+def _as_json(token: re.Match[str]) -> str:
+    """Return a token that Spark reads, too, as JSON: in single quotes, or a sign in front of infinity."""
+    if token.lastgroup == "sign":
+        return "-Infinity" if token["sign"] == "-" else "Infinity"
+    if token.lastgroup == "single":
+        plain = re.sub(
+            r'\\.|"', lambda each: {"\\'": "'", '"': '\\"'}.get(each[0], each[0]), token["single"], flags=re.DOTALL
+        )
+        return f'"{plain}"'
+    return re.sub(r"\\.", lambda each: "'" if each[0] == "\\'" else each[0], token[0], flags=re.DOTALL)
 
 
 def _object(value: Any, fields: Sequence[Any], bad: list[str]) -> dict[str, Any]:
     """Return an object's fields; fields that do not fit are null, and in `bad`. Raises ValueError for other JSON."""
-    if not isinstance(value, dict):
+    if not isinstance(value, _Pairs):
         raise ValueError("it is no object")
     kinds = {field.name: field.type for field in fields}
-    return {name: _converted(each, kinds[name], bad, name) for name, each in value.items() if name in kinds}
+    made = dict[str, Any]()
+    for name, each in value:
+        if name in kinds:
+            before = len(bad)
+            converted = _converted(each, kinds[name], bad, name)
+            if converted is not None or len(bad) == before:
+                made[name] = converted
+    return made
 
 
 def _converted(value: Any, kind: pa.DataType, bad: list[str], name: str) -> Any:
@@ -254,16 +363,19 @@ def _converted(value: Any, kind: pa.DataType, bad: list[str], name: str) -> Any:
         if pa.types.is_struct(kind):
             return _object(value, list(kind), bad)
         if pa.types.is_list(kind):
-            if not isinstance(value, list):
+            if not isinstance(value, list) or isinstance(value, _Pairs):
                 raise ValueError("it is no array")
-            before = len(bad)
-            values = [_converted(each, kind.value_type, bad, name) for each in value]
-            return values if len(bad) == before else None
+            values = list[Any]()
+            for each in value:
+                before = len(bad)
+                values.append(_converted(each, kind.value_type, bad, name))
+                if len(bad) > before and values[-1] is None:
+                    return None
+            return values
         made = next(convert for is_kind, convert in _SCALARS if is_kind(kind))(value, kind)
         pa.scalar(made, kind)
     except (TypeError, ValueError, OverflowError, InvalidOperation, pa.ArrowInvalid) as error:
-        told = json.dumps(value, ensure_ascii=False)[:50].encode(errors="replace").decode()
-        bad.append(f"field {name!r}: {told} is no {kind} ({error})")
+        bad.append(f"field {name!r}: {_written(value)[:50]} is no {kind} ({error})")
         return None
     return made
 
@@ -272,8 +384,37 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _written(value: Any) -> str:
+    """Return a value as JSON, as Jackson writes it."""
+    if isinstance(value, _Pairs):
+        return f"{{{','.join(f'{_written(name)}:{_written(each)}' for name, each in value)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    if isinstance(value, float):
+        return _as_java(value)
+    return _ESCAPED.sub(_capitals, json.dumps(value, ensure_ascii=False))
+
+
+def _capitals(escaped: re.Match[str]) -> str:
+    text = escaped[0]
+    if text[0] == "\\":
+        return text[:2] + text[2:].upper()
+    return "".join(f"\\u{unit:04X}" for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"))
+
+
+def _as_java(value: float) -> str:
+    """Return a number as Java's `Double.toString`, in quotes if JSON has none like it."""
+    if not math.isfinite(value):
+        return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return f"{Decimal(repr(float(value))):f}"
+    sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
+    first, *rest = map(str, digits)
+    return f"{'-' * sign}{first}.{''.join(rest) or 0}E{int(exponent) + len(rest)}"
+
+
 def _text(value: Any, _: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return (value if isinstance(value, str) else _written(value)).encode(errors="replace").decode()
 
 
 def _boolean(value: Any, _: Any) -> bool:
@@ -284,30 +425,30 @@ def _integer(value: Any, _: Any) -> int:
     return value if _is_number(value) and isinstance(value, int) else _refuse()
 
 
-def _float(value: Any, _: Any) -> float:
-    return float(_NOT_FINITE.get(value) or _refuse() if isinstance(value, str) else str(value))
+def _float(value: Any, kind: Any) -> float:
+    text = _NOT_FINITE.get(value) or _refuse() if isinstance(value, str) else getattr(value, "digits", str(value))
+    made: float = pa.scalar(text).cast(kind).as_py()
+    return made
 
 
 def _decimal(value: Any, kind: Any) -> Decimal:
+    text = value.replace(",", "") if isinstance(value, str) else getattr(value, "digits", value)
+    if isinstance(text, str) and _DECIMAL.fullmatch(text) is None:
+        _refuse()
     with localcontext() as context:
         context.prec = 76
-        number = Decimal(getattr(value, "digits", value) if _is_number(value) or isinstance(value, str) else _refuse())
+        number = Decimal(text if isinstance(text, str) or _is_number(text) else _refuse())
         return number.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP)
 
 
-def _date(value: Any, _: Any) -> date:
-    found = _DATE.match(value) if isinstance(value, str) else None
-    return _refuse() if found is None else date(*map(int, found.groups()))
+def _date(value: Any, _: Any) -> int:
+    return days_of(value if isinstance(value, str) else _refuse())
 
 
-def _moment(value: Any, kind: Any) -> datetime:
+def _moment(value: Any, kind: Any) -> int:
     if _is_number(value) and isinstance(value, int) and kind.tz is not None:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value)
-    day = _DATE.fullmatch(value if isinstance(value, str) else _refuse())
-    moment = datetime.fromisoformat(value if day is None else date(*map(int, day.groups())).isoformat())
-    if kind.tz is None:
-        return moment.replace(tzinfo=None) if moment.tzinfo is None else _refuse()
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        return int(value) * 1_000_000
+    return micros_of(value if isinstance(value, str) else _refuse(), in_utc=kind.tz is not None)
 
 
 def _refuse() -> Any:

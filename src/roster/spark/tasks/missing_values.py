@@ -1,10 +1,15 @@
-"""Warns once in a run of columns that should have values and are null in every record."""
+"""Warns once in a run of columns that are null in every record, and ends one of a topic in another format."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
+
+from roster.model import TopicPartition
+from roster.spark.batch import Range
+from roster.spark.errors import PipelineError
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +27,10 @@ OUT_OF_RANGE = "time"
 
 
 class Sought(NamedTuple):
-    """A column that should have values: one of `json_columns`, or with `use` a key column of that operator.
+    """A column that should have values: one of values with a format, or with `use` a key column of that operator.
 
-    topics: the topics of the operator's rows.
+    topics: the topics of the operator's rows. With `use` READ or BAD, values of a topic that have the format or not;
+    `name` is that of the method, and what is wrong with the first one.
     """
 
     name: str
@@ -32,8 +38,11 @@ class Sought(NamedTuple):
     topics: tuple[str, ...] = ()
 
 
-Seen: TypeAlias = Mapping[Sought, bool]
-"""{column: True if a row had a value}."""
+READ, BAD = "read", "bad"
+_FEW, _MANY = 10, 100
+"""How many records without the format, and none with it, end a run: from the topic's first record on, or from later."""
+Seen: TypeAlias = Mapping[Sought, int]
+"""{column: True if a row had a value, or for BAD how many have not}."""
 
 
 def looked_at(rows: Any, columns: Iterable[Sought]) -> Seen:
@@ -44,9 +53,11 @@ def looked_at(rows: Any, columns: Iterable[Sought]) -> Seen:
 
 def together(*each: Seen) -> Seen:
     """Merge what several have seen."""
-    found: dict[Sought, bool] = {}
+    found: dict[Sought, int] = {}
     for seen in each:
-        found |= {sought: has or found.get(sought, False) for sought, has in seen.items()}
+        for sought, has in seen.items():
+            before = found.get(sought, False)
+            found[sought] = has + before if sought.use == BAD else has or before
     return found
 
 
@@ -74,16 +85,34 @@ class Look:
 
 
 class MissingValues:
-    """Warns once of each column that is null in all records of a run so far."""
+    """Warns once of each column that is null in all records of a run so far; counts those of another format."""
 
     def __init__(self, group: str) -> None:
         self._group = group
+        self._bad: dict[str, int] = {}
+        self._read: set[str] = set()
+        self._late: set[str] = set()
         self._valued: set[Sought] = set()
         self._told: set[str] = set()
 
-    def note(self, *each: Seen) -> None:
-        """Add what the tasks of a batch have seen."""
-        seen = together(*each)
+    def note(self, *each: Seen, ranges: Mapping[TopicPartition, Range] = MappingProxyType({})) -> None:
+        """Add what the tasks of a batch have seen. Raises PipelineError if no record of a topic has the format."""
+        seen = dict(together(*each))
+        self._late |= {partition.topic for partition, span in ranges.items() if span.start} - self._bad.keys()
+        formats = {sought: seen.pop(sought) for sought in list(seen) if sought.use in (READ, BAD)}
+        self._read |= {sought.topics[0] for sought, count in formats.items() if sought.use == READ and count}
+        for sought, count in formats.items():
+            topic = sought.topics[0]
+            if topic in self._read or not count:
+                continue
+            self._bad[topic] = self._bad.get(topic, 0) + count
+            if self._bad[topic] >= (_MANY if topic in self._late else _FEW):
+                method, _, problem = sought.name.partition(": ")
+                raise PipelineError(
+                    f"none of the first {self._bad[topic]} records of topic {topic!r} has the format: {problem}",
+                    field=method,
+                    fix="Read the topic by the method and settings of its format",
+                )
         self._valued.update(sought for sought, has in seen.items() if has)
         missing = [sought for sought in seen if sought not in self._valued]
         for sought in missing:
@@ -92,7 +121,7 @@ class MissingValues:
                 log.warning("%s: %s", self._group, _of_key(sought))
         if fields := sorted({sought.name for sought in missing} - self._told):
             self._told.update(fields)
-            text = "%s: no record so far has a value of %s; check the names in json_columns, and the records"
+            text = "%s: no record so far has a value of %s; check the names of columns, and the records"
             log.warning(text, self._group, ", ".join(map(repr, fields)))
 
 

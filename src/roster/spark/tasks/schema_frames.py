@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,10 +22,14 @@ Key: TypeAlias = int | str
 ONLY: Key = 0
 """Of the only schema of values without a frame."""
 _HEADERS = {"value": "__value_schema_id", "key": "__key_schema_id"}
+_MOST_ASKED, _MOST_ABSENT, _ABSENT_SECONDS = 100, 1_000, 300.0
+"""Of how many unknown schemas of one batch the registry is asked at a time, how many that it does not have are known,
+and how long: others are bad meanwhile, so that random ids do not keep it busy."""
 FRAME = 5
 """Bytes of Confluent's frame."""
-_SIZES = {CONFLUENT: FRAME, SINGLE_OBJECT: 10, BARE: 0}
-_MARKS = {CONFLUENT: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
+ANY_ID = "confluent with any id"
+_SIZES = {CONFLUENT: FRAME, ANY_ID: FRAME, SINGLE_OBJECT: 10, BARE: 0}
+_MARKS = {CONFLUENT: (0,), ANY_ID: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
 
 
 def framed(key: int) -> bytes:
@@ -38,19 +43,38 @@ class Writer(NamedTuple):
     kind: str
     text: str
     references: tuple[str, ...] = ()
+    files: tuple[bytes, ...] = ()
+    """Of Protobuf: FileDescriptorProtos, in order of their use."""
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """The schemas that tasks know, None for one that the registry does not have; the driver adds to them.
+    """The schemas that tasks know, and the ids that the registry does not have; the driver adds to them.
 
-    name: by which the driver finds where to ask for others; "" if there is nowhere. column: of the values.
+    name: by which the driver finds where to ask for others; "" if there is nowhere. column: of the values. absent: when
+    the registry may be asked again for each such id, on the driver's monotonic clock.
     """
 
     name: str
     framing: str
     column: str
-    writers: dict[Key, Writer | None] = field(default_factory=dict)
+    writers: dict[Key, Writer] = field(default_factory=dict)
+    absent: dict[Key, float] = field(default_factory=dict)
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Forget what the registry is to be asked for again."""
+        now = time.monotonic()
+        for key in [key for key, until in self.absent.items() if until < now]:
+            del self.absent[key]
+        return self.__dict__
+
+    def note_absent(self, keys: Sequence[Key]) -> None:
+        """Know that the registry does not have schemas."""
+        self.absent.update(dict.fromkeys(keys, time.monotonic() + _ABSENT_SECONDS))
+
+    def to_ask(self, keys: Sequence[Key]) -> list[Key]:
+        """Return for which of these unknown schemas, the most important ones first, the registry is asked."""
+        return list(keys)[: max(0, min(_MOST_ASKED, _MOST_ABSENT - len(self.absent)))]
 
     def avro(self, key: Key) -> Type:
         """Return an Avro schema. Raises SchemaError."""
@@ -59,7 +83,7 @@ class Known:
 
     def writer(self, key: Key, kind: str) -> Writer:
         """Return a schema of a kind. Raises SchemaError."""
-        writer = self.writers[key]
+        writer = self.writers.get(key)
         if writer is None:
             raise SchemaError("the registry does not have it")
         if writer.kind != kind:
@@ -113,14 +137,21 @@ class Frames(NamedTuple):
             number_of[found], begins[found] = len(keys), starts[found]
             keys.append(key)
         number_of[is_null] = -1
-        unknown = [n for n, key in enumerate(keys) if key not in known.writers and (number_of == n).any()]
-        if unknown and known.name:
-            raise MissingSchemasError(known.name, [keys[number] for number in unknown])
+        counts = np.bincount(number_of[number_of >= 0], minlength=len(keys))
+        is_known = known.framing == ANY_ID
+        unknown = [
+            n for n, key in enumerate(keys) if counts[n] and key not in known.writers and key not in known.absent
+        ]
+        if unknown and known.name and not is_known:
+            asked = known.to_ask([keys[number] for number in sorted(unknown, key=lambda n: -counts[n])])
+            if asked:
+                raise MissingSchemasError(known.name, asked)
         unframed = np.flatnonzero((number_of < 0) & ~is_null).tolist()
         bad = dict.fromkeys(unframed, f"the value does not begin with a frame ({known.framing})")
-        for number in unknown:
+        for number in () if is_known else unknown:
             bad |= dict.fromkeys(np.flatnonzero(number_of == number).tolist(), f"schema {keys[number]} is not known")
-            number_of[number_of == number] = -1
+        if not is_known:
+            number_of[np.isin(number_of, unknown)] = -1
         return cls(data, begins, ends, number_of, keys, bad, begins == starts)
 
 
@@ -133,7 +164,7 @@ def _distinct(ids: Any) -> tuple[Any, Any]:
 
 def _ids(data: Any, starts: Any, framing: str) -> Any:
     """Return the ids in frames: big-endian in 4 bytes, or as a little-endian fingerprint of 8."""
-    if framing == BARE or not len(starts):
+    if framing in (BARE, ANY_ID) or not len(starts):
         return np.zeros(len(starts), np.int64)
     kind, place = (np.dtype(">i4"), 1) if framing == CONFLUENT else (np.dtype("<i8"), 2)
     numbers: Any = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))  # one begins at each byte

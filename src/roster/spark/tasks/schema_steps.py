@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from importlib.util import find_spec
 from weakref import WeakValueDictionary
 
@@ -22,9 +24,10 @@ from roster.spark.tasks.arrow_function import arrow_schema, as_struct
 from roster.spark.tasks.avro_values import AvroColumns
 from roster.spark.tasks.json_values import FramedJsonColumns
 from roster.spark.tasks.protobuf_values import Message, ProtobufColumns, as_spark, files_of, renamed
-from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer, framed
+from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Key, Known, Writer, framed
 from roster.spark.tasks.steps import BatchFunction, check_mode, checked_fields, with_kept
 from roster.wire.avro.columns import layout, of_arrow
+from roster.wire.avro.program import lacking, with_aliases
 from roster.wire.avro.schema import SchemaError, Type, loaded, parse
 
 log = logging.getLogger(__name__)
@@ -32,11 +35,32 @@ _JSON = "json_columns"
 
 
 class Source:
-    """Where the driver asks for schemas, and those that it knows; `fetch_missing` finds it as long as it is kept."""
+    """Where the driver asks for schemas, and those that it knows; `fetch_missing` finds it as long as it is kept.
+
+    named: the columns that were named, as a reader's schema of Avro; a writer's schema without one is told.
+    """
 
     def __init__(self, registry: Registry, framing: str, column: str) -> None:
         self.registry, self.known = registry, Known(uuid.uuid4().hex, framing, column)
+        self.named: Type | None = None
         _SOURCES[self.known.name] = self
+
+    def add(self, registered: Registered, key: Key | None = None) -> None:
+        """Know a schema. Raises RegistryError for one of Protobuf whose files cannot be had."""
+        files = tuple(files_in(self.registry, registered)) if registered.kind == "PROTOBUF" else ()
+        references = tuple(text for _, text in registered.references.values())
+        key = registered.id if key is None else key
+        self.known.writers[key] = Writer(registered.kind, registered.text, references, files)
+        self.tell(key)
+
+    def tell(self, key: Key) -> None:
+        """Warn of a schema that lacks a named column."""
+        if self.named is None or self.known.writers[key].kind != "AVRO":
+            return
+        with suppress(SchemaError):
+            if missing := sorted(set(lacking(self.known.avro(key), self.named))):
+                names = ", ".join(map(repr, missing))
+                log.warning("schema %s has no field %s: these columns are null in its records", key, names)
 
 
 _SOURCES: WeakValueDictionary[str, Source] = WeakValueDictionary()
@@ -44,24 +68,31 @@ _SOURCES: WeakValueDictionary[str, Source] = WeakValueDictionary()
 
 
 def fetch_missing(error: MissingSchemasError) -> None:
-    """Ask for the schemas that a task missed; one that the registry does not have is known as such.
+    """Ask for the schemas that a task missed; one that the registry does not have, or refuses, is known as such.
 
-    Raises PipelineError if the registry refuses.
+    Raises PipelineError if the registry does not let this client ask.
     """
     source = _SOURCES.get(error.source)
     if source is None:
         raise PipelineError(f"nobody knows where to ask for the schemas {error.keys}", field="registry")
+    absent = list[Key]()
     for key in error.keys:
         try:
             registered = source.registry.schema(key)
+            if registered is not None:
+                source.add(registered, key)
+                continue
         except RegistryError as refused:
-            if 400 <= refused.status < 500:
+            if refused.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise unanswered(refused) from None
-            log.warning("schema %s is asked for again: %s", key, refused)
-            return
-        if registered is None:
-            log.warning("%r has no schema %s: its records are bad", source.registry, key)
-        source.known.writers[key] = None if registered is None else writer_of(registered)
+            if not 400 <= refused.status < 500 or refused.status == HTTPStatus.TOO_MANY_REQUESTS:
+                log.warning("schema %s is asked for again: %s", key, refused)
+                break
+        absent.append(key)
+    source.known.note_absent(absent)
+    if absent:
+        told = ", ".join(map(str, absent[:3])) + (", …" if len(absent) > 3 else "")
+        log.warning("%r does not have %d schemas (%s): their records are bad", source.registry, len(absent), told)
 
 
 def unanswered(error: RegistryError) -> PipelineError:
@@ -69,9 +100,10 @@ def unanswered(error: RegistryError) -> PipelineError:
     return PipelineError(str(error), field="registry", fix="Check its URL, `auth` and the names of subjects")
 
 
-def writer_of(registered: Registered) -> Writer:
-    """Return what tasks need of a schema."""
-    return Writer(registered.kind, registered.text, tuple(text for _, text in registered.references.values()))
+def files_in(registry: Registry, registered: Registered) -> list[bytes]:
+    """Return the files of a Protobuf schema, in order of their use. Raises RegistryError, ValueError."""
+    named = [(name, key) for name, (key, _) in registered.references.items()]
+    return [*(renamed(registry.serialized(key), name) for name, key in named), registry.serialized(registered.id)]
 
 
 @dataclass(frozen=True)
@@ -122,13 +154,34 @@ class AvroParsed:
 
     def _reader(self, known: Known) -> Type:
         """Return the reader's schema: that of the columns, the last one given, or the latest of the subject."""
-        if self.columns is not None:
-            return of_arrow(pa.struct(list(arrow_schema(as_struct(self.columns, "avro_columns")))), "columns")
-        if self.schemas:
+        if self.columns is None and self.schemas:
             return parse(self.schemas[-1])
-        latest = latest_of(self.registry, self.subject, "AVRO", "avro_columns")
-        known.writers[latest.id] = writer_of(latest)
-        return known.avro(latest.id)
+        if self.columns is None:
+            latest = latest_of(self.registry, self.subject, "AVRO", "avro_columns")
+            self.kept[-1].add(latest)
+            return known.avro(latest.id)
+        named = of_arrow(pa.struct(list(arrow_schema(as_struct(self.columns, "avro_columns")))), "columns")
+        if not self.kept:
+            return with_aliases(named, parse(self.schemas[-1]))
+        if self.subject is not None and (version := self._latest_if_any()) is not None:
+            self.kept[-1].add(version)
+            with suppress(SchemaError):  # one that is not read may be what has no columns
+                named = with_aliases(named, known.avro(version.id))
+        self.kept[-1].named = named
+        for key in known.writers:
+            self.kept[-1].tell(key)
+        return named
+
+    def _latest_if_any(self) -> Registered | None:
+        """Return the latest schema of the subject; None if it has none, or one of another kind."""
+        assert self.registry is not None and self.subject is not None  # noqa: S101, PT018 - as in `_reader`
+        try:
+            latest = self.registry.latest(self.subject)
+        except RegistryError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise unanswered(error) from None
+        return latest if latest.kind == "AVRO" else None
 
 
 @dataclass(frozen=True)
@@ -143,6 +196,7 @@ class ProtobufParsed:
     framing: str
     mode: str
     keep: tuple[str, ...]
+    kept: list[Source] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
@@ -155,7 +209,13 @@ class ProtobufParsed:
         empty = message.handler().schema()
         fields = pa.schema([field.with_type(as_spark(field.type)).with_nullable(True) for field in empty])
         columns = with_kept(from_arrow_schema(fields), given, self.column, self.keep, "protobuf_columns")
-        return ProtobufColumns(message, fields, self.framing, self.column, self.mode, self.keep), columns
+        known = None
+        if self.registry is not None and self.framing == CONFLUENT:
+            self.kept.append(Source(self.registry, CONFLUENT, self.column))
+            self.kept[-1].add(latest_of(self.registry, self.subject, "PROTOBUF", "protobuf_columns"))
+            known = self.kept[-1].known
+        made = ProtobufColumns(message, fields, self.framing, self.column, self.mode, self.keep, known)
+        return made, columns
 
 
 @dataclass(frozen=True)
@@ -183,7 +243,7 @@ class FramedJsonParsed:
             fields = checked_fields(struct)
         else:
             latest = latest_of(self.registry, self.subject, "JSON", _JSON)
-            known.writers[latest.id] = writer_of(latest)
+            self.kept[-1].add(latest)
             try:
                 fields = json_schema(latest.text, {name: text for name, (_, text) in latest.references.items()})
             except SchemaError as error:
@@ -227,14 +287,12 @@ def message_of(
             files = files_of(descriptors or b"")
         else:
             latest = latest_of(registry, subject, "PROTOBUF", field)
-            named = [(each, key) for each, (key, _) in latest.references.items()]
-            files = [renamed(registry.serialized(key), each) for each, key in named]
-            files.append(registry.serialized(latest.id))
+            files = files_in(registry, latest)
             frame = framed(latest.id)
         if not files:
             raise ValueError("the descriptors have no file")
         message = Message(files, name)
-        message.handler()
+        message.handler().schema()
     except RegistryError as error:
         raise unanswered(error) from None
     except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:

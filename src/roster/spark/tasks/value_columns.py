@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from roster.spark.tasks.missing_values import Seen, Sought, looked_at, together
+from roster.spark.tasks.missing_values import BAD, READ, Seen, Sought, looked_at, together
 
 PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
 
@@ -47,6 +49,9 @@ def in_order(parts: Sequence[pa.RecordBatch], order: Any, schema: pa.Schema) -> 
 class ValueColumns:
     """Maps record batches to the columns of the values in one of theirs, and kept columns; can be pickled."""
 
+    method: str
+    """By which a pipeline has it."""
+
     def __init__(self, fields: pa.Schema, column: str, mode: str, keep: Sequence[str]) -> None:
         self._names, self._column, self._keep = fields.names, column, list(keep)
         self._is_strict = mode == FAILFAST
@@ -55,13 +60,32 @@ class ValueColumns:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns. Raises BadValuesError for a value that cannot be read, if the mode is FAILFAST."""
-        read = self._read(batch, batch.column(self._column).cast(pa.binary()))
+        values = batch.column(self._column).cast(pa.binary())
+        read = self._read(batch, values)
+        if "topic" in batch.schema.names:
+            self._seen = together(self._seen, self._formats(batch.column("topic"), values, read))
         if read.bad and self._is_strict:
             raise read.error(next(iter(read.bad.values())), batch, read.bad)
         columns = [*read.rows.columns, *(batch.column(name) for name in self._keep)]
         made = pa.RecordBatch.from_arrays(columns, [*self._names, *self._keep])
         self._seen = together(self._seen, looked_at(made, self._sought))
         return made
+
+    def _formats(self, topics: pa.Array, values: pa.Array, read: Read) -> Seen:
+        """Return of which topics values have the format, and how many have nothing of it."""
+        has_none = np.zeros(len(values), bool)
+        has_none[list(read.bad)] = True
+        for column in read.rows.columns if read.bad else ():
+            has_none &= np.asarray(column.is_null())
+        seen: dict[Sought, int] = {}
+        for topic in pc.unique(topics).to_pylist():
+            is_given = np.asarray(pc.and_(pc.equal(topics, topic), values.is_valid()))
+            if (is_given & ~has_none).any():
+                seen[Sought("", READ, (topic,))] = True
+            elif is_given.any():
+                problem = read.bad[int(np.flatnonzero(is_given)[0])]
+                seen[Sought(f"{self.method}: {problem}", BAD, (topic,))] = int(is_given.sum())
+        return seen
 
     def _read(self, batch: pa.RecordBatch, values: pa.Array) -> Read:
         """Return a row for each value; a null one, and one that cannot be read, makes a row of nulls."""

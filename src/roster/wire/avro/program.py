@@ -5,12 +5,14 @@ Source: Apache Avro 1.12, Specification, "Schema Resolution".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from roster.wire.avro.columns import TIMES, Column, least_size, without_null
 from roster.wire.avro.defaults import encoded
 from roster.wire.avro.instructions import SIZES, Instructions
-from roster.wire.avro.schema import Field, SchemaError, Type
+from roster.wire.avro.schema import NULL, Field, SchemaError, Type
 from roster.wire.columns import avro_layout as at
 
 _OPS = {
@@ -244,11 +246,57 @@ class Programs(Instructions):
 def paired(writer: Type, reader: Type) -> list[int | None]:
     """Return for each field of the reader the number of the writer's that it is read from, None without one."""
     names = {each.name: number for number, each in enumerate(writer.fields)}
+    if reader.is_loose:  # a column may have the field's name of before
+        names = {name: number for number, each in enumerate(writer.fields) for name in each.aliases} | names
     found: list[int | None] = []
     for field in reader.fields:
         numbers = (names.get(name) for name in (field.name, *field.aliases))
         found.append(next((number for number in numbers if number is not None and number not in found), None))
     return found
+
+
+def with_aliases(columns: Type, latest: Type) -> Type:
+    """Return the type of named columns with the names that the latest schema has for their fields."""
+    columns, latest = _inner(columns), _inner(latest)
+    if columns.kind != latest.kind:
+        return columns
+    if columns.items is not None and latest.items is not None:
+        return replace(columns, items=_optionally(with_aliases(columns.items, latest.items)))
+    theirs = {name: field for field in reversed(latest.fields) for name in field.aliases}
+    theirs |= {field.name: field for field in latest.fields}
+    return replace(columns, fields=tuple(_renamed(field, theirs.get(field.name)) for field in columns.fields))
+
+
+def _renamed(column: Field, field: Field | None) -> Field:
+    if field is None:
+        return column
+    names = tuple(name for name in (field.name, *field.aliases) if name != column.name)
+    return replace(column, aliases=names, type=_optionally(with_aliases(column.type, field.type)))
+
+
+def _inner(kind: Type) -> Type:
+    """Return the type of a value that is not null, if it is only one."""
+    branches, _ = without_null(kind)
+    return branches[0] if len(branches) == 1 else kind
+
+
+def _optionally(kind: Type) -> Type:
+    return kind if kind.kind == "union" else Type("union", branches=(NULL, kind))
+
+
+def lacking(writer: Type, columns: Type, path: str = "") -> Iterator[str]:
+    """Yield the paths of columns for which a writer has no field."""
+    writer, columns = _inner(writer), _inner(columns)
+    if writer.kind != columns.kind:
+        return
+    if writer.items is not None and columns.items is not None:
+        yield from lacking(writer.items, columns.items, path)
+    pairs = paired(writer, columns) if columns.kind == "record" else ()
+    for field, number in zip(columns.fields, pairs, strict=True):
+        if number is None:
+            yield path + field.name
+        else:
+            yield from lacking(writer.fields[number].type, field.type, f"{path}{field.name}.")
 
 
 def misfit(writer: Type, reader: Type) -> str | None:
