@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.json_values import JsonColumns, JsonError, JsonReader
 from tests.examples_tried import examples
-from tests.spark.json_texts import Texts
+from tests.spark.tasks.json_texts import Texts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -246,12 +246,14 @@ class ProtobufColumns(ValueColumns):
         order, kept = np.full(len(batch), -1), [part for part in parts if part is not None]
         order[numbers] = np.arange(len(numbers))
         rows = pa.Table.from_batches(kept).combine_chunks().to_batches() if len(kept) > 1 else kept
-        suspects = sorted(self._suspects(rows[0])) if rows and len(numbers) else []
-        if suspects:
-            anew = self._parsed(self._written_anew(values.take(pa.array(suspects)), is_plain=True))
-            if anew is not None:
-                order[numbers[suspects]] = len(numbers) + np.arange(len(suspects))
-                rows.append(anew)
+        for is_plain in (False, True):  # an enum's unknown value is a field that is unknown
+            suspects = sorted(self._suspects(rows[-1])) if rows and len(values) else []
+            numbers, values = numbers[suspects], values.take(pa.array(suspects, pa.int64()))
+            anew = self._parsed(self._written_anew(values, is_plain=is_plain)) if suspects else None
+            if anew is None:
+                break
+            order[numbers] = sum(part.num_rows for part in rows) + np.arange(len(suspects))
+            rows.append(anew)
         return Read(
             in_order([self._typed(part) for part in rows], order, self._fields),
             ProtobufError,
@@ -301,7 +303,7 @@ class ProtobufColumns(ValueColumns):
         """Yield the rows of values in order, None for each single one that is refused."""
         rows = self._parsed(values)
         if rows is not None or len(values) < 2:
-            yield rows
+            yield self._parsed(self._written_anew(values, is_plain=True)) if rows is None and len(values) else rows
             return
         half = len(values) // 2
         yield from self._in_parts(values.slice(0, half))
