@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from roster.schemas import Registry, RegistryError
+from roster.schemas import Registered, Registry, RegistryError
 from roster.testing import SchemaRegistry
 
 with warnings.catch_warnings():
@@ -288,3 +288,8 @@ def test_references_are_asked_for_once_each_however_often_they_are_named(registr
     registry.requests.clear()
     assert len(Registry(registry.url).latest("s16").references) == 16
     assert len(registry.requests) == 17
+
+
+def test_a_registry_may_leave_the_id_out_of_what_a_guid_names() -> None:
+    with answering(http(b'{"schema": "x", "guid": "a-b"}')) as url:
+        assert Registry(url).schema("a-b") == Registered(-1, "AVRO", "x", {})

@@ -115,7 +115,8 @@ class Registry:
                     if error.status == http.client.NOT_FOUND:
                         return None
                     raise
-                self._known[key] = self._registered(found, key if isinstance(key, int) else None)
+                number = key if isinstance(key, int) else self._part({"id": -1, **self._part(found, None)}, "id", int)
+                self._known[key] = self._registered(found, number)
             return self._known[key]
 
     def latest(self, subject: str) -> Registered:

@@ -17,36 +17,15 @@ _CLOCK = r"[ T](\d\d?)(?::(\d\d?)(?::(\d\d?)(?:\.(\d*))?([^\d.].*)?)?)?"
 _TIME = re.compile(rf"([+-]?)(\d{{4,6}})(?:-(\d\d?)(?:-(\d\d?)(?:{_CLOCK})?)?)?", re.ASCII | re.DOTALL)
 _OFFSET = re.compile(r"([+-])(?:(\d)|(\d\d)(?:(:?)(\d\d)(?:\4(\d\d))?)?)", re.ASCII)
 _ONE_HOUR, _ONE_MINUTE = re.compile(r"([+-])(\d):", re.ASCII), re.compile(r"([+-]\d\d):(\d)$", re.ASCII)
-_SHORT = {
-    "ACT": "Australia/Darwin",
-    "AET": "Australia/Sydney",
-    "AGT": "America/Argentina/Buenos_Aires",
-    "ART": "Africa/Cairo",
-    "AST": "America/Anchorage",
-    "BET": "America/Sao_Paulo",
-    "BST": "Asia/Dhaka",
-    "CAT": "Africa/Harare",
-    "CNT": "America/St_Johns",
-    "CST": "America/Chicago",
-    "CTT": "Asia/Shanghai",
-    "EAT": "Africa/Addis_Ababa",
-    "ECT": "Europe/Paris",
-    "EST": "-05:00",
-    "HST": "-10:00",
-    "IET": "America/Indiana/Indianapolis",
-    "IST": "Asia/Kolkata",
-    "JST": "Asia/Tokyo",
-    "MIT": "Pacific/Apia",
-    "MST": "-07:00",
-    "NET": "Asia/Yerevan",
-    "NST": "Pacific/Auckland",
-    "PLT": "Asia/Karachi",
-    "PNT": "America/Phoenix",
-    "PRT": "America/Puerto_Rico",
-    "PST": "America/Los_Angeles",
-    "SST": "Pacific/Guadalcanal",
-    "VST": "Asia/Ho_Chi_Minh",
-}
+_NAMES = """
+    ACT Australia/Darwin AET Australia/Sydney AGT America/Argentina/Buenos_Aires ART Africa/Cairo AST
+    America/Anchorage BET America/Sao_Paulo BST Asia/Dhaka CAT Africa/Harare CNT America/St_Johns CST
+    America/Chicago CTT Asia/Shanghai EAT Africa/Addis_Ababa ECT Europe/Paris EST -05:00 HST -10:00 IET
+    America/Indiana/Indianapolis IST Asia/Kolkata JST Asia/Tokyo MIT Pacific/Apia MST -07:00 NET Asia/Yerevan NST
+    Pacific/Auckland PLT Asia/Karachi PNT America/Phoenix PRT America/Puerto_Rico PST America/Los_Angeles SST
+    Pacific/Guadalcanal VST Asia/Ho_Chi_Minh
+""".split()  # noqa: SIM905 - a table
+_SHORT = dict(zip(_NAMES[::2], _NAMES[1::2], strict=True))
 """`java.time.ZoneId.SHORT_IDS`."""
 _ERA_YEARS, _ERA_DAYS = 400, 146_097
 _FIRST_GREGORIAN = -141_427
