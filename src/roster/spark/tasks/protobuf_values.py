@@ -293,7 +293,7 @@ class ProtobufColumns(ValueColumns):
             writer = self._known.writer(key, "PROTOBUF")
             try:
                 message = Message(writer.files, self._message.name)
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise SchemaError(f"it has no message {self._message.name} ({error})") from None
             self._message, self._paths[key] = self._message.with_symbols(message), message.path
             self._handler = self._parser = None

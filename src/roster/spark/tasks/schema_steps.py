@@ -46,7 +46,7 @@ class Source:
         _SOURCES[self.known.name] = self
 
     def add(self, registered: Registered, key: Key | None = None) -> None:
-        """Know a schema. Raises RegistryError for one of Protobuf whose files cannot be had."""
+        """Know a schema. Raises RegistryError, ValueError for one of Protobuf whose files cannot be had, or read."""
         files = tuple(files_in(self.registry, registered)) if registered.kind == "PROTOBUF" else ()
         references = tuple(text for _, text in registered.references.values())
         key = registered.id if key is None else key
@@ -88,6 +88,8 @@ def fetch_missing(error: MissingSchemasError) -> None:
             if not 400 <= refused.status < 500 or refused.status == HTTPStatus.TOO_MANY_REQUESTS:
                 log.warning("schema %s is asked for again: %s", key, refused)
                 break
+        except ValueError as error_of_files:
+            log.warning("schema %s cannot be read: %s", key, error_of_files)
         absent.append(key)
     source.known.note_absent(absent)
     if absent:
@@ -295,7 +297,7 @@ def message_of(
         message.handler().schema()
     except RegistryError as error:
         raise unanswered(error) from None
-    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         problem = f"no columns of message {name!r}: {error}".replace("\n", " ")
         raise PipelineError(problem, field=field, fix="Check message= and the descriptors") from None
     return message, frame + message.prefix if frame else b""

@@ -92,5 +92,6 @@ class ValueColumns:
         raise NotImplementedError
 
     def values_seen(self) -> Seen:
-        """Return which columns had a value so far."""
-        return self._seen
+        """Return which columns had a value so far; since the last call, how many values had nothing of the format."""
+        seen, self._seen = self._seen, {sought: has for sought, has in self._seen.items() if sought.use != BAD}
+        return seen
