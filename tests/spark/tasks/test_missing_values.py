@@ -13,13 +13,19 @@ import pyarrow as pa
 import pytest
 
 from roster.model import TopicPartition
-from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Registry, State
+from roster.records.native import AVRO, compiled
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, State
 from roster.spark.batch import Range, Split
+from roster.spark.jobs.runner import SparkRunner
 from roster.spark.tasks import reader
+from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.avro_values import AvroColumns
+from roster.spark.tasks.dead_letters import Salvage
 from roster.spark.tasks.json_values import JsonColumns, JsonError
 from roster.spark.tasks.missing_values import MissingValues, Sought, looked_at, together
 from roster.spark.tasks.reader import Counts, ReaderConfig, ReadTask
-from roster.testing import SchemaRegistry
+from roster.spark.tasks.schema_frames import CONFLUENT, Known, Writer
+from roster.wire.avro.columns import of_arrow
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import committed_records
 
@@ -109,31 +115,39 @@ def test_values_that_have_nothing_of_the_format_are_counted_by_topic() -> None:
         assert seen == {("bad", ("one",)): 2, ("read", ("two",)): 1, ("read", ("three",)): 1, ("bad", ("four",)): 1}
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])
-def test_a_topic_of_json_is_no_topic_of_avro_in_any_mode(
-    spark: SparkSession, topics: Topics, tmp_path: Path, mode: str
-) -> None:
-    topic, letters, out = topics.create(2), topics.create(1), topics.create(1)
-    producer = idempotent_producer(topics.bootstrap)
-    for number in range(40):
-        producer.produce(topic, b'{"shop": "a"}', partition=number % 2)
-    assert producer.flush(60) == 0
-    with SchemaRegistry() as registry:
-        options = {"dead_letter_topic": letters} if mode == "FAILFAST" else {}
-        pipeline = Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, **options)  # type: ignore[arg-type]
-        pipeline.avro_columns(Registry(registry.url), "shop string", mode=mode, keep=["key"])
-        told = f"avro_columns: none of the first 40 records of topic {topic!r} has the format: the value does not begin"
-        with pytest.raises(PipelineError, match=told):
-            pipeline.map_arrow(_as_values, "value binary").write(KafkaSink(topics.bootstrap, out)).run(
-                available_now=True
-            )
-    assert (committed_records(topics, out), committed_records(topics, letters)) == ([], [])
-
-
-def _as_values(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.record_batch({"value": rows.column("shop").cast(pa.binary())})
+def test_a_topic_of_json_is_no_topic_of_avro_in_any_mode(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task counts its own records, and what the sink has written is dropped."""
+    fields, topics = pa.schema([("shop", pa.string())]), ["a"] * 20
+    stamps = pa.array([0] * 20, pa.timestamp("us", tz="UTC"))
+    values = pa.array([b'{"shop": "a"}'] * 20, pa.binary())
+    read = pa.record_batch({"topic": topics, "value": values, "timestamp": stamps})
+    monkeypatch.setattr(reader, "read_splits", lambda *_: iter([read]))
+    known = Known("", CONFLUENT, "value", {1: Writer("AVRO", '{"type": "record", "name": "R", "fields": []}')})
+    kind = of_arrow(pa.struct(list(fields)), "columns")
+    function = ArrowFunction(AvroColumns(kind, fields, known, compiled(AVRO), "value", mode), fields)
+    set_aside: list[object] = []
+    given: Any = function if mode == "PERMISSIVE" else Salvage(function, lambda *each: set_aside.append(each))
+    given.values_seen = function.values_seen
+    counts: dict[int, Counts] = {}
+    task = ReadTask(
+        ReaderConfig("localhost:9092", group="g"),
+        [[Split("a", n, 0, 20)] for n in (0, 1)],
+        function=given,
+        counted=cast("Any", SimpleNamespace(add=counts.update)),
+    )
+    assert sum(len(list(task.read([n]))) for n in (0, 1)) == (2 if mode == "PERMISSIVE" else 0)
+    assert len(set_aside) == (0 if mode == "PERMISSIVE" else 40)
+    dropped: list[object] = []
+    runner: Any = object.__new__(SparkRunner)
+    runner._write_batch = lambda *_: "rows"
+    runner._failed, runner._counted = SimpleNamespace(value={}), SimpleNamespace(value=counts)
+    runner._missing = MissingValues("g")
+    batch = SimpleNamespace(ranges={TopicPartition("a", n): Range(0, 20) for n in (0, 1)})
+    told = "avro_columns: none of the first 40 records of topic 'a' has the format: the value does not begin with"
+    with pytest.raises(PipelineError, match=told):
+        runner._write(SimpleNamespace(abort=lambda written, _: dropped.append(written)), batch, [])
+    assert dropped == ["rows"]
 
 
 def _aggregate(pipeline: Pipeline, _: str) -> Pipeline:
