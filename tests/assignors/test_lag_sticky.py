@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.assignors import COOPERATIVE_STICKY, LAG, LAG_COOPERATIVE_STICKY, LAG_STICKY, STICKY
+from roster.assignors import LAG, LAG_COOPERATIVE_STICKY, LAG_STICKY
 from roster.assignors.lag import LagOptions, lag_cooperative_sticky, lag_sticky, with_offsets
 from roster.model import Claims, MemberInfo, Problem
 from tests.examples_tried import examples
@@ -18,7 +18,7 @@ LAG_AWARE = (LAG, LAG_STICKY, LAG_COOPERATIVE_STICKY)
 
 
 @st.composite
-def groups(draw, capacities=True):
+def groups(draw):
     """(members, partition counts, offsets): claims may be stale, doubled, of other topics, or of no partition."""
     topics = {f"t{i}": draw(st.sampled_from([1, 1, 2, 3, 5, 8])) for i in range(draw(st.integers(1, 6)))}
     names = sorted(topics)
@@ -32,7 +32,7 @@ def groups(draw, capacities=True):
             names if alike else draw(st.lists(st.sampled_from(names), unique=True)),
             owned,
             draw(st.sampled_from([3, 3, 3, 2, -1])),
-            capacity=draw(st.sampled_from([1, 1, 2, 5, 40])) if capacities else 1,
+            capacity=draw(st.sampled_from([1, 1, 2, 5, 40])),
         )
     lag = st.one_of(st.integers(0, 3), st.integers(0, 1000), st.integers(0, 10**9))
     offsets = {topic: {p: (0, draw(lag), 0) for p in range(count)} for topic, count in topics.items()}
@@ -143,15 +143,25 @@ def test_the_second_round_moves_nothing_even_if_lags_have_changed_since(group, o
 
 
 @EXAMPLES
-@given(groups(capacities=False))
-def test_without_offsets_the_decision_is_that_of_sticky_and_says_so(group):
-    members, topics, _ = group
-    problem = Problem.build(members, topics)
-    for ours, plain in ((LAG_STICKY, STICKY), (LAG_COOPERATIVE_STICKY, COOPERATIVE_STICKY)):
-        plan, expected = ours.assign(problem), plain.assign(problem)
+@given(groups())
+def test_without_offsets_counts_decide_as_if_every_lag_were_zero_and_the_plan_says_so(group):
+    """A group whose leader cannot have offsets once keeps the shares of each topic that it is promised."""
+    problem = problem_of(group)
+    nothing = np.zeros(problem.partition_count, dtype=np.int64)
+    for assignor in (LAG_STICKY, LAG_COOPERATIVE_STICKY):
+        plan, expected = assignor.assign(replace(problem, lag=None)), assignor.assign(replace(problem, lag=nothing))
         assert (plan.owner == expected.owner).all()
         assert (plan.withheld == expected.withheld).all()
-        assert plan.lag.note == "no offsets: decided as sticky, by counts alone"
+        assert plan.lag is None or plan.lag.note == "no offsets: decided by counts and capacities alone"
+
+
+def test_without_offsets_a_topic_that_is_uneven_is_evened_out():
+    claims = {"a": {"t": [0, 1]}, "b": {"t": [2, 3], "u": [0]}, "c": {"t": [4], "u": [1, 2]}}
+    members = {name: MemberInfo(["t", "u"], owned, generation=1) for name, owned in claims.items()}
+    plan = LAG_COOPERATIVE_STICKY.assign(Problem.build(members, {"t": 5, "u": 3}))
+    assert sorted(plan.loads().tolist()) == [2, 3, 3]
+    assert plan.owner[5:].tolist() == [1, 0, 2] or plan.owner[5:].tolist() == [1, 2, 0]
+    assert plan.moved().sum() == 1
 
 
 def test_without_offsets_capacities_still_count():

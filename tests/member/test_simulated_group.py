@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TypeAlias
 
 import pytest
@@ -13,7 +14,7 @@ from roster.member import MemberState
 from roster.member.config import DEFAULT_ASSIGNORS
 from roster.member.events import Closed
 from roster.member.types import FailureKind
-from tests.examples_tried import examples
+from tests.examples_tried import examples, some
 from tests.member.simulated_group import HEARTBEAT, REBALANCE, SESSION, Actor, Faults, World
 
 Assignors: TypeAlias = tuple[str | Assignor, ...]
@@ -193,6 +194,19 @@ def test_a_leader_that_cannot_have_offsets_assigns_all_the_same() -> None:
     assert sum(actor.lookups for actor in actors) > 0
     world.check_settled()
     settled(world)
+
+
+def test_a_leader_that_cannot_have_offsets_shares_each_topic_out_evenly() -> None:
+    """Without offsets counts decide, topic by topic, and whoever joins or leaves afterwards."""
+    for seed in some(range(12)):
+        world, chance = World(seed, TOPICS, Faults(no_offsets=1.0)), Random(seed)
+        for number in range(7):
+            if len(world.living) > 1 and chance.random() < 0.4:
+                chance.choice(world.living).feed(Closed())
+            else:
+                world.join(f"m{number}", LAG_COOPERATIVE)
+            world.run(SETTLE)
+            world.check_settled()
 
 
 @given(

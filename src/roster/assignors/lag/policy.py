@@ -12,7 +12,7 @@ groups with the best of all assignments that have the same counts.
 
 With `lag-sticky` and `lag-cooperative-sticky` a member keeps its partitions unless counts require a move, or the
 fullest member exceeds what `LagOptions` tolerate and a move relieves it enough. A member's share of partitions and lag
-is proportional to its capacity. Without lags they decide as sticky and cooperative-sticky do. Racks are ignored.
+is proportional to its capacity. Without lags they decide by counts and capacities. Racks are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from roster.assignors.lag.exchange import Exchanges, lower_bound
 from roster.assignors.lag.placing import complete
 from roster.assignors.lag.shares import Shares
 from roster.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from roster.assignors.sticky import policy as sticky
 from roster.model import NO_OWNER, AutoOffsetReset, LagBalance, PartitionOffsets, Plan, Problem
 from roster.model.arrays import Int32, Int64
 from roster.model.offsets import check_auto_offset_reset
@@ -132,10 +131,6 @@ def _balance(weight: Int64, lag: Int64, owner: Int32, bound: float, note: str) -
 
 
 def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan:
-    if problem.lag is None and problem.capacity is None:
-        nothing = np.zeros(len(problem.members), dtype=np.int64)
-        by_counts = LagBalance(nothing, 0.0, 0.0, "no offsets: decided as sticky, by counts alone")
-        return sticky.assign(problem, cooperative=cooperative, lag=by_counts)
     owner_before, contested = settle_claims(problem)
     weight = np.ones(len(problem.members), dtype=np.int64)
     if problem.capacity is not None:

@@ -13,15 +13,15 @@ from roster.assignors.claim_source import ClaimSource
 from roster.assignors.claims import settle_claims, to_withhold
 from roster.assignors.sticky import general, uniform
 from roster.assignors.subscribers import active_members
-from roster.model import NO_GENERATION, NO_OWNER, LagBalance, Plan, Problem
+from roster.model import NO_GENERATION, NO_OWNER, Plan, Problem
 from roster.model.topics import numbers_by_topic
 from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 
 
-def assign(problem: Problem, *, cooperative: bool = False, lag: LagBalance | None = None) -> Plan:
+def assign(problem: Problem, *, cooperative: bool = False) -> Plan:
     """Return the plan with the fairest loads (lexicographically), then most rack matches, then fewest moves.
 
-    cooperative: without the partitions that another member still claims. lag: a note for the plan.
+    cooperative: without the partitions that another member still claims.
     """
     owner_before, contested = settle_claims(problem)
     members = active_members(problem)
@@ -35,7 +35,7 @@ def assign(problem: Problem, *, cooperative: bool = False, lag: LagBalance | Non
     else:
         owner = general.balance(problem, owner_before, by_rack=by_rack)
     withheld = to_withhold(problem, owner, owner_before) if cooperative else None
-    return Plan.of(problem, owner, owner_before=owner_before, withheld=withheld, contested=contested, lag=lag)
+    return Plan.of(problem, owner, owner_before=owner_before, withheld=withheld, contested=contested)
 
 
 class StickyAssignor(Assignor):
