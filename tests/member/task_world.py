@@ -31,6 +31,8 @@ class TaskWorld(World):
         self.ends = {TaskId(0, number): 1_000 for number in range(partitions)}
         self.speed = 150
         """Records restored in a tick, per store."""
+        self.batch = 0
+        """Milliseconds of a batch that an application finishes after a pause before it reports."""
 
     def start(
         self, name: str, process: bytes | None = None, kind: type[TaskAssignor] = TaskAssignor, **options: object
@@ -58,7 +60,7 @@ class TaskWorld(World):
     def _work(self, actor: Actor) -> None:
         if not actor.alive or actor.stopped:
             return
-        if self.now >= actor.paused_until:
+        if self.now >= actor.paused_until + self.batch:
             held, stores = self.held(actor), self.restored[actor.name]
             for task in held.active | held.revoking | held.standby:
                 if task.subtopology:
@@ -87,7 +89,7 @@ class TaskWorld(World):
 
     def _check_balance(self, living: list[Actor]) -> None:
         """L4: tasks with state are even, and so are those without, as alike members have them."""
-        for subtopology in (0, 1):
+        for subtopology in (each.number for each in self.options.subtopologies):
             sizes = [sum(task.subtopology == subtopology for task in self.held(actor).active) for actor in living]
             assert max(sizes) - min(sizes) <= 1, f"L4: sub-topology {subtopology}: {sizes}"
 

@@ -68,6 +68,36 @@ def test_a_task_lost_before_its_store_was_restored_is_joined_with_its_gap():
     assert lags(member) == {TaskId(0, 0): 500, TaskId(0, 1): 0}, "one that runs need not be named"
 
 
+def outside(member):
+    """What it joins with outside the group."""
+    sent = decode_subscription(joining(member, generation=NO_GENERATION)).user_data
+    return decode_subscription_info(sent).tasks.as_dict()
+
+
+def test_a_member_that_lost_the_group_claims_no_store_until_it_has_looked_at_it_again():
+    member = assignor(gaps={TaskId(0, 0): 7}, acceptable_lag=50)
+    assert outside(member) == {TaskId(0, 0): 7}, "looked at before the first join"
+    info = AssignmentInfo(version=5, commonly_supported=5, active=[TaskId(0, 0)])
+    member.on_assignment(sources(TaskId(0, 0)), encode_assignment_info(info), 1)
+    member.report({TaskId(0, 1): 0}, [TaskId(0, 0)])
+    assert lags(member) == {TaskId(0, 0): 0, TaskId(0, 1): 0}
+    assert outside(member) == {}
+    assert outside(member) == {}, "nor in the next attempt"
+    assert member.report({TaskId(0, 0): 38_740, TaskId(0, 1): 9}) is None, "it has not joined yet"
+    assert outside(member) == {TaskId(0, 0): 38_740, TaskId(0, 1): 9}
+
+
+@pytest.mark.parametrize(("gaps", "reason"), [({}, None), ({TaskId(0, 1): 40_000}, "looked again at 0_1")])
+def test_what_a_member_finds_after_it_lost_the_group_is_told_to_the_leader_once(gaps, reason):
+    member = assignor(acceptable_lag=50)
+    member.report({}, [TaskId(0, 0), TaskId(0, 1)])
+    assert outside(member) == {}
+    info = AssignmentInfo(version=5, commonly_supported=5, active=[TaskId(0, 0)])
+    member.on_assignment(sources(TaskId(0, 0)), encode_assignment_info(info), 2)
+    assert member.report(gaps, [TaskId(0, 0)]) == reason
+    assert member.report(gaps, [TaskId(0, 0)]) is None
+
+
 def test_a_task_that_runs_is_joined_with_its_gap_while_its_store_is_restored():
     member = assignor(gaps={TaskId(0, 0): 255_000, TaskId(0, 1): 10_000}, acceptable_lag=10_000)
     owned = sources(TaskId(0, 0), TaskId(0, 1), TaskId(1, 0))

@@ -62,6 +62,10 @@ class TaskAssignor(Assignor):
         self.options = options
         self._process_id = process_id
         self._gaps = self.with_state(gaps or {})
+        self._in_group = False
+        """True if the gaps may have been reported as a member of the group; they are void once it is lost."""
+        self._looks_again = False
+        """True from a join without these gaps until what the stores are then is reported."""
         self._joined_with: dict[TaskId, int] = {}
         self._version = LATEST_VERSION
         self._standby: frozenset[TaskId] = frozenset()
@@ -76,11 +80,16 @@ class TaskAssignor(Assignor):
         """Store the present gap, in records, of every task with a local store; a task left out of `gaps` has no store.
 
         A task of `running` may be left out if its gap is 0. Name it while its store is being restored, in case the
-        member loses the task before it has caught up. Returns a reason to rejoin if a copy has caught up, else None.
-        Raises ValueError for a gap below 0.
+        member loses the task before it has caught up. Returns a reason to rejoin if a copy has caught up, or if the
+        leader knows nothing of a store since the member lost the group, else None. Raises ValueError for a gap below 0.
         """
         self._gaps = self.with_state(dict.fromkeys(running, 0) | dict(gaps))
         done = self._catch_up.caught_up(self._gaps)
+        if self._looks_again and self._in_group:
+            self._looks_again = False
+            if unknown := sorted(self._gaps.keys() - self._joined_with.keys() - set(running)):
+                return f"looked again at {', '.join(map(str, unknown))}"
+        self._in_group |= bool(running)
         return f"caught up on {', '.join(map(str, done))}" if done else None
 
     def held(self, owned: frozenset[TopicPartition], revoking: frozenset[TopicPartition]) -> HeldTasks:
@@ -94,7 +103,13 @@ class TaskAssignor(Assignor):
         return HeldTasks(active, finishing, standby, restoring, self._by_host)
 
     def subscription_user_data(self, join: JoinContext) -> bytes:
-        """Encode SubscriptionInfo: the running tasks, and the gaps of stores that are behind or not running here."""
+        """Encode SubscriptionInfo: the running tasks, and the gaps of stores that are behind or not running here.
+
+        A member that has lost the group claims no store until it has reported its gaps again: others may have run its
+        tasks since, and a store that is taken for caught up takes a task from the owner that is.
+        """
+        if join.generation == NO_GENERATION and self._in_group:
+            self._in_group, self._looks_again, self._gaps = False, True, {}
         lags = self._gaps | {task: self._lag_where_it_runs(task) for task in self.options.tasks_of(join.owned)}
         # A restarted static member gets its place back without a rebalance, so the leader would see no new gap.
         is_seen = not (join.is_static and join.generation == NO_GENERATION)
@@ -131,6 +146,7 @@ class TaskAssignor(Assignor):
         self._check_tasks(active, frozenset(info.standby), partitions)
         self._standby = frozenset(info.standby) - active
         self._by_host = {host: frozenset(tasks) for host, tasks in info.tasks_by_host.as_dict().items()}
+        self._in_group = True
         self.assignments += 1
         self._catch_up.assigned(self._standby, self._joined_with)
         version = version_to_rejoin(info, self._version)
