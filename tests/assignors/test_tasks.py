@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from fractions import Fraction
 
 import pytest
 from hypothesis import example, given, settings
@@ -328,6 +329,36 @@ def stateful_tasks(count):
     return [TaskId(0, partition) for partition in range(count)]
 
 
+def topologies(sizes, first=0):
+    """Tasks of sub-topologies of these sizes, numbered from `first`."""
+    return [TaskId(first + number, partition) for number, size in enumerate(sizes) for partition in range(size)]
+
+
+def sizes_of(chance, tasks):
+    """Sizes of sub-topologies that have so many tasks together."""
+    sizes = []
+    while tasks:
+        sizes.append(chance.randint(1, tasks))
+        tasks -= sizes[-1]
+    return sizes
+
+
+def counts_by_subtopology(plan, tasks, kind="active"):
+    """{sub-topology: its tasks of this kind on each client}."""
+    return {
+        number: [
+            sum(task in tasks and task.subtopology == number for task in getattr(c, kind))
+            for c in plan.clients.values()
+        ]
+        for number in {task.subtopology for task in tasks}
+    }
+
+
+def assert_level(plan, tasks, kind="active", most=1):
+    for number, each in counts_by_subtopology(plan, tasks, kind).items():
+        assert max(each) - min(each) <= most, f"sub-topology {number}: {each} {kind}"
+
+
 def test_cv_1_scaling_from_one_to_two_moves_the_optimum():
     cluster = Cluster(stateful_tasks(11), [TaskId(1, p) for p in range(7)], standbys=0, max_warmups=2)
     cluster.add("A")
@@ -336,6 +367,57 @@ def test_cv_1_scaling_from_one_to_two_moves_the_optimum():
     cluster.add("B")
     assert cluster.settle(6) <= 4
     assert cluster.moved(before) == 5
+
+
+@pytest.mark.parametrize("kind", ["stateful", "stateless"])
+@pytest.mark.parametrize(
+    ("sizes", "threads", "expected"),
+    [
+        ((8, 8), (2, 6), [[2, 6], [2, 6]]),
+        ((6, 3), (1, 2), [[2, 4], [1, 2]]),
+        ((4, 4, 4), (1, 3), [[1, 3], [1, 3], [1, 3]]),
+        ((3, 3), (1, 1, 1), [[1, 1, 1], [1, 1, 1]]),
+    ],
+)
+def test_each_subtopology_is_dealt_by_threads_from_the_start(kind, sizes, threads, expected):
+    tasks = topologies(sizes)
+    given_out = {"stateful": (tasks, []), "stateless": ([], tasks)}[kind]
+    plan = solve(given_out[0], {f"c{n}": Client(t) for n, t in enumerate(threads)}, stateless=given_out[1])
+    assert list(counts_by_subtopology(plan, tasks).values()) == expected
+
+
+@pytest.mark.parametrize(("standbys", "kind"), [(0, "stateful"), (1, "stateful"), (0, "stateless")])
+@pytest.mark.parametrize(
+    ("sizes", "clients", "moves"), [((4, 4), 1, 4), ((6, 6), 2, 4), ((12, 12), 3, 6), ((3,) * 4, 2, 4)]
+)
+def test_a_client_that_joins_gets_its_part_of_each_subtopology(sizes, clients, moves, standbys, kind):
+    tasks = topologies(sizes)
+    stateful, stateless = (tasks, []) if kind == "stateful" else ([], tasks)
+    cluster = Cluster(stateful, stateless, standbys=standbys, max_warmups=2)
+    for number in range(clients):
+        cluster.add(f"a{number}")
+    cluster.settle(1)
+    before = cluster.owners()
+    cluster.add("z")
+    cluster.settle(30)
+    assert_level(cluster.plan, tasks)
+    assert_level(cluster.plan, tasks, "standby")
+    now = cluster.owners()
+    assert sum(now[task] != before[task] for task in tasks) == moves
+
+
+def test_the_standbys_of_each_subtopology_are_level_after_topics_have_grown():
+    cluster = Cluster(topologies((4, 4, 4)), [], standbys=1, max_warmups=2)
+    for name in "abc":
+        cluster.add(name)
+    cluster.settle(1)
+    before = cluster.owners()
+    cluster.stateful = topologies((8, 8, 8))
+    cluster.settle(30)
+    assert_level(cluster.plan, cluster.stateful)
+    assert_level(cluster.plan, cluster.stateful, "standby")
+    now = cluster.owners()
+    assert all(now[task] == owner for task, owner in before.items())
 
 
 def test_cv_3_better_two_to_three_clients_moves_four_of_twelve():
@@ -364,7 +446,8 @@ def test_better_dropping_one_of_seven_clients_moves_two_of_thirteen():
 @settings(max_examples=examples(60))
 def test_cv_4_random_clusters_come_to_rest_with_all_replicas_and_no_warm_ups(seed):
     chance = random.Random(seed)
-    stateful, stateless = stateful_tasks(chance.randint(1, 10)), [TaskId(1, p) for p in range(chance.randint(1, 10))]
+    stateful = topologies(sizes_of(chance, chance.randint(1, 20)))
+    stateless = topologies(sizes_of(chance, chance.randint(1, 10)), first=100)
     names = [f"C{i}" for i in range(chance.randint(1, 10))]
     standbys = chance.randint(0, len(names))
     cluster = Cluster(stateful, stateless, standbys, chance.randint(1, len(stateful)))
@@ -381,8 +464,12 @@ def test_cv_4_random_clusters_come_to_rest_with_all_replicas_and_no_warm_ups(see
                 cluster.add(f"N{event}-{new}")
         cluster.settle(limit)
         assert not any(tasks.warmup for tasks in cluster.plan.clients.values())
-        loads = [sum(task in set(stateful) for task in t.active) for t in cluster.plan.clients.values()]
-        assert max(loads) - min(loads) <= 1
+        for tasks in (stateful, [*stateful, *stateless]):
+            loads = [sum(task in set(tasks) for task in t.active) for t in cluster.plan.clients.values()]
+            assert max(loads) - min(loads) <= 1
+        copies = [len({*t.active, *t.standby} - set(stateless)) for t in cluster.plan.clients.values()]
+        assert max(copies) - min(copies) <= 1
+        assert_level(cluster.plan, {*stateful, *stateless})
         before = cluster.plan
         assert cluster.settle(1) == 1
         assert cluster.plan == before, "what is balanced and caught up is left alone"
@@ -390,7 +477,7 @@ def test_cv_4_random_clusters_come_to_rest_with_all_replicas_and_no_warm_ups(see
 
 @st.composite
 def problems(draw):
-    stateful = stateful_tasks(draw(st.integers(1, 5)))
+    stateful = topologies(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))[:6]
     names = [f"C{i}" for i in range(draw(st.integers(1, 3)))]
     lag = st.sampled_from([RUNNING, 0, 50, 5_000, 6_000, -3])
     store = st.dictionaries(st.sampled_from(stateful), lag)
@@ -454,10 +541,27 @@ def test_the_target_restores_then_moves_then_lags_as_little_as_any_balanced_plac
             pressure += [0.0 if k == 1 else k / clients[name].threads for k in range(1, load + 1)]
         return sum(pressure)
 
+    def loads(owners):
+        return tuple(sum(owner == name for owner in owners.values()) for name in names)
+
     candidates = [dict(zip(stateful, choice, strict=True)) for choice in itertools.product(names, repeat=len(stateful))]
     least = min(map(cost, candidates))
     balanced = [owners for owners in candidates if cost(owners) <= least + 1e-9]
-    assert cost(target) <= least + 1e-9
+    each_load = {loads(owners) for owners in balanced}
+    average = {name: Fraction(sum(load[n] for load in each_load), len(each_load)) for n, name in enumerate(names)}
+
+    def is_even(owners):
+        """Of each sub-topology every client has what it has of all tasks, less than one task more or less."""
+        for number in {task.subtopology for task in stateful}:
+            mine = [task for task in stateful if task.subtopology == number]
+            for name in names:
+                due = average[name] * len(mine) / len(stateful)
+                if abs(sum(owners[task] == name for task in mine) - due) >= 1:
+                    return False
+        return True
+
+    balanced = [owners for owners in balanced if is_even(owners)]
+    assert target in balanced
     assert restores_moves_and_gap(target) == min(map(restores_moves_and_gap, balanced))
 
 
@@ -468,8 +572,8 @@ class Restoring:
 
     def __init__(self, chance):
         self.chance = chance
-        self.stateful = stateful_tasks(chance.randint(1, 12))
-        self.stateless = [TaskId(1, p) for p in range(chance.randint(0, 6))]
+        self.stateful = topologies(sizes_of(chance, chance.randint(1, 12)))
+        self.stateless = topologies(sizes_of(chance, chance.randint(0, 6)), first=100)
         self.options = {"standbys": chance.randint(0, 3), "max_warmups": chance.randint(1, 4)}
         self.racks = chance.choice([[None], ["r1", "r2"], [None, "r1", "r2", "r3"]])
         self.clients: dict[str, Client] = {}

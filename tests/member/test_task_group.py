@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from roster.member.events import Closed, RebalanceRequested
 from roster.member.task_assignor import TaskAssignor
 from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology
 from tests.examples_tried import examples
 from tests.member.simulated_group import SESSION, Faults
 from tests.member.task_world import TaskWorld
 
 SETTLED = 30_000
+STAGES = ((0, "orders", ("totals",)), (1, "clicks", ()), (2, "prices", ()))
 
 
 def settled(seed: int, members: int, partitions: int = 6, **options) -> TaskWorld:
@@ -163,6 +165,39 @@ def test_after_a_restart_of_everything_the_stores_on_disk_decide():
     assert {task: world.owner(task).name for task in world.ends} == before
 
 
+@settings(max_examples=examples(4), deadline=None)
+@given(seed=st.integers(0, 10_000), standbys=st.integers(0, 1))
+def test_no_task_goes_to_a_member_that_was_away_and_has_not_caught_up(seed, standbys):
+    """Its session ends while it is paused, its old tasks go on elsewhere, and it joins before it reports."""
+    world = settled(seed, 2, partitions=4, standbys=standbys)
+    world.batch = 3_000
+    away, stays = world.living[seed % 2], world.living[1 - seed % 2]
+    away.pause(2 * SESSION)
+    world.run(2 * SESSION - 1)
+    assert actives(world)[stays.name] == 4
+    world.ends = {task: end + 40_000 for task, end in world.ends.items()}
+    world.restored[stays.name] |= world.ends
+    for _ in range(SETTLED // 100):
+        world.run(100)
+        assert actives(world)[stays.name] == 4, f"at {world.now}: too far behind to take any"
+    world.speed = 50_000
+    world.run(SETTLED)
+    assert sorted(actives(world).values()) == [2, 2]
+    world.check_settled()
+
+
+def test_members_that_all_lost_the_group_get_what_their_stores_fit():
+    """They join without stores, since they know nothing of them, and tell the leader once they have looked."""
+    world = settled(5, 2, standbys=0, partitions=4)
+    before = {task: world.owner(task).name for task in world.ends}
+    for actor in world.living:
+        actor.pause(3 * SESSION)
+    world.run(3 * SESSION)
+    world.speed = 0
+    world.run(SETTLED)
+    assert {task: world.owner(task).name for task in world.ends} == before
+
+
 def test_members_of_one_process_share_its_tasks_and_never_hold_two_copies_of_one():
     world = TaskWorld(2, 8, standbys=1)
     for number in range(4):
@@ -172,6 +207,16 @@ def test_members_of_one_process_share_its_tasks_and_never_hold_two_copies_of_one
     for task in world.ends:
         held = [actor.name for actor in world.living if task in world.held(actor).active | world.held(actor).standby]
         assert sorted(int(name[1]) // 2 for name in held) == [0, 1]
+
+
+def test_members_of_one_process_have_tasks_of_each_subtopology_alike():
+    stages = tuple(Subtopology(number, (topic,), store) for number, topic, store in STAGES)
+    world = TaskWorld(3, 4, subtopologies=stages)
+    for number in range(2):
+        world.start(f"m{number}", process=bytes(16))
+    world.run(SETTLED)
+    for actor in world.living:
+        assert Counter(task.subtopology for task in world.held(actor).active) == {0: 2, 1: 2, 2: 2}
 
 
 def test_capacity_counts_as_threads():

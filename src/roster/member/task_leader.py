@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from roster.assignors.claims import settle_claims, to_withhold
-from roster.assignors.tasks import Client, TaskPlan, TaskProblem, assign
+from roster.assignors.tasks import WHOLE_LOG, Client, TaskPlan, TaskProblem, assign
 from roster.member.task_clients import members_by_process, running_tasks, task_clients
 from roster.member.task_options import TaskOptions
 from roster.member.task_versions import error_answers, settle_versions
 from roster.model import NO_OWNER, Address, Plan, Problem, TopicPartition
 from roster.model.arrays import Bool, Int32
-from roster.model.tasks import STATELESS, TaskId
+from roster.model.tasks import RUNNING, TaskId
 from roster.model.topology import task_sources
 from roster.wire.errors import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, HostTasks, encode_assignment_info
@@ -145,9 +145,10 @@ class _Leading:
             return
         capacity = {member: self.infos[member].capacity for member in members}
         named = {member: set(self.infos[member].tasks.as_dict()) for member in members}
-        for member, active in _level(tasks.active, capacity, self.running).items():
+        with_state = self.options.with_state
+        for member, active in _level(tasks.active, capacity, self.running, with_state).items():
             shares[member].active = active
-        for member, standby in _level(copies, capacity, named).items():
+        for member, standby in _level(copies, capacity, named, with_state).items():
             shares[member].standby = standby
 
     def _owned(self) -> dict[str, list[TopicPartition]]:
@@ -203,11 +204,19 @@ class _Leading:
 
 
 def _level(
-    tasks: Collection[TaskId], capacity: Mapping[str, int], had: Mapping[str, Collection[TaskId]]
+    tasks: Collection[TaskId],
+    capacity: Mapping[str, int],
+    had: Mapping[str, Collection[TaskId]],
+    with_state: Collection[int] = (),
 ) -> dict[str, list[TaskId]]:
-    """Distribute tasks among the members of one process by capacity, with few moves; they share its stores."""
+    """Distribute tasks among the members of one process by capacity, with few moves; they share its stores.
+
+    with_state: sub-topologies whose tasks are made level by themselves.
+    """
     clients = {
-        member: Client(threads, dict.fromkeys(had.get(member, ()), STATELESS)) for member, threads in capacity.items()
+        member: Client(threads, dict.fromkeys(had.get(member, ()), RUNNING)) for member, threads in capacity.items()
     }
-    placed = assign(TaskProblem((), tasks, clients)).clients
+    stateful = [task for task in tasks if task.subtopology in with_state]
+    stateless = [task for task in tasks if task.subtopology not in with_state]
+    placed = assign(TaskProblem(stateful, stateless, clients, acceptable_lag=WHOLE_LOG)).clients
     return {member: placed[member].active for member in capacity}

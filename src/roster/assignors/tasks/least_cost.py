@@ -1,23 +1,22 @@
 """The placement of tasks with the least sum of costs, within the quotas of the clients.
 
 A placement within quotas is optimal when no cycle of moves from client to client lowers its cost (Klein's theorem;
-Ahuja, Magnanti and Orlin, Network Flows, section 9.6), so cycles are found and carried out until there is none. Between
-two clients only the task that is cheapest to move matters. A task costs the same on all clients that have no store of
-it, so these share a node; clients that may have one task above their share have another one in common.
+Ahuja, Magnanti and Orlin, Network Flows, section 9.6), so cycles are found and carried out until there is none. A cell
+is the tasks of a sub-topology on a client; between two cells only the task that is cheapest to move matters. A task
+costs the same on all clients that have no store of it, so the cells of a sub-topology share a node; clients that may
+have one task above their share have another one in common.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from roster.assignors.tasks.quotas import Quotas
 from roster.model.tasks import TaskId
-
-_ELSEWHERE, _POOL = -1, -2
 
 Arc: TypeAlias = tuple[int, int]
 
@@ -45,73 +44,100 @@ def least_cost(placed: Mapping[TaskId, int], costs: Mapping[TaskId, TaskCosts], 
     ):
         return dict(placed)
     network = _Residual(placed, costs, quota)
-    while cycle := network.negative_cycle():
+    while cycle := negative_cycle(network.arcs()):
         network.turn(cycle)
     return network.owner
 
 
 class _Residual:
-    """Arcs between clients, each with a heap of its tasks by the cost of moving them; outdated entries are skipped."""
+    """Arcs between cells, each with a heap of its tasks by the cost of moving them; outdated entries are skipped.
+
+    Nodes: cells, clients, the pool of extra tasks, and `elsewhere` of each sub-topology.
+    """
 
     def __init__(self, placed: Mapping[TaskId, int], costs: Mapping[TaskId, TaskCosts], quota: Quotas) -> None:
         self.owner = dict(placed)
         self._costs = costs
         self._quota = quota
         self._load = Counter(placed.values())
+        clients = len(quota.share)
+        bounds = quota.of_each(Counter(task.subtopology for task in placed))
+        self._place = {subtopology: place for place, subtopology in enumerate(bounds)}
+        self._bounds = [cell for cells in bounds.values() for cell in cells]
+        self._count = Counter(self._cell(task, client) for task, client in placed.items())
+        self._first_client = len(self._bounds)
+        self._pool = self._first_client + clients
         self._heaps: defaultdict[Arc, list[tuple[int, TaskId]]] = defaultdict(list)
         for task in sorted(placed):
             self._offer(task)
 
-    def _offer(self, task: TaskId) -> None:
-        here, cost = self.owner[task], self._costs[task]
-        now = cost.on(here)
-        for there, then in cost.at.items():
-            if there != here:
-                heapq.heappush(self._heaps[here, there], (then - now, task))
-        heapq.heappush(self._heaps[here, _ELSEWHERE], (cost.elsewhere - now, task))
+    def _cell(self, task: TaskId, client: int) -> int:
+        return self._place[task.subtopology] * len(self._quota.share) + client
 
-    def _arcs(self) -> Iterator[tuple[int, int, int]]:
+    def _elsewhere(self, task: TaskId) -> int:
+        return self._pool + 1 + self._place[task.subtopology]
+
+    def _offer(self, task: TaskId) -> None:
+        client, cost = self.owner[task], self._costs[task]
+        here, now = self._cell(task, client), cost.on(client)
+        for there, then in cost.at.items():
+            if there != client:
+                heapq.heappush(self._heaps[here, self._cell(task, there)], (then - now, task))
+        heapq.heappush(self._heaps[here, self._elsewhere(task)], (cost.elsewhere - now, task))
+
+    def arcs(self) -> Iterator[tuple[int, int, int]]:
         """Yield (tail, head, cost) of the arcs that can be used."""
+        clients = len(self._quota.share)
         for (tail, head), heap in self._heaps.items():
-            while heap and self.owner[heap[0][1]] != tail:
+            while heap and self.owner[heap[0][1]] != tail % clients:
                 heapq.heappop(heap)
             if heap:
                 yield tail, head, heap[0][0]
-        for client, share in enumerate(self._quota.share):
-            yield _ELSEWHERE, client, 0
-            if client in self._quota.extra:
-                yield (client, _POOL, 0) if self._load[client] == share else (_POOL, client, 0)
-
-    def negative_cycle(self) -> list[Arc]:
-        """Return the arcs of a cycle of negative cost (Bellman-Ford), an empty list if there is none."""
-        arcs = list(self._arcs())
-        distance: defaultdict[int, int] = defaultdict(int)
-        parent: dict[int, int] = {}
-        for _ in range(len(self._quota.share) + 3):
-            changed = False
-            for tail, head, cost in arcs:
-                if distance[tail] + cost < distance[head]:
-                    distance[head] = distance[tail] + cost
-                    parent[head] = tail
-                    changed = True
-            if not changed:
-                return []
-            if cycle := _cycle_of(parent):
-                return cycle
-        raise AssertionError("distances fall without a cycle")
+        for cell, (least, most) in enumerate(self._bounds):
+            client = self._first_client + cell % clients
+            yield self._pool + 1 + cell // clients, cell, 0
+            if self._count[cell] < most:
+                yield cell, client, 0
+            if self._count[cell] > least:
+                yield client, cell, 0
+        for client in self._quota.extra:
+            node = self._first_client + client
+            yield (node, self._pool, 0) if self._load[client] == self._quota.share[client] else (self._pool, node, 0)
 
     def turn(self, cycle: Sequence[Arc]) -> None:
-        """Move a task along each arc between clients."""
+        """Move a task along each arc from cell to cell."""
         moves = []
         for place, (tail, head) in enumerate(cycle):
-            if tail >= 0 and head != _POOL:
-                there = cycle[(place + 1) % len(cycle)][1] if head == _ELSEWHERE else head
+            if tail < self._first_client and not self._first_client <= head < self._pool:
+                there = cycle[(place + 1) % len(cycle)][1] if head > self._pool else head
                 moves.append((self._heaps[tail, head][0][1], there))
         for task, there in moves:
-            self._load[self.owner[task]] -= 1
-            self._load[there] += 1
-            self.owner[task] = there
+            for sign, cell in ((-1, self._cell(task, self.owner[task])), (1, there)):
+                self._count[cell] += sign
+                self._load[cell % len(self._quota.share)] += sign
+            self.owner[task] = there % len(self._quota.share)
             self._offer(task)
+
+
+def negative_cycle(arcs: Iterable[tuple[int, int, int]]) -> list[Arc]:
+    """Return the arcs of a cycle of negative cost (Bellman-Ford), an empty list if there is none.
+
+    arcs: (tail, head, cost), nodes being numbers.
+    """
+    arcs = list(arcs)
+    distance: defaultdict[int, int] = defaultdict(int)
+    parent: dict[int, int] = {}
+    changed = True
+    while changed:
+        changed = False
+        for tail, head, cost in arcs:
+            if distance[tail] + cost < distance[head]:
+                distance[head] = distance[tail] + cost
+                parent[head] = tail
+                changed = True
+        if changed and (cycle := _cycle_of(parent)):
+            return cycle
+    return []
 
 
 def _cycle_of(parent: Mapping[int, int]) -> list[Arc]:

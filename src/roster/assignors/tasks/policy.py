@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roster.assignors.tasks.least_cost import TaskCosts, least_cost
-from roster.assignors.tasks.quotas import Quotas, deal_rest, place_on_preferred, quotas
+from roster.assignors.tasks.quotas import place, quotas
 from roster.assignors.tasks.standbys import target_standbys
 from roster.model.tasks import RUNNING, STATELESS, TaskId
 
@@ -129,9 +129,8 @@ class _Placing:
 
     def choose_target_actives(self) -> None:
         """Choose the target of active tasks: balanced, fewest restorations, then fewest moves, then least lag."""
-        quota = quotas(len(self.stateful), self.threads, [0] * len(self.names))
-        placed = place_on_preferred(self.stateful, self.running, self.nearest, quota)
-        self.target = deal_rest(self.stateful, placed, quota, self.threads)
+        quota = quotas(len(self.stateful), self.threads)
+        self.target = place(self.stateful, self.running, self.nearest, quota, self.threads)
         if any(0 < lag < WHOLE_LOG for task in self.stateful for lag in self.lags.get(task, {}).values()):
             costs = {task: self._costs(task) for task in self.stateful}
             self.target = least_cost(self.target, costs, quota)
@@ -249,31 +248,19 @@ class _Placing:
     def place_stateless(self) -> None:
         """Balance stateless tasks by themselves.
 
-        If they do not divide evenly, clients with fewer stateful tasks get one more. Otherwise tasks stay where they
-        run.
+        If they do not divide evenly, clients with fewer stateful tasks get one more, in the target, then at present.
+        Otherwise tasks stay where they run.
         """
-        quota = quotas(len(self.stateless), self.threads, [0] * len(self.names))
-        quota = self._extras_to_least_loaded(quota)
-        nowhere = dict.fromkeys(self.stateless)
-        placed = place_on_preferred(self.stateless, self.running, nowhere, quota)
-        self.actives |= deal_rest(self.stateless, placed, quota, self.threads)
-
-    def _extras_to_least_loaded(self, quota: Quotas) -> Quotas:
-        """Return the quotas with extra tasks for the clients with least load, in the target, then at present.
-
-        Clients with equal load remain in `extra`.
-        """
-        if not quota.extras:
-            return quota
+        quota = quotas(len(self.stateless), self.threads)
         target, running = Counter(self.target.values()), Counter(self.actives.values())
-        load = {
+        loads = {
             client: tuple((each[client] + quota.share[client] + 1) / self.threads[client] for each in (target, running))
             for client in quota.extra
         }
-        last = sorted(load.values())[quota.extras - 1]
-        share = [tasks + (load.get(client, last) < last) for client, tasks in enumerate(quota.share)]
-        lighter = sum(each < last for each in load.values())
-        return Quotas(share, {client for client, each in load.items() if each == last}, quota.extras - lighter)
+        rank = {load: place for place, load in enumerate(sorted(set(loads.values())))}
+        first = {client: rank[load] for client, load in loads.items()}
+        nowhere = dict.fromkeys(self.stateless)
+        self.actives |= place(self.stateless, self.running, nowhere, quota, self.threads, first)
 
     def plan(self) -> TaskPlan:
         clients = {name: ClientTasks() for name in self.names}
