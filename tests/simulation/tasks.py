@@ -143,7 +143,8 @@ class TaskBooks:
         """Judge what a member says of its stores."""
         for protocol in request.protocols:
             lags = lags_of(protocol.metadata)
-            if lags is not None:
+            is_lost = work.assignor.assignments > 0 and decode_subscription(protocol.metadata).generation_id < 0
+            if lags is not None and not (is_lost and not stateful(lags)):  # it may not have looked at its stores since
                 runs = self.options.tasks_of(claimed(protocol.metadata))
                 task_invariants.a_member_joins_with_the_gaps_of_its_stores(
                     name, stateful(lags), work.reported, runs, self.options.acceptable_lag
