@@ -30,7 +30,6 @@ _AT_ONCE_BYTES = 4 * 1024
 _MOST_ERRORS = 1_000
 """Records named in one refusal."""
 _NO_TIME = -1
-_TIMES = "message.timestamp.before.max.ms and message.timestamp.after.max.ms"
 
 
 class InvalidRecordsError(RefusedError):
@@ -72,7 +71,8 @@ def _checked(header: BatchHeader, pieces: Iterable[bytes], needs_keys: bool, tim
         if needs_keys and span.key_size < 0:
             errors[index] = "a record of a compacted topic needs a key"
         elif not times.has(stamp):
-            errors[index] = f"its time, {stamp} ms, is not from {times.first} to {times.last}, as {_TIMES} say"
+            side, limit = ("after", times.last) if stamp > times.last else ("before", times.first)
+            errors[index] = f"its time, {stamp} ms, is {side} {limit}: message.timestamp.{side}.max.ms"
             code = ErrorCode.INVALID_TIMESTAMP
         elif is_time(stamp):
             newest = max(newest, stamp)
