@@ -8,6 +8,7 @@ import logging
 import random
 import threading
 import time
+import warnings
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -379,6 +380,115 @@ def test_a_key_that_takes_different_texts_for_the_same_is_refused(place: Place) 
     with pytest.raises(PipelineError, match=r"the key `id` is compared as .*, for which different texts are the same"):
         begin(place.sink(mode="upsert", keys="id"), id=T.StringType(), n=T.LongType())
     begin(place.sink(), id=T.StringType(), n=T.LongType())
+
+
+def of_kinds(*cases: tuple[Any, ...]) -> list[Any]:
+    """Cases of one database each, which is the first value."""
+    return [pytest.param(*case, marks=MARKS if case[0] in SERVERS else ()) for case in cases]
+
+
+NO_INDEX = "the table has no unique constraint of exactly id"
+
+
+@pytest.mark.parametrize(
+    ("place", "table", "problem"),
+    of_kinds(
+        ("postgres", "id citext primary key", "the key `id` is compared as CITEXT, .*; use text"),
+        ("postgres", "id char(5) primary key", r"the key `id` is compared as CHAR\(5\), .*; use text"),
+        ("postgres", "id name primary key", '`id` is string, and name or "char" in the table'),
+        ("postgres", "id code primary key", "`id` is string, and code in the table"),
+        ("postgres", "id text unique deferrable", "the unique constraint `orders_id_key` is deferrable"),
+        ("postgres", "id text primary key, unique (id) deferrable", "the unique constraint .* is deferrable"),
+        ("postgres", "id text / unique index on orders (id) where n > 0", NO_INDEX),
+        ("postgres", "id text / unique index on orders (lower(id))", NO_INDEX),
+        ("postgres", "id text / unique index on orders (id collate any_case)", "the key `id` is compared as any_case"),
+        ("postgres", "id text unique / unique index on orders (id collate any_case)", "compared as any_case"),
+        (
+            "mariadb",
+            "id char(5) collate utf8mb4_nopad_bin unique",
+            r"compared as CHAR\(5\).*; use varchar or varbinary",
+        ),
+        (
+            "mariadb",
+            "id varchar(9) collate utf8mb4_nopad_bin unique, f varchar(9) as (lower(id)) virtual unique",
+            "a row would replace one with other keys by the unique index `f`",
+        ),
+        ("sqlite", "id text / unique index u on orders (id) where n > 0", NO_INDEX),
+        ("sqlite", "id text / unique index u on orders (lower(id))", NO_INDEX),
+        ("sqlite", "id text / unique index u on orders (id collate rtrim)", "the key `id` is compared as rtrim"),
+    ),
+    indirect=["place"],
+)
+def test_a_table_that_does_not_tell_keys_apart_is_refused_as_the_run_starts(
+    place: Place, table: str, problem: str
+) -> None:
+    if place.kind == "postgres":
+        place.run("create extension citext")
+        place.run("create domain code as varchar(2)")
+        place.run("create collation any_case (provider=icu, locale='und-u-ks-level2', deterministic=false)")
+    columns, _, index = table.partition(" / ")
+    place.run(f"create table orders (n bigint, {columns})")
+    if index:
+        place.run(f"create {index}")
+    with pytest.raises(PipelineError, match=problem), warnings.catch_warnings(action="ignore"):
+        begin(place.sink(mode="upsert", keys="id"), id=T.StringType(), n=T.LongType())
+
+
+AUTOMATIC = "column `x` has a null, for which .* makes a number of its own"
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "given", "kept", "changed", "problem"),
+    of_kinds(
+        ("postgres", "varchar(2)", T.StringType(), "ab", "ab  ", r"column `x` has a value whose end VARCHAR\(2\) cuts"),
+        ("postgres", "char(3)", T.StringType(), "ab ", "ab", r"column `x` has a value that CHAR\(3\) pads"),
+        ("postgres", "char(3)", T.StringType(), "abc", "abc ", r"column `x` has a value whose end CHAR\(3\) cuts"),
+        ("mariadb", "varchar(2)", T.StringType(), "ab", "ab  ", r"column `x` has a value whose end VARCHAR\(2\) cuts"),
+        ("mariadb", "char(3)", T.StringType(), "ab", "ab ", r"column `x` has a value whose end CHAR\(3\) cuts"),
+        ("mariadb", "tinytext", T.StringType(), "a" * 255, "ä" * 127 + "  ", "a value whose end TINYTEXT cuts"),
+        ("mariadb", "binary(3)", T.BinaryType(), b"abc", b"ab", r"column `x` has a value that BINARY\(3\) pads"),
+        ("mariadb", "int auto_increment primary key", T.IntegerType(), 0, None, AUTOMATIC),
+        ("sqlite", "integer primary key", T.IntegerType(), 0, None, AUTOMATIC),
+    ),
+    indirect=["place"],
+)
+def test_a_row_with_a_value_that_the_column_would_change_is_refused(
+    place: Place, kind: str, given: T.DataType, kept: Any, changed: Any, problem: str
+) -> None:
+    place.run(f"create table orders (x {kind})")
+    sink, columns = opened(place.sink(), T0), T.StructType([T.StructField("x", given)])
+    with pytest.raises(WriteError, match=problem):
+        write_rows(sink, columns, [{"x": kept}, {"x": changed}])
+    write_rows(sink, columns, [{"x": kept}])
+    assert place.run("select x from orders") == [(kept,)]
+
+
+@MARIADB
+def test_a_key_that_is_longer_than_the_table_that_was_made_for_it_is_refused(place: Place) -> None:
+    columns = T.StructType([T.StructField("id", T.StringType())])
+    sink = opened(place.sink(mode="upsert", keys="id"), T0)
+    write_rows(sink, columns, [{"id": "a" + " " * 764}])
+    with pytest.raises(WriteError, match=r"column `id` has a value whose end VARCHAR\(765\) cuts off"):
+        write_rows(sink, columns, [{"id": "a" + " " * 765}], 1)
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("clause", ["ignore", "replace"])
+def test_a_table_that_would_drop_what_breaks_a_constraint_gets_an_error_instead(place: Place, clause: str) -> None:
+    place.run(f"create table orders (id bigint unique on conflict {clause})")
+    sink, columns = opened(place.sink(), T0), T.StructType([T.StructField("id", T.LongType())])
+    with pytest.raises(PipelineError, match="UNIQUE constraint failed"):
+        write_rows(sink, columns, [{"id": 1}, {"id": 1}])
+
+
+@MARIADB
+def test_a_float_is_read_as_it_was_written(place: Place) -> None:
+    columns = T.StructType([T.StructField("x", T.FloatType())])
+    write_rows(opened(place.sink(), T0), columns, [{"x": 16777215.0}])
+    assert place.run("select x from orders") == [(16777215.0,)]
+    place.run("create table short (x float)")
+    with pytest.raises(PipelineError, match="`x` is float, and FLOAT in the table"):
+        begin(place.sink("short"), x=T.FloatType())
 
 
 @MARIADB

@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -244,9 +245,10 @@ class DatabaseSink(PositionedSink):
         if creates:
             self._create(self._positions("").table)
             self._create(wanted.table)
-        is_there = self._transact(lambda connection: tables.check_existing(connection, wanted, schema, self.name))
+        limits = self._transact(lambda connection: tables.check_existing(connection, wanted, schema, self.name))
         if not creates:
-            self._rehearse(wanted, is_there=is_there)
+            self._rehearse(wanted, is_there=limits is not None)
+        wanted = replace(wanted, limits=limits or {})
         self._known, self._has_created = (schema, wanted), creates
         return wanted
 
@@ -286,7 +288,8 @@ class DatabaseSink(PositionedSink):
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> DatabaseWriter:
         into = self._layout(schema, creates=batch is not None)
-        return DatabaseWriter(self._server, into.schema, into.keys, self._namespace, self._prefix, self._dead_letters)
+        where = self._namespace, self._prefix
+        return DatabaseWriter(self._server, into.schema, into.keys, *where, self._dead_letters, into.limits)
 
     @override
     def collect(self, writer: Writer, results: Sequence[Staged | None], batch: Batch) -> _Written:

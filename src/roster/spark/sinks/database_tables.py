@@ -23,9 +23,11 @@ from roster.spark.tasks.write.sql_columns import (
     TRANSACTIONAL,
     column_type,
     fits,
+    is_folding,
+    limit_of,
     staging_table,
 )
-from roster.spark.tasks.write.sql_values import DELETED, ROW
+from roster.spark.tasks.write.sql_values import DELETED, ROW, Limit
 from roster.state.bad_rows import bad_rows
 
 POSITIONS = "roster_positions"
@@ -103,6 +105,8 @@ class Layout:
     dialect: str
     is_numbered: bool
     """Whether staging has the numbers of rows."""
+    limits: Mapping[str, Limit]
+    """What columns of the table would change."""
 
     def staging(self, staged: Sequence[Staged]) -> list[sa.Table]:
         """Return the staging tables of some attempts."""
@@ -124,7 +128,7 @@ class Layout:
 
         only: of one task, by its index, the rows from a number up to before another one.
         """
-        names, number = self.schema.names, None if only is None else only[0]
+        number = None if only is None else only[0]
 
         def selected(rows: Any) -> Any:
             select = sa.select(*self._values(rows))
@@ -133,20 +137,20 @@ class Layout:
         if not self.keys:
             tables = enumerate(self.staging(staged))
             rows = [selected(each) for index, each in tables if number in (None, index)]
-            return [self.table.insert().from_select(names, select) for select in rows]
+            return [self._inserting(self.table.insert(), select) for select in rows]
         last = self._last_of_keys(staged)
         rows_of_keys = selected(last).where(last.c[DELETED].is_(sa.false()))
         rows_of_keys = rows_of_keys if number is None else rows_of_keys.where(last.c.task == number)
         if (insert := _UPSERTS.get(self.dialect)) is None:
             is_same = self._is_same(last, nulls=True)
-            return [self._delete(is_same), self.table.insert().from_select(names, rows_of_keys)]
+            return [self._delete(is_same), self._inserting(self.table.insert(), rows_of_keys)]
         found: list[Any] = []
         if any(each.deletes for each in staged):
             found.append(self._delete(self._is_same(last, nulls=False) & last.c[DELETED].is_(sa.true())))
         if any(each.nulls for each in staged):
             has_null = sa.or_(*(last.c[name].is_(None) for name in self.keys))
             found.append(self._delete(self._is_same(last, nulls=True) & has_null))
-        return [*found, self._replacing(insert(self.table).from_select(names, rows_of_keys))]
+        return [*found, self._replacing(self._inserting(insert(self.table), rows_of_keys))]
 
     def refused(self, connection: sa.Connection, staged: Sequence[Staged], server: Server) -> dict[int, dict[int, str]]:
         """Return why the table refuses rows of staging, by task and number; none is moved."""
@@ -171,6 +175,11 @@ class Layout:
                 refused[each.task] = {row: server.said(error) for row, error in bad.items()}
         trial.rollback()
         return refused
+
+    def _inserting(self, insert: Any, rows: Any) -> Any:
+        """Return the INSERT of the rows that a query finds."""
+        # SQLite's tables may ask to ignore what breaks a constraint, or to replace it.
+        return insert.prefix_with("OR ABORT", dialect="sqlite").from_select(self.schema.names, rows)
 
     def _values(self, rows: Any) -> list[Any]:
         """Return the columns of staging as the table's; JSON came as text."""
@@ -233,42 +242,72 @@ def layout(
         raise PipelineError(f"`{taken[0]}` is a column of staging", field="write", fix="Name it differently")
     unique = [sa.UniqueConstraint(*keys)] if keys else []
     into = sa.Table(table, sa.MetaData(), *made, *unique, schema=namespace, **TRANSACTIONAL)
-    return Layout(into, schema, tuple(keys), dialect, is_numbered or bool(keys))
+    return Layout(into, schema, tuple(keys), dialect, is_numbered or bool(keys), {})
 
 
-def check_existing(connection: sa.Connection, wanted: Layout, columns: StructType, name: str) -> bool:
-    """Return True if the table exists. Raise PipelineError, of the sink `name`, with all reasons not to write to it."""
-    inspector, table = sa.inspect(connection), wanted.table
-    is_there, problems = inspector.has_table(table.name, table.schema), _engines(connection, wanted)
-    if is_there:
-        problems += _differences(connection, inspector, wanted, columns)
+def check_existing(
+    connection: sa.Connection, wanted: Layout, columns: StructType, name: str
+) -> dict[str, Limit] | None:
+    """Return what columns of the table would change, None if it is missing.
+
+    Raises PipelineError, of the sink `name`, with all reasons not to write to it.
+    """
+    inspector, table, problems, given = sa.inspect(connection), wanted.table, _engines(connection, wanted), None
+    if inspector.has_table(table.name, table.schema):
+        with warnings.catch_warnings(action="ignore"):  # of types that SQLAlchemy does not know
+            given = {column["name"]: dict(column) for column in inspector.get_columns(table.name, table.schema)}
+        problems += _differences(connection, inspector, wanted, columns, given)
     if problems:
         raise PipelineError(
             f"the rows do not fit {table.fullname}: {'; '.join(problems)}",
             field=name,
             fix="Change rows or table, or write to another table",
         )
-    return is_there
+    return None if given is None else _limits(connection, wanted, given)
 
 
-def _differences(connection: sa.Connection, inspector: sa.Inspector, wanted: Layout, columns: StructType) -> list[str]:
-    table, problems = wanted.table, []
-    with warnings.catch_warnings(action="ignore"):  # of types that SQLAlchemy does not know
-        given = {column["name"]: column for column in inspector.get_columns(table.name, table.schema)}
+def _limits(connection: sa.Connection, wanted: Layout, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Limit]:
+    is_mysql, numbered = wanted.dialect in MYSQL, set[str]()
+    if wanted.dialect == "sqlite":
+        numbered = {name for (name,) in _asked(connection, _ROW_NUMBERS, wanted)}
+    found = {
+        name: limit_of(
+            given[name]["type"],
+            wanted.dialect,
+            len(wanted.keys) if name in wanted.keys else 0,
+            is_numbered=name in numbered or (is_mysql and given[name].get("autoincrement") is True),
+        )
+        for name in wanted.schema.names
+    }
+    return {name: limit for name, limit in found.items() if limit is not None}
+
+
+def _differences(
+    connection: sa.Connection,
+    inspector: sa.Inspector,
+    wanted: Layout,
+    columns: StructType,
+    given: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
+    problems, exact = [], "varchar or varbinary" if wanted.dialect in MYSQL else "text"
     for field, column in zip(wanted.schema, columns.fields, strict=True):
         text = column.dataType.simpleString()
-        if (there := given.pop(field.name, None)) is None:
+        if (there := given.get(field.name)) is None:
             problems.append(f"`{field.name}` ({text}) is none of the table's columns")
         elif there.get("computed") is not None or ((identity := there.get("identity")) and identity["always"]):
             problems.append(f"`{field.name}` is computed by the table")
         elif not fits(field.type, kind := there["type"], wanted.dialect):
             is_known = not isinstance(kind, sa.types.NullType)
             other = kind.compile(connection.dialect) if is_known else "of a type that SQLAlchemy does not know"
+            other = 'name or "char"' if type(kind) is sa.String else other
             problems.append(f"`{field.name}` is {text}, and {other} in the table")
-    problems += [f"the rows have no `{left}`, which must not be null" for left in given if _is_needed(given[left])]
+        elif field.name in wanted.keys and is_folding(kind, wanted.dialect):
+            problems.append(_folded(field.name, kind.compile(connection.dialect), exact))
+    left = [name for name in given if name not in wanted.schema.names and _is_needed(given[name])]
+    problems += [f"the rows have no `{name}`, which must not be null" for name in left]
     if wanted.keys:
-        is_mysql = wanted.dialect in MYSQL
-        problems += _indexes(connection, wanted) if is_mysql else _missing_index(inspector, wanted)
+        by_catalog = {**dict.fromkeys(MYSQL, _indexes), "postgresql": _arbiters}.get(wanted.dialect)
+        problems += by_catalog(connection, wanted) if by_catalog else _missing_index(inspector, wanted)
         problems += _collations(connection, wanted)
     return problems
 
@@ -285,9 +324,9 @@ def _missing_index(inspector: sa.Inspector, wanted: Layout) -> list[str]:
     # SQLite's dialect only finds a constraint behind a column's type so.
     automatic: dict[str, Any] = {"include_auto_indexes": True} if inspector.dialect.name == "sqlite" else {}
     found += [
-        [str(name) for name in each["column_names"]]
+        [name or "" for name in each["column_names"]]  # an expression has none
         for each in inspector.get_indexes(*where, **automatic)
-        if each["unique"] and not (each.get("dialect_options") or {}).get("postgresql_where")
+        if each["unique"] and not any(name.endswith("_where") for name in each.get("dialect_options") or {})
     ]
     return [] if any(set(names) == set(wanted.keys) for names in found) else [_no_index(wanted)]
 
@@ -304,6 +343,40 @@ def _asked(connection: sa.Connection, query: str, wanted: Layout) -> Sequence[An
     query = query.replace(":here", here)
     used = {name: value for name, value in values.items() if f":{name}" in query}
     return connection.execute(sa.text(query), used).all()
+
+
+_ROW_NUMBERS = (
+    "select name from pragma_table_info(:name, :here) where pk and upper(type) = 'INTEGER'"
+    " and (select count(*) from pragma_table_info(:name, :here) where pk) = 1"
+)
+"""Query for the column that is SQLite's own number of a row."""
+
+
+def _arbiters(connection: sa.Connection, wanted: Layout) -> list[str]:
+    """Return what is wrong with PostgreSQL's unique indexes: an upsert looks into all that are of exactly the keys."""
+    query = (
+        "select i.relname, x.indimmediate, a.attname, c.collname from pg_index x"
+        " join pg_class i on i.oid = x.indexrelid cross join lateral generate_series(0, x.indnkeyatts - 1) n"
+        " join pg_attribute a on a.attrelid = x.indrelid and a.attnum = x.indkey[n]"
+        " left join pg_collation c on c.oid in (x.indcollation[n], a.attcollation) and not c.collisdeterministic"
+        " where x.indrelid = cast(:full as regclass) and x.indisunique and x.indisvalid"
+        " and x.indpred is null and x.indexprs is null"
+    )
+    indexes: dict[str, list[Any]] = {}
+    for index, *part in _asked(connection, query, wanted):
+        indexes.setdefault(index, []).append(part)
+    found = {name: parts for name, parts in indexes.items() if {part[1] for part in parts} == set(wanted.keys)}
+    deferrable = [name for name, parts in found.items() if not parts[0][0]]
+    folded = {(column, collation) for parts in found.values() for _, column, collation in parts if collation}
+    return [
+        *([] if found else [_no_index(wanted)]),
+        *(f"the unique constraint `{name}` is deferrable, which no upsert can use" for name in deferrable),
+        *(_folded(column, collation, "a deterministic one") for column, collation in sorted(folded)),
+    ]
+
+
+def _folded(column: str, comparison: str, exact: str) -> str:
+    return f"the key `{column}` is compared as {comparison}, for which different texts are the same; use {exact}"
 
 
 def _engines(connection: sa.Connection, wanted: Layout) -> list[str]:
@@ -324,7 +397,8 @@ def _indexes(connection: sa.Connection, wanted: Layout) -> list[str]:
     """Return what is wrong with MariaDB's unique indexes: a row replaces the one that any of them finds."""
     query = (
         "select index_name, column_name, sub_part, extra = 'auto_increment' or (is_nullable = 'YES' and"
-        " coalesce(column_default, 'NULL') = 'NULL') from information_schema.statistics"
+        " coalesce(column_default, 'NULL') = 'NULL' and locate('GENERATED', extra) = 0)"
+        " from information_schema.statistics"
         " left join information_schema.columns using (table_schema, table_name, column_name)"
         " where table_schema = :here and table_name = :name and non_unique = 0"
     )
@@ -348,8 +422,6 @@ _COLLATIONS = {
         "select column_name, collation_name from information_schema.columns where table_schema = :here and"
         " table_name = :name and right(collation_name, 10) <> '_nopad_bin' and right(collation_name, 9) <> '_0900_bin'",
     ),
-    "postgresql": "select attname, collname from pg_attribute join pg_collation on attcollation = pg_collation.oid"
-    " where attrelid = cast(:full as regclass) and not collisdeterministic",
     "sqlite": "select x.name, x.coll from pragma_index_list(:name, :here) l join pragma_index_xinfo(l.name, :here) x"
     """ where l."unique" and x.key and x.coll <> 'BINARY'""",
 }
@@ -360,9 +432,9 @@ def _collations(connection: sa.Connection, wanted: Layout) -> list[str]:
     """Return what is wrong with the comparison of the keys."""
     if (query := _COLLATIONS.get(wanted.dialect)) is None:
         return []
-    exact = {**EXACT_COLLATIONS, "sqlite": "BINARY"}.get(wanted.dialect, "a deterministic one")
+    exact = {**EXACT_COLLATIONS, "sqlite": "BINARY"}[wanted.dialect]
     return [
-        f"the key `{column}` is compared as {collation}, for which different texts are the same; use {exact}"
+        _folded(column, collation, exact)
         for column, collation in _asked(connection, query, wanted)
         if column in wanted.keys
     ]

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from roster._errors import one_line
 from roster.records.produce import WriteError
 from roster.spark.errors import SinkFencedError
-from roster.spark.tasks.write.sql_values import DELETED, ROW, final_error, prepared
+from roster.spark.tasks.write.sql_values import DELETED, ROW, Limit, final_error, prepared
 from roster.spark.tasks.write.task import conformed
 from roster.spark.tasks.write.updates import is_retracted, last_of_keys
 from roster.state.bad_rows import bad_rows
@@ -137,7 +137,7 @@ class DatabaseWriter:
     """Settings of one batch's staging.
 
     schema: columns of the rows; keys: those that tell rows apart in upsert mode. namespace: the database schema of the
-    staging tables, whose names begin with `prefix`. dead_letters: as in `Source`.
+    staging tables, whose names begin with `prefix`. dead_letters: as in `Source`. limits: of the table's columns.
     """
 
     server: Server
@@ -146,6 +146,7 @@ class DatabaseWriter:
     namespace: str | None
     prefix: str
     dead_letters: str | None = None
+    limits: Mapping[str, Limit] = field(default_factory=dict)
 
     @property
     def sets_aside(self) -> bool:
@@ -224,7 +225,9 @@ class DatabaseOutput:
         assert self._session is not None  # noqa: S101 - it is begun
         server, keys = self._writer.server, self._writer.keys
         try:
-            self._session.add(pa.Table.from_batches(prepared(batch, server.dialect) for batch in rows.to_batches()))
+            limits = self._writer.limits
+            batches = (prepared(batch, server.dialect, limits) for batch in rows.to_batches())
+            self._session.add(pa.Table.from_batches(batches))
         except WriteError as error:
             return error
         except Exception as error:

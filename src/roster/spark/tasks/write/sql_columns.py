@@ -9,7 +9,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
-from roster.spark.tasks.write.sql_values import DELETED, ROW
+from roster.spark.tasks.write.sql_values import DELETED, ROW, Limit
 
 MYSQL = ("mysql", "mariadb")
 EXACT_COLLATIONS = {"mariadb": "utf8mb4_nopad_bin", "mysql": "utf8mb4_0900_bin"}
@@ -22,6 +22,9 @@ _DIGITS = {1: 3, 2: 5, 4: 10, 8: 19}
 """Bytes of an integer to its digits."""
 _BYTES = {"TINYINT": 1, "SMALLINT": 2, "MEDIUMINT": 3, "INTEGER": 4, "BIGINT": 8}
 _INTEGERS = {8: sa.SmallInteger, 16: sa.SmallInteger, 32: sa.Integer, 64: sa.BigInteger}
+_MOST_BYTES = {
+    f"{size}{kind}": 2**bits - 1 for size, bits in (("TINY", 8), ("", 16), ("MEDIUM", 24)) for kind in ("TEXT", "BLOB")
+}
 _MICROSECONDS = 6
 _DOUBLE_BITS = 53
 
@@ -34,7 +37,8 @@ def column_type(kind: pa.DataType, dialect: str, keys: int = 0) -> sa.types.Type
     if of.is_integer(kind):
         return _INTEGERS[kind.bit_width]()
     if of.is_floating(kind):
-        return sa.Double() if kind.bit_width == 64 else mysql.FLOAT() if dialect in MYSQL else sa.REAL()
+        # Queries show six digits of MariaDB's float.
+        return sa.Double() if kind.bit_width == 64 or dialect in MYSQL else sa.REAL()
     if of.is_decimal(kind):  # SQLite has none: a number would be rounded to a double
         return sa.Text() if dialect == "sqlite" else sa.Numeric(kind.precision, kind.scale)
     if of.is_date(kind):
@@ -94,10 +98,43 @@ def fits(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> b
     if of.is_timestamp(kind):
         return _holds_time(kind, column, dialect)
     if of.is_string(kind) or of.is_large_string(kind):
-        return isinstance(column, sa.String) and not isinstance(column, (sa.Enum, mysql.SET))
+        return _holds_text(column)
     if of.is_binary(kind) or of.is_large_binary(kind):
         return isinstance(column, sa.types._Binary)
-    return isinstance(column, sa.JSON) or (dialect in MYSQL and isinstance(column, sa.String))
+    return isinstance(column, sa.JSON) or (dialect in MYSQL and _holds_text(column))
+
+
+def limit_of(column: sa.types.TypeEngine[Any], dialect: str, keys: int, *, is_numbered: bool) -> Limit | None:
+    """Return what a table's column would change, None if nothing. keys: as of `column_type`.
+
+    is_numbered: a null becomes a number.
+    """
+    name, length, is_mysql = column.__visit_name__, getattr(column, "length", None), dialect in MYSQL
+    found = Limit(f"{name}({length})" if length else name, numbers_nulls=is_numbered)
+    if dialect == "sqlite":
+        pass
+    elif length and (name == "BINARY" or (isinstance(column, sa.CHAR) and not is_mysql)):
+        found = found._replace(longest=length, shortest=length)
+    elif isinstance(column, sa.CHAR):
+        found = found._replace(cuts_blanks=is_mysql)
+    elif is_mysql and name in _MOST_BYTES:
+        found = found._replace(longest=_MOST_BYTES[name], counts_bytes=True)
+    elif isinstance(column, sa.VARCHAR) and (length or (is_mysql and keys)):
+        of_staging = _KEY_CHARACTERS // keys if is_mysql and keys else found.longest
+        found = found._replace(longest=min(length or of_staging, of_staging))
+    return found if found != Limit(found.kind) else None
+
+
+def is_folding(column: sa.types.TypeEngine[Any], dialect: str) -> bool:
+    """Return True for a type of which different values are equal, whatever they are compared as."""
+    is_padded = isinstance(column, sa.CHAR) or column.__visit_name__ == "BINARY"
+    return isinstance(column, postgresql.CITEXT) or (is_padded and dialect != "sqlite")
+
+
+def _holds_text(column: sa.types.TypeEngine[Any]) -> bool:
+    # PostgreSQL's name and "char", which cut off what is longer, are such to SQLAlchemy.
+    is_unsaid = type(column) is sa.String
+    return isinstance(column, sa.String) and not (is_unsaid or isinstance(column, (sa.Enum, mysql.SET)))
 
 
 def _holds_integer(size: int, column: sa.types.TypeEngine[Any], dialect: str) -> bool:
@@ -114,9 +151,10 @@ def _holds_digits(before: int, after: int, column: sa.types.TypeEngine[Any]) -> 
 
 
 def _holds_fraction(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:
+    if dialect in MYSQL:
+        return isinstance(column, sa.Double) and column.scale is None
     is_wide = kind.bit_width == 32 or dialect == "sqlite" or isinstance(column, sa.Double)
-    is_rounded = dialect in MYSQL and getattr(column, "scale", None) is not None
-    return isinstance(column, sa.Float) and not is_rounded and (is_wide or (column.precision or 0) >= _DOUBLE_BITS)
+    return isinstance(column, sa.Float) and (is_wide or (column.precision or 0) >= _DOUBLE_BITS)
 
 
 def _holds_time(kind: pa.DataType, column: sa.types.TypeEngine[Any], dialect: str) -> bool:

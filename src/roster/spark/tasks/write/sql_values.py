@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +20,36 @@ _DAY_US = 86_400_000_000
 _NUL_IN_JSON = r"(^|[^\\])(\\\\)*\\u0000"
 
 
+class Limit(NamedTuple):
+    """Which values a column of a table changes without an error. kind: of the column, for messages.
+
+    longest: characters, or with `counts_bytes` bytes, behind which blanks are cut off without an error; shortest: up to
+    which it pads. cuts_blanks: cuts off all blanks at the end. numbers_nulls: makes the next number of a null.
+    """
+
+    kind: str
+    longest: int = 2**62
+    shortest: int = 0
+    counts_bytes: bool = False
+    cuts_blanks: bool = False
+    numbers_nulls: bool = False
+
+    def check(self, name: str, column: pa.Array) -> None:
+        """Raise WriteError if there is a value that the column would change."""
+        if self.numbers_nulls and column.null_count:
+            raise final_error(f"column `{name}` has a null, for which {self.kind} makes a number of its own")
+        of = pa.types
+        is_text = of.is_string(column.type) or of.is_large_string(column.type)
+        if not (is_text or of.is_binary(column.type) or of.is_large_binary(column.type)):
+            return
+        size = pc.utf8_length(column) if is_text and not self.counts_bytes else pc.binary_length(column)
+        is_cut = pc.greater(size, -1 if self.cuts_blanks else self.longest)
+        if _any(pc.and_(is_cut, pc.ends_with(column, " ")) if is_text else is_cut):
+            raise final_error(f"column `{name}` has a value whose end {self.kind} cuts off")
+        if _any(pc.less(size, self.shortest)):
+            raise final_error(f"column `{name}` has a value that {self.kind} pads")
+
+
 def final_error(problem: str) -> WriteError:
     """Return the error of rows that a retry would not write either."""
     error = WriteError(problem)
@@ -24,12 +57,17 @@ def final_error(problem: str) -> WriteError:
     return error
 
 
-def prepared(rows: pa.RecordBatch, dialect: str) -> pa.RecordBatch:
-    """Return the rows with values that the database's driver takes. Raises WriteError for one that it does not."""
+def prepared(rows: pa.RecordBatch, dialect: str, limits: Mapping[str, Limit]) -> pa.RecordBatch:
+    """Return the rows with values that the database's driver takes.
+
+    limits: of columns. Raises WriteError for a value that the driver does not take, or a column would change.
+    """
     columns = {
         field.name: _prepared(field.name, column, dialect)
         for field, column in zip(rows.schema, rows.columns, strict=True)
     }
+    for name, limit in limits.items():
+        limit.check(name, columns[name])
     return pa.RecordBatch.from_pydict(columns)
 
 
