@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import IntegerType, StructType
 
 GAP = 8_000
 """Milliseconds after a session's last row at which it is over."""
@@ -16,6 +19,7 @@ TALLY = "k string, n long, kinds string, last string, worst double, seen string"
 SESSIONS = "k string, begin long, end long, n int, fired long, watermark long"
 EXPIRING = "k string, what string, n long"
 GROUPS = "k string, n long, state string"
+TELLING = "text string"
 REMINDERS = "k string, at long, left string, due string"
 
 
@@ -232,3 +236,78 @@ def grouped(key, frames, state):
         state.update((n,))
         state.setTimeoutTimestamp(max(latest + GAP, at + 1))
         yield pd.DataFrame({"k": [key[0]], "n": [n], "state": [f"updated {at}"]})
+
+
+def told(value):
+    """A value with the types of all its parts."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} array {[told(each) for each in value]}"
+    if isinstance(value, dict):
+        return f"dict { {told(key): told(each) for key, each in value.items()} }"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__} {[told(each) for each in value]}"
+    return f"{type(value).__name__} {value!r}"
+
+
+class Telling(StatefulProcessor):
+    """Tells the key, all rows with their types, the keys of timers, and what removed variables say."""
+
+    def init(self, handle):
+        self.handle = handle
+        row = StructType().add("n", IntegerType())
+        value, rows, entries = (
+            handle.getValueState("x", row),
+            handle.getListState("y", row),
+            handle.getMapState("z", row, row),
+        )
+        self.removed = [
+            *((value, "exists"), (value, "get"), (value, "update", (1,)), (value, "clear")),
+            *((rows, "exists"), (rows, "put", [(1,)]), (rows, "appendValue", (1,)), (rows, "appendList", [(1,)])),
+            *((rows, "clear"), (entries, "exists"), (entries, "getValue", (1,)), (entries, "containsKey", (1,))),
+            *((entries, "removeKey", (1,)), (entries, "updateValue", (1,), (2,)), (entries, "clear")),
+        ]
+        for name in ("x", "y", "z"):
+            handle.deleteIfExists(name)
+
+    def handleInputRows(self, key, rows, timerValues):
+        self.handle.registerTimer(1)
+        rows = sorted(rows, key=lambda row: row.v)
+        yield Row(text=f"{told(key)} {list(rows[0].__fields__)} {told(rows)}")
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        said = []
+        for variable, method, *arguments in self.removed:
+            try:
+                getattr(variable, method)(*arguments)
+            except PySparkRuntimeError as error:
+                said.append(str(error))
+        yield Row(text=f"timer of {told(key)} {list(key.__fields__)} {said}")
+
+    def close(self):
+        pass
+
+
+def told_frames(frames):
+    """The columns and values of frames, a frame each."""
+    frames = [frame.sort_values("v", ignore_index=True) for frame in frames]
+    return [{name: f"{frame[name].dtype} {told(list(frame[name]))}" for name in frame} for frame in frames]
+
+
+class FrameTelling(Telling):
+    """The same with pandas; the frame goes through a result of its own."""
+
+    def handleInputRows(self, key, rows, timerValues):
+        self.handle.registerTimer(1)
+        yield pd.DataFrame({"text": [f"{told(key)} {told_frames(rows)}"]})
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        for row in super().handleExpiredTimer(key, timerValues, expiredTimerInfo):
+            yield pd.DataFrame([row.asDict()])
+
+
+def telling(key, frames, state):
+    """Tell the key and its frames, and the key again when it has timed out."""
+    if not state.hasTimedOut:
+        state.update((1,))
+        state.setTimeoutTimestamp(max(1, state.getCurrentWatermarkMs()))
+    yield pd.DataFrame({"text": [f"{state.hasTimedOut} {told(key)} {told_frames(frames)}"]})

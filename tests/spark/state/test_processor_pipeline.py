@@ -336,10 +336,15 @@ class Broken(Numbers):
         (3, {}, "processor: 3 has no method init. Pass an instance of a StatefulProcessor"),
         (Numbers(), {"time_mode": "Event"}, "time_mode: 'Event' is not possible. Use 'None', 'ProcessingTime' or"),
         (Numbers(), {"time_mode": "EventTime"}, "transform_with_state: event_time: time mode EventTime needs the"),
-        (Numbers(), {"output_schema": "nonsense"}, "'nonsense' is not a schema"),
+        (Numbers(), {"output_schema": "nonsense"}, "^output_schema: 'nonsense' is not a schema"),
         (Broken(), {}, "transform_with_state: init: "),
         (Numbers(), {"initial_state": 3}, "initial_state: 3 is no DataFrame and no pyarrow.Table"),
         (Numbers(), {"initial_state": pa.table({"n": [1]})}, "initial_state: .*no column 'name' among n"),
+        (
+            Numbers(),
+            {"initial_state": pa.table({"name": ["a"], "n": pa.array([1], pa.uint8())}), "in_pandas": True},
+            "initial_state: .*uint8",
+        ),
         (Numbers(), {"delay": timedelta(-1)}, "transform_with_state: delay: "),
     ],
 )

@@ -129,7 +129,17 @@ class UnderSpark:
             made = late.groupBy("k").applyInPandasWithState(
                 processors.grouped, processors.GROUPS, "n long", "append", GroupStateTimeout.EventTimeTimeout
             )
-        self._batches: dict[int, list[str]] = {}
+        self._start_with(spark, place, name, made)
+
+    @classmethod
+    def of(cls, spark: SparkSession, place: Path, name: str, made: DataFrame) -> UnderSpark:
+        """Start the query of a frame."""
+        own = cls.__new__(cls)
+        own._start_with(spark, place, name, made)
+        return own
+
+    def _start_with(self, spark: SparkSession, place: Path, name: str, made: Any) -> None:
+        self._batches: dict[int, list[dict[str, Any]]] = {}
         writer = made.writeStream.foreachBatch(self._keep).outputMode("append")
         self._writer = writer.option("checkpointLocation", str(place / name))
         self._spark, self._name = spark, name
@@ -145,7 +155,7 @@ class UnderSpark:
             self._spark.conf.unset(name)
 
     def _keep(self, frame: DataFrame, batch: int) -> None:
-        self._batches[batch] = [str(row.asDict().values()) for row in frame.collect()]
+        self._batches[batch] = [row.asDict() for row in frame.collect()]
 
     def work(self) -> None:
         """Do all files that are there. Spark gives a Python process ten seconds to start, too few on a busy machine."""
@@ -161,7 +171,12 @@ class UnderSpark:
 
     @property
     def rows(self) -> Counter[str]:
-        return Counter(row for rows in self._batches.values() for row in rows)
+        return Counter(str(row.values()) for row in self.written)
+
+    @property
+    def written(self) -> list[dict[str, Any]]:
+        """All rows as dictionaries."""
+        return [row for rows in self._batches.values() for row in rows]
 
 
 @pytest.fixture
@@ -282,3 +297,75 @@ def test_the_same_rows_as_under_spark(session: SparkSession, tmp_path: Path, see
     finally:
         if there is not None:
             there.query.stop()
+
+
+INNER = pa.struct([("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+TOLD = pa.schema(
+    [
+        ("t", pa.timestamp("us", "UTC")),
+        ("k", pa.string()),
+        ("b", pa.binary()),
+        ("d", pa.date32()),
+        ("v", pa.int32()),
+        ("of", INNER),
+        ("m", pa.map_(pa.string(), INNER)),
+        ("l", pa.list_(pa.int64())),
+        ("x", pa.list_(INNER)),
+        ("flag", pa.bool_()),
+    ]
+)
+TOLD_DDL = (
+    "t timestamp, k string, b binary, d date, v int, of struct<at: timestamp, n: bigint>,"
+    " m map<string, struct<at: timestamp, n: bigint>>, l array<bigint>, x array<struct<at: timestamp, n: bigint>>,"
+    " flag boolean"
+)
+
+
+def told_rows() -> pa.Table:
+    """Rows of three keys, with nulls at every depth."""
+    of = {"at": BEGIN, "n": 2**53 + 1}
+    full = {"of": of, "m": {"a": of, "b": None}, "l": [2**53 + 1, 1], "x": [of, {"at": None, "n": None}], "flag": True}
+    keys = [{"t": BEGIN + timedelta(hours=n), "k": "abc"[n], "b": b"\x00b", "d": BEGIN.date()} for n in range(3)]
+    rows = [
+        keys[0] | full | {"v": 1},
+        keys[0] | full | {"v": 2, "l": [None], "flag": False},
+        keys[1] | {"v": 3, "of": {"at": None, "n": 5}, "m": {}, "l": [], "x": [None]},
+        keys[2] | full | {"v": 4},
+    ]
+    return pa.Table.from_pylist([row | {"m": list(row["m"].items())} for row in rows], schema=TOLD)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["rows", "pandas", "group state"])
+def test_keys_rows_and_frames_are_those_of_spark(session: SparkSession, tmp_path: Path, name: str) -> None:
+    """In a zone that is neither the process's nor UTC, with all their types."""
+    session.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    keys = ("t", "k", "b", "d")
+    late: dict[str, Any] = {"event_time": "t", "delay": DELAY, "store": "s", "migrate": None}
+    source = tmp_path / "source"
+    source.mkdir()
+    pq.write_table(told_rows(), source / "0.parquet")
+    groups: Any = (
+        session.readStream.schema(TOLD_DDL).parquet(str(source)).withWatermark("t", "5 seconds").groupBy(*keys)
+    )
+    timeout = GroupStateTimeout.EventTimeTimeout
+    output = processors.TELLING
+    if name == "group state":
+        made = groups.applyInPandasWithState(processors.telling, output, "n long", "append", timeout)
+        own = declare.group_state(session, processors.telling, keys, output, "n long", timeout=timeout, **late)
+    else:
+        in_pandas = name == "pandas"
+        code = processors.FrameTelling() if in_pandas else processors.Telling()
+        transform = groups.transformWithStateInPandas if in_pandas else groups.transformWithState
+        made = transform(code, output, "Append", "EventTime")
+        late |= {"time_mode": "EventTime", "in_pandas": in_pandas, "initial_state": None}
+        own = declare.processing(session, code, keys, output, **late)
+    there = UnderSpark.of(session, tmp_path, name, made)
+    try:
+        there.work()
+        with LmdbStore(tmp_path / "store") as store:
+            here = own.operator(told_rows(), store).results["text"].to_pylist()
+        assert sorted(here) == sorted(row["text"] for row in there.written)
+        assert len(here) == 6
+    finally:
+        there.query.stop()

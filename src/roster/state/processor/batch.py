@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,9 @@ from roster.state.store import Snapshot, StateError, Store
 AnyValue = TypeVar("AnyValue", bound=ValueState)
 AnyList = TypeVar("AnyList", bound=ListState)
 AnyMap = TypeVar("AnyMap", bound=MapState)
+Key: TypeAlias = tuple[Any, ...]
+MakeKeys: TypeAlias = Callable[[Sequence[pa.Array]], list[Key]]
+"""Makes the keys that user code gets of the columns of keys."""
 
 TAKEN = b"\x03"
 """Prefix of keys that have taken their initial state."""
@@ -98,15 +101,16 @@ class KeyedState:
 
     def remove(self, name: str) -> None:
         """Remove a variable with its values, if there is one."""
-        self._check_open(name)
+        self.check_open(name)
         self.variables.remove(name)
 
-    def _check_open(self, name: str) -> None:
+    def check_open(self, name: str) -> None:
+        """Raise StateError after `init`."""
         if not self._is_open:
             raise StateError(f"state variable {name!r}: declare and remove it in init()")
 
     def _declare(self, kind: str, name: str, schema: pa.Schema, key: pa.Schema | None, ttl: int | None) -> Any:
-        self._check_open(name)
+        self.check_open(name)
         if ttl is not None and self._plan.mode is not TimeMode.PROCESSING:
             raise StateError(f"state variable {name!r}: a time to live needs time mode ProcessingTime")
         return self.variables.declare(kind, name, schema, key, ttl)
@@ -131,16 +135,21 @@ class KeyedState:
         return self.current.key
 
 
+def plain_keys(columns: Sequence[pa.Array]) -> list[Key]:
+    """Return keys of Python's values."""
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
 class Code(Protocol):
     """Calls the user's code for keys and timers, and collects the rows it returns."""
 
     def open(self, state: KeyedState, table: pa.Table) -> None:
         """Begin a batch. `table`: its rows, grouped by key, each key's in their order."""
 
-    def rows(self, key: tuple[Any, ...], begin: int, end: int, now: Now, *, is_new: bool) -> None:
+    def rows(self, key: Key, begin: int, end: int, now: Now, *, is_new: bool) -> None:
         """Handle a key's rows, from `begin` up to before `end`. `is_new`: the key has no initial state yet."""
 
-    def timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
+    def timer(self, key: Key, at: int, now: Now) -> None:
         """Handle a timer of a key."""
 
     def threshold(self, now: int) -> int:
@@ -161,13 +170,16 @@ def take(
     *,
     clock: Callable[[], int],
     make_struct: MakeStruct | None = None,
+    make_keys: MakeKeys = plain_keys,
+    make_timer_keys: MakeKeys = plain_keys,
     has_initial_state: bool = False,
     sets_aside: bool = False,
 ) -> Update:
     """Call the code for a batch's rows. Nothing is written: the caller commits the changes.
 
-    clock: wall-clock milliseconds. sets_aside: find all rows at which the code fails, and remove timers at which it
-    does. Raises StateError for columns that do not fit, and else the code's errors.
+    clock: wall-clock milliseconds. make_keys, make_timer_keys: the keys that come with rows and with timers.
+    sets_aside: find all rows at which the code fails, and remove timers at which it does. Raises StateError for columns
+    that do not fit, and else the code's errors.
     """
     overlay = Overlay(store)
     processing = clock()
@@ -178,9 +190,11 @@ def take(
     state = KeyedState(overlay, plan, make_struct, current)
     code.open(state, keys.table)
     state.declared()
-    batch = (_BatchSetAside if sets_aside else _Batch)(plan, overlay, state, code, keys.types, has_initial_state)
+    batch = (_BatchSetAside if sets_aside else _Batch)(
+        plan, overlay, state, code, keys.types, make_timer_keys, has_initial_state
+    )
     now = Now(processing, times.before)
-    batch.rows(keys, now)
+    batch.rows(keys, make_keys(keys.columns), now)
     batch.timers(now)
     if times.after > times.before:
         batch.timers(Now(processing, times.after))
@@ -205,26 +219,28 @@ class _Batch:
         state: KeyedState,
         code: Code,
         types: Sequence[pa.DataType],
+        make_timer_keys: MakeKeys,
         has_initial_state: bool,
     ) -> None:
         self._plan, self._overlay, self._state, self._code, self._types = plan, overlay, state, code, types
+        self._make_timer_keys = make_timer_keys
         self._has_initial_state = has_initial_state
         self.results: list[pa.Table] = []
         self.bad: dict[int, Exception] = {}
         self.failures: list[Failure] = []
 
-    def rows(self, keys: _Keys, now: Now) -> None:
-        """Call the code for the rows of each key."""
+    def rows(self, keys: _Keys, made: Sequence[Key], now: Now) -> None:
+        """Call the code for the rows of each key. `made`: the keys as the code gets them."""
         for variable in self._state.variables.declared.values():
             if variable.kind != "map":
                 self._overlay.read_ahead([variable.prefix + key for key in keys.encoded])
         current, call, begin = self._state.current, self._rows, 0
-        for encoded, key, end in zip(keys.encoded, keys.plain, keys.ends, strict=True):
+        for encoded, key, end in zip(keys.encoded, made, keys.ends, strict=True):
             current.key = encoded
             call(encoded, key, begin, end, now)
             begin = end
 
-    def _rows(self, encoded: bytes, key: tuple[Any, ...], begin: int, end: int, now: Now) -> None:
+    def _rows(self, encoded: bytes, key: Key, begin: int, end: int, now: Now) -> None:
         is_new = self._has_initial_state and self._overlay.get(TAKEN + encoded) is None
         self._code.rows(key, begin, end, now, is_new=is_new)
         if is_new:
@@ -236,31 +252,30 @@ class _Batch:
             return
         limit = now.processing if self._plan.mode is TimeMode.PROCESSING else now.watermark
         due = self._state.timers.due(self._code.threshold(limit))
-        keys = decode_keys([key for key, _ in due], self._types)
-        plain = zip(*(column.to_pylist() for column in keys), strict=True)
-        for (encoded, at), key in zip(due, plain, strict=True):
+        keys = self._make_timer_keys(decode_keys([key for key, _ in due], self._types))
+        for (encoded, at), key in zip(due, keys, strict=True):
             self._state.current.key = encoded
-            self._timer(key, at, now)
+            self._timer(encoded, key, at, now)
 
-    def _timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
+    def _timer(self, encoded: bytes, key: Key, at: int, now: Now) -> None:
         self._code.timer(key, at, now)
 
 
 class _BatchSetAside(_Batch):
     """Goes on behind calls that fail, with the state as it was before them."""
 
-    def _rows(self, encoded: bytes, key: tuple[Any, ...], begin: int, end: int, now: Now) -> None:
+    def _rows(self, encoded: bytes, key: Key, begin: int, end: int, now: Now) -> None:
         def attempt(first: int, behind: int) -> Exception | None:
             return self._kept(lambda: super(_BatchSetAside, self)._rows(encoded, key, first, behind, now))
 
         found = bad_rows(end - begin, lambda first, behind: attempt(begin + first, begin + behind))
         self.bad |= {begin + row: error for row, error in found.items()}
 
-    def _timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
+    def _timer(self, encoded: bytes, key: Key, at: int, now: Now) -> None:
         error = self._kept(lambda: self._code.timer(key, at, now))
         if error is not None:
             self._state.delete_timer(at)
-            columns = [pa.array([value], kind) for value, kind in zip(key, self._types, strict=True)]
+            columns = decode_keys([encoded], self._types)
             row = pa.table({"timer": [at], **dict(zip(self._plan.keys, columns, strict=True))})
             self.failures.append(Failure(row, error, f"timer of {at} ms"))
 
@@ -282,7 +297,7 @@ class _BatchSetAside(_Batch):
 
 
 class _Keys:
-    """Rows grouped by key: the key's bytes, its values, and where its rows end."""
+    """Rows grouped by key: the keys' bytes, their columns, and where each key's rows end."""
 
     def __init__(self, table: pa.Table, names: Sequence[str]) -> None:
         encoded = encode_keys(table, names).combine_chunks().dictionary_encode()
@@ -294,8 +309,7 @@ class _Keys:
         self.ends: list[int] = ends.tolist()
         self.types = [_plain_type(self.table[name].type) for name in names]
         firsts = pa.array([0, *self.ends[:-1]] if self.ends else [], pa.int64())
-        columns = [self.table[name].take(firsts).to_pylist() for name in names]
-        self.plain: list[tuple[Any, ...]] = list(zip(*columns, strict=True))
+        self.columns = [self.table[name].take(firsts).combine_chunks() for name in names]
 
 
 def _plain_type(of: pa.DataType) -> pa.DataType:

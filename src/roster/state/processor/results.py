@@ -79,8 +79,10 @@ def _as_plain(value: Any) -> Any:
         return {name: _as_plain(each) for name, each in zip(fields, value, strict=True)}
     if isinstance(value, dict):
         return {_as_plain(key): _as_plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return [_as_plain(each) for each in value]
+    if isinstance(value, tuple):
+        return tuple(_as_plain(each) for each in value)
     return value
 
 

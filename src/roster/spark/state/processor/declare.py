@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from roster._errors import RosterError
@@ -55,7 +57,7 @@ def processing(
             f"{time_mode!r} is not possible", field="time_mode", fix="Use 'None', 'ProcessingTime' or 'EventTime'"
         )
     plan = _plan(field, keys, mode, event_time, delay)
-    initial = None if initial_state is None else _initial(spark, initial_state, keys)
+    initial = None if initial_state is None else _initial(spark, initial_state, keys, in_pandas)
     given = _given(spark, processor, output_schema, mode, field, initial)
     operator = ProcessorOperator(plan, given, in_pandas=in_pandas).prepared()
     return _stateful(operator, store, migrate)
@@ -81,7 +83,7 @@ def group_state(
     if timeout not in MODES:
         raise PipelineError(f"{timeout!r} is not possible", field="timeout", fix=f"Use one of {', '.join(MODES)}")
     plan = _plan(field, keys, MODES[timeout], event_time, delay)
-    struct = as_struct(state_schema)
+    struct = as_struct(state_schema, "state_schema")
     columns = arrow_schema(struct)
     try:
         RowCodec(columns)
@@ -109,10 +111,10 @@ def _given(
     spark: SparkSession, code: Any, output: str | StructType, mode: TimeMode, field: str, initial: Any = None
 ) -> Given:
     zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    return Given(pickled(code, field), arrow_schema(as_struct(output)), mode, zone, {}, initial)
+    return Given(pickled(code, field), arrow_schema(as_struct(output, "output_schema")), mode, zone, {}, initial)
 
 
-def _initial(spark: SparkSession, state: DataFrame | pa.Table, keys: Sequence[str]) -> Any:
+def _initial(spark: SparkSession, state: DataFrame | pa.Table, keys: Sequence[str], in_pandas: bool) -> Any:
     """Return the initial state as a broadcast variable."""
     table = state if isinstance(state, pa.Table) else None
     if table is None:
@@ -120,6 +122,8 @@ def _initial(spark: SparkSession, state: DataFrame | pa.Table, keys: Sequence[st
             raise PipelineError(f"{state!r} is no DataFrame and no pyarrow.Table", field="initial_state")
         table = state.toArrow()
     try:
+        if in_pandas:
+            from_arrow_schema(table.schema)
         return spark.sparkContext.broadcast(InitialState(table, keys))
-    except RosterError as error:
+    except (RosterError, PySparkTypeError) as error:
         raise PipelineError(str(error), field="initial_state") from None

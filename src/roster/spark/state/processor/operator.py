@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType, TimestampType
+from typing_extensions import override
 
 from roster._clock import wall_ms
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.handle import SchemaReader, make_row
-from roster.spark.state.processor.rows import RowCode
+from roster.spark.state.processor.rows import RowCode, in_zone
 from roster.state.pending import WithChanges
-from roster.state.processor.batch import Code, KeyedState, Plan, TimeMode, take
+from roster.state.processor.batch import Code, Key, KeyedState, Plan, TimeMode, plain_keys, take
 from roster.state.processor.overlay import Overlay
 from roster.state.processor.states import Current
 from roster.state.processor.variables import REGISTRY_KEY
@@ -87,9 +90,15 @@ class _Operator:
             self.code(),
             clock=self.clock,
             make_struct=make_row,
+            make_keys=partial(self.keys, of_timers=False),
+            make_timer_keys=partial(self.keys, of_timers=True),
             has_initial_state=self.given.initial is not None,
             sets_aside=sets_aside,
         )
+
+    def keys(self, columns: Sequence[pa.Array], *, of_timers: bool) -> list[Key]:
+        """Return the keys as the code gets them, as in Spark: with rows, or of timers."""
+        raise NotImplementedError
 
     def code(self) -> Code:
         """Return the user code for one batch."""
@@ -109,6 +118,16 @@ class _Operator:
         return overlay.get(REGISTRY_KEY) or b""
 
 
+def _as_in_state(column: pa.Array, zone: str | None) -> list[Any]:
+    """Return values as state variables have them: times without a zone, in this one or in the process's."""
+    if not pa.types.is_timestamp(column.type) or column.type.tz is None:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    if zone is not None:
+        return pc.local_timestamp(column.cast(pa.timestamp("us", zone))).to_pylist()  # type: ignore[no-any-return]
+    numbers = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return list(map(TimestampType().fromInternal, numbers.to_pylist()))
+
+
 @dataclass(frozen=True)
 class ProcessorOperator(_Operator):
     """A `StatefulProcessor`: the operator of `transform_with_state`."""
@@ -116,6 +135,19 @@ class ProcessorOperator(_Operator):
     name = "transform_with_state"
 
     in_pandas: bool = False
+
+    @override
+    def keys(self, columns: Sequence[pa.Array], *, of_timers: bool) -> list[Key]:
+        zone = self.given.zone
+        if of_timers:
+            names = list(self.plan.keys)
+            values = [_as_in_state(column, zone if self.in_pandas else None) for column in columns]
+            return [make_row(names, each) for each in zip(*values, strict=True)]
+        if not self.in_pandas:
+            return plain_keys(in_zone(pa.table(list(columns), self.plan.keys), zone).columns)
+        from roster.spark.state.processor.frames import keys_in_pandas  # noqa: PLC0415 - rows do without pandas
+
+        return keys_in_pandas(columns, zone, in_numpy=False)
 
     def code(self, reader: SchemaReader | None = None) -> Code:
         """Return the processor for one batch. `reader`: on the driver, one that may parse schemas."""
@@ -141,6 +173,12 @@ class GroupStateOperator(_Operator):
     schema: StructType = StructType()  # noqa: RUF009 - none is ever changed
     columns: pa.Schema = pa.schema([])  # noqa: RUF009 - as above
     timeout: str = "NoTimeout"
+
+    @override
+    def keys(self, columns: Sequence[pa.Array], *, of_timers: bool) -> list[Key]:
+        from roster.spark.state.processor.frames import keys_in_pandas  # noqa: PLC0415 - brings pandas
+
+        return keys_in_pandas(columns, self.given.zone, in_numpy=True)
 
     def prepared(self) -> GroupStateOperator:
         """Return the operator with the list of its one variable."""

@@ -41,9 +41,17 @@ class RowCode(ProcessorCode):
 
 
 def in_zone(table: pa.Table, zone: str) -> pa.Table:
-    """Return the table with zoned times converted to this zone."""
-    for place, field in enumerate(table.schema):
-        if pa.types.is_timestamp(field.type) and field.type.tz not in (None, zone):
-            kind = pa.timestamp(field.type.unit, zone)
-            table = table.set_column(place, field.name, table.column(place).cast(kind))
-    return table
+    """Return the table with zoned times converted to this zone, those inside nested values too."""
+    return table.cast(pa.schema([field.with_type(_in_zone(field.type, zone)) for field in table.schema]))
+
+
+def _in_zone(kind: pa.DataType, zone: str) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp(kind.unit, zone) if kind.tz else kind
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_zone(field.type, zone)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(*(field.with_type(_in_zone(field.type, zone)) for field in (kind.key_field, kind.item_field)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_zone(kind.value_type, zone)))
+    return kind
