@@ -47,6 +47,8 @@ def test_a_variable_that_was_removed_raises_an_error_of_pyspark(handle: Handle, 
     methods = {name for name in dir(removed) if not name.startswith("_")} - {"unexpired"}
     assert methods == CALLS[kind].keys()
     for name, arguments in CALLS[kind].items():
-        with pytest.raises(PySparkRuntimeError, match=r"^state variable 'x' was removed by deleteIfExists"):
+        with pytest.raises(
+            PySparkRuntimeError, match=rf"^Error [a-z ]+: {kind.capitalize()} state x is not initialized\.$"
+        ):
             getattr(removed, name)(*arguments)
     assert not variable(handle, kind).exists(), "it may be declared again"

@@ -141,7 +141,7 @@ def _records(batch: pa.RecordBatch) -> str:
     return ", ".join(texts[:5]) + (f" and {len(texts) - 5} other partitions" if len(texts) > 5 else "")
 
 
-def place_of(error: Exception) -> str:
+def place_of(error: BaseException) -> str:
     """Return where an error was raised: preferably the line in the function, not in a library it called."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_ROSTER)]
     own = [f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename] or frames

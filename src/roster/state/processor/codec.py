@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import calendar
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -59,7 +59,12 @@ class RowCodec:
         self._plain = bytes(self._nulls)
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """Return the bytes of a row, given by position. Raises StateError that names the field that does not fit."""
+        """Return the bytes of a row, given by position. Raises StateError that names the field that does not fit.
+
+        As in PySpark a row may be anything that gives as many values, even text.
+        """
+        if not isinstance(values, (tuple, list, bytes, Mapping, Set)) and isinstance(values, Iterable):
+            values = tuple(values)
         if not isinstance(values, (tuple, list)) or len(values) != len(self._kinds):
             raise StateError(f"{values!r} is no row of ({', '.join(self.names)}): give a tuple with a value for each")
         try:
@@ -123,7 +128,7 @@ def _kind(name: str, of: pa.DataType, struct: MakeStruct) -> _Kind:
         return _Kind("q", _from_moment, _to_moment) if of.tz else _Kind("q", _from_naive, _to_naive)
     if pa.types.is_decimal(of):
         return _decimal(of)
-    if pa.types.is_struct(of):
+    if pa.types.is_struct(of) and not any((field.metadata or {}).get(b"variant") for field in of):
         return _nested(of, struct)
     if pa.types.is_map(of):
         pair = RowCodec([pa.field("key", of.key_type), pa.field("value", of.item_type)], struct)
@@ -137,7 +142,7 @@ def _kind(name: str, of: pa.DataType, struct: MakeStruct) -> _Kind:
         element = RowCodec([pa.field("element", of.value_type)], struct)
         return _Kind(
             "I",
-            lambda value: _pack_rows(element, [(each,) for each in value]),
+            lambda value: _pack_rows(element, [(each,) for each in _elements(value)]),
             lambda data: [row[0] for row in _rows(element, data)],
             is_content=True,
         )
@@ -170,6 +175,12 @@ def _decimal(of: pa.DataType) -> _Kind:
         return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-of.scale, _WIDEST)
 
     return _Kind("I", pack, unpack, is_content=True)
+
+
+def _elements(value: Iterable[Any]) -> Iterable[Any]:
+    if isinstance(value, (str, bytes, Mapping)):
+        raise TypeError
+    return value
 
 
 def _pack_rows(codec: RowCodec, rows: Sequence[Sequence[Any]]) -> bytes:

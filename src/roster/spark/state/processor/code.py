@@ -78,7 +78,7 @@ class ProcessorCode:
                 self._guard("handleInitialState", key, self._processor.handleInitialState, key, each, times)
         try:
             self._results.extend(self._processor.handleInputRows(key, self.given(begin, end), times))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.fail("handleInputRows", key, error)
 
     def timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
@@ -86,7 +86,7 @@ class ProcessorCode:
         times, info = self._timer_values(now), ExpiredTimerInfo(at)
         try:
             self._results.extend(self._processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.fail("handleExpiredTimer", key, error)
         self._state.delete_timer(at)
 
@@ -125,10 +125,10 @@ class ProcessorCode:
     def _guard(self, method: str, key: tuple[Any, ...] | None, call: Callable[..., Any], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.fail(method, key, error)
 
-    def fail(self, method: str, key: tuple[Any, ...] | None, error: Exception) -> NoReturn:
+    def fail(self, method: str, key: tuple[Any, ...] | None, error: BaseException) -> NoReturn:
         """Raise the FunctionError for what a method raised."""
         raise failure("transform_with_state", method, key, error) from error
 
@@ -149,12 +149,12 @@ def taken(results: Results, field: str, *, valid: bool) -> pa.Table | None:
         results.clear()
 
 
-def failure(field: str, name: str, key: tuple[Any, ...] | None, error: Exception) -> FunctionError:
+def failure(field: str, name: str, key: tuple[Any, ...] | None, error: BaseException) -> FunctionError:
     """Return the error for user code that raised or returned wrong results: it names the call, the line and the key."""
     text = " ".join(str(error).split())
     if not isinstance(error, StateError):
         text = f"{type(error).__name__}: {text}"
-    where = "" if key is None else f", key {tuple(key)!r}"
+    where = "" if key is None else f", key {tuple(v.item() if hasattr(v, 'item') else v for v in key)!r}"
     passing = isinstance(error, (OSError, MemoryError))
     details = "".join(traceback.format_exception(error))
     return FunctionError(f"{name}: {text} ({place_of(error)}){where}", field=field, passing=passing, details=details)

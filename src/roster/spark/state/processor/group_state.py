@@ -84,7 +84,7 @@ class GroupStateCode:
         try:
             self._results.extend(self._function(key, iter([frame]), state))
             self._keep(state)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise failure(_FIELD, getattr(self._function, "__name__", "the function"), key, error) from error
 
     def _keep(self, state: GroupState) -> None:

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming import stateful_processor as spark
 from pyspark.sql.types import Row, StructType
 
+from roster.spark.errors import PipelineError
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.state.processor import states
 from roster.state.processor.batch import KeyedState
@@ -31,14 +32,43 @@ class _MapState(states.MapState, spark.MapState):
     pass
 
 
-def _was_removed(variable: Any, *_: Any) -> Any:
-    name = variable._variable.name
-    raise PySparkRuntimeError(f"state variable {name!r} was removed by deleteIfExists")
+_DOING = {
+    _ValueState: {
+        "exists": "checking value state exists",
+        "get": "getting value state",
+        "update": "updating value state",
+        "clear": "clearing value state",
+    },
+    _ListState: {
+        "exists": "checking value state exists",
+        "get": "getting list state",
+        **dict.fromkeys(("put", "appendValue", "appendList"), "updating value state"),
+        "clear": "clearing value state",
+    },
+    _MapState: {
+        "exists": "checking map state exists",
+        "getValue": "getting value",
+        "containsKey": "checking if map state contains key",
+        "updateValue": "updating map state value",
+        **dict.fromkeys(("iterator", "keys", "values"), "getting map state"),
+        "removeKey": "removing key from map state",
+        "clear": "clearing map state",
+    },
+}
+"""PySpark's words for what a method does, in the errors that it raises of a variable that is gone."""
+
+
+def _was_removed(doing: str) -> Callable[..., Any]:
+    def refuse(variable: Any, *_: Any) -> Any:
+        kind, name = variable._variable.kind.capitalize(), variable._variable.name
+        raise PySparkRuntimeError(f"Error {doing}: {kind} state {name} is not initialized.")
+
+    return refuse
 
 
 _REMOVED = {
-    kind: type(kind.__name__, (kind,), {name: _was_removed for name in dir(kind) if not name.startswith("_")})
-    for kind in (_ValueState, _ListState, _MapState)
+    kind: type(kind.__name__, (kind,), {name: _was_removed(doing) for name, doing in methods.items()})
+    for kind, methods in _DOING.items()
 }
 """Classes of variables that `deleteIfExists` has removed: each method raises PySpark's error."""
 
@@ -54,13 +84,15 @@ class Handle(spark.StatefulProcessorHandle):
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> spark.ValueState:
         """Return the value of this name."""
-        return self._got(stateName, self._state.value(_ValueState, stateName, self._schema_of(schema), ttlDurationMs))
+        columns = self._columns(stateName, schema)
+        return self._got(stateName, self._state.value(_ValueState, stateName, columns, ttlDurationMs))
 
     def getListState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> spark.ListState:
         """Return the list of this name."""
-        return self._got(stateName, self._state.list(_ListState, stateName, self._schema_of(schema), ttlDurationMs))
+        columns = self._columns(stateName, schema)
+        return self._got(stateName, self._state.list(_ListState, stateName, columns, ttlDurationMs))
 
     def getMapState(
         self,
@@ -70,8 +102,15 @@ class Handle(spark.StatefulProcessorHandle):
         ttlDurationMs: int | None = None,
     ) -> spark.MapState:
         """Return the map of this name."""
-        key, value = self._schema_of(userKeySchema), self._schema_of(valueSchema)
+        key, value = self._columns(stateName, userKeySchema), self._columns(stateName, valueSchema)
         return self._got(stateName, self._state.map(_MapState, stateName, key, value, ttlDurationMs))
+
+    def _columns(self, name: str, schema: StructType | str) -> pa.Schema:
+        self._state.check_open(name)
+        try:
+            return self._schema_of(schema)
+        except PipelineError as error:
+            raise StateError(f"state variable {name!r}: {error.problem}") from None
 
     def _got(self, name: str, variable: T) -> T:
         self._variables[name] = variable
