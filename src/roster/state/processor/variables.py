@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,12 +87,9 @@ class _Decoder:
         names = written.schema.names
         self._places = [names.index(name) if name in names else None for name in current.names]
         self._is_same = self._places == list(range(len(names)))
-        self._floats = [
-            place
-            for place, name in enumerate(current.names)
-            if name in names and pa.types.is_floating(current.field(place).type)
-            if pa.types.is_integer(written.schema.field(name).type)
-        ]
+        kinds = [(written.schema.field(each.name).type, each.type) if each.name in names else None for each in current]
+        adapters = [None if pair is None else _adapter(*pair, make_struct) for pair in kinds]
+        self._adapters = [(place, adapt) for place, adapt in enumerate(adapters) if adapt is not None]
 
     def decode(self, data: bytes, at: int) -> tuple[tuple[Any, ...], int, int | None]:
         expiry = None
@@ -102,10 +99,10 @@ class _Decoder:
         row, end = self._codec.decode_next(data, at)
         if not self._is_same:
             row = tuple(None if place is None else row[place] for place in self._places)
-        if self._floats:
+        if self._adapters:
             wider = list(row)
-            for place in self._floats:
-                wider[place] = None if row[place] is None else float(row[place])
+            for place, adapt in self._adapters:
+                wider[place] = None if row[place] is None else adapt(row[place])
             row = tuple(wider)
         return row, end, expiry
 
@@ -231,10 +228,45 @@ def to_change(registry: bytes | None, declared: bytes, names: Collection[str]) -
     return found
 
 
+def _adapter(was: pa.DataType, now: pa.DataType, make: MakeStruct | None) -> Callable[[Any], Any] | None:
+    """Return what makes values of an earlier type those of a wider one, None where they are the same."""
+    if was == now:
+        return None
+    if pa.types.is_struct(now):
+        names, struct = [each.name for each in now], make or (lambda _, values: tuple(values))
+        places = [was.get_field_index(name) for name in names]
+        adapters = [
+            None if at < 0 else _or_null(_adapter(was.field(at).type, each.type, make))
+            for at, each in zip(places, now, strict=True)
+        ]
+        return lambda value: struct(
+            names,
+            [None if adapt is None else adapt(value[at]) for at, adapt in zip(places, adapters, strict=True)],
+        )
+    if pa.types.is_map(now):
+        item = _or_null(_adapter(was.item_type, now.item_type, make))
+        return lambda value: {key: item(each) for key, each in value.items()}
+    if pa.types.is_list(now):
+        element = _or_null(_adapter(was.value_type, now.value_type, make))
+        return lambda value: [element(each) for each in value]
+    return float if pa.types.is_floating(now) and pa.types.is_integer(was) else None
+
+
+def _or_null(adapt: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    return lambda value: value if value is None or adapt is None else adapt(value)
+
+
 def _holds(kind: pa.DataType, other: pa.DataType) -> bool:
     """Return True if a type has all values of another one, as those of long count in double."""
     if kind == other:
         return True
+    if pa.types.is_struct(kind) and pa.types.is_struct(other):
+        places = [kind.get_field_index(each.name) for each in other]
+        return all(at >= 0 and _holds(kind.field(at).type, each.type) for at, each in zip(places, other, strict=True))
+    if pa.types.is_map(kind) and pa.types.is_map(other):
+        return kind.key_type == other.key_type and _holds(kind.item_type, other.item_type)
+    if pa.types.is_list(kind) and pa.types.is_list(other):
+        return _holds(kind.value_type, other.value_type)
     if pa.types.is_signed_integer(other):
         return bool(
             pa.types.is_float64(kind) or (pa.types.is_signed_integer(kind) and kind.bit_width > other.bit_width)
