@@ -60,15 +60,15 @@ class RowByRow:
             self.late += 1
             return
         self.now = max(self.now, t)
-        done = [each for each in self.open if max(each[1])[0] + self.gap + self.grace <= self.now]
+        done = [each for each in self.open if max(each[1])[0] + self.gap + self.grace < self.now]
         self.closed += done
         self.open = [each for each in self.open if each not in done]
-        if t + self.gap + self.grace <= self.now:
+        if t + self.gap + self.grace < self.now:
             self.late += 1
             return
         session = [(t, -99 if n is None else n)]
         for key, of in list(self.open):
-            if key == k and min(of)[0] < t + self.gap and t < max(of)[0] + self.gap:
+            if key == k and min(of)[0] <= t + self.gap and t <= max(of)[0] + self.gap:
                 self.open.remove((key, of))
                 session += of
         self.open.append((k, session))

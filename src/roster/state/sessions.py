@@ -1,8 +1,8 @@
 """Aggregates of each key by sessions of event time: rows of a key that follow each other within a gap.
 
 A single row is a session from its time to its time plus the gap. It is merged with open sessions of its key that it
-overlaps, as in Spark's `session_window`. A session is closed once the stream time has reached its end plus the grace
-period. The sessions depend only on the order of the partition's records.
+overlaps or touches, as in Spark's `session_window`. A session is closed once the stream time has passed its end plus
+the grace period. The sessions depend only on the order of the partition's records.
 
     key of the state   encoded key columns: all open sessions of the key, each a row as of `aggregate`
     0x02, time, key    the key may have a session that ends then; rewritten only when that time has passed
@@ -84,10 +84,10 @@ class SessionAggregation:
         check_names({START, END, _SESSION}, table, self.aggregates)
         gap, grace = microseconds(self.window.gap), microseconds(self.window.grace)
         clock = Clock.over(table, self.window.column, store)
-        rows = np.flatnonzero(clock.has & (clock.times + gap + grace > clock.at))
-        known = _Known.read(self, table, rows, store, clock.now - grace)
+        rows = np.flatnonzero(clock.has & (clock.times + gap + grace >= clock.at))
+        known = _Known.read(self, table, rows, store, clock.now - grace - 1)
         sessions = self._sessions(table, rows, known, clock, gap, grace)
-        is_open = sessions.rows["last"] + gap + grace > clock.now
+        is_open = sessions.rows["last"] + gap + grace >= clock.now
         changes = clock.noted(known.changes(sessions.places[is_open], sessions.rows[is_open], gap))
         emitted = sessions.closed(~is_open, known.keys) if self.final else np.flatnonzero(sessions.touched)
         results = self._results(known, sessions.places[emitted], sessions.rows[emitted], gap)
@@ -170,23 +170,23 @@ def _first_of_sessions(place: Times, time: Times, came: Times, rank: Any, gap: i
         return first
     inside = np.cumsum((rank == 0).astype(np.int64) - (rank == 2))[:-1] > 0
     limit = time[:-1] + gap
-    near = (place[1:] == place[:-1]) & (time[1:] < limit)
-    joined = inside | (near & (came[1:] < limit + grace))
+    near = (place[1:] == place[:-1]) & (time[1:] <= limit)
+    joined = inside | (near & (came[1:] <= limit + grace))
     unsure = np.flatnonzero(near & ~joined)
     if len(unsure):
         until = _within(place, time, unsure, gap)
         spans = np.column_stack([unsure + 1, until]).ravel()
         earliest = np.minimum.reduceat(np.append(came, _NONE), spans)[::2]
-        joined[unsure] = earliest < limit[unsure] + grace
+        joined[unsure] = earliest <= limit[unsure] + grace
     first[1:] = ~joined
     return first
 
 
 def _within(place: Times, time: Times, rows: Times, gap: int) -> Times:
-    """Return for each of `rows` the next row of another place, or a gap later."""
+    """Return for each of `rows` the next row of another place, or later than by a gap."""
     is_row = np.repeat([True, False], [len(place), len(rows)])
     times = np.append(time, time[rows] + gap)
-    order = np.lexsort((is_row, times, np.append(place, place[rows])))
+    order = np.lexsort((~is_row, times, np.append(place, place[rows])))
     before = np.empty(len(order), np.int64)
     before[order] = np.cumsum(is_row[order])
     return before[len(place) :]

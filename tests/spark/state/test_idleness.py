@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roster.model import TopicPartition
@@ -328,21 +328,23 @@ def plain(events: list[Any], *, sessions: bool) -> tuple[list[tuple[str, int, in
     """Closed windows with key, start, end, sum and count, and the number of late rows; event by event."""
     now, late, closed = -(10**9), 0, list[Any]()
     opened: list[tuple[str, int, int, int, int]] = []
+    grace, touch = GRACE + sessions, int(sessions)  # two rows exactly a gap apart are one session
     for event in events:
         if isinstance(event, Idle) and not opened:
             continue
         now = max(now, event.until[0] if isinstance(event, Idle) else event[2])
-        closed += [each for each in opened if each[2] + GRACE <= now]
-        opened = [each for each in opened if each[2] + GRACE > now]
+        closed += [each for each in opened if each[2] + grace <= now]
+        opened = [each for each in opened if each[2] + grace > now]
         if isinstance(event, Idle):
             continue
         key, n, t = event
         start = t if sessions else t // SIZE * SIZE
         mine = (key, start, start + SIZE, n, 1)
-        if mine[2] + GRACE <= now:
+        if mine[2] + grace <= now:
             late += 1
             continue
-        touched = [each for each in opened if each[0] == key and each[1] < mine[2] and mine[1] < each[2]]
+        own = [each for each in opened if each[0] == key]
+        touched = [each for each in own if each[1] < mine[2] + touch and mine[1] < each[2] + touch]
         opened = [each for each in opened if each not in touched]
         _, starts, ends, sums, counts = zip(mine, *touched, strict=True)
         opened.append((key, min(starts), max(ends), sum(sums), sum(counts)))
@@ -419,6 +421,7 @@ def of_both_sides(rows: list[tuple[bool, str, int]]) -> pa.Table:
 
 
 @given(st.lists(SIDED | idle(2), max_size=20), STEPS)
+@example([(True, "a", 0), Idle((1, None))], ["go on", "beside", *["go on"] * 18])
 @settings(max_examples=examples(60))
 def test_rows_without_a_partner_come_when_the_other_side_is_idle_wherever_batches_are_cut(
     tmp_path_factory: pytest.TempPathFactory, events: list[Any], steps: list[str]

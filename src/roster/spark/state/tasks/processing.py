@@ -151,9 +151,12 @@ def process_batch(
 
 
 def _idle_changes(store: Snapshot, definition: Definition, target: StoreTarget, rows: pa.Table) -> dict[bytes, Value]:
-    """Return the stream times of an idle task, or of the side of a join without rows, if something waits for them."""
+    """Return the stream times of an idle task, or of the side of a join without rows, if something waits for them.
+
+    Rows of the other side may be kept, and wait from this batch on.
+    """
     span = (BY_TIME, end_of(BY_TIME)) if definition.has_variables else (b"", STREAM_TIME_KEY[:1])
-    if not store.scan(*span, limit=1):
+    if not len(rows) and not store.scan(*span, limit=1):
         return {}
     keys, read = ((STREAM_TIME_KEY,), (len(rows) > 0,)) if definition.sides is None else (TIME_KEYS, has_rows(rows))
     given = zip(keys, target.idle_until, read, strict=True)
