@@ -12,6 +12,7 @@ import pytest
 from roster.client import Ownership
 from roster.model import TopicPartition
 from roster.spark import PipelineError, Progress
+from roster.spark.batch import StoreProgress
 from roster.spark.driver.reporting import INTERVAL, Reporter, brief, level_of
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
@@ -154,3 +155,25 @@ def test_a_run_that_found_nothing_new_says_so(heard: Heard) -> None:
     heard.reporter.progress(BATCH)
     heard.reporter.ended("")
     assert heard.lines()[-1].startswith('g: stopped reason="all that was available is done" batches=1')
+
+
+def test_late_rows_are_warned_of_once_a_minute_if_they_are_many(heard: Heard) -> None:
+    def ran(late: int, seconds: float) -> list[str]:
+        heard.now += seconds
+        stores = {"totals": {"1_0": StoreProgress(3, 9, late=late)}, "firsts": {"1_0": StoreProgress(3, 9)}}
+        heard.reporter.progress(replace(BATCH, late=late, stores=stores))
+        return [line for line in heard.lines() if "late rows" in line]
+
+    assert ran(12, 30) == []
+    assert ran(8, 31) == [], "20 of 2,000 rows are not more than 1 %"
+    assert ran(21, 59) == []
+    (line,) = ran(0, 2)
+    assert line == (
+        "g: late rows are left out late=21 rows=2000 stores=totals"
+        ' fix="a longer grace takes them, and late_topic keeps them"'
+    )
+    assert ran(500, 1) == []
+    heard.reporter.ended("")
+    first, last = heard.lines()
+    assert "late=500 rows=1000" in first
+    assert last.endswith("batches=5 rows=5000 late=541")

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Protocol
@@ -21,6 +22,8 @@ log = logging.getLogger("roster.pipeline")
 
 INTERVAL = 10.0
 """Least seconds between two progress lines."""
+_LATE_INTERVAL, _MOST_LATE = 60.0, 0.01
+"""Seconds over which late rows are compared with all, and the part of them that is worth a warning."""
 _MOST_NAMED = 8  # runs of partitions in one line
 _LEVELS = {"0": None, "off": None, "1": logging.INFO, "on": logging.INFO, "info": logging.INFO} | {
     "debug": logging.DEBUG,
@@ -101,7 +104,8 @@ class Reporter:
         self._joined = False
         self._reported_at = float("-inf")
         self._pending: list[Progress] = []
-        self._batches = self._rows = 0
+        self._batches = self._rows = self._late = 0
+        self._compared, self._lately, self._late_in = self._now(), 0, Counter[str]()
         self._restoring: frozenset[str] = frozenset()
         self._copies_at = float("-inf")
 
@@ -169,12 +173,32 @@ class Reporter:
             self.observer.progress(progress)
         self._batches += 1
         self._rows += progress.rows
+        self._late += progress.late
+        self._lately += progress.rows
+        for store, tasks in progress.stores.items():
+            self._late_in[store] += sum(task.late for task in tasks.values())
+        if self._now() - self._compared >= _LATE_INTERVAL:
+            self._compare_late()
         self._pending.append(progress)
         if progress.dead_letters:
             self.line("dead letters", logging.WARNING, records=progress.dead_letters, batch=progress.batch)
         if progress.restored:
             self.line("restored state", changelog_records=progress.restored, batch=progress.batch)
         self.tick()
+
+    def _compare_late(self) -> None:
+        """Warn of late rows if they are many, by the stores of operators that have left them out."""
+        late_in, rows = +self._late_in, self._lately
+        self._compared, self._lately, self._late_in = self._now(), 0, Counter()
+        if late_in.total() > _MOST_LATE * rows:
+            self.line(
+                "late rows are left out",
+                logging.WARNING,
+                late=late_in.total(),
+                rows=rows,
+                stores=",".join(sorted(late_in)),
+                fix="a longer grace takes them, and late_topic keeps them",
+            )
 
     def tick(self) -> None:
         """Write a progress line if there is something to report and the interval is over."""
@@ -218,10 +242,12 @@ class Reporter:
 
     def ended(self, reason: str, error: BaseException | None = None) -> None:
         """Write the last line: totals, and why the run ended, "" if all that was available is processed."""
+        self._compare_late()
+        late = self._late or None
         if error is None:
             done = "all that was available is done" if self._batches else "nothing is new since the group's offsets"
             reason = reason or done
-            self.line("stopped", reason=reason, batches=self._batches, rows=self._rows)
+            self.line("stopped", reason=reason, batches=self._batches, rows=self._rows, late=late)
         else:
             self.line("failed", logging.ERROR, reason=_first_line(error), batches=self._batches, rows=self._rows)
 
