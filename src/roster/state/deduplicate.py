@@ -17,15 +17,14 @@ import pyarrow as pa
 from roster.state.aggregate import Layout, Update
 from roster.state.event_time import (
     STREAM_TIME_KEY,
+    Clock,
     left_out,
     microseconds,
     read_time,
-    running,
-    stream_time,
     stream_time_change,
     time_bytes,
-    times_of,
     with_entries,
+    without_at,
 )
 from roster.state.keys import encode_keys
 from roster.state.store import Snapshot, StateError, Store
@@ -75,17 +74,16 @@ class Deduplication:
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return the rows that pass, in their order, and the keys to remember."""
         table = table.combine_chunks()
-        before, within = stream_time(store), microseconds(self.within)
-        times, has = times_of(table, self.column)
+        clock, within = Clock.over(table, self.column, store), microseconds(self.within)
+        table, times, at = without_at(table), clock.times, clock.at
         encoded = encode_keys(table, self.keys).combine_chunks().dictionary_encode()
-        at = running(times, before)
-        fresh = has & (times + within >= at)
+        fresh = clock.has & (times + within >= at)
         keys = encoded.dictionary.to_pylist()
         first = np.array([read_time(value) for value in store.multi_get(keys)], np.int64)
         passed = self._pass(encoded.indices.to_numpy(), times, at, fresh, first, within)
         places = encoded.indices.to_numpy()[passed]
         changes = dict(zip([keys[place] for place in places], [time_bytes(t) for t in times[passed]], strict=True))
-        entries = self._changes(changes, store, before, at, within)
+        entries = self._changes(changes, store, clock, within)
         late = left_out(table, fresh)
         return Update(table.take(pa.array(passed)), entries, sum(map(len, late)), late_rows=late)
 
@@ -103,10 +101,10 @@ class Deduplication:
         return np.sort(np.concatenate(passed)) if passed else np.zeros(0, np.int64)
 
     @staticmethod
-    def _changes(changes: dict[bytes, bytes], store: Store | Snapshot, before: int, at: Any, within: int) -> pa.Table:
-        now = int(at[-1]) if len(at) else before
+    def _changes(changes: dict[bytes, bytes], store: Store | Snapshot, clock: Clock, within: int) -> pa.Table:
+        now = clock.now
         table = pa.table({"key": pa.array(changes, pa.binary()), "value": pa.array(changes.values(), pa.binary())})
-        entries: dict[bytes, bytes | None] = {} if now == before else dict([stream_time_change(now)])
+        entries: dict[bytes, bytes | None] = {} if now == clock.before else dict([stream_time_change(now)])
         (swept,) = store.multi_get([_SWEPT_KEY])
         if read_time(swept) + within < now:
             entries[_SWEPT_KEY] = time_bytes(now)

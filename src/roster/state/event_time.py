@@ -22,6 +22,10 @@ from roster.state.store import Snapshot, StateError, Store, Value
 STREAM_TIME_KEY = b"\xffstream time"
 """Key of the stream time in a store; behind all encoded keys, which begin with 0x00 or 0x01."""
 
+NOW_KEY, AT = b"\xff~now", "\0at"
+"""Of a task with a time for each source: in the operator's view of the store, the stream time after the batch; in its
+table, a column with the time at each row. The store has neither."""
+
 NEVER = -(1 << 62)
 """Stream time before the first row."""
 
@@ -92,7 +96,10 @@ def read_time(value: bytes | None) -> int:
 
 
 class Clock(NamedTuple):
-    """Stream time `before` a batch, `at` each of its rows and `now`, after it; `times` of rows that `has` marks."""
+    """Stream time `before` a batch, `at` each of its rows and `now`, after it; `times` of rows that `has` marks.
+
+    With a time for each source `at` is that of the row's source, and `now` may be less.
+    """
 
     times: Times
     has: npt.NDArray[np.bool_]
@@ -103,8 +110,11 @@ class Clock(NamedTuple):
     @classmethod
     def over(cls, table: pa.Table, column: str, store: Store | Snapshot) -> Clock:
         """Return the clock of a batch's rows. Raises as `times_of` does."""
-        before = stream_time(store)
+        stored, now = store.multi_get([STREAM_TIME_KEY, NOW_KEY])
+        before = read_time(stored)
         times, has = times_of(table, column)
+        if now is not None:
+            return cls(times, has, before, table[AT].to_numpy(), read_time(now))
         at = running(times, before)
         return cls(times, has, before, at, int(at[-1]) if len(at) else before)
 
@@ -120,7 +130,12 @@ def left_out(table: pa.Table, taken: Times | npt.NDArray[np.bool_]) -> tuple[pa.
     """Return the rows left out, by their places or a mask; no table if there are none."""
     is_late = np.ones(len(table), np.bool_)
     is_late[taken] = False
-    return (table.filter(pa.array(is_late)),) if is_late.any() else ()
+    return (without_at(table.filter(pa.array(is_late))),) if is_late.any() else ()
+
+
+def without_at(table: pa.Table) -> pa.Table:
+    """Return the rows as they came, without the time at each."""
+    return table.drop_columns([AT]) if AT in table.column_names else table
 
 
 def with_entries(changes: pa.Table, keys: list[bytes], values: list[bytes | None]) -> pa.Table:

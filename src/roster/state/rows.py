@@ -25,7 +25,14 @@ from roster.state.keys import is_text
 from roster.state.store import StateError, Value, ValueDamagedError
 
 _PREFIX = np.dtype([("fingerprint", "<u4"), ("count", "<u4")])
+PREFIX_LENGTH = _PREFIX.itemsize
+"""Bytes of a value without rows."""
 _TIME = "time"
+
+
+def has_no_rows(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return whether values have no rows."""
+    return pc.equal(pc.binary_slice(values, 4, 8), pa.scalar(bytes(4)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from roster.spark.state.repartition_topic import Purge
 from roster.spark.state.tasks.other_stream import spread, together
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.state.source_times import DELAY, NOTICE, SOURCE, UNLABELLED, Notice, SourceClock
 from roster.state.store import StateError
 
 if TYPE_CHECKING:
@@ -82,6 +83,39 @@ def test_several_columns_make_one_key_and_rows_without_a_time_have_that_of_writi
     )
     assert records["key"].to_pylist() == [b'["AA",7]', b"[null,null]"]
     assert records["partition"].to_pylist() == records["timestamp"].to_pylist() == [None, None]
+
+
+@given(st.lists(rows, max_size=20), st.integers(0, 20))
+def test_releases_with_and_without_labels_read_each_others_rows(given_rows: list[dict[str, Any]], cut: int) -> None:
+    table, earlier = pa.Table.from_pylist(given_rows, COLUMNS), repartition()
+    now = repartition(is_labelled=True, time="timestamp")
+    notice = Notice(7, (1,), (5,), {5: None}, ())
+    clock = SourceClock(5, "timestamp")
+    parts = [
+        now.to_records(table.slice(0, cut), clock),
+        now.notices(notice, [3]),
+        now.to_records(table.slice(cut), clock),
+    ]
+    assert arrived(earlier, pa.concat_tables(parts)).to_pylist() == given_rows
+    found = [
+        row for part in earlier.to_records(table).to_batches() for each in now.to_rows(part) for row in each.to_pylist()
+    ]
+    assert found == [{**row, SOURCE: UNLABELLED, DELAY: 0, NOTICE: None} for row in given_rows]
+    one = pa.concat_tables(parts).combine_chunks().to_batches()
+    labelled = [row for part in one for each in now.to_rows(part) for row in each.to_pylist()]
+    place = min(cut, len(given_rows))
+    assert Notice.decode(labelled.pop(place)[NOTICE]) == notice
+    largest = None
+    for row, given_row in zip(labelled, given_rows, strict=True):
+        at = given_row["timestamp"]
+        largest = at if largest is None or (at is not None and at > largest) else largest
+        delay = timedelta() if at is None else largest - at
+        assert row == {
+            **given_row,
+            SOURCE: 5,
+            DELAY: min(delay // timedelta(microseconds=1), (1 << 43) - 1),
+            NOTICE: None,
+        }
 
 
 def test_what_follows_is_done_with_rows_that_have_arrived() -> None:

@@ -32,6 +32,7 @@ from roster.spark.state.joined_batches import TableJoins
 from roster.spark.state.stores import Stores
 from roster.spark.state.tasks.catch_up import StoreTarget
 from roster.spark.state.tasks.other_stream import spread, together
+from roster.spark.state.tasks.outgoing import Backlog
 from roster.spark.state.tasks.processing import Report
 from roster.spark.state.tasks.stores import Restored, RestoreJob, check_state_dir, found_here
 from roster.spark.state.tasks.task import STORE, RestoreJobs, StatefulTask
@@ -87,6 +88,7 @@ class StatefulBatches:
         """The token of each task in the batch that ran last."""
         self._seen: StoresOfTasks = {}
         self._fenced = 0
+        self._backlog: Backlog | None = None
         self._to_change: set[TopicPartition] = set()
         self._reports: Accumulator[Reports] = jobs.context.accumulator({}, ByAttempt())
         self._restored: Accumulator[dict[TopicPartition, Restored]] = jobs.context.accumulator({}, ByTask())
@@ -115,6 +117,7 @@ class StatefulBatches:
         self._check_once_more()
         replayed, paused = self._replayed(), self._stores.changelogs.tasks_of(self._paused(batch.ranges))
         until = self._stores.idleness.until(batch)
+        self._backlog = self._stores.input_backlog.before(batch)
         self._targets = {
             task: [
                 target._replace(is_replay=task in replayed, is_paused=task in paused, idle_until=times)
@@ -185,6 +188,7 @@ class StatefulBatches:
         """Return what reads the tasks' splits and processes them with their stores."""
         jobs, tables = self._restore_jobs, {joins.number: joins.sides() for joins in self._joins}
         reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed, "tables": tables}
+        reading["backlog"] = self._backlog
         return StatefulTask(self._config, tasks, self._topology, self._targets, self._reports, jobs, **reading)
 
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
@@ -271,8 +275,8 @@ class BetweenStatefulBatches(BetweenBatches):
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:
-        idle = self._stores.idleness.due(partitions, behind, once=once)
-        return self._stores.wakeups.due(partitions, once=once) | idle
+        due = self._stores.wakeups.due(partitions, once=once) | self._stores.idleness.due(partitions, behind, once=once)
+        return due.union(() if behind else self._stores.input_backlog.due(partitions, once=once))
 
     @override
     def committed(self, batch: Batch) -> None:

@@ -18,11 +18,12 @@ from roster.spark.state.copies.restore_schedule import Copies
 from roster.spark.state.definition_check import DefinitionCheck
 from roster.spark.state.grown_input import GrownInput
 from roster.spark.state.idleness import Idleness
+from roster.spark.state.input_backlog import InputBacklog
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
 from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.store_location import Place
-from roster.spark.state.tasks.subtopology import SubtopologyPlan
+from roster.spark.state.tasks.subtopology import SubtopologyPlan, labelled
 from roster.spark.state.tasks.task import StoreKind, TopologyPlan
 from roster.spark.state.wakeups import Wakeups
 from roster.spark.tasks.reader import ReaderConfig
@@ -52,8 +53,8 @@ class Stores:
         """`plans` are in order from source to sink. output: topic of the results, None if they are rows. encoding: of
         results in that topic.
         """
-        self.options, self.plans, self._output, self._encoding = options, tuple(plans), output, encoding
-        self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
+        self.options, self.plans, self._output, self._encoding = options, labelled(plans), output, encoding
+        self._repartition = [each.repartition_source for each in self.plans if each.repartition_source is not None]
         self.admin = self._new_admin()  # connects with the first batch
         self._check: DefinitionCheck | None = None
         self._written_ends: Callable[[], Mapping[TopicPartition, int]] = dict
@@ -63,6 +64,9 @@ class Stores:
         """What a run that reads only so far ends with."""
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
+        sink = self.plans[0].repartition_sink
+        topics = self.plans[0].subtopology.sources if sink is not None and sink.is_labelled else ()
+        self.input_backlog = InputBacklog(self.admin, options.group, topics)
 
     def _new_admin(self) -> Admin:
         options = self.options
@@ -171,6 +175,7 @@ class Stores:
         self.copies.took(partitions)
         self.wakeups.took(partitions)
         self.idleness.took(partitions)
+        self.input_backlog.took()
 
     def committed(self, tokens: dict[TaskId, str], batch: Batch) -> None:
         """Record that a batch was committed, with the token of each task's attempt."""
@@ -178,6 +183,7 @@ class Stores:
         # If two attempts finished, only the changelog tells which changes were committed.
         self.copies.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in tokens])
         self.purge.committed(batch.next_offsets)
+        self.input_backlog.committed(batch)
 
     def aborted(self, batch: Batch) -> None:
         """Record that a batch is not committed."""

@@ -44,6 +44,11 @@ class ArrowFunction:
         except Exception as error:
             raise self.failure(error, batch) from (None if isinstance(error, _UnfitError) else error)
 
+    @property
+    def columns(self) -> pa.Schema:
+        """Columns of its results."""
+        return self._schema
+
     def values_seen(self) -> Seen:
         """Return which columns of `json_columns` had a value so far."""
         seen: Callable[[], Seen] | None = getattr(self._function, "values_seen", None)

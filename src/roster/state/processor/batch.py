@@ -18,7 +18,15 @@ import pyarrow as pa
 
 from roster.state.aggregate import Update
 from roster.state.bad_rows import Failure, bad_rows, is_of_a_row
-from roster.state.event_time import NEVER, microseconds, stream_time, stream_time_change, times_of
+from roster.state.event_time import (
+    NEVER,
+    NOW_KEY,
+    STREAM_TIME_KEY,
+    microseconds,
+    read_time,
+    stream_time_change,
+    times_of,
+)
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.processor.codec import MakeStruct
 from roster.state.processor.overlay import Overlay
@@ -326,8 +334,9 @@ class _Times:
         if plan.event_time is None:
             return
         times, has = times_of(table, plan.event_time)
-        self.stream_time_before = stream_time(store)
-        newest = int(times[has].max()) if has.any() else NEVER
+        stored, now = store.multi_get([STREAM_TIME_KEY, NOW_KEY])
+        self.stream_time_before = read_time(stored)
+        newest = int(times[has].max()) if has.any() and now is None else read_time(now)
         self.stream_time = max(self.stream_time_before, newest)
         self.before = _watermark(self.stream_time_before, plan.delay)
         self.after = _watermark(self.stream_time, plan.delay)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster.spark.batch import Split
 from roster.spark.state.tasks.placement import NO_KEY, Placement, Places, Proof, partitions_of
 from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.state.definition import Definition
+from roster.state.rows import has_no_rows
 from roster.state.saved.folder import Folder, Written
 from roster.state.windows import START
 
@@ -115,6 +117,8 @@ class SplitTask:
         for part, file in source.files.items():
             table = self._folder.read_table(file)
             if source.keys is None:
+                # A notice is of what the partition had before it, which is elsewhere now.
+                table = table.filter(pc.invert(has_no_rows(table["value"])))
                 own, places = 0, partitions_of(table["key"].combine_chunks(), "murmur2", count)
             elif len(table):
                 own, places = source.number, self._placed[source.name].partitions(key_rows(table, source.keys), count)

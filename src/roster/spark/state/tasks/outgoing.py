@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster.spark.state.tasks.bad_records import Aside
 from roster.spark.state.tasks.catch_up import StoreTarget
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
+from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.tasks.dead_letters import HEADERS, LetterRows
 from roster.spark.tasks.missing_values import Look
@@ -17,6 +20,7 @@ from roster.spark.tasks.result_records import as_records
 from roster.spark.tasks.write.encoded_values import RecordEncoding
 from roster.spark.tasks.write.task import conformed
 from roster.spark.tasks.write.updates import retracted
+from roster.state.source_times import Notice, SourceClock
 
 if TYPE_CHECKING:
     from roster.state.aggregate import Update
@@ -36,9 +40,49 @@ _SCHEMA = pa.schema(
 _LETTER = _SCHEMA.append(pa.field("headers", HEADERS))
 
 
+@dataclass(frozen=True)
+class Backlog:
+    """What is left to read in the sources of a sub-topology when a batch is planned.
+
+    batch: names the attempt. behind: sources outside of the batch with more to read. reading: {source in the batch:
+    whether it has no more to read behind it}. is_for_all: whether partitions that get no rows hear of it.
+    """
+
+    batch: int
+    behind: tuple[int, ...]
+    reading: Mapping[int, bool]
+    is_for_all: bool
+
+
 def is_record(rows: pa.RecordBatch) -> bool:
     """Return True for records of a task, False for results that are rows of their own columns."""
     return bool(rows.schema.metadata == _SCHEMA.metadata)
+
+
+@dataclass
+class Sent:
+    """What a Spark task has sent to a repartition topic of a batch: times of its sources, and to which partitions."""
+
+    topic: RepartitionTopic
+    backlog: Backlog
+    clocks: list[SourceClock] = field(default_factory=list)
+    partitions: set[int] = field(default_factory=set)
+
+    def clock(self, source: int) -> SourceClock:
+        """Return the clock of a source whose rows follow."""
+        self.clocks.append(SourceClock(source, self.topic.time))
+        return self.clocks[-1]
+
+    def notices(self) -> Iterator[pa.RecordBatch]:
+        """Yield what those who read the rows have to know, for behind all of them."""
+        if not self.clocks:
+            return
+        times = {clock.source: clock.time for clock in self.clocks}
+        reading = self.backlog.reading
+        ended = tuple(source for source in times if reading[source])
+        notice = Notice(self.backlog.batch, self.backlog.behind, tuple(reading), times, ended)
+        partitions = range(self.topic.partitions or 0) if self.backlog.is_for_all else sorted(self.partitions)
+        yield from _addressed(*self.topic.notices(notice, partitions).columns, topic=self.topic.topic).to_batches()
 
 
 class Outgoing:
@@ -48,18 +92,31 @@ class Outgoing:
         """`output`: topic of the results, None if they are rows. encoding: of results."""
         self._output, self._encoding = output, encoding
 
-    def rows(self, rows: Iterator[pa.RecordBatch], plan: SubtopologyPlan, look: Look) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self,
+        rows: Iterator[pa.RecordBatch],
+        plan: SubtopologyPlan,
+        look: Look,
+        sent: Sent | None = None,
+        source: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
         """Yield a sub-topology's output, as `table`, of rows as they come."""
+        clock = None if sent is None else sent.clock(source)
         for batch in rows:
-            yield from self.table(pa.Table.from_batches([conformed(batch, plan.columns)]), plan, look)
+            table = pa.Table.from_batches([conformed(batch, plan.columns)])
+            for records in self.table(table, plan, look, clock):
+                if sent is not None:
+                    sent.partitions.update(pc.unique(records["partition"]).to_pylist())
+                yield records
 
-    def table(self, rows: pa.Table, plan: SubtopologyPlan, look: Look) -> Iterator[pa.RecordBatch]:
-        """Yield a sub-topology's output: records for the repartition topic, or results."""
+    def table(
+        self, rows: pa.Table, plan: SubtopologyPlan, look: Look, clock: SourceClock | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield a sub-topology's output: records for the repartition topic, or results. clock: of the rows' source."""
         if plan.repartition_sink is not None:
             look.at(rows, plan.repartition_sink.keys, REPARTITION)
-            records = plan.repartition_sink.to_records(rows)
-            columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
-            yield from _addressed(*columns, topic=plan.repartition_sink.topic).to_batches()
+            records = plan.repartition_sink.to_records(rows, clock)
+            yield from _addressed(*records.columns, topic=plan.repartition_sink.topic).to_batches()
         elif self._output is not None:
             records = self._encoding.as_records(rows, plan.result_keys)
             yield from _addressed(*records, topic=self._output).to_batches()

@@ -3,13 +3,17 @@
 A record's key is that of a result (text, or of several columns a JSON array), and Kafka's default partitioner, murmur2
 of the key, says where it goes; rows whose key is null go to partition 0, so that they are one group. The value has
 all columns of the row, types and nulls kept. The record's time is the row's column `timestamp`, if it has one.
+
+A value has a label of its row's source where a stored row has its time, and a notice is a value without rows, followed
+by the notice. Releases that know neither read the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,12 +27,25 @@ from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.result_records import key_of_records
 from roster.spark.tasks.steps import applied
 from roster.state.keys import encode_keys
+from roster.state.rows import PREFIX_LENGTH as ROWS_PREFIX
 from roster.state.rows import RowLayout
+from roster.state.source_times import (
+    DELAY,
+    NOTICE,
+    SOURCE,
+    UNLABELLED,
+    Notice,
+    SourceClock,
+    labelled,
+    read_labels,
+)
 from roster.state.store import OtherRowsError, StateError
 
 FIELD = "repartition"
 _TIME = "timestamp"
 _MICROSECONDS = pa.timestamp("us", "UTC")
+_RECORD = ["key", "value", "partition", "timestamp"]
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -36,7 +53,8 @@ class RepartitionTopic:
     """How rows are written to the topic and read back; pickled to the executors.
 
     before: the upstream sub-topology. keys: columns of the new key. columns: of the rows. then: function applied to
-    rows that were read. partitions: of the topic, None: as many as the largest source has.
+    rows that were read. partitions: of the topic, None: as many as the largest source has. is_labelled: whether rows
+    have labels of their sources. time: column by which the first operator behind it goes, None if `then` makes it.
     """
 
     before: Subtopology
@@ -45,6 +63,8 @@ class RepartitionTopic:
     columns: pa.Schema
     then: ArrowFunction | None = None
     partitions: int | None = None
+    is_labelled: bool = False
+    time: str | None = None
 
     def __post_init__(self) -> None:
         if missing := [name for name in self.keys if name not in self.columns.names]:
@@ -63,37 +83,79 @@ class RepartitionTopic:
         """The layout of records' values."""
         return RowLayout.of(self.columns)
 
-    def to_records(self, rows: pa.Table) -> pa.Table:
+    def to_records(self, rows: pa.Table, clock: SourceClock | None = None) -> pa.Table:
         """Return the records of rows: columns key, value, partition (null: by the key) and timestamp (null: now).
+
+        clock: of the rows' source, which their labels are of.
 
         Producers know a topic's number of partitions for minutes, so its keys are placed here once it is known.
         """
         keys = key_of_records(rows, self.keys).cast(pa.binary())
         count = len(rows)
-        values = self.layout.appended(pa.repeat(b"", count), rows, np.zeros(count, np.int64), np.arange(count))
+        labels = np.zeros(count, np.int64) if clock is None else clock.labels(rows)
+        values = self.layout.appended(pa.repeat(b"", count), rows, labels, np.arange(count))
         partitions: Any = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
         if self.partitions is not None and count:
             whole = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
             places = partitions_of(whole, "murmur2", self.partitions)
             partitions = pa.array(np.where(places == NO_KEY, 0, places), pa.int32())
-        return pa.table([keys, values, partitions, self._times(rows)], ["key", "value", "partition", "timestamp"])
+        return pa.table([keys, values, partitions, self._times(rows)], _RECORD)
 
     def _times(self, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
         if _TIME in rows.column_names and pa.types.is_timestamp(rows.schema.field(_TIME).type):
             return rows[_TIME].cast(_MICROSECONDS, safe=False)
         return pa.nulls(len(rows), _MICROSECONDS)
 
+    def notices(self, notice: Notice, partitions: Iterable[int]) -> pa.Table:
+        """Return the records of a notice for these partitions."""
+        (empty,) = self.layout.appended([None], self.columns.empty_table(), _NONE, _NONE).to_pylist()
+        numbers = pa.array(list(partitions), pa.int32())
+        values = pa.repeat(empty + notice.encode(), len(numbers)).cast(pa.large_binary())
+        empty_columns = pa.nulls(len(numbers), pa.binary()), pa.nulls(len(numbers), _MICROSECONDS)
+        return pa.table([empty_columns[0], values, numbers, empty_columns[1]], _RECORD)
+
     def to_rows(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of records. Raises StateError for others' records, FunctionError if `then` fails."""
+        """Yield the rows of records, with labels and notices if it has them.
+
+        Raises StateError for others' records, FunctionError if `then` fails.
+        """
         try:
-            rows = self.layout.decode(records.column("value")).table
+            stored = self.layout.decode(records.column("value"))
         except StateError:
             raise OtherRowsError(
                 f"the records in {self.topic} have not the columns {', '.join(self.columns.names)} as they are now:"
                 " bring the release that wrote them to its end of the input first, or use another group"
             ) from None
-        for batch in rows.combine_chunks().to_batches():
-            if self.then is None:
-                yield batch
-            else:
-                yield from applied(self.then, batch, "rows behind repartition")
+        rows = stored.table.combine_chunks()
+        if not self.is_labelled:
+            for batch in rows.to_batches():
+                yield from self._mapped(batch)
+            return
+        sources, delays = read_labels(stored.times)
+        notices = np.setdiff1d(np.arange(records.num_rows), stored.places)
+        before = np.searchsorted(stored.places, notices)
+        # A function gets rows of one source at a time, so that what it makes of them is of that source.
+        changes: Any = [] if self.then is None else np.flatnonzero(np.diff(sources)) + 1
+        for begin, end in pairwise([*np.unique([0, *before, *changes, len(rows)]), len(rows)]):
+            for value in records.column("value").take(pa.array(notices[before == begin])).to_pylist():
+                yield self._notice(value)
+            for batch in rows.slice(begin, end - begin).to_batches():
+                if self.then is None:
+                    yield _with_labels(batch, sources[begin:end], delays[begin:end])
+                else:
+                    yield from (_with_labels(each, sources[begin], 0) for each in self._mapped(batch))
+
+    def _mapped(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield from (batch,) if self.then is None else applied(self.then, batch, "rows behind repartition")
+
+    def _notice(self, value: bytes) -> pa.RecordBatch:
+        schema = labelled(self.columns if self.then is None else self.then.columns)
+        row = {SOURCE: UNLABELLED, DELAY: 0, NOTICE: value[ROWS_PREFIX:]}
+        return pa.RecordBatch.from_arrays([pa.array([row.get(of.name)], of.type) for of in schema], schema=schema)
+
+
+def _with_labels(batch: pa.RecordBatch, sources: Any, delays: Any) -> pa.RecordBatch:
+    """Return rows with labels: of each row, or the same for all."""
+    arrays = [np.broadcast_to(np.asarray(each, np.int64), batch.num_rows) for each in (sources, delays)]
+    columns = [*batch.columns, *map(pa.array, arrays), pa.nulls(batch.num_rows, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=labelled(batch.schema.remove_metadata()))

@@ -9,6 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from roster.model.topology import Subtopology
+from roster.spark.state.tasks.by_source import by_source
 from roster.spark.state.tasks.operator_steps import sides_of
 from roster.spark.state.tasks.other_stream import OtherSide
 from roster.spark.state.tasks.processing import Operator
@@ -16,6 +17,7 @@ from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.table_join import Rows
 from roster.state.definition import Definition, Migrate
 from roster.state.processor.batch import TimeMode
+from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
 
 
@@ -99,6 +101,13 @@ class SubtopologyPlan:
         last = self.nodes[-1]
         return last.operator(last.columns.empty_table(), NoState()).results.schema
 
+    def at(self, node: OperatorNode) -> tuple[Operator, pa.Schema]:
+        """Return a node's operator and the columns of its rows; with labels if its rows have them."""
+        source = self.repartition_source
+        if source is None or not source.is_labelled or node is not self.nodes[0]:
+            return node.operator, node.columns
+        return by_source(node.operator), with_labels(node.columns)
+
     @property
     def result_keys(self) -> tuple[str, ...]:
         """Columns that form the record key of results."""
@@ -111,6 +120,21 @@ class SubtopologyPlan:
         """The topics of its input rows, without the other sides of joins."""
         others = [node.other.topic for node in self.nodes if node.other is not None]
         return tuple(topic for topic in self.subtopology.sources if topic not in others)
+
+
+def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
+    """Return the plans with labels on the rows between the input and a first operator that goes by event time."""
+    before, *behind = plans
+    sink = before.repartition_sink
+    if sink is None or before.nodes or behind[0].tables or not behind[0].nodes:
+        return tuple(plans)
+    first = behind[0].nodes[0]
+    column = getattr(first.operator, "time_column", None)
+    if column is None or first.other is not None:
+        return tuple(plans)
+    is_known = sink.then is None and column in sink.columns.names
+    topic = replace(sink, is_labelled=True, time=column if is_known else None)
+    return replace(before, repartition_sink=topic), replace(behind[0], repartition_source=topic), *behind[1:]
 
 
 def definition_of(operator: Operator, columns: pa.Schema, migrate: Migrate = None) -> Definition:

@@ -20,7 +20,7 @@ from roster.spark.batch import Split
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.state.tasks.bad_records import Aside, Steps
 from roster.spark.state.tasks.catch_up import StoreTarget
-from roster.spark.state.tasks.outgoing import Outgoing
+from roster.spark.state.tasks.outgoing import Backlog, Outgoing, Sent
 from roster.spark.state.tasks.processing import Applies, Report, combined, new_token, process_batch
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.store_location import Place, on_sound
@@ -44,6 +44,7 @@ from roster.spark.tasks.write.encoded_values import AS_JSON, RecordEncoding
 from roster.spark.tasks.write.task import conformed
 from roster.state import checksums
 from roster.state.definition import Definition, OtherDefinitionError
+from roster.state.source_times import source_of
 from roster.state.store import NoState
 from roster.state.stream_join import in_columns
 
@@ -140,11 +141,15 @@ class StatefulTask(PartitionTask):
         jobs: RestoreJobs = RestoreJobs(),
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
         tables: Mapping[int, Sequence[TableSide]] = MappingProxyType({}),
+        backlog: Backlog | None = None,
         **reading: Any,
     ) -> None:
-        """tables: joined with rows, by sub-topology. `reading`: the other arguments of `ReadTask`."""
+        """tables: joined with rows, by sub-topology. backlog: of the input, if rows are labelled with their sources.
+
+        `reading`: the other arguments of `ReadTask`.
+        """
         super().__init__(config, tasks, failed=failed, **reading)
-        self._tables = tables
+        self._tables, self._backlog = tables, backlog
         others = [node.other for plan in work.plans for node in plan.nodes if node.other is not None]
         self._others = {
             other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
@@ -198,15 +203,22 @@ class StatefulTask(PartitionTask):
             by_task.setdefault(self._work.task_of(split), []).append(number)
             together_by[split.topic in sources].append(split)
         own = replace(self._config, include_headers=self._config.include_headers or self._committed.include_headers)
+        sink = self._work.plans[0].repartition_sink
+        sent = None if sink is None or self._backlog is None else Sent(sink, self._backlog)
         with read_together(own, together_by[False]), read_together(self._committed, together_by[True]):
             for of_task in by_task.values():
                 look = Look(self._plan_at(of_task).own_sources)
                 aside = self._aside(of_task)
-                yield from self._process(of_task, look, aside)
+                if self._plan_at(of_task).nodes:
+                    yield from self._process(of_task, look, aside)
+                else:
+                    yield from self._pass_on(of_task, look, aside, sent)
                 if aside is not None:
                     look.seen = together(look.seen, aside.seen)
                 counted = () if aside is None else (aside.records, aside.letters.sent)
                 self._looked(of_task[0], look, *counted)
+            if sent is not None:
+                yield from sent.notices()
 
     def restore_lanes(self, tasks: Iterable[int]) -> Iterator[Restored]:
         """Restore the copies assigned to otherwise idle Spark tasks."""
@@ -259,21 +271,31 @@ class StatefulTask(PartitionTask):
         letters = (DeadLetterQueue if is_apart else LetterRows)(writer, self._config.group, task)
         return Aside(letters, self._splits[numbers[0]])
 
+    def _pass_on(
+        self, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task without operators; those that are labelled, split by split."""
+        plan = self._plan_at(numbers)
+        if sent is None or plan is not self._work.plans[0]:
+            yield from self._outgoing.rows(self._own_rows(plan, numbers, look, aside), plan, look)
+        else:
+            for number in numbers:
+                rows, split = self._own_rows(plan, [number], look, aside), self._splits[number]
+                yield from self._outgoing.rows(rows, plan, look, sent, source_of(split.topic, split.partition))
+        yield from self._outgoing.letters(aside)
+
     def _process(self, numbers: Sequence[int], look: Look, aside: Aside | None) -> Iterator[pa.RecordBatch]:
         """Process a task's splits: each operator takes the results of the one before."""
         splits, work = [self._splits[number] for number in numbers], self._work
         task, plan = work.task_of(splits[0]), self._plan_at(numbers)
         rows = self._own_rows(plan, numbers, look, aside)
-        if not plan.nodes:
-            yield from self._outgoing.rows(rows, plan, look)
-            yield from self._outgoing.letters(aside)
-            return
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
         for node, target in zip(plan.nodes, self._targets[task], strict=True):
-            table = pa.Table.from_batches(self._given(node, rows, numbers, look, aside), schema=node.columns)
-            of_store, is_first = (node.operator, node.store), node is plan.nodes[0]
-            operator = node.operator if aside is None else aside.operator(*of_store, is_first=is_first)
+            own, columns = plan.at(node)
+            is_first = node is plan.nodes[0]
+            operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=is_first)
+            table = pa.Table.from_batches(self._given(node, columns, rows, numbers, look, aside), schema=columns)
             update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token)
             if aside is not None:
                 aside.note(table)
@@ -348,19 +370,20 @@ class StatefulTask(PartitionTask):
     def _given(
         self,
         node: OperatorNode,
+        columns: pa.Schema,
         rows: Iterator[pa.RecordBatch],
         numbers: Sequence[int],
         look: Look,
         aside: Aside | None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield an operator's input, with its columns: upstream rows, and rows of the other topic."""
+        """Yield an operator's input with these columns: upstream rows, and rows of the other topic."""
         other, use = node.other, node.operator.kept["operator"]
         keys = [name for name in node.operator.key_columns(node.columns).names if name in node.columns.names]
         if other is None:
-            yield from look.over((conformed(batch, node.columns) for batch in rows), keys, use)
+            yield from look.over((conformed(batch, columns) for batch in rows), keys, use)
             return
         own = look.over((conformed(batch, other.own) for batch in rows), keys, use)
-        yield from (in_columns(batch, node.columns, is_other=False) for batch in own)
+        yield from (in_columns(batch, columns, is_other=False) for batch in own)
         for number in numbers:
             if self._splits[number].topic == other.topic and not self._splits[number].is_empty:
                 if aside is None:
@@ -370,7 +393,7 @@ class StatefulTask(PartitionTask):
                     rows = aside.rows(self._config, self._splits[number], steps)
                 read = (conformed(batch, other.other) for batch in rows)
                 for batch in look.over(read, keys, use, (other.topic,)):
-                    yield in_columns(batch, node.columns, is_other=True)
+                    yield in_columns(batch, columns, is_other=True)
 
     def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:
         committed = replace(
