@@ -28,6 +28,7 @@ SECTIONS = {
     "databases": "rows into PostgreSQL beside Spark's JDBC writer",
     "pipeline": "Spark reading from a group",
     "start": "imports, Spark's session, the first result, a second pipeline",
+    "batch_sizes": "sizes of batches on a simulated host that is slow for minutes",
     "latency": "from produce to a reader of committed records, beside Structured Streaming",
     "tables": "how soon records are in a table, and how many files they leave",
     "many": "an application that owns 10,000 partitions",

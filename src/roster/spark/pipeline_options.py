@@ -68,8 +68,8 @@ class PipelineOptions:
     target_batch_ms: Annotated[
         int,
         Option(
-            help="time near which a batch ends: it reads as many offsets as the rate of earlier ones allows; a third "
-            "of `max.poll.interval.ms` at most",
+            help="time near which a batch ends: it reads as many offsets as earlier ones tell, more if most of its "
+            "time does not depend on them; a third of `max.poll.interval.ms` at most",
             unit="ms",
             least=1,
         ),

@@ -45,6 +45,23 @@ def test_a_function_that_gets_slower_costs_one_long_batch(fast: float, factor: f
     assert play(size, fast / factor, 0.05) <= TARGET + 0.05 + factor / fast
 
 
+@settings(max_examples=examples(200))
+@given(rate=st.floats(100, 1e5), fixed=st.floats(2.0, 60.0), most=st.sampled_from([10.0, 100.0]))
+def test_a_fixed_cost_near_the_target_does_not_shrink_batches(rate: float, fixed: float, most: float) -> None:
+    """A size follows from the rate of whole batches only where the fixed cost is little of them."""
+    size, seconds, done = BatchSize(None, TARGET, most), 0.0, 0.0
+    size.done(1000, fixed + 1000 / rate)
+    for number in range(200):
+        before = size.limit or 0
+        took = play(size, rate, fixed)
+        assert took <= max(TARGET, most) + fixed + 1 / rate
+        if number >= 30:
+            done, seconds = done + before, seconds + took
+    best = rate * (max(TARGET, min(6 * fixed, most)) - fixed) / max(TARGET, min(6 * fixed, most))
+    if best > 0:
+        assert done / seconds >= 0.8 * best
+
+
 def test_one_batch_of_gaps_does_not_make_the_next_as_large() -> None:
     size = BatchSize(None, TARGET)
     for _ in range(10):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import uuid
 from functools import partial
@@ -236,18 +237,77 @@ def test_a_cancelled_batch_is_not_left_to_spark() -> None:
     assert batches.takes([()])
 
 
-def test_batches_that_take_long_are_spark_s_until_smaller_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches, _ = made(most=1000)
-    monkeypatch.setattr(small_batches, "_LONG", -1.0)
-    for offsets in (1000, 500, 250):
+class Host:
+    """Time that passes while a worker has a batch: a fixed time and one for each record, on a host that may be slow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fixed: float, rate: float) -> None:
+        self.fixed, self.rate, self.slow = fixed, rate, 1.0
+        self.now = 0.0
+        monkeypatch.setattr(small_batches.time, "monotonic", lambda: self.now)
+
+    def run(self, batches: Any, offsets: int) -> bool:
+        """Do a batch of so many offsets; return False if it is left to Spark."""
         batches.begin(batch(offsets), FEW)
+        if not batches.takes([()]):
+            return False
+        took = self.seconds(offsets)
+
+        def work(*_: object) -> list[int]:
+            self.now += took
+            return [1]
+
+        batches._workers.run = work
         assert batches.results(None) == [1]
-    assert batches.begin(batch(126), FEW) == FEW
-    monkeypatch.setattr(small_batches, "_LONG", 60.0)
-    for offsets in (3, 100, 250, 500, 1000):
-        batches.begin(batch(offsets), FEW)
-        assert batches.takes([()]), offsets
-        batches.results(None)
+        return True
+
+    def seconds(self, offsets: int) -> float:
+        return self.slow * (self.fixed + offsets / self.rate)
+
+
+def test_batches_of_slow_records_are_spark_s_until_they_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, _ = made(most=1000)
+    host = Host(monkeypatch, fixed=0.0, rate=100.0)
+    assert host.run(batches, 1000)
+    assert batches.is_too_slow
+    for offsets in (500, 250):
+        assert host.run(batches, offsets)
+    assert not host.run(batches, 201), "they would take more than two seconds"
+    host.rate = 100_000.0
+    for offsets in (3, 100, 200, 400, 800, 1000):
+        assert host.run(batches, offsets), offsets
+
+
+@pytest.mark.parametrize("fixed", [2.5, 3.0, 8.0, 60.0])
+def test_batches_are_no_smaller_where_fewer_records_take_as_long(monkeypatch: pytest.MonkeyPatch, fixed: float) -> None:
+    batches, _ = made(most=10_000)
+    host, done = Host(monkeypatch, fixed, rate=20_000.0), 0
+    for _ in range(100):
+        limit = batches.most_offsets
+        done += limit
+        assert host.run(batches, limit)
+    assert done / host.now >= 0.9 * 10_000 / host.seconds(10_000)
+
+
+@pytest.mark.parametrize("fixed", [0.03, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("rate", [3_000.0, 50_000.0])
+def test_a_host_that_is_slow_for_minutes_keeps_most_of_its_rate(
+    monkeypatch: pytest.MonkeyPatch, fixed: float, rate: float
+) -> None:
+    """As compared with the largest batches at all times, of a host that is up to 30 times slower, with uneven times."""
+    for seed in range(5):
+        chance, until, done, best = random.Random(seed), 0.0, 0, 0.0
+        batches, _ = made(most=10_000)
+        host = Host(monkeypatch, fixed, rate)
+        while host.now < 3600:
+            if host.now >= until:
+                slowness, until = chance.choice([1, 1, 3, 10, 30]), host.now + chance.uniform(60, 300)
+            host.slow, before = slowness * chance.lognormvariate(0, 0.2), host.now
+            limit = batches.most_offsets
+            done += limit
+            assert host.run(batches, limit)
+            host.slow = slowness
+            best += (host.now - before) * 10_000 / host.seconds(10_000)
+        assert done >= 0.8 * best, (seed, done / best)
 
 
 def test_many_full_batches_in_a_row_and_long_ones_are_too_much_for_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,12 +319,28 @@ def test_many_full_batches_in_a_row_and_long_ones_are_too_much_for_the_worker(mo
     assert batches.is_too_slow
     batches.begin(batch(999), FEW)
     assert not batches.is_too_slow
-    monkeypatch.setattr(small_batches, "_LONG", -1.0)
-    batches.results(None)
+    Host(monkeypatch, fixed=0.0, rate=100.0).run(batches, 999)
     assert (batches.is_too_slow, batches.most_offsets) == (True, 499)
     batches._leave("an error")
     assert batches.most_offsets is None
     assert made(most=0)[0].most_offsets is None
+
+
+def test_rows_are_read_no_further_than_they_become_a_frame() -> None:
+    """Sixty batches of 20 MB that a topic has in 44 kB would stay with the process."""
+    schema, read = pa.schema([("value", pa.binary())]), list[int]()
+
+    def batches(_: object) -> Iterator[pa.RecordBatch]:
+        for number in range(60):
+            read.append(number)
+            yield pa.record_batch({"value": [bytes(400)]}, schema=schema)
+
+    assert list(small_batches.RowsTask(batches, schema, 1000)(iter([0]))) == []
+    assert read == [0, 1, 2]
+    (rows,) = small_batches.RowsTask(batches, schema, 60_000)(iter([0]))
+    assert len(pa.ipc.open_stream(rows).read_all()) == 60
+    (nothing,) = small_batches.RowsTask(lambda _: iter(()), schema, 1000)(iter([0]))
+    assert pa.ipc.open_stream(nothing).read_all().schema == schema
 
 
 # -- the process -------------------------------------------------------------------------------------------------------

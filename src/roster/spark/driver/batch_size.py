@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection
+from statistics import median
 
 from roster.model import TopicPartition
 
 _GROWTH = 2
-"""Largest factor by which the rate may rise with one batch."""
+"""Largest factor by which the size may rise with one batch."""
+_WORTH = 5
+"""Times the fixed cost that the records of a batch may take: then five sixths of the time are theirs."""
+_OTHER = 1.25
+"""Least ratio of two sizes whose times tell the fixed cost."""
+_ALIKE = 16
+"""Batches of one size after which half of it is tried, as nothing else tells whether it takes less time."""
 _DONE_WITHIN = 0.95
 """Seconds from a look for records to the end of the next batch, which has the records that came after the look; 50 ms
 are for the looks themselves."""
@@ -19,46 +27,117 @@ _RECENT = 16
 """Number of recent batches that the interval is derived from."""
 
 
+class BatchCost:
+    """What a batch costs: a fixed time and a rate, both learned from batches of different sizes that follow each other.
+
+    Their times differ by the records alone while the host's speed stays. The fixed time is the median of the last three
+    that were found so, as the speed may have changed between two.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+        self._found: deque[float] = deque(maxlen=3)
+        self._alike = 0
+        self._fixed, self._rate = 0.0, 0.0
+
+    def done(self, offsets: int, seconds: float) -> None:
+        """Record a batch that ended."""
+        seconds, self._alike = max(seconds, 0.001), self._alike + 1
+        if self._last is not None:
+            offsets_before, seconds_before = self._last
+            if max(offsets, offsets_before) >= _OTHER * min(offsets, offsets_before):
+                each = max((seconds - seconds_before) / (offsets - offsets_before), 0.0)
+                self._found.append(max(min(seconds - each * offsets, seconds, seconds_before), 0.0))
+                self._fixed, self._alike = median(self._found), 0
+        self._last, self._fixed = (offsets, seconds), min(self._fixed, seconds)
+        self._rate = offsets / max(seconds - self._fixed, 0.001)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """True if batches have had one size for so long that half of it should be tried."""
+        return self._alike >= _ALIKE
+
+    def offsets(self, target: float, longest: float) -> int:
+        """Return the offsets that take `target` seconds, or more if the fixed time would be most of it.
+
+        longest: most seconds of a batch that takes more.
+        """
+        records = max(target - self._fixed, min(_WORTH * self._fixed, longest - self._fixed))
+        return max(int(self._rate * records), 1)
+
+
 class BatchSize:
     """The number of offsets in a batch, chosen so that the batch takes about a target time.
 
-    The rate is offsets per second of whole batches. It at most doubles from one batch to the next, so that a batch of
-    gaps (compacted offsets cost nothing) does not make the next too large. Only a batch near its limit or longer than
-    the target lowers it: a small batch's cost is mostly fixed and does not predict a large one's.
+    It at most doubles from one batch to the next, so that a batch of gaps (compacted offsets cost nothing) does not
+    make the next too large. Only a batch near its limit or longer than the target lowers it.
     """
 
-    def __init__(self, most: int | None, target: float) -> None:
-        """`most` caps the offsets of every batch; `target` is in seconds."""
-        self._most, self._target = most, target
-        self._rate: float | None = None
+    def __init__(self, most: int | None, target: float, longest: float | None = None) -> None:
+        """`most` caps the offsets of every batch; `target` is in seconds, and so is `longest`, see `BatchCost`."""
+        self._most, self._target, self._longest = most, target, longest or target
+        self._cost = BatchCost()
+        self._learned: int | None = None
         self._after_cancel: int | None = None
 
     @property
     def limit(self) -> int | None:
         """The most offsets that the next batch may have; None: any number."""
-        limits = [] if self._most is None else [self._most]
-        if self._rate is not None:
-            limits.append(max(int(self._rate * self._target), 1))
-        if self._after_cancel is not None:
-            limits.append(self._after_cancel)
-        return min(limits, default=None)
+        return min((at for at in (self._most, self._learned, self._after_cancel) if at is not None), default=None)
 
     def done(self, offsets: int, seconds: float) -> None:
         """Record a batch that ended."""
         self._after_cancel = None
         if offsets <= 0:
             return
-        rate, known = offsets / max(seconds, 0.001), self._rate
+        self._cost.done(offsets, seconds)
+        known, fitting = self._learned, self._cost.offsets(self._target, self._longest)
+        is_full = known is not None and 2 * offsets >= known
         if known is None:
-            self._rate = rate
-        elif rate > known:
-            self._rate = min(rate, _GROWTH * known)
-        elif seconds > self._target or 2 * offsets >= known * self._target:
-            self._rate = rate
+            self._learned = fitting
+        elif is_full and self._cost.is_doubtful:
+            self._learned = max(offsets // 2, 1)
+        elif is_full or seconds > self._target:
+            self._learned = min(fitting, _GROWTH * known)
+        else:
+            self._learned = max(known, min(int(offsets * self._target / max(seconds, 0.001)), _GROWTH * known))
 
     def cancelled(self, offsets: int) -> None:
         """Record a batch that was cancelled because it took too long: the next has half of its offsets."""
         self._after_cancel = max(offsets // 2, 1)
+
+
+class WorkerLimit:
+    """The most offsets of a batch for workers that stay, so that Spark, which has more cores, gets slow records.
+
+    A batch is long after so many seconds that its records take. One whose time is mostly fixed is no sooner done by
+    others, and no smaller.
+    """
+
+    def __init__(self, most: int, long: float) -> None:
+        """`most` at any time; `long` is in seconds."""
+        self._most, self._long, self._cost = most, long, BatchCost()
+        self.offsets = most
+
+    def done(self, offsets: int, seconds: float) -> bool:
+        """Record a batch that ended; return True if it was long."""
+        is_long = seconds > self._long and offsets > 1
+        if offsets > 0:
+            self._cost.done(offsets, seconds)
+        if is_long:
+            fitting = offsets // 2 if self._cost.is_doubtful else self._cost.offsets(self._long, math.inf)
+            self.offsets = min(max(fitting, offsets // 2), _GROWTH * offsets, self._most)
+        elif 2 * offsets >= self.offsets:
+            self.offsets = min(_GROWTH * self.offsets, self._most)
+        return is_long
+
+    def at_most(self, offsets: int) -> None:
+        """Lower the limit to this, if it is higher."""
+        self.offsets = min(self.offsets, offsets)
+
+    def at_least(self, offsets: int) -> None:
+        """Raise the limit to this as far as any batch may have it, if it is lower."""
+        self.offsets = max(self.offsets, min(offsets, self._most))
 
 
 class BatchInterval:

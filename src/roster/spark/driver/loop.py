@@ -65,8 +65,8 @@ class _Timer:
 
 def batch_size(options: Options) -> BatchSize:
     """Make the size of batches that end near `target_batch_ms`, and well inside the rebalance timeout."""
-    target = min(options.target_batch_ms, options.settings.rebalance_timeout_ms // 3) / 1000
-    return BatchSize(options.max_offsets_per_batch, target)
+    longest = options.settings.rebalance_timeout_ms / 3000
+    return BatchSize(options.max_offsets_per_batch, min(options.target_batch_ms / 1000, longest), longest)
 
 
 class DriverLoop:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from roster.model.offsets import Arrival
 from roster.spark.batch import Batch, Split
+from roster.spark.driver.batch_size import WorkerLimit
 from roster.spark.jobs import host_workers
 from roster.spark.jobs.host_workers import HostWorkers
 from roster.spark.jobs.local_workers import LocalWorkers
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 MOST_BYTES = 512 << 10
 """Largest size of the Arrow columns that become a DataFrame: they become part of Spark's plan and task."""
 _LONG = 2.0
-"""Seconds of a batch after which those like it are Spark's, which has more than one core."""
+"""Seconds of a batch's records after which larger ones are Spark's, which has more than one core."""
 _LEFT_TO_SPARK = 100
 """Batches left to Spark after one that could not be done here."""
 _MANY = 10
@@ -67,10 +68,10 @@ class SmallBatches:
         self._hosts: Sequence[str | None] = (None,)
         self._left_to_spark = 0
         self._is_cancelled = False
-        self._limit, self._offsets = self._most, 0
-        """The most offsets with which a batch is thought to be short, and those of the present one."""
+        self._alone, self._offsets = WorkerLimit(self._most, _LONG), 0
+        """The most offsets of a batch for one worker, and those of the present one."""
         self._most_together = _TOGETHER * self._most if self._is_local else 0
-        self._limit_together, self._tried_together = self._most_together, 2 * self._most
+        self._together, self._tried_together = WorkerLimit(self._most_together, _LONG), 2 * self._most
         """The same for several workers at the same time, and the most that is tried first."""
         self._at_once = 1
         """Tasks of a batch for several workers."""
@@ -102,7 +103,7 @@ class SmallBatches:
         self._arrivals = () if batch is None else batch.arrivals
         most = self.most_offsets
         self._full = self._full + 1 if most and most <= self._offsets else 0
-        if batch is None or not self._most or batch.offsets > max(self._limit, self._limit_together):
+        if batch is None or not self._most or batch.offsets > max(self._alone.offsets, self._together.offsets):
             return tasks
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
@@ -128,17 +129,19 @@ class SmallBatches:
         if not self.takes_arrivals:
             return None
         are_several = self._most_together and self._at_once > 1 and self._workers.are_on([None] * self._at_once)
-        most = max(self._limit, min(self._limit_together, self._tried_together)) if are_several else self._limit
+        most = self._alone.offsets
+        if are_several:
+            most = max(most, min(self._together.offsets, self._tried_together))
         return most if self.fits is None else min(most, self.fits)
 
     @property
     def _is_large(self) -> bool:
-        return self._offsets > self._limit
+        return self._offsets > self._alone.offsets
 
     @property
     def is_too_slow(self) -> bool:
         """True if Spark should do part of the records, as batches last long or many are full."""
-        return self._full >= _MANY or self._limit < self._most
+        return self._full >= _MANY or self._alone.offsets < self._most
 
     def takes(self, tasks: Tasks, *, are_rows: bool = False) -> bool:
         """Return True if workers should try these tasks of the batch: one, or several at the same time.
@@ -172,16 +175,14 @@ class SmallBatches:
             is_replaced = isinstance(error, WorkerEndedError) and not self._is_local
             self._leave(error, 0 if is_replaced else _LEFT_TO_SPARK)
             return None
-        is_long = time.monotonic() - began > _LONG and self._offsets > 1
-        if not self._is_large:
-            self._limit = _learned(self._limit, self._most, self._offsets, is_long=is_long)
-            if is_long:
-                self._limit_together = min(self._limit_together, 2 * self._limit)
-            else:
-                self._limit_together = max(self._limit_together, min(2 * self._limit, self._most_together))
-        else:
-            self._limit_together = _learned(self._limit_together, self._most_together, self._offsets, is_long=is_long)
+        seconds = time.monotonic() - began
+        if self._is_large:
+            self._together.done(self._offsets, seconds)
             self._tried_together = min(2 * self._tried_together, self._most_together)
+        elif self._alone.done(self._offsets, seconds):
+            self._together.at_most(2 * self._alone.offsets)
+        else:
+            self._together.at_least(2 * self._alone.offsets)
         return results
 
     def rows(self, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> pa.Table | None:
@@ -220,13 +221,6 @@ def merged(tasks: Tasks, most: int) -> Tasks:
     return found
 
 
-def _learned(limit: int, most: int, offsets: int, *, is_long: bool) -> int:
-    """Return the most offsets of a batch that is thought to be short, after one of so many offsets."""
-    if is_long:
-        return offsets // 2
-    return min(2 * limit, most) if 2 * offsets >= limit else limit
-
-
 class RowsTask:
     """Yields a task's rows as one stream of Arrow's; nothing if they are too many bytes."""
 
@@ -236,10 +230,14 @@ class RowsTask:
         self._read, self._schema, self._most = read, schema, most_bytes
 
     def __call__(self, tasks: Iterable[int]) -> Iterator[bytes]:
-        """Yield the rows of the tasks with these numbers."""
-        table = pa.Table.from_batches([conformed(rows, self._schema) for rows in self._read(tasks)], self._schema)
-        if table.nbytes <= self._most:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, self._schema) as stream:
-                stream.write_table(table)
-            yield sink.getvalue().to_pybytes()
+        """Yield the rows of the tasks with these numbers; end as soon as they are too many, as the process stays."""
+        held, size = list[pa.RecordBatch](), 0
+        for rows in self._read(tasks):
+            held.append(conformed(rows, self._schema))
+            size += held[-1].nbytes
+            if size > self._most:
+                return
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._schema) as stream:
+            stream.write_table(pa.Table.from_batches(held, self._schema))
+        yield sink.getvalue().to_pybytes()
