@@ -151,3 +151,115 @@ def test_records_that_both_hashes_place_are_too_few_to_tell() -> None:
     log.write(key, 2)
     with pytest.raises(PipelineError, match="are too few to tell how their keys are placed"):
         log.ends()
+
+
+# -- a new group -------------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Topics of a new group, with the keys of each partition's records in order."""
+
+    def __init__(self, **topics: list[list[bytes | None]]) -> None:
+        self.topics = topics
+        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.reads: list[Split] = []
+
+    def check(self, start: Any = "earliest", repartitioned: str = "") -> None:
+        """Raise what a new group is refused with."""
+
+        def describe(topic: str) -> Any:
+            return SimpleNamespace(partitions=[SimpleNamespace(partition=n) for n in range(len(self.topics[topic]))])
+
+        def read(_: object, splits: list[Split]) -> Iterator[pa.RecordBatch]:
+            self.reads += splits
+            for split in splits:
+                for at in range(split.start, split.end, 50):
+                    keys = self.topics[split.topic][split.partition][at : min(at + 50, split.end)]
+                    yield pa.RecordBatch.from_arrays([pa.array(keys, pa.binary())], ["key"])
+
+        admin: Any = SimpleNamespace(
+            describe_topic=describe,
+            group_offsets=lambda _, of, *, stable: {p: at for p, at in self.committed.items() if p in of},
+            beginning_offsets=lambda of: dict.fromkeys(of, 0),
+            stable_offsets=lambda of: {p: len(self.topics[p.topic][p.partition]) for p in of},
+        )
+        spark: Any = None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(moving, "read_splits", read)
+            group = grown_input.GrownInput(spark, ReaderConfig("h:1", "g"))
+            sources = [*filter(None, [repartitioned]), *self.topics]
+            group.check_new(admin, sources, ["shop"], start, repartitioned)
+
+
+def placed_by(count: int, *writers: tuple[str, int, list[bytes]]) -> list[list[bytes | None]]:
+    """Records in so many partitions, written one after the other by a hash and the number that it knew."""
+    records: list[list[bytes | None]] = [[] for _ in range(count)]
+    for name, known, keys in writers:
+        for key in keys:
+            records[HASHES[name](key) % known].append(key)
+    return records
+
+
+SHOPS = [b"shop%d" % n for n in range(200)]
+
+
+@given(st.integers(2, 12), st.sampled_from([*HASHES]), st.lists(st.sampled_from(SHOPS)), st.integers(0, 9))
+def test_a_new_group_begins_where_one_number_places_all_keys(
+    count: int, name: str, keys: list[bytes], nulls: int
+) -> None:
+    records = placed_by(count, (name, count, keys))
+    records[0] += [None] * nulls
+    Cluster(t=records).check()
+
+
+@given(
+    st.integers(1, 11).flatmap(lambda before: st.tuples(st.just(before), st.integers(before + 1, 12))),
+    st.sampled_from([*HASHES]),
+    st.integers(0, 200),
+)
+def test_a_new_group_does_not_begin_on_a_topic_that_has_grown(counts: tuple[int, int], name: str, after: int) -> None:
+    """Records behind the growth may be none, some or all keys again."""
+    records = placed_by(counts[1], (name, counts[0], SHOPS), (name, counts[1], SHOPS[:after]))
+    with pytest.raises(PipelineError, match=r"only some keys of 't' are where .* partitions place") as refused:
+        Cluster(t=records).check()
+    assert "repartition('shop')" in str(refused.value)
+    assert f"it had {counts[0]} when others were written" in str(refused.value)
+    Cluster(t=records).check("latest")
+    of_a_group = Cluster(t=records)
+    of_a_group.committed = {TopicPartition("t", 0): OffsetAndMetadata(3)}
+    of_a_group.check()
+    assert not of_a_group.reads, "what a group has begun with costs nothing"
+
+
+@pytest.mark.parametrize("count", [2, 3, 9, 50])
+def test_a_new_group_does_not_begin_where_producers_differ(count: int) -> None:
+    two = [(name, count, SHOPS) for name in HASHES]
+    with pytest.raises(PipelineError, match="partitions place them"):
+        Cluster(t=placed_by(count, *two)).check()
+    other_side = "Write the other side of the join to a new topic, by the partitioner murmur2"
+    with pytest.raises(PipelineError, match=rf"'l' by murmur2, 'r' by crc32.*{other_side}"):
+        Cluster(l=placed_by(count, two[0]), r=placed_by(count, two[1])).check()
+    with pytest.raises(PipelineError, match=rf"'g-by-shop' by murmur2, 'r' by crc32.*{other_side}"):
+        Cluster(r=placed_by(count, two[1])).check(repartitioned="g-by-shop")
+    Cluster(r=placed_by(count, two[0])).check(repartitioned="g-by-shop")
+    with pytest.raises(PipelineError, match=rf"only some keys of 'r'.*{other_side}"):
+        Cluster(r=placed_by(count, *two)).check(repartitioned="g-by-shop")
+    thrice = [("murmur2", known, SHOPS) for known in (4, 6, 9)]
+    with pytest.raises(PipelineError, match="grown more than once"):
+        Cluster(t=placed_by(9, *thrice)).check()
+
+
+@given(st.integers(2, 12), st.integers(0, 1 << 32), st.booleans())
+def test_keys_that_producers_place_in_a_way_of_their_own_are_no_growth(count: int, seed: int, is_one: bool) -> None:
+    chance = random.Random(seed)
+    places = {key: chance.randrange(count) for key in SHOPS}
+    records: list[list[bytes | None]] = [[] for _ in range(count)]
+    for key in SHOPS * 2:
+        records[places[key] if is_one else chance.randrange(count)].append(key)
+    Cluster(t=records).check()
+
+
+def test_one_partition_few_keys_and_no_topic_are_no_obstacle() -> None:
+    Cluster(t=[[b"a", b"b"]]).check()
+    Cluster(t=[[b"a"], [b"b"], [b"c"], []]).check()
+    Cluster(t=[[], []]).check()

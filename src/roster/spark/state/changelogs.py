@@ -208,7 +208,7 @@ def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: 
             f"the changelog {name!r} cannot be made: {error}",
             field="aggregate",
             fix=f"Or make it, with {count} partitions and cleanup.policy=compact",
-        ) from None
+        ) from error
 
 
 def _check_offsets(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:

@@ -1,25 +1,26 @@
 """Input topics that have got more partitions than the state: how far the earlier number has placed their records.
 
-A pipeline reads these records by the earlier number of partitions, and then ends, so that the state can be moved.
-Nothing is noted of it: where they end follows from the keys of the unread records, at each start anew.
+A group with state reads these by the earlier number of partitions, and then ends, so that the state can be moved.
+Nothing is noted of it: where they end follows from the keys of the unread records, at each start anew. A new group
+does not begin, as keys would be in two partitions.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from roster.client import Admin
+from roster.client import Admin, UnknownTopicError
 from roster.model import TopicPartition
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import Changelog
-from roster.spark.state.saved.moving import placed
+from roster.spark.state.saved.moving import offsets_of, placed, seen_keys
 from roster.spark.state.tasks.moving import Placed
-from roster.spark.state.tasks.placement import PARTITIONERS
+from roster.spark.state.tasks.placement import PARTITIONERS, is_proof, partitioners_of, why_apart
 from roster.spark.tasks.reader import ReaderConfig
 
 log = logging.getLogger("roster.pipeline")
@@ -33,6 +34,52 @@ class GrownInput:
 
     def __init__(self, spark: SparkSession, config: ReaderConfig) -> None:
         self._spark, self._config = spark, replace(config, isolation_level="read_committed")
+
+    def check_new(
+        self,
+        admin: Admin,
+        sources: Sequence[str],
+        keys: Iterable[str],
+        start: str | int | Mapping[TopicPartition, int],
+        repartitioned: str = "",
+    ) -> None:
+        """Raise PipelineError if the group is new, and keys of an input topic are not all placed in one way.
+
+        sources: a sub-topology's, the other sides of joins last. keys: names of the columns by which the state is kept.
+        start: where the group begins. repartitioned: the topic among these that the pipeline writes itself.
+        """
+        by = ", ".join(map(repr, keys))
+        fix = f"Put repartition({by}) in front of it, so that all rows of a key meet in one task"
+        fix_of_others = "Write the other side of the join to a new topic, by the partitioner murmur2 (as Java)"
+        among = {repartitioned: ["murmur2"]} if repartitioned else {}
+        for number, topic in enumerate(sources):
+            if topic == repartitioned:
+                continue
+            try:
+                partitions = [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
+            except UnknownTopicError:
+                return  # told elsewhere
+            if len(partitions) == 1 or admin.group_offsets(self._config.group, partitions, stable=False):
+                return  # of what was read, it was known
+            begins, ends = admin.beginning_offsets(partitions), admin.stable_offsets(partitions)
+            starts = offsets_of(admin, start, partitions, begins, ends)
+            spans = [(Split(*at, max(starts[at], begins[at]), ends[at]), len(partitions)) for at in partitions]
+            unread = [(split, count) for split, count in spans if split.start < split.end]
+            log.debug("%s: the keys of %r are looked at, as the group is new", self._config.group, topic)
+            seen = seen_keys(self._spark, self._config, unread)
+            if why := why_apart(seen, len(partitions)):
+                raise PipelineError(
+                    f"only some keys of {topic!r} are where {len(partitions)} partitions place them; {why}. A key in"
+                    " two partitions would have two states",
+                    field="topics",
+                    fix=fix_of_others if number else fix,
+                )
+            if is_proof(seen, len(partitions)) and (names := partitioners_of(seen)):
+                among[topic] = names
+        if among and not set.intersection(*map(set, among.values())):
+            shown = ", ".join(f"{topic!r} by {names[0]}" for topic, names in among.items())
+            problem = f"keys are placed in different ways: {shown}. Rows of one key would not meet"
+            raise PipelineError(problem, field="topics", fix=fix_of_others)
 
     def ends(self, admin: Admin, changelogs: Iterable[Changelog]) -> dict[TopicPartition, int]:
         """Return these offsets for all partitions of the topics that have grown, 0 for those with no such record.

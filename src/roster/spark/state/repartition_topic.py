@@ -101,7 +101,7 @@ def _create(admin: Admin, name: str, count: int) -> None:
             f"{name!r} cannot be made: {error}",
             field=FIELD,
             fix=f"Or make it, with {count} partitions, cleanup.policy=delete and retention.ms=-1",
-        ) from None
+        ) from error
 
 
 def _check_settings(admin: Admin, name: str) -> None:

@@ -22,6 +22,7 @@ from roster.spark.state.input_backlog import InputBacklog
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
 from roster.spark.state.store_targets import StoreTargets
+from roster.spark.state.tasks.moving import placing_keys
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import SubtopologyPlan, labelled
 from roster.spark.state.tasks.task import StoreKind, TopologyPlan
@@ -82,6 +83,11 @@ class Stores:
         passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
         with self._new_admin() as admin:
             check_whole(admin, group)
+            for plan in self.plans:
+                if plan.nodes:
+                    keys = placing_keys(next(iter(plan.definitions.values()))).names
+                    arriving = "" if plan.repartition_source is None else plan.repartition_source.topic
+                    grown_input.check_new(admin, plan.subtopology.sources, keys, self.options.start, arriving)
             check_all_are_read(admin, group, [source for plan in self.plans for source in plan.subtopology.sources])
             for plan in self.plans:
                 if plan.repartition_source is not None:

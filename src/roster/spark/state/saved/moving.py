@@ -15,8 +15,8 @@ from roster.spark.options import parse_starting_offsets
 from roster.spark.pipeline_options import StartingOffsets
 from roster.spark.state.saved.export import Export
 from roster.spark.state.saved.job import run_job
-from roster.spark.state.tasks.moving import Placed, PlacedTask, Proven, ProveTask, Source, placing_keys
-from roster.spark.state.tasks.placement import Placement, PlacementError, Proof, placements
+from roster.spark.state.tasks.moving import Placed, PlacedTask, Proven, ProveTask, SeenTask, Source, placing_keys
+from roster.spark.state.tasks.placement import Placement, PlacementError, Proof, SeenKeys, placements
 from roster.spark.tasks.reader import ReaderConfig, ReadError
 from roster.state.definition import STATE_KEY, OtherDefinitionError
 from roster.state.saved.folder import Written
@@ -24,6 +24,8 @@ from roster.state.saved.manifest import Manifest, SavedStore
 from roster.state.saved.parts import merged_marks
 
 _EARLIEST, _LATEST = -2, -1
+_FEW = 200_000
+"""Offsets that the driver reads sooner than a Spark job."""
 _OFFSETS = "Say where the group goes on (offsets): 'earliest', 'latest', a moment, or offsets by partition"
 
 
@@ -116,7 +118,7 @@ def first_offsets(
             fix=_OFFSETS,
         )
     begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-    found = _found(admin, wanted, partitions, begins, ends)
+    found = offsets_of(admin, wanted, partitions, begins, ends)
     for at, offset in sorted(found.items()):
         if not begins[at] <= offset <= ends[at]:
             raise PipelineError(
@@ -127,13 +129,14 @@ def first_offsets(
     return found
 
 
-def _found(
+def offsets_of(
     admin: Admin,
     wanted: str | int | Mapping[TopicPartition, int],
     partitions: Sequence[TopicPartition],
     begins: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
+    """Return the offsets of these partitions that are wanted: `starting_offsets`, checked."""
     if isinstance(wanted, int):
         at_time = admin.offsets_for_times(dict.fromkeys(partitions, wanted))
         return {at: ends[at] if (offset := at_time[at]) is None else offset for at in partitions}
@@ -246,6 +249,17 @@ def check_unread(
                 field="offsets",
                 fix="Start an application of the group, which reads what was written before, and then export again",
             )
+
+
+def seen_keys(spark: SparkSession, config: ReaderConfig, unread: Sequence[tuple[Split, int]]) -> list[SeenKeys]:
+    """Return the keys of records, each partition's for itself. Raises PipelineError."""
+    task = SeenTask(replace(config, include_headers=False, dead_letters=None), unread)
+    try:
+        if sum(split.end - split.start for split, _ in unread) <= _FEW:
+            return list(task(range(len(unread))))
+        return run_job(spark, "the look at record keys", len(unread), lambda _: task, None)
+    except ReadError as error:
+        raise PipelineError(str(error), field="topics") from error
 
 
 def placed(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.spark.batch import Split
-from roster.spark.state.tasks.placement import NO_KEY, Placement, Places, Proof, partitions_of
+from roster.spark.state.tasks.placement import NO_KEY, Placement, Places, Proof, SeenKeys, partitions_of
 from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.state.definition import Definition
 from roster.state.rows import has_no_rows
@@ -202,3 +202,19 @@ class PlacedTask:
                     )
             self._done.add({number: rows})
             yield found
+
+
+class SeenTask:
+    """Looks at the keys of partitions by their number. unread: records of each, and the topic's partitions."""
+
+    def __init__(self, config: ReaderConfig, unread: Sequence[tuple[Split, int]]) -> None:
+        self._config, self._unread = config, unread
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[SeenKeys]:
+        """Yield the keys of each."""
+        for number in numbers:
+            split, count = self._unread[number]
+            seen = SeenKeys.none(split.partition)
+            for batch in read_splits(self._config, [split]):
+                seen = seen.with_records(batch["key"], count)
+            yield seen

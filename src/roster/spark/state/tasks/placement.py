@@ -28,6 +28,10 @@ NO_KEY = -1
 """Partition of rows whose record has no key."""
 _PROOF = 30.0
 """Bits that prove a placement: a wrong one would pass once in a billion times."""
+_SEEN = 2_000
+"""Keys of a partition that are remembered."""
+_CHANCE = 4.0
+"""Standard deviations beyond which it is no chance that so many keys are where a partitioner places them."""
 _MOST_COLUMNS = 4
 _FIRST, _COUNTED = 1_000, 100_000
 """Rows that are looked at first, and those whose different keys are counted."""
@@ -137,6 +141,68 @@ def _forms(keys: pa.Schema, columns: Sequence[str]) -> Sequence[str]:
     if len(columns) > 1:
         return ("json",)
     return ("text", "int64", "int32") if pa.types.is_integer(keys.field(columns[0]).type) else ("text",)
+
+
+class SeenKeys(NamedTuple):
+    """Record keys of one partition, each once, as their hashes by each partitioner: those with the least hashes.
+
+    misplaced: by the partitioner, the same of keys that are not where it places them; none if all are.
+    """
+
+    partition: int
+    hashes: Places
+    misplaced: Mapping[str, Places]
+
+    @classmethod
+    def none(cls, partition: int) -> SeenKeys:
+        """Return what is known before the first record."""
+        empty = np.empty((0, len(PARTITIONERS)), np.int64)
+        return cls(partition, empty, dict.fromkeys(PARTITIONERS, empty))
+
+    def with_records(self, record_keys: Any, count: int) -> SeenKeys:
+        """Return these and the keys of some records. count: partitions of the topic."""
+        present = record_keys.drop_null()
+        found = np.unique(np.stack([of(present) for of in PARTITIONERS.values()], axis=1), axis=0)
+        misplaced = {
+            name: _least(of, found[found[:, number] % count != self.partition])
+            for number, (name, of) in enumerate(self.misplaced.items())
+        }
+        return SeenKeys(self.partition, _least(self.hashes, found), misplaced)
+
+
+def _least(known: Places, found: Places) -> Places:
+    return np.unique(np.concatenate([known, found]), axis=0)[:_SEEN] if len(found) else known
+
+
+def partitioners_of(seen: Sequence[SeenKeys]) -> list[str]:
+    """Return the partitioners that place all keys of a topic where they are."""
+    return [name for name in PARTITIONERS if not any(len(keys.misplaced[name]) for keys in seen)]
+
+
+def is_proof(seen: Iterable[SeenKeys], count: int) -> bool:
+    """Return True if these are too many keys to be where a partitioner places them by chance."""
+    return sum(len(keys.hashes) for keys in seen) * math.log2(count) >= _PROOF
+
+
+def why_apart(seen: Sequence[SeenKeys], count: int) -> str:
+    """Return why keys of a topic with so many partitions are in two of them, or will be; "" if that is not known.
+
+    Where none of the partitioners was used, the producers' own way may still keep each key in one partition.
+    """
+    if partitioners_of(seen):
+        return ""
+    for number, name in enumerate(PARTITIONERS):
+        apart = [(keys.partition, keys.misplaced[name][:, number]) for keys in seen]
+        if sum(len(hashes) for _, hashes in apart) * math.log2(count) >= _PROOF:
+            for before in range(count - 1, 0, -1):
+                if all((hashes % before == partition).all() for partition, hashes in apart):
+                    return f"it had {before} when others were written"
+        total = sum(len(keys.hashes) for keys in seen)
+        rightly = sum(int((keys.hashes[:, number] % count == keys.partition).sum()) for keys in seen)
+        by_chance = total / count
+        if rightly - by_chance > _CHANCE * math.sqrt(by_chance * (1 - 1 / count)):
+            return "it has grown more than once, or its producers place keys in different ways"
+    return ""
 
 
 class Evidence(NamedTuple):
