@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import uuid
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +18,10 @@ import pytest
 from pyspark import TaskContext
 
 from roster.spark.jobs import host_workers
-from roster.spark.jobs.host_workers import HostWorkers
+from roster.spark.jobs.host_workers import Guests, HostWorkers
 from roster.spark.jobs.workers import WorkerEndedError, WorkerError
 from roster.spark.tasks.accumulators import ByTask
-from roster.spark.tasks.worker_main import StartWorkers
+from roster.spark.tasks.worker_main import StartWorkers, connected
 from tests.spark.apps.standalone import Standalone
 from tests.spark.programs import APPS, Application
 from tests.waiting import until
@@ -146,6 +150,70 @@ def is_defunct(number: int) -> bool:
 def with_another_key(begin: StartWorkers, numbers: Sequence[int]) -> list[int]:
     """What somebody else starts."""
     return [*replace(begin, key=b"another")(numbers)]
+
+
+KEY = b"k" * 32
+_MESSAGES = [
+    b"",
+    b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n",
+    (1 << 31).to_bytes(4) + b"x",
+    (4).to_bytes(4) + b"\xff\xff\xff\xff",
+    b"\xff\xff\xff\xff" + (1 << 62).to_bytes(8),
+    (60).to_bytes(4) + b"#CHALLENGE#" + b"c" * 49,
+    (2).to_bytes(4) + b"no",
+]
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_strangers_do_not_keep_workers_out(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = server.getsockname()
+    strangers = [socket.create_connection(address, 60) for _ in range(2 * len(_MESSAGES) + 3)]
+    for number, message in enumerate(_MESSAGES * 2):
+        strangers[number].sendall(message)
+        if number < len(_MESSAGES):
+            strangers[number].shutdown(socket.SHUT_WR)
+    strangers.pop().close()
+    with ThreadPoolExecutor(2) as threads:
+        wrong = threads.submit(connected, *address, 7, "/elsewhere", b"another")
+        right = [threads.submit(connected, *address, number, f"/{number}", KEY) for number in (0, 1)]
+        found = Guests(server, KEY).workers(2)
+        assert {number: files for number, (_, files) in found.items()} == {0: "/0", 1: "/1"}
+        with pytest.raises((AuthenticationError, OSError, EOFError)):
+            wrong.result()
+        for number, (guest, _) in found.items():
+            guest.connection.send("task")
+            assert right[number].result().recv() == "task"
+            guest.connection.close()
+            right[number].result().close()
+    for stranger in strangers:
+        with contextlib.suppress(ConnectionResetError), stranger:
+            while stranger.recv(1000):  # the challenge, and then the end
+                pass
+
+
+@pytest.mark.parametrize(("name", "value"), [("_HANDSHAKE_SECONDS", 0.0), ("_MOST_GUESTS", 1)])
+def test_who_is_silent_is_dropped_when_it_is_late_and_when_many_are(
+    server: socket.socket, name: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_workers, name, value)
+    monkeypatch.setattr(host_workers, "_LOOK_AT_GUESTS", 0.01)
+    silent = [socket.create_connection(server.getsockname(), 60) for _ in range(3)]
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(Guests(server, KEY).workers, 1)
+        with silent[0]:
+            while silent[0].recv(1000):
+                pass
+        assert not looking.done(), "a worker may come yet"
+        monkeypatch.undo()
+        with connected(*server.getsockname(), 3, "/3", KEY):
+            assert looking.result().keys() == {3}
+    for stranger in silent:
+        stranger.close()
 
 
 def test_only_what_has_the_key_becomes_a_worker(

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import secrets
 import socket
-import struct
 import threading
 import time
 import uuid
@@ -34,6 +33,10 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 10.0
 """Seconds between two looks for hosts without a worker."""
+_HANDSHAKE_SECONDS = 10.0
+"""From a connection to the proof that it is a worker's."""
+_MOST_GUESTS, _LOOK_AT_GUESTS = 50, 0.1
+"""Connections without a proof that are kept, the newest; seconds between two looks at them."""
 _PAUSE_SECONDS = 300.0
 """Seconds until the next try on hosts whose worker did not connect: something is in the way."""
 _PROBLEMS = (
@@ -131,12 +134,12 @@ class HostWorkers(Workers):
         bound = settings.get("spark.driver.bindAddress", host)
         family = socket.AF_INET6 if ":" in bound else socket.AF_INET
         with socket.create_server((bound.strip("[]"), 0), family=family) as server:
-            server.settimeout(CONNECT_SECONDS)
             group = f"roster-workers-{uuid.uuid4().hex[:8]}"
             self._context.setJobGroup(group, "starts the workers of small batches", interruptOnCancel=True)
             begin = StartWorkers(host.strip("[]"), server.getsockname()[1], key)
             self._executors.placed(range(len(hosts)), [[host] for host in hosts]).mapPartitions(begin).collect()
-            links = dict(self._accepted(server, key) for _ in hosts)
+            workers = Guests(server, key).workers(len(hosts))
+        links = {number: Link(self._context, of.connection, of.end, files) for number, (of, files) in workers.items()}
         ran_on = self._ran_on(group, links.keys())
         with self._lock:
             for number, link in links.items():
@@ -154,29 +157,6 @@ class HostWorkers(Workers):
             time.sleep(0.1)
         return found
 
-    def _accepted(self, server: socket.socket, key: bytes) -> tuple[int, Link]:
-        """Return the number and the connection of a worker. Raises OSError, EOFError, and AuthenticationError."""
-        accepted, _ = server.accept()
-        connection = Connection(os.dup(accepted.fileno()))
-
-        def end() -> None:
-            with contextlib.suppress(OSError):
-                accepted.shutdown(socket.SHUT_RDWR)
-            accepted.close()
-
-        try:
-            keep_alive(accepted)
-            _limit_reads(accepted, CONNECT_SECONDS)
-            deliver_challenge(connection, key)
-            answer_challenge(connection, key)
-            number, files = connection.recv()
-            _limit_reads(accepted, 0)
-        except BaseException:
-            connection.close()
-            end()
-            raise
-        return number, Link(self._context, connection, end, files)
-
     @override
     def cancel(self) -> None:
         for link in list(self._links.values()):
@@ -190,6 +170,62 @@ class HostWorkers(Workers):
                 self._drop(host)
 
 
-def _limit_reads(connection: socket.socket, seconds: float) -> None:
-    """Let a read fail after so long; 0: never."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))
+class _Guest(threading.Thread):
+    """Whoever has connected, until it has proven that it has the key: anybody may who reaches the port."""
+
+    def __init__(self, accepted: socket.socket, key: bytes) -> None:
+        super().__init__(name="roster-guest", daemon=True)
+        self._accepted, self._key = accepted, key
+        self.connection = Connection(os.dup(accepted.fileno()))
+        self.late_at = time.monotonic() + _HANDSHAKE_SECONDS
+        self.told: tuple[int, str] | None = None
+        """Number and folder of files of a worker."""
+
+    @override
+    def run(self) -> None:
+        try:
+            keep_alive(self._accepted)
+            deliver_challenge(self.connection, self._key)
+            answer_challenge(self.connection, self._key)
+            self.told = self.connection.recv()
+        except Exception:
+            log.debug("a connection is dropped, which is no worker's", exc_info=True)
+            self.connection.close()
+            self.end()
+
+    def end(self) -> None:
+        """End the connection, whatever it waits for."""
+        with contextlib.suppress(OSError):
+            self._accepted.shutdown(socket.SHUT_RDWR)
+        self._accepted.close()
+
+
+class Guests:
+    """Connections to a port that is open while workers start. Strangers' cost each a thread until they are late."""
+
+    def __init__(self, server: socket.socket, key: bytes) -> None:
+        self._server, self._key = server, key
+        self._there: list[_Guest] = []
+
+    def workers(self, count: int) -> dict[int, tuple[_Guest, str]]:
+        """Return the workers that connect in time, up to so many: by number, with their folders of files."""
+        workers: dict[int, tuple[_Guest, str]] = {}
+        until = time.monotonic() + CONNECT_SECONDS
+        self._server.settimeout(_LOOK_AT_GUESTS)
+        while len(workers) < count and time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                self._there.append(_Guest(self._server.accept()[0], self._key))
+                self._there[-1].start()
+            for guest in self._there[:-_MOST_GUESTS]:
+                guest.end()
+            for guest in list(self._there):
+                if not guest.is_alive():
+                    self._there.remove(guest)
+                    if guest.told is not None:
+                        number, files = guest.told
+                        workers[number] = guest, files
+                elif time.monotonic() >= guest.late_at:
+                    guest.end()
+        for guest in self._there:
+            guest.end()
+        return workers

@@ -22,6 +22,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -205,4 +206,9 @@ if __name__ == "__main__":
     if len(sys.argv) == 2:
         main(Connection(int(sys.argv[1])))
     else:
-        main(connected(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.stdin.buffer.read()))
+        host, port, own_number, folder = sys.argv[1:]
+        try:
+            driver = connected(host, int(port), int(own_number), folder, sys.stdin.buffer.read())
+        except (OSError, EOFError, AuthenticationError) as problem:
+            sys.exit(f"no worker of small batches: the driver at {host}:{port} did not take it: {problem}")
+        main(driver)
