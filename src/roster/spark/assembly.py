@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from roster.client import Admin, UnknownTopicError, UnreachableError
+from roster.client import Admin, UnknownTopicError
 from roster.model import parse_addresses
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology, TopologyError, repartition_topic, repeated
@@ -439,7 +439,7 @@ def _check_dead_letters(options: Options) -> None:
     if options.dead_letter_topic is None:
         return
     admin = Admin(options.bootstrap, request_timeout_ms=options.start_timeout_ms, security=options.security)
-    with admin, contextlib.suppress(UnreachableError):  # the member retries for longer
+    with admin:
         try:
             admin.describe_topic(options.dead_letter_topic)
         except UnknownTopicError:

@@ -18,7 +18,7 @@ from roster.spark.assembly import assembled, state_definitions
 from roster.spark.batch import Batch, Progress
 from roster.spark.driver.member_protocol import Membership, is_alone
 from roster.spark.driver.reporting import Reporter, enable_logging, level_of
-from roster.spark.driver.run import Run, client_id_of
+from roster.spark.driver.run import Run, client_id_of, until_reached
 from roster.spark.driver.signals import stopping
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.foreign_names import (
@@ -289,7 +289,14 @@ class Pipeline(Operations):
         check_session(self._spark)
         client_id = self._options.settings.client_id or client_id_of(self._spark.sparkContext.appName or "")
         options = replace(self._options, consumer={**(self._options.consumer or {}), "client.id": client_id})
-        assembly = assembled(self._spark, options, self._declared, batch_sink(sink))
+        assembly = until_reached(
+            lambda: assembled(self._spark, options, self._declared, batch_sink(sink)),
+            options.start_timeout_ms / 1000,
+            lambda: self._stopping,
+            reporter.waits_for_brokers,
+        )
+        if assembly is None:
+            return
         options, self._views = assembly.options, {each.name: each.view for each in assembly.served}
         membership = self._membership or assembly.membership
         parts = assembly.between_batches, assembly.switching

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from roster.client import ClosedError
-from roster.spark import PipelineError
+from roster.client import ClosedError, RequestTimeoutError, UnknownTopicError, UnreachableError
+from roster.spark import KafkaSink, PipelineError
 from roster.spark.driver import run, signals
 from roster.spark.driver.batch_guard import BatchGuard
 from roster.spark.driver.reporting import Reporter
@@ -18,6 +18,7 @@ from roster.spark.driver.run import Run, client_id_of
 from roster.spark.driver.runner_protocol import BetweenBatches
 from roster.spark.jobs.slot_probe import check_worker
 from roster.spark.options import Options, Tuning
+from roster.spark.tasks.reader import ReadError
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
 from tests.waiting import until
 
@@ -105,6 +106,81 @@ class Rig:
         member.start = start  # type: ignore[assignment, method-assign]
         self.members.append(member)
         return member
+
+
+class Clock:
+    """Time that passes while it is waited for, and one second in each attempt."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(run.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(run.time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def _as_sink(cause: Exception) -> PipelineError:
+    error = PipelineError(str(cause), field="KafkaSink")
+    error.__cause__ = cause
+    return error
+
+
+_PASSING = [UnreachableError("connection refused"), RequestTimeoutError("no answer"), ReadError("no answer")]
+_LOST = ReadError("gone")
+_LOST.is_lost = True
+
+
+@pytest.mark.parametrize("error", [*_PASSING, *map(_as_sink, _PASSING)])
+@pytest.mark.parametrize("ends_at", [50.0, 70.0])
+def test_a_start_is_tried_again_while_no_broker_answers(
+    error: Exception, ends_at: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, told, attempts = Clock(monkeypatch), list[str](), list[float]()
+
+    def attempt() -> str:
+        attempts.append(clock.now)
+        clock.now += 1
+        if clock.now < ends_at:
+            raise error
+        return "parts"
+
+    def tried() -> str | None:
+        return run.until_reached(attempt, 60.0, lambda: False, told.append)
+
+    if ends_at < 60:
+        assert tried() == "parts"
+    else:
+        with pytest.raises(type(error)) as raised:
+            tried()
+        assert raised.value.__cause__ is None, "nobody wants to read a traceback"
+        assert attempts[-1] >= 58
+    assert told == [str(error)]
+    assert len(attempts) > 20
+
+
+def test_what_does_not_pass_ends_a_start_at_once_and_a_stop_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, told = Clock(monkeypatch), list[str]()
+    for error in (PipelineError("no topic"), UnknownTopicError("t"), _LOST, _as_sink(ValueError("x"))):
+
+        def attempt(error: Exception = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)):
+            run.until_reached(attempt, 60.0, lambda: False, told.append)
+    assert (clock.now, told) == (0.0, [])
+
+    def refused() -> None:
+        raise UnreachableError("connection refused")
+
+    assert run.until_reached(refused, 60.0, lambda: clock.now > 5, told.append) is None
+    assert 5 < clock.now < 6
+
+
+def test_a_sink_without_a_broker_says_so_and_that_it_may_pass() -> None:
+    with pytest.raises(PipelineError, match="KafkaSink: no broker answered") as raised:
+        KafkaSink("127.0.0.1:1", "t").open(None, "g", 1_000)  # type: ignore[arg-type]
+    assert isinstance(raised.value.__cause__, UnreachableError)
 
 
 def test_without_a_slot_it_says_so_and_does_not_join(

@@ -157,6 +157,10 @@ class Reporter:
             more = {"batches_between": silent} if standing.results is Results.WRITES else {}
             self.line(f"results {standing.results}", partitions=brief(of), offsets=at, other=standing.peer, **more)
 
+    def waits_for_brokers(self, reason: str) -> None:
+        """Report that the start is tried again, as brokers do not answer."""
+        self.line("waits for brokers, up to start_timeout_ms", logging.WARNING, reason=reason)
+
     def left(self, reason: str) -> None:
         """Report that the member left the group for a while, with all partitions."""
         self.line("handed back", logging.WARNING, partitions=brief(self._owned), reason=reason)

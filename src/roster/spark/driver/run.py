@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from roster.client import ClosedError
+from roster.client import ClientError, ClosedError
 from roster.spark.batch import Progress
 from roster.spark.driver.batch_size import Suspects
 from roster.spark.driver.loop import STOP_CHECK_SECONDS, DriverLoop, batch_size
@@ -28,9 +28,12 @@ from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
 from roster.spark.driver.runner_protocol import BetweenBatches, Runner
 from roster.spark.driver.switching import Switching
+from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.sinks.batch_sink import BatchSink
+from roster.spark.tasks.reader import ReadError
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _FIRST_NOTICE = 5.0  # seconds of waiting for executors before a line in the log
@@ -70,6 +73,29 @@ class SlotRunner(Runner, Protocol):
 
         `is_small`: as a small batch only; return False if such a batch needs Spark, too.
         """
+
+
+def until_reached(
+    attempt: Callable[[], T], seconds: float, stopping: Callable[[], bool], told: Callable[[str], object]
+) -> T | None:
+    """Return what the attempt returns; try again while brokers do not answer, up to so many seconds.
+
+    None: the run was stopped meanwhile. told: gets the reason, once. Raises the last error.
+    """
+    until, is_told = time.monotonic() + seconds, False
+    while not stopping():
+        try:
+            return attempt()
+        except (ClientError, PipelineError, ReadError) as error:
+            reason = error.__cause__ if isinstance(error, PipelineError) else error
+            may_pass = reason.retriable if isinstance(reason, ClientError) else isinstance(reason, ReadError)
+            if not may_pass or getattr(reason, "is_lost", False) or time.monotonic() >= until:
+                raise error from None
+            if not is_told:
+                told(str(error))
+            is_told = True
+        time.sleep(STOP_CHECK_SECONDS)
+    return None
 
 
 class Run:
@@ -148,6 +174,11 @@ class Run:
             self._reporter.left(loop.stalled)
             batches, self._last_progress = loop.batches, self.last_progress
 
+    def _until_reached(self, attempt: Callable[[], T]) -> T | None:
+        """Call `until_reached` with what the run has."""
+        seconds = self._options.start_timeout_ms / 1000
+        return until_reached(attempt, seconds, self._stopping.is_set, self._reporter.waits_for_brokers)
+
     def _has_slot(self) -> bool:
         """Wait until Spark has run a task of this application; return False if the run was stopped."""
         self.phase = WAITING
@@ -185,7 +216,7 @@ class Run:
     def _old_have_left(self) -> bool:
         """Wait for members of an earlier release, which keep their tasks; return False if the run was stopped."""
         notice = began = time.monotonic()
-        while not self._stopping.is_set() and (left := self._between_batches.old_members()):
+        while left := self._until_reached(self._between_batches.old_members):
             self.phase = OLD_THERE
             if time.monotonic() >= notice:
                 notice = time.monotonic() + _NOTICE_INTERVAL

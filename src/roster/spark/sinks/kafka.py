@@ -12,7 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from roster.client import Admin, AuthenticationError, AuthorizationError, ClientError, UnknownTopicError
+from roster.client import (
+    Admin,
+    AuthenticationError,
+    AuthorizationError,
+    ClientError,
+    UnknownTopicError,
+    UnreachableError,
+)
 from roster.model import TopicPartition, parse_addresses
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.records.encoding import EncodingWriter
@@ -144,7 +151,7 @@ class KafkaSink(BatchSink):
         except AuthenticationError as error:
             raise PipelineError(str(error), field="KafkaSink", fix="Check security") from None
         except ClientError as error:
-            raise PipelineError(str(error), field="KafkaSink") from None
+            raise PipelineError(str(error), field="KafkaSink") from error
         self._writer = replace(self._writer, compiled=compiled(WRITE))
 
     @property
@@ -191,10 +198,11 @@ class KafkaSink(BatchSink):
         try:
             self._transactions = KafkaTransactions.start(*arguments)
         except (ClientError, OtherClusterError) as error:
-            if self._exactly_once or (isinstance(error, ClientError) and error.code == _BAD_TIMEOUT):
+            is_away = isinstance(error, UnreachableError)  # it may have transactions when it is back
+            if self._exactly_once or is_away or (isinstance(error, ClientError) and error.code == _BAD_TIMEOUT):
                 fix = _fix_of(error, source.group, optional=not self._carries)
                 field = "KafkaSink" if self._carries else "exactly_once"
-                raise PipelineError(f"no transactions: {error}", field=field, fix=fix) from None
+                raise PipelineError(f"no transactions: {error}", field=field, fix=fix) from error
             log.info("%s: writes to Kafka at least once: %s", source.group, error)
             return self
         return TransactionalSink(self, self._transactions, self._writer, self._partitions)
