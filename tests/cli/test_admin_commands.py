@@ -29,6 +29,7 @@ from roster.model import TopicPartition as TP
 class Cluster:
     topics: dict[str, int] = field(default_factory=lambda: {"a": 2, "b": 1})
     ends: dict[TP, int] = field(default_factory=lambda: {TP("a", 0): 10, TP("a", 1): 20, TP("b", 0): 5})
+    metadata: str = ""
     committed: dict[TP, int] = field(default_factory=lambda: {TP("a", 0): 4, TP("gone", 0): 7})
     internal: set[str] = field(default_factory=set)
     more: list[GroupListing] = field(default_factory=list)
@@ -107,7 +108,7 @@ def cluster(monkeypatch):
             return set()
 
         def group_offsets(self, group, partitions=None, *, stable=True):
-            return {tp: OffsetAndMetadata(offset) for tp, offset in there.committed.items()}
+            return {tp: OffsetAndMetadata(offset, metadata=there.metadata) for tp, offset in there.committed.items()}
 
         def commit_group_offsets(self, group, offsets):
             there.committed.update({tp: at.offset for tp, at in offsets.items()})
@@ -190,9 +191,19 @@ def test_groups_list(cluster, capsys):
         "members": 2,
         "lag": 6,
         "lag_complete": False,
+        "results": None,
     }
     assert [row[0] for row in rows(answer(capsys, "groups", "list", "[f-z]"))] == ["group", "g"]
     assert answer(capsys, "groups", "list", "x*") == "no group matches 'x*'\n"
+
+
+def test_groups_say_which_of_two_writes(cluster, capsys):
+    cluster.metadata = '{"results": {"results": "paused", "switch": "s", "peer": "shops"}}'
+    head, _, row = rows(answer(capsys, "groups", "list"))
+    assert (head[-1], row[-3:]) == ("results", ["paused,", "shops", "writes"])
+    assert json.loads(answer(capsys, "groups", "list", "--json"))[1]["results"] == "paused, shops writes"
+    assert "results paused, shops writes\n" in answer(capsys, "groups", "describe", "g")
+    assert json.loads(answer(capsys, "groups", "describe", "g", "--json"))["results"] == "paused, shops writes"
 
 
 def test_groups_list_shows_groups_that_the_client_may_only_list(cluster, capsys):

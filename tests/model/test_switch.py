@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from roster.model import OffsetAndMetadata, TopicPartition
-from roster.model.switch import Request, Results, Seen, Standing, peer_of, step
+from roster.model.switch import Request, Results, Seen, Standing, peer_of, results_of, step
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("b", 0)
 OLD, NEW = "old", "new"
@@ -244,3 +244,23 @@ def test_the_state_table(
 ) -> None:
     seen = {} if other is None else {P0: Seen(other[1], other[0])}
     assert step(group, own, {P0: 7}, asked, seen) == (then, {} if limit is None else {P0: limit})
+
+
+@pytest.mark.parametrize(
+    ("standings", "text"),
+    [
+        ([], ""),
+        ([Standing(), None], ""),
+        ([Standing(Results.PAUSED)] * 2, "paused"),
+        ([Standing(Results.PAUSED, "s", "shops")], "paused, shops writes"),
+        ([Standing(Results.WRITES, "s", "shops", "s"), None], "written; written, not by shops"),
+        (
+            [Standing(Results.WAITS, "s", "a"), Standing(Results.HANDED_OVER, "s", "b")],
+            "handed over to b; waiting for a",
+        ),
+    ],
+)
+def test_the_results_of_a_group_are_told_where_they_depend_on_another(
+    standings: list[Standing | None], text: str
+) -> None:
+    assert results_of("" if each is None else each.added_to('{"own": 1}') for each in standings) == text

@@ -89,7 +89,7 @@ def test_one_table_has_each_result_once_after_a_switch_there_and_back_and_there_
         second.stop()
         second.wait()
         second = pipeline(new, paused=False).start()  # its offsets say that it is paused
-        until(lambda: second.status == "running" and topics.admin.describe_group(new).members, 60, "it is back")
+        until(lambda: second.status == "paused" and topics.admin.describe_group(new).members, 60, "it is back")
         switch(old, new)
         check_refusals(topics, old, new, topic, capsys)
     finally:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from roster.client.admin import Admin
 from roster.client.types import GroupDescription
-from roster.model import GroupPosition, TopicPartition
+from roster.model import GroupPosition, OffsetAndMetadata, TopicPartition
+from roster.model.switch import results_of
 
 SETTLED = frozenset({"Stable", "Empty"})
 """States in which every assignment is visible."""
@@ -39,6 +40,8 @@ class TotalLag:
 
     known: int | None
     complete: bool
+    results: str = ""
+    """What becomes of the group's results, "" if they do not depend on another group; see `roster groups switch`."""
 
     def __str__(self) -> str:
         if self.known is None:
@@ -99,20 +102,28 @@ def _look_up(
     admin: Admin, groups: Mapping[str, Collection[TopicPartition]]
 ) -> tuple[list[dict[TopicPartition, GroupPosition]], Mapping[str, int]]:
     """Return the positions of each group, and the number of partitions of each of their topics."""
-    committed = [{tp: at.offset for tp, at in admin.group_offsets(group, stable=False).items()} for group in groups]
+    committed = [admin.group_offsets(group, stable=False) for group in groups]
     wanted = [{*assigned, *offsets} for assigned, offsets in zip(groups.values(), committed, strict=True)]
     racks = admin.replica_racks({tp.topic for partitions in wanted for tp in partitions})
     counts = {topic: len(partitions) for topic, partitions in racks.items()}
     there = {tp for partitions in wanted for tp in partitions if tp.partition < counts.get(tp.topic, 0)}
     begins, ends = admin.beginning_offsets(there), admin.end_offsets(there)
     positions = [
-        {tp: GroupPosition(offsets.get(tp), ends[tp], begins[tp]) for tp in sorted(partitions & there)}
+        {tp: position_of(offsets.get(tp), begins[tp], ends[tp]) for tp in sorted(partitions & there)}
         for partitions, offsets in zip(wanted, committed, strict=True)
     ]
     return positions, counts
 
 
+def position_of(committed: OffsetAndMetadata | None, begin: int | None, end: int | None) -> GroupPosition:
+    """Return a position by what the group has committed, None if nothing, and the ends of the log."""
+    if committed is None:
+        return GroupPosition(None, end, begin)
+    return GroupPosition(committed.offset, end, begin, committed.metadata)
+
+
 def _total(state: str, counts: Mapping[str, int], positions: Mapping[TopicPartition, GroupPosition]) -> TotalLag:
     known = [position.lag for position in positions.values() if position.lag is not None]
     expected = sum(counts[topic] for topic in {tp.topic for tp in positions})
-    return TotalLag(sum(known) if known else None, state in SETTLED and len(known) == expected)
+    results = results_of(position.metadata for position in positions.values() if position.committed is not None)
+    return TotalLag(sum(known) if known else None, state in SETTLED and len(known) == expected, results)

@@ -139,6 +139,7 @@ def row_of_group(history: GroupHistory, ages: Mapping[TopicPartition, float]) ->
         "read": _round(history.rate),
         "written": _round(history.produced_rate),
         "rebalances": history.rebalances,
+        "results": history.results,
         "trouble": history.away_reason or history.trouble,
         "lost": sum(position.lost for position in history.positions.values()),
     }

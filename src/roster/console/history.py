@@ -13,6 +13,7 @@ from roster.console.series import Series
 from roster.console.snapshot import ABSENT, REBALANCING, Away, MemberSeen, Snapshot
 from roster.console.text import counted, escaped, named_briefly
 from roster.model import GroupPosition, TopicPartition
+from roster.model.switch import results_of
 from roster.wire.consumer.leader_note import LeaderNote
 
 COLOURS = 8
@@ -339,6 +340,11 @@ class GroupHistory:
     def _id_of(self, key: str) -> str:
         member = self.member_of(key)
         return "" if member is None else member.seen.member_id
+
+    @property
+    def results(self) -> str:
+        """What becomes of the group's results, "" if they do not depend on another group."""
+        return results_of(each.metadata for each in self.positions.values() if each.committed is not None)
 
     @property
     def lag(self) -> int:

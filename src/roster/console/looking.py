@@ -17,7 +17,7 @@ from roster.client import (
     UnknownTopicError,
     UnreachableError,
 )
-from roster.client.group_lag import group_positions
+from roster.client.group_lag import group_positions, position_of
 from roster.console.snapshot import Away, MemberSeen, Snapshot
 from roster.model import GroupPosition, TopicPartition
 from roster.security import PLAINTEXT, Security
@@ -87,8 +87,8 @@ def _positions(
     try:
         return group_positions(admin, group, assigned), ""
     except (*AWAY, UnknownTopicError) as error:
-        committed = {tp: at.offset for tp, at in admin.group_offsets(group, stable=False).items()}
-        return {tp: GroupPosition(committed.get(tp), None) for tp in sorted({*assigned, *committed})}, str(error)
+        committed = admin.group_offsets(group, stable=False)
+        return {tp: position_of(committed.get(tp), None, None) for tp in sorted({*assigned, *committed})}, str(error)
 
 
 class Looker:

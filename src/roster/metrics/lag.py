@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 from roster.metrics.families import MOST_PARTITIONS, gauge
 from roster.metrics.groups import GroupState
 from roster.metrics.positions import GroupPositions, is_beyond_the_log
+from roster.model.switch import results_of
 
 _BY_PARTITION = ("group", "topic", "partition")
 
@@ -57,6 +58,13 @@ def group_families(groups: Mapping[str, GroupPositions]) -> Iterator[Metric]:
     for name, (text, values, total) in totals.items():
         known = {group: list(values(each)) for group, each in groups.items()}
         yield gauge(name, text, ["group"], {(group,): total(found) for group, found in known.items() if found})
+    results = {
+        group: results_of(at.metadata for at in each.positions.values() if at.committed is not None)
+        for group, each in groups.items()
+    }
+    stands = {(group, text): 1 for group, text in results.items() if text}
+    what = "1 for what becomes of the results of a group that is or was paused for another one."
+    yield gauge("roster_group_results", what, ["group", "results"], stands)
     sums: dict[tuple[str, str], int] = defaultdict(int)
     for group, each in groups.items():
         for tp, at in each.positions.items():

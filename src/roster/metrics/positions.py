@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 
 from roster.client import Admin, ClientError
+from roster.client.group_lag import position_of
 from roster.metrics.record_times import RecordTimes
-from roster.model import GroupPosition, TopicPartition
+from roster.model import GroupPosition, OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -87,18 +88,18 @@ class PositionReader:
         are looked at without one. Raises ClientError if no broker
         answers.
         """
-        committed: dict[str, dict[TopicPartition, int | None]] = {}
+        committed: dict[str, dict[TopicPartition, OffsetAndMetadata | None]] = {}
         for group in groups:
             try:
                 offsets = self._admin.group_offsets(group, only, stable=False)
                 wanted = [*(only or ()), *(also or {}).get(group, ())]
-                committed[group] = dict.fromkeys(wanted, None) | {tp: at.offset for tp, at in offsets.items()}
+                committed[group] = dict.fromkeys(wanted) | offsets
             except ClientError as error:
                 log.warning("the offsets of group %s cannot be read: %s", group, error)
                 self.errors[group] += 1
         ends = self.log_ends(self._existing({tp for offsets in committed.values() for tp in offsets}))
         found = {
-            group: {tp: GroupPosition(at, ends[tp][1], ends[tp][0]) for tp, at in offsets.items() if tp in ends}
+            group: {tp: position_of(at, *ends[tp]) for tp, at in offsets.items() if tp in ends}
             for group, offsets in committed.items()
         }
         return {group: GroupPositions(at, self._times.ages(self._most_behind(at))) for group, at in found.items()}

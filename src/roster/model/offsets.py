@@ -49,6 +49,8 @@ class GroupPosition:
     committed: int | None
     end: int | None
     begin: int | None = None
+    metadata: str = ""
+    """What was committed with the offset."""
 
     @property
     def lag(self) -> int | None:

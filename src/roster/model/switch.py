@@ -20,7 +20,7 @@ does not go on with a switch for which OLD had handed over to the one before.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -70,6 +70,21 @@ class Standing:
         except (KeyError, TypeError, ValueError):
             return None
         return standing if all(isinstance(each, str) for each in found.values()) else None
+
+
+_TEXTS = {
+    Results.WRITES: ("written", "written, not by {peer}"),
+    Results.PAUSED: ("paused", "paused, {peer} writes"),
+    Results.WAITS: ("waiting", "waiting for {peer}"),
+    Results.HANDED_OVER: ("handed over", "handed over to {peer}"),
+}
+
+
+def results_of(metadata: Iterable[str]) -> str:
+    """Return what becomes of a group's results, by the metadata of its committed offsets; "" without another group."""
+    standings = {Standing.of(each) or Standing() for each in metadata}
+    texts = {_TEXTS[each.results][bool(each.peer)].format(peer=each.peer) for each in standings}
+    return "" if texts == {"written"} else "; ".join(sorted(texts))
 
 
 class Request(NamedTuple):

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _PAGE_INTERVAL, _PAGE_SHARE = 2.0, 0.004
 """Seconds between two looks at the group for its page, and the share of its time that a look may take."""
 _ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - compared with
-_RUNNING = "running"
+_READY = ("running", "paused")
 
 
 @contextlib.contextmanager
@@ -93,7 +93,7 @@ def pages(served: Sequence[Served], loop: threading.Thread, status: Callable[[],
         alive = health(target)
         if alive.status != HTTPStatus.OK:
             return alive
-        if not served and (now := status()) != _RUNNING:
+        if not served and (now := status()) not in _READY:
             return error_answer(HTTPStatus.SERVICE_UNAVAILABLE, "pipeline", f"it is {now}", "Ask again")
         return ready_answer(served) or Answer(HTTPStatus.OK, b'{"status": "ready"}')
 

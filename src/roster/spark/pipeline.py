@@ -119,11 +119,11 @@ class Pipeline(Operations):
         """Name of the phase the pipeline is in.
 
         `new`, `starting`, `waiting for executors`, `warming up`, `waiting for the earlier release`, `joining`,
-        `running`, `stopping`, `stopped`, `failed`.
+        `running`, `paused` (another group writes the results), `stopping`, `stopped`, `failed`.
         """
         if self._active and self._stopping:
             return "stopping"
-        return self._run_now.phase if self._run_now is not None else self._status
+        return self._run_now.status if self._run_now is not None else self._status
 
     @property
     def is_active(self) -> bool:
@@ -149,6 +149,8 @@ class Pipeline(Operations):
             parts.pop()
         if last is not None:
             parts.append(f"batch={last.batch} lag={last.total_lag}")
+        if self._run_now is not None and self._run_now.results:
+            parts.append(f"results={self._run_now.results!r}")
         if self._failure is not None:
             parts.append(f"exception={type(self._failure).__name__}")
         return f"<Pipeline {' '.join(parts)} [{self.status}]>"

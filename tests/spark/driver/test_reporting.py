@@ -177,3 +177,12 @@ def test_late_rows_are_warned_of_once_a_minute_if_they_are_many(heard: Heard) ->
     first, last = heard.lines()
     assert "late=500 rows=1000" in first
     assert last.endswith("batches=5 rows=5000 late=541")
+
+
+def test_a_group_that_does_not_write_says_so_once(heard: Heard) -> None:
+    for results in ("", "written", "paused, shops writes", "paused, shops writes", "written, not by shops", "paused"):
+        heard.reporter.stands(results)
+    assert heard.lines() == [
+        'g: writes no results results="paused, shops writes"',
+        "g: writes no results results=paused",
+    ]

@@ -54,6 +54,16 @@ def test_a_pipeline_begins_as_it_is_told_where_the_offsets_do_not_say_who_writes
         assert (made.noted(P0, "{}") == "{}") is not paused
 
 
+def test_it_says_what_becomes_of_the_results_of_owned_partitions(cluster: Cluster) -> None:
+    made = switching(cluster, NEW, paused=True)
+    assert made.results == ""
+    made.took({P0: committed(Standing(Results.PAUSED, "s", OLD)), P1: None})
+    made.look({P0: 5})
+    assert made.results == f"paused, {OLD} writes"
+    made.look({P1: 5})
+    assert made.results == "paused"
+
+
 @pytest.mark.parametrize(
     ("of_others", "then"),
     [

@@ -71,6 +71,7 @@ def _document(
         ],
         "lag": found.total.known,
         "lag_complete": found.total.complete,
+        "results": found.total.results or None,
         **({"tasks": _tasks(group)} if runs_tasks(group) else {}),
     }
 
@@ -93,6 +94,8 @@ def _tasks(group: GroupDescription) -> list[dict[str, Any]]:
 
 def _print(group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartition, MemberDescription]) -> None:
     click.echo(f"{group.group_id}: {group.state}, {counted(len(group.members), 'member')}, lag {found.total}")
+    if found.total.results:
+        click.echo(f"results {escaped(found.total.results)}")
     epoch = "" if group.epoch is None else f", epoch {group.epoch}"
     assignor = escaped(group.protocol) or "-"
     click.echo(f"{group.group_type} group{epoch}, assignor {assignor}, coordinator {group.coordinator or '-'}")

@@ -39,7 +39,10 @@ def list_(pattern: str, as_json: bool, target: Target) -> None:
     documents = [_document(each, described.get(each.group_id), lags.get(each.group_id)) for each in listed]
     rows = (_row(each, lags.get(each["group"])) for each in documents)
     nothing = "no groups" if pattern == "*" else f"no group matches {pattern!r}"
-    columns = ("group", "state", "type", "protocol type", "members", "lag")
+    columns: tuple[str, ...] = ("group", "state", "type", "protocol type", "members", "lag")
+    if any(each["results"] for each in documents):
+        columns = (*columns, "results")
+        rows = ((*row, each["results"]) for row, each in zip(rows, documents, strict=True))
     print_found(as_json, documents, columns, rows, nothing, shorten=("group",))
     if not is_short:
         problem = f"members and lag are not shown of {len(listed)} groups, more than {MOST_LOOKED_INTO}"
@@ -64,6 +67,7 @@ def _document(listed: GroupListing, described: GroupDescription | None, lag: Tot
         "members": None if described is None else len(described.members),
         "lag": None if lag is None else lag.known,
         "lag_complete": lag is not None and lag.complete,
+        "results": (lag and lag.results) or None,
     }
 
 

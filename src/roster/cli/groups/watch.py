@@ -107,7 +107,8 @@ def summary(history: GroupHistory) -> str:
         return "there is no such group; the name may be misspelt, or its first member is yet to join"
     parts = [history.state, counted(len(history.members), "member"), counted(len(history.positions), "partition")]
     parts += [lag_of(history), f"{'-' if history.rate is None else f'{history.rate:,.0f}'} read/s"]
-    return ", ".join([*parts, *filter(None, [generation_of(history), history.trouble])])
+    results = history.results and f"results {history.results}"
+    return ", ".join([*parts, *filter(None, [generation_of(history), results, history.trouble])])
 
 
 class JsonView(View[Event]):
@@ -140,6 +141,7 @@ def as_document(history: GroupHistory) -> dict[str, Any]:
         "partitions_of_unknown_lag": history.unknown_lags,
         "read_per_second": _rounded(history.rate),
         "written_per_second": _rounded(history.produced_rate),
+        "results": history.results or None,
         "trouble": history.trouble or None,
         "members": [
             {**identity(member.seen), "partitions": [list(tp) for tp in sorted(member.seen.partitions)]}

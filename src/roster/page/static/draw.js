@@ -27,7 +27,8 @@ const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium", hourCycl
 export const time = (ms) => clock.format(ms);
 
 // What lag does: written less read, and how long it takes to go at that pace.
-export function trend({ lag, read, written }) {
+export function trend({ lag, read, written, results }) {
+  if (results && !results.startsWith("written")) return [results, "soft"];
   if (lag === null || lag === undefined || read === null || written === null || read === undefined) return ["", ""];
   const growth = written - read;
   if (!lag || Math.abs(growth) < Math.max(0.05, 0.02 * written)) return [lag && !read ? "stuck" : lag ? "steady" : "", lag && !read ? "warn" : "soft"];

@@ -140,7 +140,7 @@ function groupView(name) {
 
   function headline() {
     const { head } = doc;
-    const by = [doc.kind && `${doc.kind} group`, head.protocol && `assignor ${head.protocol}`, head.epoch !== null ? `epoch ${head.epoch}` : head.generation !== null && `generation ${head.generation} or later`, head.coordinator && `coordinator ${head.coordinator}`];
+    const by = [doc.kind && `${doc.kind} group`, head.protocol && `assignor ${head.protocol}`, head.epoch !== null ? `epoch ${head.epoch}` : head.generation !== null && `generation ${head.generation} or later`, head.coordinator && `coordinator ${head.coordinator}`, head.results && `results ${head.results}`];
     parts.title.replaceChildren(h("h1", {}, name), h("p", {}, stateOf(head.state), " ", h("span", { class: "soft" }, by.filter(Boolean).join(" · "))));
     const notes = [head.away && ["Its coordinator does not answer.", `What is shown is what was seen last. ${head.away}`], !head.state && !head.away && ["There is no such group now.", "It was deleted, or its first member is yet to join."], head.trouble && !head.away && ["Not all could be read.", head.trouble], head.lost && ["Records are lost.", `Retention deleted ${count(head.lost)} before the group had read them.`]];
     parts.note.replaceChildren(...notes.filter(Boolean).map(([bold, text]) => h("p", { class: "card note", role: "alert" }, h("b", {}, bold), " ", text)));

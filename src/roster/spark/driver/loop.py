@@ -384,6 +384,7 @@ class DriverLoop:
         ahead = self._sink.bounds(self._positions)
         steps = self._switching.look({p: at for p, at in self._positions.items() if p not in ahead})
         if not steps:
+            self._reporter.stands(self._switching.results)
             return
         owner = self._owner(ownership)
         metadata = self._sink.offset_metadata(owner)

@@ -108,6 +108,7 @@ class Reporter:
         self._compared, self._lately, self._late_in = self._now(), 0, Counter[str]()
         self._restoring: frozenset[str] = frozenset()
         self._copies_at = float("-inf")
+        self._results = ""
 
     def line(self, event: str, level: int = logging.INFO, **fields: object) -> None:
         """Write a line, without the fields that are None or empty."""
@@ -156,6 +157,12 @@ class Reporter:
             at = " ".join(str(positions[p]) for p in of[:_MOST_NAMED])
             more = {"batches_between": silent} if standing.results is Results.WRITES else {}
             self.line(f"results {standing.results}", partitions=brief(of), offsets=at, other=standing.peer, **more)
+
+    def stands(self, results: str) -> None:
+        """Report once that the group does not write results."""
+        if results != self._results and results and "written" not in results:
+            self.line("writes no results", results=results)
+        self._results = results
 
     def waits_for_brokers(self, reason: str) -> None:
         """Report that the start is tried again, as brokers do not answer."""

@@ -42,6 +42,7 @@ _NOTICE_INTERVAL = 30.0  # seconds between two such lines
 _OLD_LOOK = 1.0  # seconds between two looks at members of an earlier release
 
 WAITING, WARMING, JOINING, RUNNING = "waiting for executors", "warming up", "joining", "running"
+PAUSED = "paused"
 OLD_THERE = "waiting for the earlier release"
 
 
@@ -123,6 +124,17 @@ class Run:
         self._loop: DriverLoop | None = None
         self._last_progress: Progress | None = None
         self.phase = WAITING
+
+    @property
+    def results(self) -> str:
+        """What becomes of the results, "" if that does not depend on another group."""
+        return "" if self._switching is None else self._switching.results
+
+    @property
+    def status(self) -> str:
+        """The phase, or that all owned partitions are paused."""
+        results = self.results if self.phase == RUNNING else ""
+        return PAUSED if results and "written" not in results else self.phase
 
     @property
     def last_progress(self) -> Progress | None:

@@ -11,7 +11,7 @@ from typing import Any
 from roster.client import Admin, AuthorizationError, ClientError
 from roster.client.switch_requests import switch_asked
 from roster.model import OffsetAndMetadata, TopicPartition
-from roster.model.switch import Request, Results, Seen, Standing, peer_of, step
+from roster.model.switch import Request, Results, Seen, Standing, peer_of, results_of, step
 
 log = logging.getLogger("roster.pipeline")
 
@@ -31,6 +31,12 @@ class Switching:
         self._silent: Counter[TopicPartition] = Counter()
         self._told: set[str] = set()
         self._next_look = 0.0
+        self._owned: Collection[TopicPartition] = ()
+
+    @property
+    def results(self) -> str:
+        """What becomes of the results of owned partitions, as `results_of` says; from any thread."""
+        return results_of(self._standings.get(p, self._initial).added_to("") for p in self._owned)
 
     @property
     def seconds_to_look(self) -> float:
@@ -96,7 +102,7 @@ class Switching:
 
         positions: without those of tasks whose results are ahead of their state.
         """
-        now = time.monotonic()
+        now, self._owned = time.monotonic(), tuple(positions)
         if now < self._next_look:
             return {}
         self._next_look = now + _LOOK
