@@ -69,7 +69,7 @@ NO_SPARK: Any = None
         ({"starting_offsets": datetime(2026, 1, 1)}, "starting_offsets: 2026-01-01T00:00:00 has no time zone"),  # noqa: DTZ001
         ({"max_offsets_per_batch": 0}, "max_offsets_per_batch: 0 is not a whole number from 1 to 9223372036854775807"),
         ({"max_batch_ms": 1.5}, "max_batch_ms: 1.5 is not a whole number from 1 to 2147483647"),
-        ({"idle_after": 5}, "idle_after=5 is no duration: use timedelta(hours=1) or '1 hour'"),
+        ({"idle_after": 5}, "idle_after: 5 is no duration: use timedelta(hours=1) or '1 hour'"),
         ({"idle_after": "0 seconds"}, "idle_after: '0 seconds' is no time. Use '5 minutes'"),
         ({"isolation_level": "serial"}, "isolation_level: 'serial' is not known: use 'read_uncommitted' or 'read_c"),
         (
@@ -346,6 +346,51 @@ def test_a_kafka_sink_with_tls_says_that_the_listener_may_have_none() -> None:
     said = str(refused.value)
     assert "is it a listener without TLS? Then security.protocol=SSL is wrong" in said
     assert "within" not in said  # it answered at once
+
+
+def test_steps_of_a_pipeline_that_has_run_are_refused() -> None:
+    made = Pipeline(None, "h:1", "g", "t")  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="no sink"):
+        made.run()
+    for add in (
+        lambda: made.map_arrow(lambda batch: batch, "n int"),
+        lambda: made.transform(lambda df: df),
+        lambda: made.deduplicate("k", within="1 day"),
+        lambda: made.repartition("k"),
+        lambda: made.join_table("t", "k", "n int"),
+    ):
+        with pytest.raises(PipelineError, match=r"has begun to run.*Make another Pipeline"):
+            add()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: ParquetSink("out", mode="upsert"), r"mode: 'upsert' is not possible.*DeltaSink"),
+        (
+            lambda: Pipeline(None, "h:1", "g", "t").aggregate("k", {"n": "count(*)"}, migrate=lambda table: table),  # type: ignore[arg-type]
+            "migrate: a lambda has no name of its own. Define it with def",
+        ),
+        (
+            lambda: Pipeline(None, "h:1", "g", "t").join(
+                "u", "k", "n int", within="1 day", migrate={"left": lambda t: t}
+            ),  # type: ignore[arg-type]
+            "migrate: a lambda",
+        ),
+        (lambda: Pipeline(None, "h:1", "g", "t", http=8080), r"http: 8080 is not host:port\. Give text"),  # type: ignore[arg-type]
+        (lambda: Pipeline(None, "h:1", "g", "t", idle_after="5 min"), r"^idle_after: '5 min' is no duration"),  # type: ignore[arg-type]
+        (lambda: Pipeline(None, "h:1", "g", "t").deduplicate("Column<'window(at, 1 hour)'>", within="1"), "duration"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_mistake_in_a_call_is_one_line_with_its_fix(wrong: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        wrong()
+
+
+def test_an_error_has_one_full_stop_before_its_fix() -> None:
+    assert str(PipelineError("keys are (a, null).", field="keys", fix="Leave it out")) == (
+        "keys: keys are (a, null). Leave it out"
+    )
 
 
 @pytest.mark.parametrize("method", ["transform", "foreach_batch", "map_arrow"])

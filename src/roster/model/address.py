@@ -41,6 +41,8 @@ def parse_address(text: str, *, default_port: int | None = None, listening: bool
     Raises AddressError, also for a protocol in front, as in PLAINTEXT://host:9092: `bootstrap.servers` has none.
     """
     problem = f"{text!r} is not host:port"
+    if not isinstance(text, str):
+        raise AddressError(problem, f"give text, as in {EXAMPLE!r}")
     text = text.strip()
     if scheme := _SCHEME.match(text):
         raise AddressError(problem, f"leave out {scheme[0]}")

@@ -186,6 +186,8 @@ class Progress:
     """Copies that have not caught up, by task: standby tasks, and own tasks that are restored before they are read."""
     stores: Mapping[str, Mapping[str, StoreProgress]] = field(default_factory=dict)
     """Stores by name and task, of the tasks that run here and have taken part in a batch."""
+    first_dead_letter: str = ""
+    """Which record the first of `dead_letters` is, and what it failed at; "" if there are none."""
     since_ms: int | None = None
     """Milliseconds from the start of the batch before to the start of this one; None for the first."""
 

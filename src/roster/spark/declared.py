@@ -56,6 +56,7 @@ class Declared:
 
     subtopologies: list[DeclaredSubtopology] = field(default_factory=lambda: [DeclaredSubtopology()])
     transform: Callable[[DataFrame], DataFrame] | None = None
+    has_run: bool = False
 
     @property
     def first(self) -> DeclaredSubtopology:
@@ -77,6 +78,12 @@ class Declared:
         """The topics that operators read in addition to the pipeline's own."""
         others = (operator.stateful.other for operator in self.operators)
         return [other.topic for other in others if other is not None]
+
+    def check_open(self) -> None:
+        """Raise PipelineError if the pipeline has begun to run."""
+        if self.has_run:
+            problem = "the pipeline has begun to run, with the steps that it had"
+            raise PipelineError(problem, field="pipeline", fix="Make another Pipeline with all its steps")
 
     def add_operator(self, method: str, stateful: Stateful) -> None:
         """Append a stateful operator. Raises PipelineError if it cannot follow the ones before it."""

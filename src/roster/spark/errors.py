@@ -16,7 +16,7 @@ class PipelineError(RosterError):
         """`field` is the option's name as the caller wrote it; `fix` is one imperative sentence."""
         self.problem, self.field, self.fix = problem, field, fix
         text = f"{field}: {problem}" if field else problem
-        super().__init__(f"{text}. {fix}" if fix else text)
+        super().__init__(f"{text.removesuffix('.')}. {fix}" if fix else text)
 
 
 class FunctionError(PipelineError):

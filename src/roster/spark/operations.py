@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.schemas import Registry
@@ -205,6 +205,7 @@ class Operations:
 
     def _step(self, step: Step) -> Self:
         """Append a step: for records as they are read, or for the results of the last stateful operator."""
+        self._declared.check_open()
         self._declared.last.steps.append(step)
         return self
 
@@ -217,6 +218,7 @@ class Operations:
         DataFrame or uses what needs a stream, such as `withWatermark`.
         """
         check_callable(function, "transform")
+        self._declared.check_open()
         before = self._declared.transform
         self._declared.transform = function if before is None else lambda df: function(before(df))
         return self
@@ -245,14 +247,15 @@ class Operations:
                 though the group has committed offsets, or has other partitions or settings.
 
         """
+        self._declared.check_open()
         self._declared.add_subtopology(Repartition.by(key, name, partitions))
         return self
 
     def aggregate(
         self,
         keys: str | Sequence[str],
-        aggregates: Aggregates,
-        *,
+        aggregates: Aggregates | Column,
+        *more: Column,
         window: Window | SessionWindow | None = None,
         results: str = "updates",
         late_topic: str | None = None,
@@ -265,18 +268,19 @@ class Operations:
         in one partition of the topic**, as with a producer that uses it as the record's key: each partition has a state
         of its own.
 
-        The sink is a `KafkaSink` in the same cluster, or a `ParquetSink`, `DeltaSink` or `IcebergSink`, which get rows.
-        Results are running updates, one for each key of a batch. In Kafka the record key is the key's text (for several
-        columns a JSON array) and the value a JSON object of key columns and results. State, results and offsets are one
-        transaction, exactly once for readers with isolation.level=read_committed. The compacted topic
-        `<group>-<store>-changelog`, created at the first start with as many partitions as the source, has the
-        authoritative state; `State(dir=...)` on the executors holds copies.
+        The sink is a `KafkaSink` in the same cluster, or a `ParquetSink`, `DeltaSink`, `IcebergSink`, `PostgresSink` or
+        `DatabaseSink`, which get rows. Results are running updates, one for each key of a batch. In Kafka the record
+        key is the key's text (for several columns a JSON array) and the value a JSON object of key columns and results.
+        State, results and offsets are one transaction, exactly once for readers with isolation.level=read_committed.
+        The compacted topic `<group>-<store>-changelog`, created at the first start with as many partitions as the
+        source, has the authoritative state; `State(dir=...)` on the executors holds copies.
 
         Args:
             keys: one column or several: integers, text, bytes, booleans, dates, times.
             aggregates: by the result's name, as SQL text or of PySpark's functions, as in {"flights": "count(*)",
-                "revenue": F.sum(F.col("price") * F.col("amount"))}; or a list of columns with aliases. The reference
-                of state has the functions and the expressions that they take.
+                "revenue": F.sum(F.col("price") * F.col("amount"))}; or columns with aliases, in a list or as in Spark's
+                `agg`. The reference of state has the functions and the expressions that they take.
+            more: further columns with aliases.
             window: one state for each window of event time, in columns `window_start` and `window_end`; None: one for
                 all time. A partition's time is the largest seen in it; rows for a closed window are left out, and
                 `Progress.late` counts them. With `Window.session`, an update that makes a session begin earlier sends
@@ -297,7 +301,8 @@ class Operations:
         """
         if late_topic is not None and window is None:
             raise PipelineError("no row is late without a window", field="late_topic", fix="Leave it out")
-        stateful = aggregation(keys, aggregates, window, results, store, migrate)
+        given: Any = [aggregates, *more] if more or isinstance(aggregates, Column) else aggregates
+        stateful = aggregation(keys, given, window, results, store, migrate)
         self._declare("aggregate", stateful, late_rows(late_topic, keys))
         return self
 
@@ -446,6 +451,7 @@ class Operations:
 
         """
         check_extra("join_table")
+        self._declared.check_open()
         self._declared.add_table(TableJoin(topic, on, schema, how))
         return self
 
@@ -498,6 +504,7 @@ class Operations:
         return self
 
     def _declare(self, method: str, stateful: Stateful, late: LateRows | None = None) -> None:
+        self._declared.check_open()
         self._declared.add_operator(method, replace(stateful, late=late))
 
 

@@ -92,7 +92,7 @@ class Options(PipelineOptions):
         try:
             after = None if self.idle_after is None else as_timedelta("idle_after", self.idle_after).total_seconds()
         except StateError as error:
-            raise PipelineError(str(error), field="idle_after") from None
+            raise PipelineError(str(error).removeprefix("idle_after="), field="idle_after") from None
         if after is not None and after <= 0:
             raise PipelineError(f"{shown(self.idle_after)} is no time", field="idle_after", fix="Use '5 minutes'")
         return after
@@ -165,7 +165,9 @@ def as_columns(names: str | Sequence[str], field: str = "keys") -> tuple[str, ..
     columns = tuple(names) if isinstance(names, Collection) and not isinstance(names, str) else (names,)
     for each in columns:
         if not isinstance(each, str):
-            raise PipelineError(f"{each!r} is no name of a column", field=field, fix="Use names, such as 'shop'")
+            fix = "Use names, such as 'shop'"
+            fix += "; a window of time is window=Window('at', '1 hour')" if "window(" in str(each) else ""
+            raise PipelineError(f"{each!r} is no name of a column", field=field, fix=fix)
     return columns
 
 

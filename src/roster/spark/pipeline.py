@@ -39,6 +39,8 @@ from roster.spark.sinks.foreach import ForeachBatch
 from roster.spark.state.queries.view import StateView, view_of
 
 log = logging.getLogger(__name__)
+_running: list[str] = []
+"""Groups of the runs in this process."""
 
 
 class Pipeline(Operations):
@@ -244,12 +246,23 @@ class Pipeline(Operations):
                 raise PipelineError(f"the pipeline is {problem}", field=method, fix=fix)
             self._active, self._stopping, self._stop_reason = True, False, ""
             self._status, self._failure = "starting", None
+            self._declared.has_run = True
 
     def _guarded(self, *, available_now: bool) -> None:
         """Perform one run, and log how it ended."""
         enable_logging(self._log_level)
-        reporter = Reporter(self._options.group, enabled=self._log_level is not None)
+        group = self._options.group
+        reporter = Reporter(
+            group,
+            enabled=self._log_level is not None,
+            dead_letter_topic=self._options.dead_letter_topic,
+            is_beside=lambda: _running.count(group) > 1,
+        )
         try:
+            _running.append(group)
+            if _running.count(group) > 1:
+                what = "another pipeline of this session runs in the group: they share its partitions"
+                reporter.line(what, logging.WARNING)
             with stopping(self._stop):
                 self._run(reporter, available_now=available_now)
         except BaseException as caught:
@@ -264,6 +277,7 @@ class Pipeline(Operations):
             self._status = "stopped"
             reporter.ended(self._stop_reason)
         finally:
+            _running.remove(group)
             with self._lock:
                 self._last_progress, self._run_now, self._views = self.last_progress, None, {}
                 self._active = False
@@ -314,7 +328,7 @@ class Pipeline(Operations):
 
             is_local = (self._spark.sparkContext.master or "").startswith("local")
             alone = partial(is_alone, options) if is_local else lambda: False
-            run = Run(options, assembly.runner, assembly.sink, membership, reporter, report, *parts, alone)
+            run = Run(options, assembly.runner, assembly.sink, membership, reporter, report, *parts, alone, is_local)
             with self._lock:
                 self._run_now = run
                 if self._stopping:

@@ -186,3 +186,38 @@ def test_a_group_that_does_not_write_says_so_once(heard: Heard) -> None:
         'g: writes no results results="paused, shops writes"',
         "g: writes no results results=paused",
     ]
+
+
+def test_dead_letters_are_one_line_in_ten_seconds_with_their_sum_and_the_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard = Heard(caplog)
+    heard.reporter = Reporter("g", now=lambda: heard.now, dead_letter_topic="bad")
+    reporter = heard.reporter
+
+    def told() -> list[str]:
+        return [line for line in heard.lines() if "dead letters" in line]
+
+    reporter.progress(replace(BATCH, dead_letters=2, first_dead_letter="t-0 offset 7: map_arrow: ValueError: no"))
+    assert told() == ['g: dead letters records=2 topic=bad first="t-0 offset 7: map_arrow: ValueError: no"']
+    for number in range(3):
+        heard.now += 1.0
+        reporter.progress(replace(BATCH, dead_letters=number, first_dead_letter=f"n{number}" if number else ""))
+    assert told() == []
+    heard.now += INTERVAL
+    reporter.tick()
+    assert told() == ["g: dead letters records=3 topic=bad first=n1"]
+    reporter.progress(replace(BATCH, dead_letters=1, first_dead_letter="last"))
+    reporter.ended("")
+    assert told() == ["g: dead letters records=1 topic=bad first=last"], "not lost at the end"
+
+
+@pytest.mark.parametrize(
+    ("is_beside", "who"), [(True, "another pipeline of this session has"), (False, "other members have")]
+)
+def test_without_a_partition_it_does_not_say_that_all_is_read(is_beside: bool, who: str, heard: Heard) -> None:
+    heard.reporter._is_beside = lambda: is_beside
+    heard.reporter.owns(replace(OWNED, partitions=frozenset()), "range")
+    heard.lines()
+    heard.reporter.ended("")
+    assert heard.lines() == [f'g: stopped reason="it owns no partition: {who} them" batches=0 rows=0']

@@ -208,6 +208,23 @@ def test_without_a_slot_it_says_so_and_does_not_join(
     assert {entry[0] for entry in rig.members[0].history} == {"start", "close"}
 
 
+def test_in_a_local_session_it_waits_for_a_core_and_not_for_executors(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "roster.pipeline")
+    rig = Rig()
+    rig.run._is_local = True
+    rig.runner.script = [FakeProbe(40, lambda: None)]
+    rig.on_start = lambda member: rig.run.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        now = iter(range(0, 4000, 3))
+        patch.setattr(run.time, "monotonic", lambda: float(next(now)))
+        rig.run.work(available_now=False)
+    told = [record.getMessage() for record in caplog.records if "waits" in record.getMessage()]
+    assert told
+    assert all(
+        line.startswith("g: waits for a free core, which other jobs of this session have seconds=") for line in told
+    )
+
+
 def test_stopped_while_waiting_the_probe_is_withdrawn_and_nothing_joins() -> None:
     rig = Rig()
     rig.runner.script = [FakeProbe(5, rig.run.stop)]

@@ -95,6 +95,10 @@ def rounded(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_columns_with_aliases_are_results_by_these_names(spark: SparkSession) -> None:
+    several = Pipeline(spark, "h:1", "g", "t").aggregate("k", F.count("*").alias("n"), F.sum("x").alias("s"))
+    alone = Pipeline(spark, "h:1", "g", "t").aggregate("k", F.count("*").alias("n"))
+    made = [each._declared.operators[0].stateful.operator for each in (several, alone)]
+    assert [list(each.aggregates) for each in made] == [["n", "s"], ["n"]]  # type: ignore[attr-defined]
     found = parse_aggregates([F.count("*").alias("orders"), F.sum(F.col("n") * F.col("x")).alias("revenue")])
     assert {name: each.text for name, each in found.items()} == {"orders": "*", "revenue": "(n * x)"}
     assert parse_aggregates({"revenue": "sum(n * x)"})["revenue"] == found["revenue"]

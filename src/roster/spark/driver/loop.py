@@ -274,6 +274,7 @@ class DriverLoop:
                 duration_ms=timer.duration_ms,
                 rows=outcome.rows,
                 dead_letters=outcome.dead_letters,
+                first_dead_letter=outcome.first_letter,
                 restored=outcome.restored,
                 restored_bytes=outcome.restored_bytes,
                 late=outcome.late,

@@ -93,10 +93,23 @@ class Observer(Protocol):
 
 
 class Reporter:
-    """Lines of one run, each `GROUP: event key=value …`. `now` returns monotonic seconds."""
+    """Lines of one run, each `GROUP: event key=value …`. `now` returns monotonic seconds.
 
-    def __init__(self, group: str, *, enabled: bool = True, now: Callable[[], float] = time.monotonic) -> None:
+    dead_letter_topic: where records are set aside. is_beside: says whether the session has another run of the group.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        enabled: bool = True,
+        now: Callable[[], float] = time.monotonic,
+        dead_letter_topic: str | None = None,
+        is_beside: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._group, self._enabled, self._now = group, enabled, now
+        self._dead_letter_topic, self._is_beside = dead_letter_topic, is_beside
+        self._letters, self._first_letter, self._letters_at = 0, "", float("-inf")
         self.observer: Observer | None = None
         self.statistics = MemberStatistics()
         """Of all members of the run, one after the other."""
@@ -191,8 +204,8 @@ class Reporter:
         if self._now() - self._compared >= _LATE_INTERVAL:
             self._compare_late()
         self._pending.append(progress)
-        if progress.dead_letters:
-            self.line("dead letters", logging.WARNING, records=progress.dead_letters, batch=progress.batch)
+        self._letters += progress.dead_letters
+        self._first_letter = self._first_letter or progress.first_dead_letter
         if progress.restored:
             self.line("restored state", changelog_records=progress.restored, batch=progress.batch)
         self.tick()
@@ -212,8 +225,10 @@ class Reporter:
             )
 
     def tick(self) -> None:
-        """Write a progress line if there is something to report and the interval is over."""
+        """Write lines of dead letters and of progress if there is something to report and the interval is over."""
         now = self._now()
+        if now - self._letters_at >= INTERVAL:
+            self._tell_letters()
         if not self._pending or now - self._reported_at < INTERVAL:
             return
         self._reported_at = now
@@ -231,6 +246,12 @@ class Reporter:
             batch=last.batch,
             generation=last.generation,
         )
+
+    def _tell_letters(self) -> None:
+        if self._letters:
+            topic, first = self._dead_letter_topic, self._first_letter
+            self.line("dead letters", logging.WARNING, records=self._letters, topic=topic, first=first)
+            self._letters, self._first_letter, self._letters_at = 0, "", self._now()
 
     def restoring(self, copies: Mapping[str, Restoring]) -> None:
         """Write a line about copies of state that lag, if the interval is over, and one when they have caught up."""
@@ -255,8 +276,12 @@ class Reporter:
         """Write the last line: totals, and why the run ended, "" if all that was available is processed."""
         self._compare_late()
         late = self._late or None
+        self._tell_letters()
         if error is None:
             done = "all that was available is done" if self._batches else "nothing is new since the group's offsets"
+            if self._joined and not self._owned and not self._batches:
+                others = "another pipeline of this session has" if self._is_beside() else "other members have"
+                done = f"it owns no partition: {others} them"
             reason = reason or done
             self.line("stopped", reason=reason, batches=self._batches, rows=self._rows, late=late)
         else:

@@ -113,12 +113,13 @@ class Run:
         between_batches: BetweenBatches | None = None,
         switching: Switching | None = None,
         is_alone: Callable[[], bool] = lambda: False,
+        is_local: bool = False,
     ) -> None:
-        """is_alone: says whether the group has no members, and tasks run here at once."""
+        """is_alone: says whether the group has no members, and tasks run here at once. is_local: they run here."""
         self._options, self._runner, self._sink = options, runner, sink
         self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
         self._between_batches, self._switching = between_batches or BetweenBatches(), switching
-        self._is_alone = is_alone
+        self._is_alone, self._is_local = is_alone, is_local
         self._stopping = threading.Event()
         self._joining: Membership | None = None
         self._loop: DriverLoop | None = None
@@ -203,7 +204,10 @@ class Run:
             waited = time.monotonic() - began
             if waited >= notice:
                 notice = waited + _NOTICE_INTERVAL
-                if not probe.running:
+                if not probe.running and self._is_local:
+                    what = "waits for a free core, which other jobs of this session have"
+                    self._reporter.line(what, logging.WARNING, seconds=round(waited))
+                elif not probe.running:
                     self._reporter.line(
                         "waits for executors", logging.WARNING, seconds=round(waited), partitions="none meanwhile"
                     )

@@ -19,7 +19,8 @@ class Outcome:
     """Result of a batch that is not committed.
 
     It has what the sink returned; the numbers of records read, dead letters, changelog records restored and late
-    rows; bytes restored; records applied to standby copies; the copies still to restore; and the stores.
+    rows; bytes restored; records applied to standby copies; the copies still to restore; the stores; and what the first
+    dead letter failed at.
     """
 
     written: Any
@@ -31,6 +32,7 @@ class Outcome:
     standby_records: int = 0
     restoring: Mapping[str, Restoring] = field(default_factory=dict)
     stores: Mapping[str, Mapping[str, StoreProgress]] = field(default_factory=dict)
+    first_letter: str = ""
 
 
 class BetweenBatches:

@@ -268,7 +268,9 @@ class SparkRunner:
         except PipelineError:
             sink.abort(written_batch, batch)
             raise
-        return Outcome(written_batch, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
+        letters = sum(c.dead_letters for c in counts)
+        first = next((c.first_letter for c in counts if c.first_letter), "")
+        return Outcome(written_batch, sum(c.records for c in counts), letters, first_letter=first)
 
     def _write_batch(self, batch: Batch, tasks: Splits, sink: BatchSink) -> Any:
         """Read, map, transform and write; return the sink's handle."""

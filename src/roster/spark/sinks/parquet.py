@@ -86,7 +86,11 @@ class ParquetSink(BatchSink):
         compression: str | None = None,
         target_file_bytes: int = 256 << 20,
         row_group_bytes: int = 64 << 20,
+        mode: str = "append",
     ) -> None:
+        if mode != "append":
+            fix = "Use DeltaSink, IcebergSink or PostgresSink with mode='upsert' for one row a key"
+            raise PipelineError(f"{mode!r} is not possible: files are added only", field="mode", fix=fix)
         if not str(path):
             raise PipelineError("no path given", field="path", fix="For example ParquetSink('out/flights')")
         if compression is not None and compression.lower() not in {*COMPRESSIONS, "lz4"}:

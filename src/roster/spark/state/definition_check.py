@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from roster.spark.state.changelogs import Changelogs, Logs
     from roster.spark.state.tasks.subtopology import SubtopologyPlan
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("roster.pipeline")
 
 _FIRST = 64
 """Offsets before the end of a changelog that the first look reads; each next one reads 16 times as many."""

@@ -116,16 +116,26 @@ def aggregation(
 def _check_migrate(migrate: object, aggregates: Mapping[str, object]) -> None:
     """Raise PipelineError unless it is a function that tasks can have, or names results of the operator."""
     if callable(migrate):
+        _check_named(migrate)
         pickled(migrate, "migrate")
         return
     example = "{'revenue': 'total', 'average': None}: each result, and the earlier one that it comes from"
     _check_said(migrate, list(aggregates), lambda each: isinstance(each, str), example)
 
 
+def _check_named(function: object) -> None:
+    """Raise PipelineError for a lambda: the definition knows a function by its name."""
+    if getattr(function, "__name__", "") == "<lambda>":
+        fix = "Define it with def: the state's definition has its name"
+        raise PipelineError("a lambda has no name of its own", field="migrate", fix=fix)
+
+
 def check_functions(migrate: object, parts: Sequence[str]) -> None:
     """Raise PipelineError unless it has functions that tasks can have, each for a part."""
     example = f"{{{(*parts, 'total')[0]!r}: function}}: it makes this release's rows of the earlier ones"
     _check_said(migrate, parts, callable, example)
+    for each in (migrate or {}).values() if isinstance(migrate, Mapping) else ():
+        _check_named(each)
     pickled(migrate, "migrate")
 
 

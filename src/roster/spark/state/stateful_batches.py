@@ -128,6 +128,9 @@ class StatefulBatches:
         targets = [target for each in self._targets.values() for target in each]
         if not self._to_change.isdisjoint(target.changelog for target in targets):
             batch = replace(batch, rewrites_state=True)
+            logging.getLogger("roster.pipeline").info(
+                "%s: this batch changes the entries of state, which takes longer", batch.owner.group
+            )
             tasks = spread(tasks, self._jobs.cores)
         for joins in self._joins:
             joins.begin(batch)

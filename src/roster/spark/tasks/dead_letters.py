@@ -29,7 +29,7 @@ from roster.wire.columns.reader import Unreadable, UnreadableError
 _PREFIX = "__connect.errors."
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-_STACK_BYTES = 10_000
+_STACK_BYTES, _TOLD = 10_000, 300
 DEAD_LETTER_SECONDS = 60.0
 """Seconds a task waits for the dead-letter topic's acknowledgement."""
 
@@ -150,6 +150,8 @@ class DeadLetters:
         """`writer` is the topic's."""
         self._writer, self._group, self._task = writer, group, task
         self.sent = 0
+        self.first = ""
+        """What the first one failed at, and which it is."""
 
     def reject(self, record: pa.RecordBatch, error: Exception, by: str = "map_arrow") -> None:
         """Make a dead letter of a record batch of one row. `by`: what has failed."""
@@ -186,6 +188,9 @@ class DeadLetters:
             error = error.__cause__
         kind = type(error)
         exception = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        if not self.first:
+            place = f"{row['topic']}-{row['partition']}" + (f" offset {row['offset']}" if "offset" in row else "")
+            self.first = f"{place}: {name}: {kind.__qualname__}: {str(error).partition(chr(10))[0]}"[:_TOLD]
         stack = "".join(traceback.format_exception(error))
         values = {
             **{name: row[name] for name in ("topic", "partition", "offset") if name in row},

@@ -69,11 +69,15 @@ class ReaderConfig(SentOnce):
 
 
 class Counts(NamedTuple):
-    """What a task read: the number of records, of dead letters among them, and which columns had values."""
+    """What a task read: the number of records, of dead letters among them, and which columns had values.
+
+    first_letter: what the first of these failed at.
+    """
 
     records: int
     dead_letters: int
     seen: Seen
+    first_letter: str = ""
 
 
 class ReadTask:
@@ -148,7 +152,8 @@ class ReadTask:
             queue.close()
         if self._counted is not None:
             seen = seen if self._function is None else together(seen, self._function.values_seen())
-            self._counted.add({task: Counts(records, 0 if queue is None else queue.sent, seen)})
+            letters = (0, seen) if queue is None else (queue.sent, seen, queue.first)
+            self._counted.add({task: Counts(records, *letters)})
 
 
 def leave_interrupts_to_driver() -> None:
@@ -182,10 +187,10 @@ class PartitionTask:
         """Yield the rows of the tasks with these numbers."""
         raise NotImplementedError
 
-    def _looked(self, number: int, look: Look, records: int = 0, dead_letters: int = 0) -> None:
+    def _looked(self, number: int, look: Look, records: int = 0, dead_letters: int = 0, first_letter: str = "") -> None:
         """Tell the driver which key columns had values in the rows of a split, or of it and others."""
         if self._counted is not None:
-            self._counted.add({("keys", number): Counts(records, dead_letters, look.seen)})
+            self._counted.add({("keys", number): Counts(records, dead_letters, look.seen, first_letter)})
 
 
 def _refuse(batch: Unreadable) -> None:

@@ -215,7 +215,7 @@ class StatefulTask(PartitionTask):
                     yield from self._pass_on(of_task, look, aside, sent)
                 if aside is not None:
                     look.seen = together(look.seen, aside.seen)
-                counted = () if aside is None else (aside.records, aside.letters.sent)
+                counted = () if aside is None else (aside.records, aside.letters.sent, aside.letters.first)
                 self._looked(of_task[0], look, *counted)
             if sent is not None:
                 yield from sent.notices()
