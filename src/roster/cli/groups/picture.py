@@ -131,7 +131,8 @@ def status(group: str, history: GroupHistory, width: int, now: float, generation
     state, style = _state(history)
     parts = [Text(group, style="bold"), Text(state, style=style)]
     told = generation or generation_of(history)
-    parts += [Text(part) for part in (told, history.protocol) if part]
+    results = history.results and f"results {history.results}"
+    parts += [Text(part) for part in (told, history.protocol, results) if part]
     parts.append(Text(f"{counted(history.rebalances, 'rebalance')} seen", style="dim"))
     if history.coordinator:
         parts.append(Text(history.coordinator, style="dim"))

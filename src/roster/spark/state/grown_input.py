@@ -25,6 +25,8 @@ from roster.spark.tasks.reader import ReaderConfig
 
 log = logging.getLogger("roster.pipeline")
 
+_MANY = 1_000_000
+"""Offsets of a topic from which on a look at them is told, as it takes a while."""
 _SOME = 1_000
 """Records of a new partition that are looked at: they tell the partitioner, too."""
 
@@ -65,7 +67,8 @@ class GrownInput:
             starts = offsets_of(admin, start, partitions, begins, ends)
             spans = [(Split(*at, max(starts[at], begins[at]), ends[at]), len(partitions)) for at in partitions]
             unread = [(split, count) for split, count in spans if split.start < split.end]
-            log.debug("%s: the keys of %r are looked at, as the group is new", self._config.group, topic)
+            if (records := sum(split.end - split.start for split, _ in unread)) > _MANY:
+                log.info("%s: looks where %d keys of %r are, as it is new", self._config.group, records, topic)
             seen = seen_keys(self._spark, self._config, unread)
             if why := why_apart(seen, len(partitions)):
                 raise PipelineError(
