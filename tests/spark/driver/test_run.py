@@ -131,11 +131,13 @@ _LOST = ReadError("gone")
 _LOST.is_lost = True
 
 
-@pytest.mark.parametrize("error", [*_PASSING, *map(_as_sink, _PASSING)])
+@pytest.mark.parametrize("passing", _PASSING, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("is_sink", [True, False])
 @pytest.mark.parametrize("ends_at", [50.0, 70.0])
 def test_a_start_is_tried_again_while_no_broker_answers(
-    error: Exception, ends_at: float, monkeypatch: pytest.MonkeyPatch
+    passing: Exception, is_sink: bool, ends_at: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    error = _as_sink(passing) if is_sink else passing
     clock, told, attempts = Clock(monkeypatch), list[str](), list[float]()
 
     def attempt() -> str:
