@@ -64,12 +64,12 @@ class SinkFencedError(PipelineError):
 class RefusedRowsError(PipelineError):
     """A sink refuses rows of a batch, which is then done again without their records.
 
-    rows: why, by the number of the task and that of the row among the task's.
+    rows: why, by the number of the task and that of the row among the task's. first: why the first one is.
     """
 
     def __init__(self, rows: Mapping[int, Mapping[int, str]], field: str) -> None:
-        first = next(text for each in rows.values() for text in each.values())
-        super().__init__(f"{sum(map(len, rows.values()))} rows are refused, the first one: {first}", field=field)
+        self.first = next(text for each in rows.values() for text in each.values())
+        super().__init__(f"{sum(map(len, rows.values()))} rows are refused, the first one: {self.first}", field=field)
         self.rows = rows
 
 

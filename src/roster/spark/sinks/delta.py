@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,10 +21,12 @@ from roster._extras import missing_error
 from roster.model import TopicPartition
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
+from roster.spark.sinks.delta_rules import asks, check_writable, has_mapping, missing_columns, rules_of
 from roster.spark.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
 from roster.spark.sinks.upsert import DataFile, bounds
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.tasks.write.rules import Rules
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -37,6 +39,8 @@ _LONGEST_STATISTIC = 32
 """Characters of a text's extremes that are written down."""
 _HIGHEST = "\U0010ffff"
 """The character that sorts behind all others."""
+_PLAIN = "!$&'()+,/:;=@"
+"""Characters that deltalake does not escape in a path, beside letters, digits and `_.-~`."""
 _RETENTION = "delta.deletedFileRetentionDuration"
 _LOG_RETENTION = "delta.logRetentionDuration"
 _KEPT = "interval 1 hours"
@@ -73,7 +77,7 @@ class DeltaSink(TableSink[DeltaTable]):
     """
 
     name = "DeltaSink"
-    _empty_is_null = True
+    _empty_is_null = _has_folders = True
     _settings = "storage_options"
 
     def __init__(
@@ -108,6 +112,8 @@ class DeltaSink(TableSink[DeltaTable]):
         self._offsets_at = -1
         self._known: dict[str, DataFile] = {}
         """Data files of the version read last, by their path."""
+        self._accepted: tuple[pa.Schema, tuple[Any, ...], Rules] | None = None
+        """Columns of rows, what a table asks, and what it so asks of the rows."""
         self._tidied = time.monotonic()
         self._tidying: Future[None] | None = None
 
@@ -137,19 +143,39 @@ class DeltaSink(TableSink[DeltaTable]):
         return {p: at for p, at in found.items() if at is not None}
 
     @override
-    def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
+    def _writer(self, schema: StructType, *, creates: bool) -> tuple[ParquetWriter, Rules | None]:
         self.check(schema)
         columns = arrow_schema(schema)
         table = self._recent()
         if table is None and creates:
             table = self._create(columns)
-        names = self._partition_by
+        names, rules = self._partition_by, None
         if table is not None:
             names = tuple(table.metadata().partition_columns)
-            self._check_columns(table, columns)
-            self._check_table(table)
+            known = columns, asks(table)
+            if self._accepted is None or self._accepted[:2] != known:
+                self._accepted = (*known, self._rules(table, schema))
+            rules = self._accepted[2]
+            columns = pa.schema([*columns, *list(rules.columns)[len(columns) :]])
         filesystem = None if self._is_local else self._filesystem()
-        return self._file_writer(self._where if self._is_local else "", columns, names, filesystem)
+        return self._file_writer(self._where if self._is_local else "", columns, names, filesystem), rules
+
+    def _rules(self, table: DeltaTable, schema: StructType) -> Rules:
+        """Return what the table asks of rows with these columns. Raise PipelineError for what is not done here."""
+        names, columns = tuple(table.metadata().partition_columns), arrow_schema(schema)
+        check_writable(table, is_upsert=self._is_upsert)
+        missing = missing_columns(table, columns)
+        self._check_partitioning(names)
+        self._check_partition_types(names, schema)
+        self._check_table(table)
+        rules = rules_of(table, [*columns.names, *(field.name for field in missing)], names)
+        if missing:
+            log.info("%s: %s is null in new rows", self._where, ", ".join(field.name for field in missing))
+        return rules
+
+    @override
+    def _asks(self) -> tuple[Any, ...]:
+        return asks(self._current)
 
     @override
     def _try_create(self, columns: pa.Schema) -> None:
@@ -164,31 +190,17 @@ class DeltaSink(TableSink[DeltaTable]):
             raise_if_key_not_exists=False,
         )
 
-    def _check_columns(self, table: DeltaTable, columns: pa.Schema) -> None:
-        from deltalake import Schema  # noqa: PLC0415
-
-        wanted = {field.name: str(field.type) for field in table.schema().fields}
-        given = {field.name: str(field.type) for field in Schema.from_arrow(columns).fields}
-        if wanted != given:
-            self._refuse_columns(sorted(n for n in {*wanted, *given} if wanted.get(n) != given.get(n)))
-        self._check_partitioning(tuple(table.metadata().partition_columns))
-
     def _check_table(self, table: DeltaTable) -> None:
         """Raise PipelineError if the table's keys are others, or its files cannot be replaced here."""
-        properties = table.metadata().configuration
-        self._check_declared(properties.get(KEYS))
-        if not self._is_upsert:
-            return
-        if unread := _unread(table):
-            problem = f"the table uses {' and '.join(sorted(unread))}"
-            raise PipelineError(problem, field=self.name, fix="Write to a table without")
-        if properties.get("delta.appendOnly") == "true":
-            raise PipelineError("the table has delta.appendOnly", field="mode", fix="Set it to false, or append")
+        self._check_declared(table.metadata().configuration.get(KEYS))
+        if self._is_upsert and _is_unread(table):
+            raise PipelineError("the table uses deletionVectors", field=self.name, fix="Write to a table without")
 
     @override
     def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
         entries = pa.table(self._current.get_add_actions(flatten=True))
-        paths = entries["path"].to_pylist()
+        paths = [self._file_name(path) for path in entries["path"].to_pylist()]
+        entries = entries.set_column(entries.column_names.index("path"), "path", pa.array(paths, pa.string()))
         fresh = entries.filter(pa.array([path not in self._known for path in paths], pa.bool_()))
         names = writer.partition_by
         statistics = {name: _typed(fresh, f"partition.{name}", writer.schema.field(name).type) for name in names}
@@ -206,10 +218,18 @@ class DeltaSink(TableSink[DeltaTable]):
         self._known = {path: self._known[path] for path in paths}
         return list(self._known.values())
 
+    def _file_name(self, path: str) -> str:
+        """Return a file's name by its path in the log. Raise PipelineError for one that cannot be removed."""
+        name = unquote(path)
+        if quote(name, safe=_PLAIN) != path or "://" in path:  # deltalake writes a removal by its own escapes
+            fix = "Rewrite its files with OPTIMIZE (REORG TABLE for all), or write to another table"
+            raise PipelineError(f"the table's file {path} cannot be replaced by deltalake", field=self.name, fix=fix)
+        return name
+
     @override
     def _may_merge(self) -> bool:
         table = self._current
-        if _unread(table):
+        if _is_unread(table):
             return False
         kept = f"set {_LOG_RETENTION} and {_RETENTION}, such as to '{_KEPT}'; they are 30 and 7 days by default"
         if not {_RETENTION, _LOG_RETENTION}.intersection(table.metadata().configuration) and self._may_shorten(kept):
@@ -260,8 +280,8 @@ class DeltaSink(TableSink[DeltaTable]):
         roster: dict[str, Any] = {"commit": token}
         transactions = []
         if batch is None:
-            present = set(pa.table(table.get_add_actions())["path"].to_pylist())
-            if _unread(table) or not all(file.name in present for file in written.removed):
+            present = set(map(unquote, pa.table(table.get_add_actions())["path"].to_pylist()))
+            if _is_unread(table) or not all(file.name in present for file in written.removed):
                 raise CommitLostError("another writer has changed files")
         else:
             owner = batch.owner
@@ -310,9 +330,9 @@ class DeltaSink(TableSink[DeltaTable]):
         return since > 0 and any((entry.get("roster") or {}).get("commit") == token for entry in table.history(since))
 
 
-def _unread(table: DeltaTable) -> set[str]:
-    """Return the table's features without which its files cannot be read here."""
-    return {"deletionVectors", "columnMapping"}.intersection(table.protocol().reader_features or ())
+def _is_unread(table: DeltaTable) -> bool:
+    """Return True if the table's files have not just its rows, or have other names for the columns."""
+    return has_mapping(table) or "deletionVectors" in (table.protocol().reader_features or ())
 
 
 def _app_id(group: str, partition: TopicPartition) -> str:

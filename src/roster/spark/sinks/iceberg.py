@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import json
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from roster.spark.sinks.table import KEYS, CommitLostError, TableSink, WrittenFi
 from roster.spark.sinks.upsert import DataFile, bounds
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.tasks.write.rules import Rules
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -38,7 +39,9 @@ _OLD_MS = 3_600_000
 _MAX_AGE = "history.expire.max-snapshot-age-ms"
 _OWN_MAX_AGE, _KEPT_MS = "roster.max-snapshot-age-ms", 60_000
 """Of tables without it: other engines, which obey it too, would keep no more than this sink needs."""
-_EPOCH = datetime.date(1970, 1, 1)
+_EPOCH, _EPOCH_TIME = datetime.date(1970, 1, 1), datetime.datetime(1970, 1, 1)  # noqa: DTZ001
+_NEWEST_VERSION = 2
+"""Of Iceberg's format, that pyiceberg writes."""
 
 
 class IcebergSink(TableSink[Table]):
@@ -116,19 +119,28 @@ class IcebergSink(TableSink[Table]):
         return {p: found[p] for p in partitions if p in found}
 
     @override
-    def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
+    def _writer(self, schema: StructType, *, creates: bool) -> tuple[ParquetWriter, Rules | None]:
         self.check(schema)
         columns = arrow_schema(schema)
         table = self._recent()
         if table is None:
             if not creates:
-                return ParquetWriter("", columns, self._partition_by)
+                return ParquetWriter("", columns, self._partition_by), None
             table = self._create(columns)
+        if table.format_version > _NEWEST_VERSION:
+            problem = f"pyiceberg does not write tables of version {table.format_version}"
+            raise PipelineError(problem, field=self.name, fix="Write to a table of version 2, or with foreach_batch")
         self._check_declared(table.properties.get(KEYS))
         names = self._identity_columns(table)
         scheme, netloc, path = _parsed(table.location())
         filesystem = table.io.fs_by_scheme(scheme, netloc)  # type: ignore[attr-defined]
-        return self._file_writer(f"{path}/data", self._fields(table, columns), names, filesystem)
+        fields = self._fields(table, columns)
+        return self._file_writer(f"{path}/data", fields, names, filesystem), Rules(fields)
+
+    @override
+    def _asks(self) -> tuple[Any, ...]:
+        table = self._current
+        return table.format_version, table.schema(), table.spec()
 
     @override
     def _try_create(self, columns: pa.Schema) -> None:
@@ -151,23 +163,45 @@ class IcebergSink(TableSink[Table]):
                 field=self.name,
                 fix="Only identity partitions are written here; add a column, or write with foreach_batch",
             )
-        names = tuple(table.schema().find_field(field.source_id).name for field in fields)
+        names = tuple(table.schema().find_column_name(field.source_id) or "" for field in fields)
+        if inner := [name for name in names if name not in {field.name for field in table.schema().fields}]:
+            problem = f"{self._where} is partitioned by {inner[0]}, which is no column of its own"
+            raise PipelineError(problem, field=self.name, fix="Partition by a column, or write with foreach_batch")
         self._check_partitioning(names)
         return names
 
-    def _fields(self, table: Table, columns: pa.Schema) -> pa.Schema:
-        """Return the table's columns with their ids, in the order of the rows'. Raise PipelineError for others."""
-        from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow  # noqa: PLC0415
+    def _fields(self, table: Table, given: pa.Schema) -> pa.Schema:
+        """Return the table's columns with their ids, the rows' first. Raise PipelineError for columns that differ."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
 
         wanted = {field.name: field for field in table.schema().fields}
-        wrong = sorted(wanted.keys() ^ set(columns.names))
-        if not wrong:
-            given = pyarrow_to_schema(columns, name_mapping=table.schema().name_mapping)
-            wrong = sorted(field.name for field in given.fields if field.field_type != wanted[field.name].field_type)
-        if wrong:
-            self._refuse_columns(wrong)
         fields = schema_to_pyarrow(table.schema(), include_field_ids=True)
-        return pa.schema([fields.field(name) for name in columns.names])
+        missing = [name for name in wanted if name not in given.names]
+        wrong = [
+            name
+            for name in given.names
+            if name not in wanted or _plain(fields.field(name)) != _plain(given.field(name))
+        ]
+        wrong += [name for name in missing if wanted[name].required or wanted[name].write_default is not None]
+        if wrong:
+            self._refuse_columns(sorted({*wrong, *missing}))
+        return pa.schema([fields.field(name) for name in (*given.names, *missing)])
+
+    @override
+    def _file_rows(self, writer: ParquetWriter) -> Callable[[DataFile, Sequence[str]], pa.Table]:
+        from pyiceberg.expressions import AlwaysTrue  # noqa: PLC0415
+        from pyiceberg.io.pyarrow import ArrowScan  # noqa: PLC0415
+        from pyiceberg.table import FileScanTask  # noqa: PLC0415
+
+        def read(file: DataFile, names: Sequence[str]) -> pa.Table:
+            # By pyiceberg, as a file's columns may have had other names, types or defaults.
+            table = self._current
+            scan = ArrowScan(table.metadata, table.io, table.schema().select(*names), AlwaysTrue())
+            rows = scan.to_table([FileScanTask(file.entry)])
+            fields = [writer.schema.field(name) for name in names]
+            return pa.table([rows[field.name].cast(field.type) for field in fields], schema=pa.schema(fields))
+
+        return read
 
     @override
     def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
@@ -492,4 +526,21 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _partition_value(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return (value.replace(tzinfo=None) - _EPOCH_TIME) // datetime.timedelta(microseconds=1)
     return (value - _EPOCH).days if isinstance(value, datetime.date) else value
+
+
+def _plain(column: pa.Field) -> str:
+    """Return the type of a column without what it says of nulls and ids."""
+
+    def plain(kind: pa.DataType) -> str:
+        if pa.types.is_struct(kind):
+            return f"struct<{', '.join(f'{child.name}: {plain(child.type)}' for child in kind)}>"
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return f"list<{plain(kind.value_type)}>"
+        if pa.types.is_map(kind):
+            return f"map<{plain(kind.key_type)}, {plain(kind.item_type)}>"
+        return str(kind).removeprefix("large_")
+
+    return plain(column.type)

@@ -8,9 +8,9 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -21,13 +21,17 @@ from roster._errors import one_line
 from roster._json import loads
 from roster.model import TopicPartition
 from roster.spark.batch import Batch
-from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.errors import PipelineError, RefusedRowsError, SinkFencedError
 from roster.spark.options import as_columns
+from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.positions import PositionedSink
 from roster.spark.sinks.small_files import Merging, SmallFiles, merged
-from roster.spark.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge
+from roster.spark.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge, file_rows
+from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.tasks.write.database import unknown_record
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by, is_supported
+from roster.spark.tasks.write.rules import CheckedWriter, Rules
 from roster.spark.tasks.write.task import Writer
 from roster.spark.tasks.write.updates import UpdateWriter, collected
 
@@ -59,6 +63,8 @@ class WrittenFiles:
     """Files of the table that these replace."""
     merged: Sequence[Any] = ()
     """If these have the rows of those removed: what `_entry` returned for the commit of each of them."""
+    refused: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+    """Why rows are not in them, by task and row."""
 
 
 class CommitLostError(Exception):
@@ -85,6 +91,9 @@ class TableSink(PositionedSink, Generic[Table]):
     default_trigger_interval_ms = 10_000
     _empty_is_null = False
     """True if the table cannot tell "" from null in a partition column."""
+
+    _has_folders = False
+    """True if files lie in folders by partition, where some readers look for the columns' values."""
 
     _settings = ""
     """The argument that says how a table is reached."""
@@ -114,10 +123,20 @@ class TableSink(PositionedSink, Generic[Table]):
         self._small = SmallFiles(self._target_file_bytes)
         self._merging: Merging | None = None
         self._has_merged = False
+        self._asked: Any = None
+        """What the table asked of its writers when the tasks' writer was made."""
+        self._dead_letters: str | None = None
         self._background: ThreadPoolExecutor | None = None
 
-    def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
-        """Return a writer of the table's files; raise PipelineError if rows with these columns do not fit."""
+    def _writer(self, schema: StructType, *, creates: bool) -> tuple[ParquetWriter, Rules | None]:
+        """Return a writer of the table's files, with what the table asks of rows.
+
+        Raise PipelineError if rows with these columns do not fit, or the table asks what is not done here.
+        """
+        raise NotImplementedError
+
+    def _asks(self) -> Any:
+        """Return what the version read last asks of its writers: files for another answer cannot be committed."""
         raise NotImplementedError
 
     def _read(self) -> Table | None:
@@ -205,32 +224,61 @@ class TableSink(PositionedSink, Generic[Table]):
         """Do what keeps the table small and quick, from time to time; called after each commit."""
 
     @override
-    def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | UpdateWriter:
-        writer = self._writer(schema, creates=batch is not None)
-        if not self._is_upsert:
+    def bind(self, source: Source) -> TableSink[Table]:
+        self._dead_letters = source.dead_letters
+        return self
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | UpdateWriter | CheckedWriter:
+        files, rules = self._writer(schema, creates=batch is not None)
+        asked = None if self._table is None else self._asks()
+        if asked != self._asked:
+            self._drop_small()
+            self._asked = asked
+        writer: ParquetWriter | UpdateWriter = files
+        if self._is_upsert:
+            self._files = files
+            rest = (name for name in self._keys if name not in files.partition_by)
+            writer = UpdateWriter(files.schema, (*files.partition_by, *rest))
+        given = arrow_schema(schema)
+        if rules is None or rules.are_met_by_all(given):
             return writer
-        self._files = writer
-        rest = (name for name in self._keys if name not in writer.partition_by)
-        return UpdateWriter(writer.schema, (*writer.partition_by, *rest))
+        return CheckedWriter(writer, rules, given, sets_aside=self._dead_letters == "")
 
     @override
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> WrittenFiles | Merge:
+        refused: dict[int, Mapping[int, str]] = {}
+        left: tuple[str, ...] = ()
+        if isinstance(writer, CheckedWriter):
+            refused = {task: found.refused for task, found in enumerate(results) if found.refused}
+            left = tuple(writer.rules.columns.names[len(writer.given) :])
+            writer, results = writer.writer, [found.result for found in results]
         if isinstance(writer, UpdateWriter):
             assert self._files is not None  # noqa: S101 - made with the writer
             of_text = self._files.partition_by if self._empty_is_null else ()
             updates = collected(writer, results, empty_is_null=of_text)
-            return Merge(self._files, writer.keys, updates, self._target_file_bytes)
+            read = self._file_rows(self._files)
+            return Merge(self._files, writer.keys, updates, self._target_file_bytes, read, left, refused)
         assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
-        return WrittenFiles(writer, [file for result in results for file in result if file.rows])
+        files = [file for result in results for file in result if file.rows]
+        return WrittenFiles(writer, files, refused=refused)
+
+    def _file_rows(self, writer: ParquetWriter) -> Callable[[DataFile, Sequence[str]], pa.Table]:
+        """Return what reads columns of a data file, as the version read last has them."""
+        return lambda file, names: file_rows(writer, file.path, file.values, names)
 
     @override
     def commit(self, written: WrittenFiles | Merge, batch: Batch) -> None:
         token, problem, is_told = uuid.uuid4().hex, "", True
+        if written.refused:
+            self.abort(written, batch)
+            raise self._refusal(written.refused, batch)
         for attempt in range(_ATTEMPTS):
             (self._newest if attempt else self._recent)()
             if attempt and self._has(token):
                 break
             try:
+                self._check_unchanged()
                 self._fence(self._stored(batch.owner.group, batch.ranges), batch)
                 self._try_commit(token, self._merged(written), batch)
                 break
@@ -255,6 +303,24 @@ class TableSink(PositionedSink, Generic[Table]):
             self._merge_small(written.writer)
         self._tidy()
 
+    def _refusal(self, refused: Mapping[int, Mapping[int, str]], batch: Batch) -> PipelineError:
+        error = RefusedRowsError(refused, self.name)
+        if self._dead_letters == "":
+            return error
+        of = ", ".join(f"{partition} {span.start}-{span.end - 1}" for partition, span in sorted(batch.ranges.items()))
+        fix = "Leave such rows out or correct them in map_arrow, or change the table"
+        if self._dead_letters is None:
+            fix += "; in a pipeline without state, dead_letter_topic takes their records"
+        reason = f"{error.first}{unknown_record(self._dead_letters)}"
+        return PipelineError(
+            f"{self._where} refuses a row of {of[:_LONGEST_ERROR]}: {reason}", field=self.name, fix=fix
+        )
+
+    def _check_unchanged(self) -> None:
+        """Raise SinkFencedError if another writer has changed what the table asks since the tasks' writer was made."""
+        if self._asks() != self._asked:
+            raise SinkFencedError(f"{self._where} has changed; the batch is read again", field=self.name)
+
     def _merge_small(self, writer: ParquetWriter | None = None) -> None:
         """Commit a merge of small files that is done, and start the next one. Does not raise: nothing depends on it."""
         merging = self._merging
@@ -277,6 +343,7 @@ class TableSink(PositionedSink, Generic[Table]):
         self._recent()
         for _ in range(_MERGE_ATTEMPTS):
             try:
+                self._check_unchanged()
                 self._try_commit(token, written, None)
             except CommitLostError as error:
                 log.debug("%s: a merge of small files was overtaken: %s", self.name, error)
@@ -300,12 +367,16 @@ class TableSink(PositionedSink, Generic[Table]):
     @override
     def close(self) -> None:
         super().close()
-        if self._merging is not None:
-            self._merging.drop()
+        self._drop_small()
         if self._background is not None:
             self._background.shutdown()
-        self._merging = self._background = self._table = None
-        self._small = SmallFiles(self._target_file_bytes)
+        self._background = self._table = self._asked = None
+
+    def _drop_small(self) -> None:
+        """Leave the small files of before as they are."""
+        if self._merging is not None:
+            self._merging.drop()
+        self._merging, self._small = None, SmallFiles(self._target_file_bytes)
 
     def _merged(self, written: WrittenFiles | Merge) -> WrittenFiles:
         """Return the files that the newest version is to get and to lose. Raises CommitLostError."""
@@ -335,7 +406,7 @@ class TableSink(PositionedSink, Generic[Table]):
             options={"coerce_timestamps": "us"},
             filesystem=filesystem,
             with_footers=True,
-            value_folders=False,
+            value_folders=self._has_folders,
             compression=self._compression,
             target_file_bytes=self._target_file_bytes,
             row_group_bytes=self._row_group_bytes,
@@ -393,8 +464,11 @@ class TableSink(PositionedSink, Generic[Table]):
     def check(self, schema: StructType) -> None:
         check_partition_by(self._partition_by, schema)
         self._check_keys(schema)
+        self._check_partition_types(self._partition_by, schema)
+
+    def _check_partition_types(self, names: Sequence[str], schema: StructType) -> None:
         types = {field.name: field.dataType.typeName() for field in schema.fields}
-        for name in self._partition_by:
+        for name in names:
             if not is_supported(types[name]):
                 raise PipelineError(
                     f"column `{name}` is {types[name]}: only text, whole numbers, dates and booleans partition a table",

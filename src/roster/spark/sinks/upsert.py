@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -215,8 +215,8 @@ class _Found(NamedTuple):
 
     hits: Indexes
     """Indexes of the updates whose keys it has."""
-    others: pa.ChunkedArray
-    """True for its rows of other keys."""
+    updates: pa.ChunkedArray
+    """Index of the update of each row's key; null: there is none."""
 
 
 @dataclass
@@ -230,6 +230,12 @@ class Merge:
     keys: tuple[str, ...]
     updates: Updates
     target_file_bytes: int
+    read: Callable[[DataFile, Sequence[str]], pa.Table]
+    """Returns columns of a file."""
+    left: tuple[str, ...] = ()
+    """Columns that the updates do not have: a row keeps what its key has there."""
+    refused: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+    """Why rows are not among the updates, by task and row."""
     _found: dict[str, _Found] = field(default_factory=dict)
     _written: dict[Any, list[WrittenFile]] = field(default_factory=dict)
 
@@ -267,16 +273,26 @@ class Merge:
 
     def _find(self, file: DataFile) -> _Found:
         span = self._span(file)
-        keys = encode_keys(self._read(file, self.keys), self.keys)
-        at = pc.index_in(keys, value_set=self.updates.keys[span.start : span.stop])
-        return _Found(np.unique(at.drop_null().to_numpy()).astype(np.int64) + span.start, at.is_null())
+        keys = encode_keys(self.read(file, self.keys), self.keys)
+        indexes = pc.index_in(keys, value_set=self.updates.keys[span.start : span.stop]).cast(pa.int64())
+        indexes = pc.add(indexes, pa.scalar(span.start, pa.int64()))
+        return _Found(np.unique(indexes.drop_null().to_numpy()), indexes)
 
     def _rewritten(self, rewrite: Rewrite) -> list[WrittenFile]:
-        parts = [self.updates.rows.take(rewrite.updates)]
+        parts, replaced = [], []
         for file in rewrite.files:
-            rows, found = self._read(file, self.writer.schema.names), self._found.get(file.name)
-            parts.append(rows if found is None else rows.filter(found.others))
-        rows = pa.concat_tables(parts)
+            rows, found = self.read(file, self.writer.schema.names), self._found.get(file.name)
+            parts.append(rows if found is None else rows.filter(found.updates.is_null()))
+            if found is not None and self.left:
+                is_old = found.updates.is_valid()
+                replaced.append(rows.filter(is_old).select(self.left).append_column("", found.updates.filter(is_old)))
+        rows = self.updates.rows.take(rewrite.updates)
+        if replaced:
+            old = pa.concat_tables(replaced).combine_chunks()
+            kept = old.take(pc.index_in(pa.array(rewrite.updates), value_set=old[""].combine_chunks()))
+            for name in self.left:
+                rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), kept[name])
+        rows = pa.concat_tables([rows, *parts])
         size = sum(file.size for file in rewrite.files)
         before = sum(file.rows for file in rewrite.files)
         # Without files to tell, half of what the rows take in memory.
@@ -289,9 +305,6 @@ class Merge:
     def _write(self, rows: pa.Table) -> list[WrittenFile]:
         made: list[WrittenFile] = written(self.writer, iter(rows.combine_chunks().to_batches()))
         return made
-
-    def _read(self, file: DataFile, names: Sequence[str]) -> pa.Table:
-        return file_rows(self.writer, file.path, file.values, names)
 
 
 def file_rows(writer: ParquetWriter, path: str, values: Sequence[Any], names: Sequence[str]) -> pa.Table:
