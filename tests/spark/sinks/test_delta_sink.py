@@ -75,6 +75,7 @@ def test_a_position_that_another_sink_has_passed_moves_up(place: DeltaPlace) -> 
 def test_a_commit_whose_answer_is_lost_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = DeltaPlace(str(tmp_path))
     sink = opened(place.sink(), T0)
+    sink.task_writer(batch({T0: (0, 1)}), SCHEMA)
     commit = DeltaTable.create_write_transaction
     calls = []
 
@@ -94,6 +95,7 @@ def test_a_commit_whose_answer_is_lost_counts_once(tmp_path: Path, monkeypatch: 
 
 def test_a_storage_that_goes_on_failing_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = opened(DeltaPlace(str(tmp_path)).sink(), T0)
+    sink.task_writer(batch({T0: (0, 1)}), SCHEMA)
 
     def broken(*_: Any, **__: Any) -> None:
         raise DeltaError("the disk is full")
@@ -162,7 +164,7 @@ def test_what_a_commit_says_of_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "options", "problem"),
     [
-        ({"partition": IntegerType(), "offset": LongType()}, {}, "the rows and the table differ in shop"),
+        ({"partition": IntegerType(), "shop": IntegerType(), "ofset": LongType()}, {}, "table differ in offset, ofset"),
         ({"partition": LongType(), "offset": LongType(), "shop": IntegerType()}, {}, "differ in partition"),
         ({"n": LongType()}, {"partition_by": ["day"]}, "partition_by: the rows have no column `day` .they have n."),
         ({"n": LongType(), "at": TimestampType()}, {"partition_by": ["at"]}, "column `at` is timestamp: only text"),

@@ -316,7 +316,7 @@ def test_a_delta_table_with_deletion_vectors_is_not_merged(tmp_path: Path, monke
     place = DeltaPlace(str(tmp_path))
     sink: Any = opened(place.sink(), T0, T1)
     at = until_merging(sink)
-    monkeypatch.setattr(delta, "_unread", lambda table: {"deletionVectors"})
+    monkeypatch.setattr(delta, "_is_unread", lambda table: True)
     for number in range(6):
         append(sink, at + 2 * number)
     assert not any(merges(place))

@@ -136,7 +136,7 @@ def test_a_commit_that_comes_second_merges_only_what_has_changed(place: Place, m
     def written(merge: Any, part: Any) -> Any:
         files = write(merge, part)
         if merge is late:
-            made.extend(file.name for file in files)
+            made.extend(file.name.rpartition("/")[2] for file in files)
         return files
 
     def overtaken(sink: Any, *arguments: Any) -> None:

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster._errors import one_line
+from roster.spark.tasks.write.parquet import ParquetWriter
 from roster.spark.tasks.write.partitions import NULL, folder
 from roster.spark.tasks.write.sql_values import final_error
-from roster.spark.tasks.write.task import TaskOutput, TaskWriter, conformed
-from roster.spark.tasks.write.updates import is_retracted
+from roster.spark.tasks.write.task import TaskOutput, conformed
+from roster.spark.tasks.write.updates import UpdateWriter, is_retracted
 from roster.state.bad_rows import bad_rows
 
 _LONGEST_NAME = 255
@@ -49,7 +50,8 @@ class Rules:
 
     def are_met_by_all(self, given: pa.Schema) -> bool:
         """Return True if rows of these columns can break none."""
-        return self.columns.equals(given) and not (self.lengths or self.folders or self.log)
+        is_open = self.columns.names == given.names and all(map(_takes_null, self.columns))
+        return is_open and not (self.lengths or self.folders or self.log)
 
 
 class Checked(NamedTuple):
@@ -67,7 +69,7 @@ class CheckedWriter:
     sets_aside: False if the first row that is refused ends the batch.
     """
 
-    writer: TaskWriter
+    writer: ParquetWriter | UpdateWriter
     rules: Rules
     given: pa.Schema
     sets_aside: bool = False
@@ -98,9 +100,12 @@ class CheckedOutput:
         if not is_retracted(rows):
             problems = self._problems(full)
             self._refused |= {first + row: problem for row, problem in sorted(problems.items())}
-            full = full.filter(pa.array(~np.isin(np.arange(len(full)), list(problems))))
-        for batch in full.combine_chunks().to_batches():
-            self._output.write(batch.replace_schema_metadata(metadata))
+            if problems:
+                full = full.filter(pa.array(~np.isin(np.arange(len(full)), list(problems))))
+        if len(full):
+            target = self._writer.writer.schema.with_metadata(metadata)
+            arrays = [_typed(full[column.name].combine_chunks(), column.type) for column in target]
+            self._output.write(pa.RecordBatch.from_arrays(arrays, schema=target))
 
     def close(self) -> Checked:
         """Write buffered rows; return what is there and what is not."""
@@ -142,6 +147,18 @@ class CheckedOutput:
         return ValueError(f"a rule of the table ({rules.told}) has no answer: {problem}")
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _takes_null(column: pa.Field) -> bool:
+    """Return True if a column, and all values inside it, may be null."""
+    kind = column.type
+    inner = [kind.value_field] if _is_list(kind) else []
+    inner += list(kind) if pa.types.is_struct(kind) else [kind.item_field] if pa.types.is_map(kind) else []
+    return bool(column.nullable) and all(map(_takes_null, inner))
+
+
 def lacks(values: pa.Array, column: pa.Field) -> Mask:
     """Return True for each row that has a null where `column` is not nullable, itself or inside."""
     is_there: Mask = values.is_valid().to_numpy(zero_copy_only=False)
@@ -150,7 +167,7 @@ def lacks(values: pa.Array, column: pa.Field) -> Mask:
     if pa.types.is_struct(kind):
         for child in kind:
             is_bad |= is_there & lacks(values.field(child.name), child)
-    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+    elif _is_list(kind) or pa.types.is_map(kind):
         is_map = pa.types.is_map(kind)
         inner = lacks(values.items, kind.item_field) if is_map else lacks(values.values, kind.value_field)
         if is_map:
@@ -159,6 +176,25 @@ def lacks(values: pa.Array, column: pa.Field) -> Mask:
         ends = values.offsets.to_numpy()
         is_bad |= is_there & (before[ends[1:]] > before[ends[:-1]])
     return is_bad
+
+
+def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return values with a type that says otherwise where there are nulls; a cast refuses these below a null, too."""
+    if values.type.equals(kind):
+        return values
+    values = values.take(pa.array(np.arange(len(values))))  # a slice would bring the values of other rows
+    is_null = values.is_null()
+    if pa.types.is_struct(kind):
+        children = [_typed(values.field(child.name), child.type) for child in kind]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=is_null)
+    if _is_list(kind):
+        made = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
+        offsets = values.offsets.cast(pa.int32() if pa.types.is_list(kind) else pa.int64())
+        return made.from_arrays(offsets, _typed(values.values, kind.value_type), kind, mask=is_null)
+    if pa.types.is_map(kind):
+        keys, items = _typed(values.keys, kind.key_type), _typed(values.items, kind.item_type)
+        return pa.MapArray.from_arrays(values.offsets, keys, items, kind, mask=is_null)
+    return values.cast(kind)
 
 
 def _no_folder(name: str, values: pa.Array) -> pa.Array:
