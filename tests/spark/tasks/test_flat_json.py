@@ -52,8 +52,9 @@ def is_odd(line: bytes) -> bool:
 
 
 def shown(rows: Any) -> list[str]:
-    """Rows as text: NaN, the sign of zero, and moments as their number."""
-    columns = [each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in rows.columns]
+    """Rows as text: NaN, the sign of zero, and days and moments as their number."""
+    of = {pa.date32(): pa.int32(), pa.timestamp("us"): pa.int64(), pa.timestamp("us", "UTC"): pa.int64()}
+    columns = [each.cast(of.get(each.type, each.type)) for each in rows.columns]
     return [repr(row) for row in zip(*(each.to_pylist() for each in columns), strict=True)]
 
 
