@@ -48,6 +48,7 @@ def passes(command: list[str], seed: int, until: float) -> bool:
 @click.option("--seed", type=click.IntRange(min=0), help="Run the round of this seed only.")
 def explore(minutes: float, seed: int | None) -> None:
     """Look for new failures for so many minutes."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would ignore it, and their own
     until, failed, rounds = monotonic() + 60 * minutes, [], 0
     while monotonic() < until and not (seed is not None and rounds):
         number = secrets.randbits(32) if seed is None else seed
