@@ -24,9 +24,9 @@ _PROCESSES = Path("/proc")
 
 
 def own_seconds() -> float:
-    """Return the CPU seconds of this process and of the children that it has waited for."""
-    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    """Return the CPU seconds of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def tree_seconds() -> float:
@@ -90,8 +90,7 @@ class CpuSeconds:
         ordered = sorted(self._tests.items(), key=lambda test: -test[1])
         FILE.parent.mkdir(parents=True, exist_ok=True)
         FILE.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in ordered))
-        own = resource.getrusage(resource.RUSAGE_SELF) if self._workers else None
-        total = self._workers + own.ru_utime + own.ru_stime if own else own_seconds()
+        total = self._workers + own_seconds() if self._workers else tree_seconds()
         tests = sum(self._tests.values())
         terminalreporter.write_line(f"CPU seconds: {total:.0f}, of which tests {tests:.0f}; each test's: {FILE}")
         for name, seconds in ordered[:DEAREST]:

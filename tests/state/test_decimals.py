@@ -107,7 +107,7 @@ def sessions(rows: Any) -> dict[Any, list[Any]]:
     last: dict[str, Any] = {}
     for row in sorted(rows, key=lambda row: row[1]):
         k, t, _ = row
-        if k not in last or t >= found[last[k]][-1][1] + GAP:
+        if k not in last or t > found[last[k]][-1][1] + GAP:
             last[k] = (k, t)
         found.setdefault(last[k], []).append(row)
     return found

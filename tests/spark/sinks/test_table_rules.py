@@ -368,6 +368,15 @@ def test_what_an_iceberg_table_asks_and_is_not_done_is_refused_before_the_first_
     columns = T.StructType([T.StructField("a", T.LongType()), NESTED[0]])
     with pytest.raises(PipelineError, match=r"partitioned by s\.a, which is no column of its own"):
         opened(place.sink(), T0).task_writer(None, columns)
+    own = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "a"))
+    (tmp_path / "required").mkdir()
+    by_required = of_pyiceberg(
+        tmp_path / "required",
+        Schema(NestedField(1, "a", LongType(), required=True), NestedField(2, "s", inner)),
+        partition_spec=own,
+    )
+    with pytest.raises(PipelineError, match="partitioned by a, which is required"):
+        opened(by_required.sink(), T0).task_writer(None, columns)
     metadata = place.table().metadata.model_copy(update={"format_version": 3})
     monkeypatch.setattr("pyiceberg.table.Table.metadata", metadata, raising=False)
     monkeypatch.setattr("pyiceberg.table.Table.format_version", 3)
@@ -426,6 +435,7 @@ def random_table(kind: str, folder: Path, chance: random.Random) -> tuple[Any, T
     rows = [{n: None if chance.random() < 0.1 else KINDS[kinds[n]][2](chance) for n in names} for _ in range(50)]
     limit = chance.choice([None, -5, 1])
     if kind == "iceberg":
+        required -= {part}  # refused at the start
         fields = [NestedField(n + 1, c, icebergs[kinds[c]], required=c in required) for n, c in enumerate(names)]
         spec = [PartitionField(names.index(part) + 1, 1000, IdentityTransform(), part)] if part else []
         order = SortOrder(SortField(1, IdentityTransform())) if chance.random() < 0.3 else SortOrder()
@@ -455,7 +465,7 @@ def random_table(kind: str, folder: Path, chance: random.Random) -> tuple[Any, T
     return place, columns, rows, bad, part if empty_is_null else ""
 
 
-@settings(max_examples=examples(200, quick=4), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60, quick=4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("kind", ["log", "deltalake", "iceberg"])
 @pytest.mark.gate

@@ -325,7 +325,7 @@ def is_kept(place: Place, case: Case, row: dict[str, Any]) -> bool:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("tables", [24, pytest.param(200, marks=pytest.mark.gate)])
+@pytest.mark.parametrize("tables", [24, pytest.param(60, marks=pytest.mark.gate)])
 def test_what_plain_sql_reads_of_random_tables_is_what_was_written(place: Place, tables: int) -> None:
     seen = Counter[str]()
     for statement in MADE.get(place.kind, ()):

@@ -40,7 +40,7 @@ def sessions(rows: list[tuple[str, int]]) -> set[tuple[str, int, int]]:
     """The sessions of (name, second) as (name, first second, number of rows), worked out by sorting."""
     found: list[list[Any]] = []
     for name, second in sorted(rows):
-        if found and found[-1][0] == name and second - found[-1][2] < GAP.seconds:
+        if found and found[-1][0] == name and second - found[-1][2] <= GAP.seconds:
             found[-1][2], found[-1][3] = second, found[-1][3] + 1
         else:
             found.append([name, second, second, 1])

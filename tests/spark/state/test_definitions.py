@@ -149,7 +149,7 @@ def test_results_may_be_added_reordered_renamed_and_left_out_and_the_totals_go_o
         return {name: value for name, value in found[b"s3"].items() if name != "shop"}
 
     assert released({"n": "count(*)", "paid": "sum(price)"}) == {"n": 10, "paid": 10.0}
-    with caplog.at_level("INFO", "roster.spark.state.definition_check"):
+    with caplog.at_level("INFO", "roster.pipeline"):
         later = {"highest": "max(price)", "paid": "sum(price)", "n": "count(*)"}
         assert released(later) == {"highest": 1.0, "paid": 20.0, "n": 20}
     said = [line for line in caplog.messages if "changes in place" in line]

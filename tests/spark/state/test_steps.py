@@ -69,9 +69,7 @@ def test_a_column_without_a_value_is_told_once(caplog: pytest.LogCaptureFixture)
         missing.note(*batch)
     missing.note(counted('{"k": "a"}'))
     texts = [record.getMessage() for record in caplog.records]
-    assert texts == [
-        "shops: no record so far has a value of 'k', 'key'; check the names in json_columns, and the records"
-    ]
+    assert texts == ["shops: no record so far has a value of 'k', 'key'; check the names of columns, and the records"]
     missing = MissingValues("shops")
     missing.note(counted('{"k": "a", "n": 1}'))
     missing.note(counted('{"key": 1}'))

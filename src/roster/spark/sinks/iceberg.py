@@ -167,6 +167,11 @@ class IcebergSink(TableSink[Table]):
         if inner := [name for name in names if name not in {field.name for field in table.schema().fields}]:
             problem = f"{self._where} is partitioned by {inner[0]}, which is no column of its own"
             raise PipelineError(problem, field=self.name, fix="Partition by a column, or write with foreach_batch")
+        if required := [name for name in names if table.schema().find_field(name).required]:
+            problem = (
+                f"{self._where} is partitioned by {required[0]}, which is required: files here leave it to the metadata"
+            )
+            raise PipelineError(problem, field=self.name, fix="Make the column optional, or write with foreach_batch")
         self._check_partitioning(names)
         return names
 

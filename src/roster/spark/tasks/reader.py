@@ -138,7 +138,7 @@ class ReadTask:
         try:
             for read in read_splits(config, splits, on_unreadable) if self._records is None else self._records:
                 records += read.num_rows
-                if read["timestamp"].null_count:
+                if "timestamp" in read.schema.names and read["timestamp"].null_count:
                     seen = {Sought("timestamp", OUT_OF_RANGE, tuple(dict.fromkeys(s.topic for s in splits))): False}
                 if function is None:
                     yield read
