@@ -231,7 +231,10 @@ def test_silent_tls_handshakes_make_room_for_others_and_end(
 def test_a_body_that_does_not_come_and_an_answer_that_is_not_read_end_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    asked = threading.Event()
+
     def long(_: str) -> Answer:
+        asked.set()
         return Answer(HTTPStatus.OK, bytes(100_000_000))
 
     pages = (Page("/long", long, needs_token=False), *PAGES)
@@ -240,6 +243,7 @@ def test_a_body_that_does_not_come_and_an_answer_that_is_not_read_end_the_connec
         assert is_ended(connected(opened, server, BODY))
         monkeypatch.setattr(server_module, "_IDLE", 0.1)
         deaf = connected(opened, server, REQUEST.replace(b"probe", b"long"))
+        assert asked.wait(60)
         until(lambda: not server._server.server_state.connections)
         assert sum(len(part) for part in iter(lambda: _received(deaf), b"")) < 100_000_000
 
