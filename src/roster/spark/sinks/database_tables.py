@@ -345,6 +345,14 @@ def _asked(connection: sa.Connection, query: str, wanted: Layout) -> Sequence[An
     return connection.execute(sa.text(query), used).all()
 
 
+def _by_index(connection: sa.Connection, query: str, wanted: Layout) -> dict[str, list[Any]]:
+    """Return the rows of a query by their first column, the name of an index, and without it."""
+    indexes: dict[str, list[Any]] = {}
+    for index, *column in _asked(connection, query, wanted):
+        indexes.setdefault(index, []).append(column)
+    return indexes
+
+
 _ROW_NUMBERS = (
     "select name from pragma_table_info(:name, :here) where pk and upper(type) = 'INTEGER'"
     " and (select count(*) from pragma_table_info(:name, :here) where pk) = 1"
@@ -362,9 +370,7 @@ def _arbiters(connection: sa.Connection, wanted: Layout) -> list[str]:
         " where x.indrelid = cast(:full as regclass) and x.indisunique and x.indisvalid"
         " and x.indpred is null and x.indexprs is null"
     )
-    indexes: dict[str, list[Any]] = {}
-    for index, *part in _asked(connection, query, wanted):
-        indexes.setdefault(index, []).append(part)
+    indexes = _by_index(connection, query, wanted)
     found = {name: parts for name, parts in indexes.items() if {part[1] for part in parts} == set(wanted.keys)}
     deferrable = [name for name, parts in found.items() if not parts[0][0]]
     folded = {(column, collation) for parts in found.values() for _, column, collation in parts if collation}
@@ -402,11 +408,8 @@ def _indexes(connection: sa.Connection, wanted: Layout) -> list[str]:
         " left join information_schema.columns using (table_schema, table_name, column_name)"
         " where table_schema = :here and table_name = :name and non_unique = 0"
     )
-    indexes: dict[str, list[Any]] = {}
-    for index, *column in _asked(connection, query, wanted):
-        indexes.setdefault(index, []).append(column)
     keys, problems, is_found = set(wanted.keys), [], False
-    for index, parts in indexes.items():
+    for index, parts in _by_index(connection, query, wanted).items():
         names = {column for column, length, _ in parts if length is None}
         is_found |= names == keys and len(parts) == len(keys)
         is_never_found = any(is_own and column not in wanted.schema.names for column, _, is_own in parts)
