@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.real.realparts.secured import SecuredKafka
+    from tests.spark.sinks.table_places import Server
+    from tests.spark.spark_topics import Topics
 
 load_profile()
 
@@ -170,6 +173,40 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started.sparkContext.setLogLevel("ERROR")
     yield started
     started.stop()
+
+
+@pytest.fixture(autouse=True)
+def programs_end() -> Iterator[None]:
+    """End the programs that a test has started by `tests.spark.programs` and left running, JVMs and tasks too."""
+    from tests.spark.programs import ended
+
+    with ended():
+        yield
+
+
+@pytest.fixture
+def group() -> str:
+    """A group that no other test uses."""
+    return f"g-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def topics() -> Iterator[Topics]:
+    """Topics on a Roster broker for tests of pipelines."""
+    from roster.testing.broker import running_broker
+    from tests.spark.spark_topics import Topics
+
+    with running_broker() as broker, Topics(broker.bootstrap) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Server]:
+    """An S3 server with a bucket for tables."""
+    from tests.spark.sinks.table_places import s3_server
+
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

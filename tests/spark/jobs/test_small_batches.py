@@ -27,6 +27,7 @@ from roster.spark.jobs.local_workers import LocalWorkers
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
+from roster.spark.jobs.task_errors import full_name
 from roster.spark.jobs.workers import WorkerEndedError, WorkerError
 from roster.spark.options import Tuning
 from roster.spark.tasks import worker_main
@@ -210,7 +211,7 @@ def test_what_the_worker_cannot_do_is_left_to_spark_for_a_while() -> None:
 @pytest.mark.parametrize(("master", "is_final"), [("local[2]", True), ("local[2,3]", False)])
 def test_an_error_of_roster_fails_the_batch_unless_spark_would_retry(master: str, is_final: bool) -> None:
     batches, worker = made(Jobs(master))
-    worker.problem = WorkerError("Traceback\nroster.spark.tasks.reader.ReadError: records are gone\n")
+    worker.problem = WorkerError(f"Traceback\n{full_name(ReadError)}: records are gone\n")
     batches.begin(batch(1), FEW)
     if is_final:
         with pytest.raises(ReadError, match="records are gone"):

@@ -6,30 +6,36 @@ import re
 from collections.abc import Callable, Mapping
 
 from roster.records.produce import WriteError
-from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
+from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
 from roster.spark.tasks.reader import ReadError
-from roster.state.store import StateError
+from roster.state.store import StateError, StoreFullError
+
+_MAKERS: Mapping[type[Exception], Callable[[str], PipelineError | ReadError | WriteError]] = {
+    FunctionError: FunctionError.of,
+    MissingSchemasError: FunctionError.of,
+    SinkFencedError: SinkFencedError,
+    ReadError: ReadError,
+    WriteError: WriteError,
+}
+"""What makes an error of the text behind its class's name."""
+_STORE_ERRORS = f"{StateError.__module__}."
+
+
+def full_name(kind: type[Exception]) -> str:
+    """Return the name by which a traceback calls an error."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+_BY_NAME = {full_name(kind): make for kind, make in _MAKERS.items()}
+_ANY = re.compile(rf"\b({'|'.join(map(re.escape, _BY_NAME))}|{re.escape(_STORE_ERRORS)}\w+): (.*)")
 
 
 def task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
     """Find the task's own error in Spark's, which wraps it in a hundred lines."""
-    own = "FunctionError|MissingSchemasError|SinkFencedError"
-    kinds = rf"spark\.errors\.(?:{own})|spark\.tasks\.reader\.ReadError|state\.store\.\w+"
-    found = re.search(rf"roster\.({kinds}|records\.produce\.WriteError): (.*)", str(error))
+    found = _ANY.search(str(error))
     if found is None:
         return None
-    kind, text = found[1], found[2].strip()
-    if kind.endswith(".StoreFullError"):
+    name, text = found[1], found[2].strip()
+    if name == full_name(StoreFullError):
         return PipelineError(text, field="State.dir", fix="Free some, or name another disk")
-    if kind.startswith("state."):
-        return StateError(text)
-    return _TASK_ERRORS[kind.rpartition(".")[2]](text)
-
-
-_TASK_ERRORS: Mapping[str, Callable[[str], PipelineError | ReadError | WriteError]] = {
-    "FunctionError": FunctionError.of,
-    "MissingSchemasError": FunctionError.of,
-    "SinkFencedError": SinkFencedError,
-    "ReadError": ReadError,
-    "WriteError": WriteError,
-}
+    return StateError(text) if name.startswith(_STORE_ERRORS) else _BY_NAME[name](text)

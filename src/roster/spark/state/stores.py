@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from roster.client import Admin, TaskMember, UnknownTopicError
 from roster.client.live_group import members_of
@@ -16,13 +17,12 @@ from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.changelogs import Changelog, Changelogs, check_whole, open_changelog
 from roster.spark.state.copies.restore_schedule import Copies
 from roster.spark.state.definition_check import DefinitionCheck
-from roster.spark.state.grown_input import GrownInput
 from roster.spark.state.idleness import Idleness
 from roster.spark.state.input_backlog import InputBacklog
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
 from roster.spark.state.store_targets import StoreTargets
-from roster.spark.state.tasks.moving import placing_keys
+from roster.spark.state.tasks.placement import placing_keys
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import SubtopologyPlan, labelled
 from roster.spark.state.tasks.task import StoreKind, TopologyPlan
@@ -32,6 +32,23 @@ from roster.spark.tasks.write.encoded_values import AS_JSON, RecordEncoding
 
 _OF_OTHERS = 90.0
 """Seconds to wait for transactions of others: longer than a producer's usual timeout."""
+
+
+class GrownTopics(Protocol):
+    """Looks at the keys of input topics, for which it may ask Spark."""
+
+    def check_new(
+        self,
+        admin: Admin,
+        sources: Sequence[str],
+        keys: Iterable[str],
+        start: str | int | Mapping[TopicPartition, int],
+        repartitioned: str,
+    ) -> None:
+        """Raise PipelineError if the group is new, and keys of an input topic are not all placed in one way."""
+
+    def ends(self, admin: Admin, changelogs: Iterable[Changelog]) -> Mapping[TopicPartition, int]:
+        """Return how far the topics that have grown are read. Raises PipelineError if that cannot be said."""
 
 
 class Stores:
@@ -75,7 +92,7 @@ class Stores:
             options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security
         )
 
-    def open(self, group: str, sink: KafkaSink, grown_input: GrownInput) -> None:
+    def open(self, group: str, sink: KafkaSink, grown_input: GrownTopics) -> None:
         """Make or check the topics of the stores, and have their records written by `sink`, which is open.
 
         grown_input: says how far topics that have grown are read. Raises PipelineError and ClientError.

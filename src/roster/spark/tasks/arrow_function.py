@@ -22,7 +22,7 @@ from roster.state.bad_rows import is_of_a_row
 
 _NARROWING = 5.0  # seconds spent on finding the record that makes a function fail
 
-_ROSTER = str(Path(__file__).parent.parent)
+_ROSTER = str(Path(__file__).parents[2])
 
 _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 """PySpark before 4.2 takes no time zone here and means UTC."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import gc
 import sys
 
-from pyspark import TaskContext
-
 
 class SentOnce:
     """A part of tasks that never changes: the worker that stays gets its bytes once, not with each task."""
@@ -24,7 +22,8 @@ _modules_frozen = 0
 
 def is_in_task() -> bool:
     """Return True in a process that runs a Spark task, False in the driver."""
-    return TaskContext.get() is not None
+    loaded = sys.modules.get("pyspark.taskcontext")  # which Spark's worker imports before it runs a task
+    return loaded is not None and loaded.TaskContext.get() is not None
 
 
 def freeze_loaded() -> None:

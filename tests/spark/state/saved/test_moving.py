@@ -12,8 +12,8 @@ import pytest
 
 from roster.spark import PipelineError
 from roster.spark.state.saved.moving import common_marks
-from roster.spark.state.tasks.moving import RECORDS, ProveTask, Source, SplitTask, placing_keys, unpacked
-from roster.spark.state.tasks.placement import Placement, Proof, placements
+from roster.spark.state.tasks.moving import RECORDS, ProveTask, Source, SplitTask, unpacked
+from roster.spark.state.tasks.placement import Placement, Proof, placements, placing_keys
 from roster.spark.state.tasks.seeding import SeedTask
 from roster.state.aggregate import Aggregation
 from roster.state.changelog import latest

@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 from roster._clock import wall_ms
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.stores import process_id
 from roster.spark.state_options import State
@@ -82,6 +81,17 @@ class Keeper(Protocol):
         """Record that copies of these tasks are gone and not wanted."""
 
 
+class Hosts(Protocol):
+    """Has work done where the stores are."""
+
+    @property
+    def is_local(self) -> bool:
+        """True if that is this process."""
+
+    def on_each_host(self, work: Callable[[], Cleaned]) -> Sequence[Cleaned]:
+        """Do the work on each host, on some more than once; return the results, none if it fails."""
+
+
 class StoreCleaner:
     """Cleans the stores of one application; call all methods on the pipeline's thread."""
 
@@ -138,10 +148,10 @@ Cleaning = Callable[[], None]
 """Cleans an application's stores if it is time; raises as `StoreCleaner.take`."""
 
 
-def cleaning(keeper: Keeper, state: State, places: Sequence[Place], jobs: SparkJobs) -> Cleaning:
+def cleaning(keeper: Keeper, state: State, places: Sequence[Place], hosts: Hosts) -> Cleaning:
     """Return what cleans the stores at these places on all hosts."""
-    cleaner = StoreCleaner(keeper, state.cleanup_delay_ms / 1000, state.max_bytes, is_local=jobs.is_local)
-    return lambda: cleaner.take(lambda wanted: jobs.on_each_host(partial(clean_host, places, wanted)))
+    cleaner = StoreCleaner(keeper, state.cleanup_delay_ms / 1000, state.max_bytes, is_local=hosts.is_local)
+    return lambda: cleaner.take(lambda wanted: hosts.on_each_host(partial(clean_host, places, wanted)))
 
 
 def _texts(tasks: Collection[TaskId]) -> frozenset[str]:

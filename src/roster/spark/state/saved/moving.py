@@ -15,8 +15,8 @@ from roster.spark.options import parse_starting_offsets
 from roster.spark.pipeline_options import StartingOffsets
 from roster.spark.state.saved.export import Export
 from roster.spark.state.saved.job import run_job
-from roster.spark.state.tasks.moving import Placed, PlacedTask, Proven, ProveTask, SeenTask, Source, placing_keys
-from roster.spark.state.tasks.placement import Placement, PlacementError, Proof, SeenKeys, placements
+from roster.spark.state.tasks.moving import Placed, PlacedTask, Proven, ProveTask, SeenTask, Source
+from roster.spark.state.tasks.placement import Placement, PlacementError, Proof, SeenKeys, placements, placing_keys
 from roster.spark.tasks.reader import ReaderConfig, ReadError
 from roster.state.definition import STATE_KEY, OtherDefinitionError
 from roster.state.saved.folder import Written

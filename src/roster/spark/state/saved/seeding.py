@@ -24,8 +24,8 @@ from roster.spark.state.saved.importing import Importer, Plan
 from roster.spark.state.saved.job import StateProgress, reader_config
 from roster.spark.state.saved.moving import KeyedBy
 from roster.spark.state.tasks.importing import LogFiles
-from roster.spark.state.tasks.moving import STRUCT, placing_keys
-from roster.spark.state.tasks.placement import Placement, PlacementError, placements
+from roster.spark.state.tasks.moving import STRUCT
+from roster.spark.state.tasks.placement import Placement, PlacementError, placements, placing_keys
 from roster.spark.state.tasks.seeding import SeedTask
 from roster.state.definition import DAMAGED, STATE_KEY, Definition, Noted
 from roster.state.processor.variables import REGISTRY_KEY

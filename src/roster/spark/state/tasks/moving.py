@@ -13,10 +13,8 @@ import pyarrow.compute as pc
 from roster.spark.batch import Split
 from roster.spark.state.tasks.placement import NO_KEY, Placement, Places, Proof, SeenKeys, partitions_of
 from roster.spark.tasks.reader import ReaderConfig, read_splits
-from roster.state.definition import Definition
 from roster.state.rows import has_no_rows
 from roster.state.saved.folder import Folder, Written
-from roster.state.windows import START
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -27,12 +25,6 @@ RECORDS = "records"
 """Part of the records of a repartition topic."""
 STRUCT = "key"
 """Column of a processor's parts with the columns of the key."""
-
-
-def placing_keys(definition: Definition) -> pa.Schema:
-    """Return the key columns that can be a record's key: all but a window's start."""
-    is_windowed = "window" in definition.document
-    return pa.schema([each for each in definition.keys if not (is_windowed and each.name == START)])
 
 
 def key_rows(part: pa.Table, keys: pa.Schema) -> pa.Table:

@@ -21,7 +21,9 @@ import pyarrow.compute as pc
 
 from roster.spark.tasks.result_records import key_of_records
 from roster.state.byte_slices import as_bytes
+from roster.state.definition import Definition
 from roster.state.store import StateError
+from roster.state.windows import START
 from roster.wire.columns.murmur2 import murmur2_of
 
 NO_KEY = -1
@@ -40,6 +42,12 @@ Places = npt.NDArray[np.int64]
 
 class PlacementError(StateError):
     """Keys are not where a record key and a partitioner place them, or too few to say which; the text says why."""
+
+
+def placing_keys(definition: Definition) -> pa.Schema:
+    """Return the key columns that can be a record's key: all but a window's start."""
+    is_windowed = "window" in definition.document
+    return pa.schema([each for each in definition.keys if not (is_windowed and each.name == START)])
 
 
 def _murmur2(keys: Any) -> Places:
