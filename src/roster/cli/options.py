@@ -20,6 +20,7 @@ from roster.security import PLAINTEXT, Security, SettingError, load_properties
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 CLIENT_ID = "roster-cli"
+PARTITIONERS = ("murmur2", "crc32", "fnv1a", "fnv1a-masked", "fnv1a-unsigned")
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 

@@ -11,7 +11,7 @@ import click
 from roster._json import loads
 from roster.cli.errors import UserError
 from roster.cli.log_positions import parse_time
-from roster.cli.options import NAME, Target, cluster_options, imported, json_option
+from roster.cli.options import NAME, PARTITIONERS, Target, cluster_options, imported, json_option
 from roster.cli.output import print_json, print_json_line, print_table
 from roster.cli.session import show_progress, spark_session
 from roster.cli.state_schedule import Period, Schedule
@@ -82,9 +82,7 @@ def export(group: str, to: str, every: timedelta | None, keep: int | None, as_js
     multiple=True,
     help="A key column that the input's records have as key, if the keys do not prove it; repeatable.",
 )
-@click.option(
-    "--partitioner", type=click.Choice(["murmur2", "crc32"]), help="What placed the input's records, as --keyed-by."
-)
+@click.option("--partitioner", type=click.Choice(PARTITIONERS), help="What placed the input's records, as --keyed-by.")
 @cluster_options
 def import_(
     folder: str,

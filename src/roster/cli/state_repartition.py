@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from roster.cli.options import NAME, Target, cluster_options
+from roster.cli.options import NAME, PARTITIONERS, Target, cluster_options
 from roster.cli.output import print_table
 from roster.cli.session import show_progress, spark_session
 
@@ -22,7 +22,7 @@ from roster.cli.session import show_progress, spark_session
 )
 @click.option("--dry-run", is_flag=True, help="Export, check, and show what would change.")
 @click.option("--keyed-by", metavar="COLUMN", multiple=True, help="As of `roster state import`; repeatable.")
-@click.option("--partitioner", type=click.Choice(["murmur2", "crc32"]), help="As of `roster state import`.")
+@click.option("--partitioner", type=click.Choice(PARTITIONERS), help="As of `roster state import`.")
 @cluster_options
 def repartition(
     group: str,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from itertools import combinations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,22 @@ if TYPE_CHECKING:
     from roster.spark.batch import Split
 
 REFUSAL = PipelineError("the topic has grown")
-HASHES: dict[str, Callable[[bytes], int]] = {"murmur2": lambda key: murmur2(key) & 0x7FFFFFFF, "crc32": zlib.crc32}
+HASHES: dict[str, Callable[[bytes], int]] = {
+    "murmur2": lambda key: murmur2(key) & 0x7FFFFFFF,
+    "crc32": zlib.crc32,
+    "fnv1a": lambda key: abs(signed_fnv1a(key)),
+    "fnv1a-masked": lambda key: signed_fnv1a(key) & 0x7FFFFFFF,
+    "fnv1a-unsigned": lambda key: signed_fnv1a(key) % 2**32,
+}
+
+
+def signed_fnv1a(key: bytes) -> int:
+    value = 0x811C9DC5
+    for byte in key:
+        value = (value ^ byte) * 0x01000193 % 2**32
+    return value - 2**32 if value >= 2**31 else value
+
+
 KEYS = [b"k%d" % n for n in range(60)]
 
 
@@ -164,8 +180,9 @@ class Cluster:
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self.reads: list[Split] = []
 
-    def check(self, start: Any = "earliest", repartitioned: str = "") -> None:
-        """Raise what a new group is refused with."""
+    def check(self, start: Any = "earliest", repartitioned: str = "") -> list[str]:
+        """Raise what a new group is refused with; return its warnings."""
+        warnings: list[str] = []
 
         def describe(topic: str) -> Any:
             return SimpleNamespace(partitions=[SimpleNamespace(partition=n) for n in range(len(self.topics[topic]))])
@@ -186,9 +203,11 @@ class Cluster:
         spark: Any = None
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(moving, "read_splits", read)
+            patch.setattr(grown_input.log, "warning", lambda text, *values: warnings.append(text % values))
             group = grown_input.GrownInput(spark, ReaderConfig("h:1", "g"))
             sources = [*filter(None, [repartitioned]), *self.topics]
             group.check_new(admin, sources, ["shop"], start, repartitioned)
+        return warnings
 
 
 def placed_by(count: int, *writers: tuple[str, int, list[bytes]]) -> list[list[bytes | None]]:
@@ -209,7 +228,7 @@ def test_a_new_group_begins_where_one_number_places_all_keys(
 ) -> None:
     records = placed_by(count, (name, count, keys))
     records[0] += [None] * nulls
-    Cluster(t=records).check()
+    assert not Cluster(t=records).check()
 
 
 @given(
@@ -233,9 +252,10 @@ def test_a_new_group_does_not_begin_on_a_topic_that_has_grown(counts: tuple[int,
 
 @pytest.mark.parametrize("count", [2, 3, 9, 50])
 def test_a_new_group_does_not_begin_where_producers_differ(count: int) -> None:
-    two = [(name, count, SHOPS) for name in HASHES]
-    with pytest.raises(PipelineError, match="partitions place them"):
-        Cluster(t=placed_by(count, *two)).check()
+    for pair in combinations(["murmur2", "crc32", "fnv1a"], 2):
+        with pytest.raises(PipelineError, match="partitions place them"):
+            Cluster(t=placed_by(count, *((name, count, SHOPS) for name in pair))).check()
+    two = [(name, count, SHOPS) for name in ("murmur2", "crc32")]
     other_side = "Write the other side of the join to a new topic, by the partitioner murmur2"
     with pytest.raises(PipelineError, match=rf"'l' by murmur2, 'r' by crc32.*{other_side}"):
         Cluster(l=placed_by(count, two[0]), r=placed_by(count, two[1])).check()
@@ -256,7 +276,12 @@ def test_keys_that_producers_place_in_a_way_of_their_own_are_no_growth(count: in
     records: list[list[bytes | None]] = [[] for _ in range(count)]
     for key in SHOPS * 2:
         records[places[key] if is_one else chance.randrange(count)].append(key)
-    Cluster(t=records).check()
+    warnings = Cluster(t=records).check()
+    apart = sum(sum(key in of for of in records) > 1 for key in SHOPS)
+    assert len(warnings) == (apart > 0)
+    for warning in warnings:
+        assert f"at least {apart} keys of 't' are in two partitions" in warning
+        assert "repartition('shop')" in warning
 
 
 def test_one_partition_few_keys_and_no_topic_are_no_obstacle() -> None:

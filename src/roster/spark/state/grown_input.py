@@ -20,7 +20,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import Changelog
 from roster.spark.state.saved.moving import offsets_of, placed, seen_keys
 from roster.spark.state.tasks.moving import Placed
-from roster.spark.state.tasks.placement import PARTITIONERS, is_proof, partitioners_of, why_apart
+from roster.spark.state.tasks.placement import PARTITIONERS, is_proof, keys_apart, partitioners_of, why_apart
 from roster.spark.tasks.reader import ReaderConfig
 
 log = logging.getLogger("roster.pipeline")
@@ -76,6 +76,15 @@ class GrownInput:
                     " two partitions would have two states",
                     field="topics",
                     fix=fix_of_others if number else fix,
+                )
+            if apart := keys_apart(seen):
+                log.warning(
+                    "%s: at least %d keys of %r are in two partitions, as producers place them in a way of their own."
+                    " If state is kept by the record key, each has two states. %s",
+                    self._config.group,
+                    apart,
+                    topic,
+                    fix_of_others if number else fix,
                 )
             if is_proof(seen, len(partitions)) and (names := partitioners_of(seen)):
                 among[topic] = names

@@ -95,7 +95,8 @@ def import_state(
             beginning of partitions that were added since.
         keyed_by: the key columns of the state that the records of the input topics have as key, of integers with a
             form, as in `"n:int64"`; needed if the keys do not prove how they were placed.
-        partitioner: `murmur2`, or `crc32` of librdkafka; needed as `keyed_by`.
+        partitioner: `murmur2`, `crc32` of librdkafka, `fnv1a` of Sarama (`fnv1a-masked` of its reference partitioner,
+            `fnv1a-unsigned` of franz-go's first imitation); needed as `keyed_by`.
         security: as for `Pipeline`.
         on_progress: called with news, at most once a second.
 

@@ -70,7 +70,8 @@ def seed_state(
         store: the name of the store, if there are several; the others begin empty.
         keyed_by: the key columns that the records of the input topics have as key, of integers with a form, as in
             `"n:int64"`; may be left out for a single column of text or bytes.
-        partitioner: `murmur2`, as of Kafka's default partitioner, or `crc32`, as of librdkafka's.
+        partitioner: `murmur2`, as of Kafka's default partitioner, `crc32`, as of librdkafka's, or another one of
+            `import_state`'s.
         security: as for `Pipeline`.
         on_progress: called with news, at most once a second.
 

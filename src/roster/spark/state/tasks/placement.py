@@ -35,6 +35,8 @@ _SEEN = 2_000
 _CHANCE = 4.0
 """Standard deviations beyond which it is no chance that so many keys are where a partitioner places them."""
 _MOST_COLUMNS = 4
+_FNV_PRIME, _BY_COLUMNS = np.uint32(0x01000193), 64
+"""And the bytes of keys that are hashed by columns."""
 _FIRST, _COUNTED = 1_000, 100_000
 """Rows that are looked at first, and those whose different keys are counted."""
 Places = npt.NDArray[np.int64]
@@ -59,8 +61,39 @@ def _crc32(keys: Any) -> Places:
     return np.fromiter((zlib.crc32(key) for key in keys.to_pylist()), np.int64, len(keys))
 
 
-PARTITIONERS: Mapping[str, Callable[[Any], Places]] = {"murmur2": _murmur2, "crc32": _crc32}
-"""Kafka's Java clients, Spark, kafka-python and aiokafka; confluent-kafka and others on librdkafka, by default."""
+def _fnv1a(keys: Any) -> Places:
+    """Return the 32 bits of the hash as a signed number, which clients make a partition of in several ways."""
+    data, offsets = as_bytes(keys)
+    sizes = np.diff(offsets)
+    order = np.argsort(-sizes, kind="stable")
+    starts, sizes = offsets[:-1][order], sizes[order]
+    value = np.full(len(sizes), 0x811C9DC5, np.uint32)
+    for place in range(min(int(sizes[0]), _BY_COLUMNS) if len(sizes) else 0):
+        count = int(np.searchsorted(-sizes, -place))
+        value[:count] = (value[:count] ^ data[starts[:count] + place]) * _FNV_PRIME
+    for number in range(int(np.searchsorted(-sizes, -_BY_COLUMNS))):
+        rest = int(value[number])
+        for byte in data[starts[number] + _BY_COLUMNS : starts[number] + sizes[number]].tobytes():
+            rest = (rest ^ byte) * int(_FNV_PRIME) & 0xFFFFFFFF
+        value[number] = rest
+    found = np.empty(len(value), np.int64)
+    found[order] = value.view(np.int32)
+    return found
+
+
+PARTITIONERS: Mapping[str, Callable[[Any], Places]] = {
+    "murmur2": _murmur2,
+    "crc32": _crc32,
+    "fnv1a": lambda keys: np.abs(_fnv1a(keys)),
+    "fnv1a-masked": lambda keys: _fnv1a(keys) & 0x7FFFFFFF,
+    "fnv1a-unsigned": lambda keys: _fnv1a(keys) & 0xFFFFFFFF,
+}
+"""Who places keys so, by default unless it says otherwise.
+
+murmur2: Kafka's Java clients, Spark, kafka-python, aiokafka, franz-go. crc32: confluent-kafka and others on librdkafka.
+fnv1a: Sarama; librdkafka and kafka-go if asked. fnv1a-masked: Sarama's and kafka-go's "reference" partitioners.
+fnv1a-unsigned: franz-go's first imitation of Sarama.
+"""
 
 
 def _big_endian(column: Any, kind: str) -> Any:
@@ -205,12 +238,21 @@ def why_apart(seen: Sequence[SeenKeys], count: int) -> str:
             for before in range(count - 1, 0, -1):
                 if all((hashes % before == partition).all() for partition, hashes in apart):
                     return f"it had {before} when others were written"
+    for number in range(len(PARTITIONERS)):
         total = sum(len(keys.hashes) for keys in seen)
         rightly = sum(int((keys.hashes[:, number] % count == keys.partition).sum()) for keys in seen)
         by_chance = total / count
         if rightly - by_chance > _CHANCE * math.sqrt(by_chance * (1 - 1 / count)):
             return "it has grown more than once, or its producers place keys in different ways"
     return ""
+
+
+def keys_apart(seen: Sequence[SeenKeys]) -> int:
+    """Return how many of the remembered keys are in two partitions; 0 if a partitioner places all where they are."""
+    if partitioners_of(seen) or not seen:
+        return 0
+    _, partitions = np.unique(np.concatenate([keys.hashes for keys in seen]), axis=0, return_counts=True)
+    return int((partitions > 1).sum())
 
 
 class Evidence(NamedTuple):
