@@ -32,7 +32,8 @@ from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.processing import process_batch
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.task import StatefulTask, StoreKind, TopologyPlan
-from roster.spark.tasks.reader import ReaderConfig
+from roster.spark.tasks import reader
+from roster.spark.tasks.reader import ReaderConfig, ReadError
 from roster.spark.tasks.result_records import as_records
 from roster.state.store import NoState
 from tests.examples_tried import examples
@@ -349,6 +350,21 @@ def test_results_that_go_on_may_leave_out_their_keys(*, is_repartitioned: bool, 
     made.aggregate("user", {"rows": "count(*)"})
     work = Group(plans_of(made), tmp_path).work()
     assert list(StatefulTask(ReaderConfig("b:9092", "g"), [()], work, {}).read([0])) == [], "a warm-up"
+
+
+def test_a_task_does_not_hold_more_rows_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(plans_of(declared(["first rows"])), tmp_path)
+    sent = [{"user": user, "n": 0, "at": BEGIN} for user in USERS]
+    group.send(sent)
+    for name, error in (("_MOST_HELD", ReadError), ("_most_held", MemoryError)):
+        with monkeypatch.context() as patched:
+            patched.setattr(reader, name, 8)
+            with pytest.raises(error, match=r"the rows of one task.* have more than 0 [MG]iB"):
+                group.batch([7])
+        assert not group.results()
+    while group.batch([7]):
+        pass
+    assert dict(group.results()) == alone(group.plans, pa.Table.from_pylist(sent, COLUMNS))
 
 
 class Later(Passing):

@@ -18,8 +18,10 @@ from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
 from roster.spark.state.joined_batches import TableJoins, Tables
+from roster.spark.state.tasks import table_join
 from roster.spark.state.tasks.table_join import JoinTask, Rows, TableJoin
 from roster.spark.state_options import State
+from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.reader import ReaderConfig
 from roster.spark.tasks.steps import Filtered, Mapped, chained
 from tests.librdkafka import idempotent_producer
@@ -113,6 +115,25 @@ def test_rows_see_the_tables_as_they_are_when_their_batch_begins(topics: Topics,
         ]
         found, expected = joined.batch(how, rows)
         assert found == expected
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_rows_with_the_same_large_value_are_joined_piece_by_piece(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup, _ = TableJoin("t", "key", ENTRY, how).resolved(RECORDS)
+    known = {b"a": b'{"name":"%s"}' % (b"n" * 1000), b"b": b'{"name":"m"}'}
+    keys = [b"b", *[b"a"] * 40, None, b"gone", b"b"]
+    rows = pa.RecordBatch.from_pydict({"key": keys, "n": range(len(keys))}, arrow_schema(RECORDS))
+
+    def joined() -> list[pa.RecordBatch]:
+        return list(lookup.joined(rows, lambda names: [known.get(name) for name in names]))
+
+    (whole,) = joined()
+    monkeypatch.setattr(table_join, "_PIECE_BYTES", 5000)
+    parts = joined()
+    assert pa.Table.from_batches(parts).to_pylist() == whole.to_pylist()
+    assert max(part.num_rows for part in parts) <= 9
+    assert len(parts) == 9
+    assert [part.num_rows for part in lookup.joined(rows.slice(0, 0), lambda _: [])] == [0]
 
 
 @pytest.mark.usefixtures("missing_at_once")

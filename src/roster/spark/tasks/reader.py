@@ -212,6 +212,36 @@ def take_arrivals(arrivals: Sequence[Arrival]) -> None:
     _arrivals = arrivals
 
 
+_MOST_HELD = 4 << 30
+"""Bytes of rows that a task may hold, as one that keeps state does until it has all of its part of a batch."""
+_most_held: int | None = None
+"""The same in a process that stays; None in Spark's own."""
+
+
+def hold_little() -> None:
+    """Have tasks of this process, which stays, hold no more rows than small batches have."""
+    global _most_held  # noqa: PLW0603 - a process's own
+    _most_held = 256 << 20
+
+
+def held(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows that a task holds: compressed records may become thousands of times their bytes.
+
+    Raises ReadError for more than a task may hold, MemoryError in a process that stays: Spark then does the batch.
+    """
+    size = 0
+    for batch in rows:
+        size += batch.nbytes
+        if size > (_most_held or _MOST_HELD):
+            if _most_held is not None:
+                raise MemoryError(f"the rows of one task have more than {_most_held >> 20} MiB")
+            raise ReadError(
+                f"the rows of one task's part of a batch have more than {_MOST_HELD >> 30} GiB; with a smaller"
+                " max_offsets_per_batch there are fewer"
+            )
+        yield batch
+
+
 @contextlib.contextmanager
 def read_together(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[None]:
     """Read these splits with one request to each leader; while this lasts `read_splits` of one of them has its records.

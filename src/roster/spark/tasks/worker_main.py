@@ -31,7 +31,7 @@ from pyspark import SparkFiles, TaskContext
 from pyspark.accumulators import _accumulatorRegistry
 
 from roster.model.offsets import Arrival
-from roster.spark.tasks.reader import take_arrivals
+from roster.spark.tasks.reader import hold_little, take_arrivals
 
 CONNECT_SECONDS = 30.0
 READY = b"ready"
@@ -100,6 +100,7 @@ def main(connection: Connection) -> None:
     importlib.import_module("roster.spark.state.tasks.task")  # and with it what all tasks need, while Spark starts
     stores: Any = importlib.import_module("roster.spark.state.tasks.store_location")
     stores.keep_open()
+    hold_little()
     connection.send_bytes(READY)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         for number in itertools.count(1):

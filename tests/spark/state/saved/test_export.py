@@ -33,7 +33,7 @@ from roster.state.saved.moments import keep_last, remove_unfinished
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -361,6 +361,36 @@ def test_an_export_begins_anew_where_compaction_has_taken_records(
                 _check_silent(moved, [exported], Cut({}, {at: 5}))
             moved = _Ends({at: 5})
         _check_silent(moved, [exported], Cut({}, {at: 5}))
+
+
+def test_an_export_holds_few_of_the_bytes_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of a repartition topic are written as they come, and values that later ones replace are dropped."""
+    size, most = 1 << 20, list[int]()
+
+    def read(*_: object) -> Iterator[pa.RecordBatch]:
+        for number in range(40):
+            batch = pa.record_batch([[b"k"], [bytes([number]) * size], [number]], _READ)
+            yield batch
+            del batch
+            most.append(pa.total_allocated_bytes() - before)
+
+    monkeypatch.setattr("roster.spark.state.tasks.export.read_splits", read)
+    monkeypatch.setattr("roster.spark.state.tasks.export._LEAST_BYTES", 3 * size)
+    config = ReaderConfig(bootstrap="127.0.0.1:1", group="g", isolation_level="read_committed")
+    split = Split("g-by-k-repartition", 0, 0, 40)
+    before = pa.total_allocated_bytes()
+    (passing,) = ExportTask(config, [LogSpan(split, None, "repartition/t", "0")], Folder(str(tmp_path)))([0])
+    assert (passing.records, passing.files["records"].rows) == (40, 40)
+    assert max(most) < 8 * size
+    most.clear()
+    before = pa.total_allocated_bytes()
+    (store,) = ExportTask(config, [LogSpan(split, "s", "stores/s", "0")], Folder(str(tmp_path)))([0])
+    assert store.is_lost, "there is no definition"
+    assert len(most) == 40
+    assert max(most) < 12 * size
+
+
+_READ = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("us", "UTC"))])
 
 
 class _Ends:

@@ -21,8 +21,8 @@ from roster.state.store import StateError
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
-_LEAST = 500_000
-"""Records that are held before those that a later one replaces are dropped."""
+_LEAST, _LEAST_BYTES = 500_000, 256 << 20
+"""Records, and their bytes, that are held before those that a later one replaces are dropped."""
 _RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("us", "UTC"))])
 
 
@@ -88,28 +88,28 @@ class ExportTask:
 
     def _records(self, span: LogSpan) -> ExportedLog:
         """Copy the records of a repartition topic."""
-        tables = [pa.Table.from_batches([batch]).select(_RECORDS.names).cast(_RECORDS) for batch in self._read(span)]
-        count = sum(map(len, tables))
-        if not count:
+        tables = (pa.Table.from_batches([batch]).select(_RECORDS.names).cast(_RECORDS) for batch in self._read(span))
+        first = next(filter(len, tables), None)
+        if first is None:
             return ExportedLog(span)
-        written = self._folder.write_table(f"{span.folder}/{span.name}.parquet", tables, _RECORDS)
-        return ExportedLog(span, count, files={"records": written})
+        written = self._folder.write_table(f"{span.folder}/{span.name}.parquet", chain([first], tables), _RECORDS)
+        return ExportedLog(span, written.rows, files={"records": written})
 
     def _state(self, span: LogSpan) -> ExportedLog:
         """Write the entries of a store part by part."""
-        records, held, count = 0, list[pa.Table](), 0
-        limit = _LEAST
+        records, held, count, size = 0, list[pa.Table](), 0, 0
+        most_rows, most_bytes = _LEAST, _LEAST_BYTES
         for batch in self._read(span):
             table = pa.Table.from_batches([batch]).select(["key", "value"]).cast(_LARGE)
             if table["key"].null_count:
                 raise StateError("a record has no key; the topic is written by something else than this group")
             held.append(table)
             records += len(table)
-            count += len(table)
-            if count > limit:
+            count, size = count + len(table), size + table.nbytes
+            if count > most_rows or size > most_bytes:
                 held = [latest(pa.concat_tables(held))]
-                count = len(held[0])
-                limit = max(_LEAST, 2 * count)
+                count, size = len(held[0]), held[0].nbytes
+                most_rows, most_bytes = max(_LEAST, 2 * count), max(_LEAST_BYTES, 2 * size)
         entries = StoreEntries.of(latest(pa.concat_tables(held)) if held else _LARGE.empty_table())
         if records and STATE_KEY not in entries.marks:
             problem = f"{UNSAID}, or the broker has compacted its changelog meanwhile"

@@ -7,11 +7,13 @@ batch's transaction: a retried batch may see a later table.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
@@ -32,6 +34,8 @@ from roster.spark.tasks.steps import applied
 from roster.state.store import Value
 
 INNER, LEFT = "inner", "left"
+_PIECE_BYTES = 16 << 20
+"""About how many bytes of the table's values the rows that are joined at once have."""
 FIELD = "join_table"
 
 
@@ -75,14 +79,22 @@ class Lookup:
     columns: pa.Schema
     keeps_all: bool
 
-    def __call__(self, rows: pa.RecordBatch, table: Callable[[Sequence[bytes]], list[Value]]) -> pa.RecordBatch:
-        """Return the rows with the table's fields; `table` returns the value of each key."""
+    def joined(self, rows: pa.RecordBatch, table: Callable[[Sequence[bytes]], list[Value]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with the table's fields, in pieces as many rows may have the same large value.
+
+        table: returns the value of each key.
+        """
         keys = record_keys(rows.column(self.on)).dictionary_encode()
         keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
         values = pa.array(table(keys.dictionary.to_pylist()), pa.binary())
-        found = self.reader.read(values)[0].take(keys.indices)
-        joined = pa.RecordBatch.from_arrays([*rows.columns, *found.columns], schema=self.columns)
-        return joined if self.keeps_all else joined.filter(pc.is_valid(values.take(keys.indices)))
+        fields = self.reader.read(values)[0]
+        sizes = pc.fill_null(pc.binary_length(values).take(keys.indices), 0).to_numpy(zero_copy_only=False)
+        piece = np.cumsum(sizes, dtype=np.int64) // _PIECE_BYTES
+        for begin, end in itertools.pairwise([0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]):
+            indices = keys.indices.slice(begin, end - begin)
+            columns = [*rows.slice(begin, end - begin).columns, *fields.take(indices).columns]
+            joined = pa.RecordBatch.from_arrays(columns, schema=self.columns)
+            yield joined if self.keeps_all else joined.filter(pc.is_valid(values.take(indices)))
 
 
 class Rows(NamedTuple):
@@ -118,11 +130,11 @@ class TableSide(NamedTuple):
 
             on_sound(store, partial(table, []))
             for rows in look.over(batches, (lookup.on,), FIELD):
-                joined = lookup(rows, lambda keys: on_sound(store, partial(table, keys)))
-                if then is None:
-                    yield joined
-                else:
-                    yield from applied(then, joined, "rows joined with a table")
+                for joined in lookup.joined(rows, lambda keys: on_sound(store, partial(table, keys))):
+                    if then is None:
+                        yield joined
+                    else:
+                        yield from applied(then, joined, "rows joined with a table")
 
 
 def through_tables(

@@ -36,6 +36,7 @@ from roster.spark.tasks.reader import (
     ReaderConfig,
     ReadError,
     ReadTask,
+    held,
     leave_interrupts_to_driver,
     read_splits,
     read_together,
@@ -295,7 +296,8 @@ class StatefulTask(PartitionTask):
             own, columns = plan.at(node)
             is_first = node is plan.nodes[0]
             operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=is_first)
-            table = pa.Table.from_batches(self._given(node, columns, rows, numbers, look, aside), schema=columns)
+            given = held(self._given(node, columns, rows, numbers, look, aside))
+            table = pa.Table.from_batches(given, schema=columns)
             update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token)
             if aside is not None:
                 aside.note(table)
