@@ -24,7 +24,6 @@ from roster.broker.log.open_files import OPEN_FILES
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.meta import MetaFile
 from roster.broker.topics import TopicCatalogue
-from roster.broker.verification import Verifier
 from roster.testing.broker import BrokerProcess, running_broker
 from roster.wire import ErrorCode
 from roster.wire.messages import ApiVersionsRequest, InitProducerIdRequest
@@ -562,45 +561,3 @@ async def test_a_deleted_topics_files_are_not_opened_again(tmp_path: Path) -> No
     flush(new.logs[0])
     with pytest.raises(FileNotFoundError):
         await asyncio.to_thread(old.logs[0].read, 0, 1_000)
-
-
-# In the background
-
-
-async def test_what_is_on_the_disk_is_checked_in_the_background(tmp_path: Path) -> None:
-    """Sealed segments and what the active one held at the start; each damage is one line, however often it is met."""
-    catalogue = TopicCatalogue(tmp_path, CONFIG)
-    catalogue.load(NOW)
-    topic = await catalogue.create("t", 2, {})
-    for log in topic.logs:
-        for n in range(40):
-            append(log, batch([b"%d" % n * 20]))
-        flush(log)
-    catalogue.close()
-    sealed, active = segments(tmp_path / "topics/t/0")[1], segments(tmp_path / "topics/t/1")[-1]
-    flip(sealed, 100)
-    flip(active, 100)
-    again = TopicCatalogue(tmp_path, CONFIG)
-    again.load(NOW)
-    with said() as lines:
-        for _ in range(2):
-            await Verifier(again, bytes_per_second=1 << 40).check_all()
-    assert [line.split(" is damaged at position ")[0] for line in lines] == [str(sealed), str(active)]
-
-
-async def test_checking_goes_on_while_the_log_is_written_deleted_and_stopped(tmp_path: Path) -> None:
-    catalogue = TopicCatalogue(tmp_path, CONFIG)
-    catalogue.load(NOW)
-    topic = await catalogue.create("t", 1, {})
-    with said() as lines:
-        verifier = Verifier(catalogue, bytes_per_second=1 << 40)
-        verifier.start()
-        for n in range(200):
-            append(topic.logs[0], batch([b"%d" % n * 20]))
-            await asyncio.sleep(0)
-        flush(topic.logs[0])
-        await verifier.check_all()
-        await catalogue.delete(topic)
-        await verifier.check_all()
-        await verifier.stop()
-    assert lines == []

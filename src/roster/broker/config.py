@@ -215,14 +215,6 @@ class BrokerConfig:
             kafka="log.retention.check.interval.ms",
         ),
     ] = 300_000
-    fetch_session_slots: Annotated[
-        int,
-        Option(
-            help="fetch sessions (KIP-227) kept at most; 0 for none",
-            least=0,
-            kafka="max.incremental.fetch.session.cache.slots",
-        ),
-    ] = 1_000
     log: LogConfig = field(default_factory=LogConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     """The group coordinator's settings; `partitions` counts only until `__consumer_offsets` exists."""

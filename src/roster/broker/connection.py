@@ -141,7 +141,6 @@ class Connection:
             for task in self._unanswered:
                 task.cancel()
             self._direct.give_up()
-            self._services.fetch_sessions.connection_ended(self._session)
             self._explain()
             self._writer.transport.abort()
             self._forget()

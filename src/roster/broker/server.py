@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import resource
-import secrets
 import signal
 import socket
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from roster.broker.config import BrokerConfig
 from roster.broker.connection import Connection, ReceiveBudget
 from roster.broker.coordinator_shell import CoordinatorShell
 from roster.broker.errors import BrokerFailedError, BrokerStartError
-from roster.broker.fetch_sessions import FetchSessions
 from roster.broker.hooks import Hooks
 from roster.broker.listener import Listener, Slot
 from roster.broker.log.compaction import Compactor
@@ -34,7 +32,6 @@ from roster.broker.security.tls import server_context
 from roster.broker.services import Services
 from roster.broker.topics import TopicCatalogue
 from roster.broker.transaction_shell import TransactionShell
-from roster.broker.verification import Verifier
 from roster.model import Address
 
 MAX_OPEN_LOG_FILES = 50_000
@@ -59,7 +56,6 @@ class Broker:
         self._services: Services | None = None
         self._compactor: Compactor | None = None
         self._connections: dict[asyncio.Task[None], Connection] = {}
-        self._verifier: Verifier | None = None
         self._failure: BrokerFailedError | None = None
         self._has_failed = asyncio.Event()
 
@@ -143,15 +139,12 @@ class Broker:
             ),
             host=config.advertised_host or _reachable(config.host),
             port=config.advertised_port or listener.port,
-            fetch_sessions=FetchSessions(config.fetch_session_slots, _session_id, asyncio.get_running_loop().time),
             hooks=self._hooks,
         )
         await group_coordinator.start(config.coordinator)
         await transactions.start(config.transactions)
         self._budget = ReceiveBudget(config.max_buffered_bytes)
         listener.start(self._services.refusals)
-        self._verifier = Verifier(topics)
-        self._verifier.start()
         self._services.retention.start()
         logger.debug("serving %s, data in %s", self.bootstrap, config.data_dir)
 
@@ -213,8 +206,6 @@ class Broker:
         services.refusals.flush()
         await services.transaction_coordinator.stop()
         await services.group_coordinator.stop()
-        if self._verifier is not None:
-            await self._verifier.stop()
         if self._compactor is not None:
             await self._compactor.stop()
         await services.retention.stop()
@@ -239,7 +230,7 @@ class Broker:
         services.refusals.flush()
         await services.transaction_coordinator.stop()
         await services.group_coordinator.stop()
-        for part in (self._verifier, self._compactor, services.retention, services.flusher):
+        for part in (self._compactor, services.retention, services.flusher):
             if part is not None:  # threads that use the files cannot be stopped half-way
                 await (part.close() if isinstance(part, Flusher) else part.stop())
         self._lock.release()
@@ -284,11 +275,6 @@ async def run(
         if failed.done():
             raise failed.result()
         failed.cancel()
-
-
-def _session_id() -> int:
-    """Return a number that no other client can guess."""
-    return secrets.randbelow((1 << 31) - 1) + 1
 
 
 def _reachable(host: str) -> str:

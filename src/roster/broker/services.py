@@ -12,7 +12,6 @@ from roster.broker.refusals import Refusals
 if TYPE_CHECKING:
     from roster.broker.config import BrokerConfig
     from roster.broker.coordinator_shell import CoordinatorShell
-    from roster.broker.fetch_sessions import FetchSessions
     from roster.broker.log.flusher import Flusher
     from roster.broker.log.retention import Retention
     from roster.broker.meta import MetaFile
@@ -40,5 +39,4 @@ class Services:
     """Bytes of responses not sent yet, over all connections."""
     refusals: Refusals = field(default_factory=Refusals)
     record_check: RecordCheck = field(default_factory=RecordCheck)
-    fetch_sessions: FetchSessions = field(kw_only=True)
     hooks: Hooks = field(default_factory=Hooks)

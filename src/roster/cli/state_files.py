@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +11,13 @@ from roster._json import loads
 from roster.cli.errors import UserError
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, PARTITIONERS, Target, cluster_options, imported, json_option
-from roster.cli.output import print_json, print_json_line, print_table
+from roster.cli.output import print_json, print_table
 from roster.cli.session import show_progress, spark_session
-from roster.cli.state_schedule import Period, Schedule
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.moments import last_before
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from roster.spark.state import Export
 
@@ -27,43 +25,25 @@ if TYPE_CHECKING:
 @click.command(short_help="Save a group's state as Parquet files, while it runs.")
 @click.argument("group", type=NAME)
 @click.option("--to", required=True, metavar="FOLDER", help="An empty folder: its path, or a URI as of s3 or hdfs.")
-@click.option(
-    "--every",
-    type=Period(),
-    metavar="PERIOD",
-    help="Export now and after each period (30s, 10m, 6h, 1d), to a folder in --to named after the moment.",
-)
-@click.option("--keep", type=click.IntRange(min=1), help="With --every: so many exports; older ones are deleted.")
 @json_option
 @cluster_options
-def export(group: str, to: str, every: timedelta | None, keep: int | None, as_json: bool, target: Target) -> None:
+def export(group: str, to: str, as_json: bool, target: Target) -> None:
     """Write the state of GROUP to a folder as Parquet files, with its committed offsets in manifest.json.
 
     The group may be running. Spark reads its changelogs: by default on this machine, else where spark-defaults.conf
     says. A folder without manifest.json is of an export that did not end.
-
-    With --every it goes on until SIGTERM or Ctrl-C. An export that fails is tried again at the next moment.
     """
-    if every is None and keep is not None:
-        raise UserError("--keep: is for --every")
-    show = show_progress if every is None else None
+    with spark_session(target, "state export") as spark:
+        from roster.spark.state import export as export_state  # noqa: PLC0415 - needs Spark
 
-    def to_folder(place: str) -> Export:
-        with spark_session(target, "state export") as spark:
-            from roster.spark.state import export as export_state  # noqa: PLC0415 - needs Spark
-
-            return export_state(spark, target.bootstrap, group, place, security=target.security, on_progress=show)
-
-    if every is None:
-        _show(to_folder(to), as_json=as_json)
-    else:
-        Schedule(group, to, keep, to_folder).run(every, functools.partial(_show_line, as_json=as_json))
+        found = export_state(spark, target.bootstrap, group, to, security=target.security, on_progress=show_progress)
+    _show(found, as_json=as_json)
 
 
 @click.command("import", short_help="Make an export the state of a new group.")
 @click.argument("folder", metavar="FOLDER")
 @click.option("--group", required=True, type=NAME, help="A group without members, offsets and state.")
-@click.option("--before", metavar="TIME", help="Of exports on a schedule the last one before TIME (UTC, ISO 8601).")
+@click.option("--before", metavar="TIME", help="Of a folder of exports take the last one before TIME (UTC, ISO 8601).")
 @click.option(
     "--definition",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -98,7 +78,7 @@ def import_(
 ) -> None:
     """Write the export in FOLDER as the state of a new group, which goes on from the export's offsets.
 
-    Of a folder with exports on a schedule it is the last one, or the last one before a time.
+    Of a folder with exports named after their moments (20261124T030000Z) it is the last one, or the last before a time.
 
     Where the input topics have another number of partitions than at the export, keys are placed anew.
 
@@ -191,15 +171,6 @@ def _show(found: Export, *, as_json: bool) -> None:
         return
     rows = ([part[column] for column in _COLUMNS] for part in _document(found)["parts"])
     print_table(_COLUMNS, rows, f"group {manifest.group} has no entries yet", shorten=("store",))
-
-
-def _show_line(found: Export, *, as_json: bool) -> None:
-    if as_json:
-        print_json_line(_document(found))
-        return
-    files = found.manifest.written
-    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
-    click.echo(f"{found.manifest.at} {found.folder.shown}: {rows} rows, {len(files)} files, {size} bytes")
 
 
 def _document(found: Export) -> dict[str, Any]:

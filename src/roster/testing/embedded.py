@@ -43,8 +43,7 @@ Produced: TypeAlias = (
 WAIT_SECONDS = 60.0
 """Default timeout of the methods that wait; on a loaded machine a rebalance can take seconds."""
 _LOOK_AGAIN_SECONDS = 0.2
-_DEFAULTS = {"min_session_timeout_ms": 1, "fetch_session_slots": 0}
-"""Without fetch sessions every Fetch names its topics, so a fault can match one of them."""
+_DEFAULTS = {"min_session_timeout_ms": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +64,8 @@ class EmbeddedBroker:
     """A Kafka broker for tests, in a thread; any Kafka client connects to `bootstrap`.
 
     `settings` are the broker's, by their names in the table of the reference. Unless they say otherwise, groups do not
-    wait for late joiners, short session timeouts are allowed, and there are no fetch sessions. Without `data_dir` a
-    temporary directory is used. Use it as a context manager, or call `start` and `stop`. Raises KitArgumentError for
-    invalid settings.
+    wait for late joiners, and short session timeouts are allowed. Without `data_dir` a temporary directory is used. Use
+    it as a context manager, or call `start` and `stop`. Raises KitArgumentError for invalid settings.
     """
 
     __test__ = False

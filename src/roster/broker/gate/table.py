@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GATES: dict[int, Gate] = {
     ApiKey.PRODUCE: topics.produce,
-    ApiKey.FETCH: cluster.anyone,  # READ on each topic: by the handler, since a fetch session remembers topics
+    ApiKey.FETCH: cluster.anyone,  # READ on each topic: by the handler, which may name one by id
     ApiKey.LIST_OFFSETS: topics.list_offsets,
     ApiKey.METADATA: topics.metadata,
     ApiKey.OFFSET_COMMIT: groups.offset_commit,

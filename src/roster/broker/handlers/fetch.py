@@ -8,7 +8,6 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from roster.broker.fetch_sessions import TOPIC_IDS_SINCE, Client
 from roster.broker.handlers.leader_epoch import leader_epoch_error
 from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
     from roster.broker.log.segment import Segment
     from roster.broker.services import Services
     from roster.wire import Message
+
+_TOPIC_IDS_SINCE = 13
+_FULL_FETCH = (-1, 0)
+"""Epochs of requests that name all partitions."""
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +58,12 @@ class _Wanted:
 async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
     """Answer once `min_bytes` are available, a partition has an error, or `max_wait_ms` are over.
 
-    Within a fetch session (KIP-227) a request and its response hold only what has changed.
+    No fetch session begins (KIP-227): each request names all its partitions.
     """
     request = call.message
-    client = Client(call.access.principal, call.session)
-    context = services.fetch_sessions.context(request, call.version, client)
-    if isinstance(context, ErrorCode):
-        return FetchResponse(error_code=context)
-    response, wanted = await _resolve(services, call, context.topics)
+    if request.session_epoch not in _FULL_FETCH:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    response, wanted = await _resolve(services, call)
     available = await _wait(services, request, wanted)
     call.hold(services, min(available, 2 * PIECE_BYTES))
     left_at_once = PIECE_BYTES
@@ -73,7 +74,6 @@ async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
             except (CorruptSegmentError, OSError) as error:
                 want.answer.error_code = _read_error(error)
             left_at_once -= len(want.answer.records or b"")
-    context.finish(response)
     return response
 
 
@@ -126,16 +126,14 @@ def _read_error(error: CorruptSegmentError | OSError) -> ErrorCode:
     return ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def _resolve(
-    services: Services, call: Call[FetchRequest], topics: list[FetchRequest.Topic]
-) -> tuple[FetchResponse, list[_Wanted]]:
+async def _resolve(services: Services, call: Call[FetchRequest]) -> tuple[FetchResponse, list[_Wanted]]:
     """Return the response to fill in, and each partition with its log or its error."""
     response = FetchResponse()
     wanted = []
     request, access = call.message, call.access
-    by_id = call.version >= TOPIC_IDS_SINCE
+    by_id = call.version >= _TOPIC_IDS_SINCE
     committed = request.isolation_level == READ_COMMITTED
-    async for asked in in_slices(topics):
+    async for asked in in_slices(request.topics):
         topic = services.topics.by_id(asked.topic_id) if by_id else services.topics.get(asked.topic)
         name = asked.topic if topic is None else topic.name
         may_read = (by_id and topic is None) or access.may_on_topic(AclOperation.READ, name)

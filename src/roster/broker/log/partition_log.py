@@ -152,10 +152,6 @@ class PartitionLog:
         """The segments, oldest first."""
         return list(self._segments)
 
-    def settled_blocks(self, segment: Segment) -> int:
-        """The number of blocks of a segment that do not change any more."""
-        return segment.settled_blocks if segment is self._segments[-1] else segment.blocks
-
     def verify(self) -> None:
         """Check every batch; raise CorruptSegmentError for the first that is damaged."""
         for segment in self._segments:

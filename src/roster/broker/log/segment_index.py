@@ -117,11 +117,6 @@ class SegmentIndex:
             return BlockEnd(self._positions[block + 1], self._offsets[block + 1])
         return BlockEnd(self.size, self.next_offset)
 
-    @property
-    def settled(self) -> int:
-        """The number of blocks that do not change even if the segment is appended to."""
-        return max(self._stored, len(self._positions) - 1)
-
     # Checking
 
     def is_checked(self, block: int) -> bool:

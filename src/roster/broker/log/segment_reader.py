@@ -173,15 +173,6 @@ class SegmentReader:
         """The number of blocks, to be checked one by one."""
         return len(self._index)
 
-    @property
-    def settled_blocks(self) -> int:
-        """The number of blocks that do not change even if the segment is appended to."""
-        return self._index.settled
-
-    def block_size(self, block: int) -> int:
-        """The bytes of a block."""
-        return self._index.end(block).position - self._index.position(block)
-
     def check(self, block: int) -> Damage | None:
         """Read a block and check its batches; return what is wrong, which goes to the log the first time."""
         start, due = self._index.position(block), self._index.offset(block)

@@ -108,14 +108,6 @@ class Folder:
             raise FolderError(f"{self.shown}: {_reason(error)}") from None
         return sorted(each.base_name for each in found if each.type == pafs.FileType.Directory)
 
-    def delete(self) -> None:
-        """Delete the folder with all that is in it."""
-        files, root = self._found
-        try:
-            files.delete_dir(root)
-        except (OSError, pa.ArrowException) as error:
-            raise FolderError(f"{self.shown}: {_reason(error)}") from None
-
     def size(self, name: str) -> int | None:
         """Return the bytes of a file, None if it is missing."""
         try:

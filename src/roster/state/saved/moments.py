@@ -1,4 +1,4 @@
-"""A folder of exports on a schedule: one for each moment, in a folder named after it, such as 20261124T030000Z."""
+"""A folder of exports, each in a folder named after its moment, such as 20261124T030000Z."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def name_of(moment: datetime) -> str:
 
 
 def exports_in(folder: Folder) -> list[str]:
-    """Return the names of the whole exports of a schedule, oldest first."""
+    """Return the names of the whole exports in a folder, oldest first."""
     return [name for name in _moments(folder) if folder.size(f"{name}/{MANIFEST}") is not None]
 
 
@@ -41,21 +41,6 @@ def last_before(folder: Folder, before: datetime | None = None) -> tuple[Folder,
     if before is not None and names:
         raise FolderError(f"{folder.shown} has no export before {before.isoformat()}; the first is {names[0]}")
     raise FolderError(f"{folder.shown} has no {MANIFEST}: it is no export, or one that did not end")
-
-
-def remove_unfinished(folder: Folder) -> list[str]:
-    """Delete what exports that did not end have left; return the names of their moments."""
-    unfinished = sorted({*_moments(folder)} - {*exports_in(folder)})
-    for name in unfinished:
-        folder.below(name).delete()
-    return unfinished
-
-
-def keep_last(folder: Folder, count: int) -> None:
-    """Delete all exports but the last ones. Each manifest goes first, so that half an export is none."""
-    for name in exports_in(folder)[:-count]:
-        folder.below(name).remove([MANIFEST])
-        folder.below(name).delete()
 
 
 def _moments(folder: Folder) -> list[str]:

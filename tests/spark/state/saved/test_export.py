@@ -29,7 +29,6 @@ from roster.spark.tasks.reader import ReaderConfig
 from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import Manifest, SavedStore
-from roster.state.saved.moments import keep_last, remove_unfinished
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
@@ -312,12 +311,9 @@ def test_an_object_store_takes_the_files_of_an_export(s3: Server) -> None:
         exports.below(name).write_table("stores/a/0.parquet", [table], table.schema)
     exports.below("20261124T025959Z").write("manifest.json", manifest.encode())
     assert exports.folders() == ["20261124T020000Z", "20261124T025959Z", "one"]
-    assert remove_unfinished(exports) == ["20261124T020000Z"]
     assert Export.open(exports.place, datetime(2026, 11, 24, 3, 0, 1))  # noqa: DTZ001 - UTC then.manifest == manifest
     with pytest.raises(FolderError, match=r"s3://tables/exports has no export before 2026-11-24T03:00:00\+00:00"):
         Export.open(exports.place, datetime(2026, 11, 24, 3, tzinfo=UTC))
-    keep_last(exports, 1)
-    assert exports.folders() == ["20261124T025959Z", "one"]
     folder.remove(folder.names())
     assert folder.names() == []
 
