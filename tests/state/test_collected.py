@@ -189,7 +189,7 @@ def test_sessions_join_what_they_kept(
     for key in ("a", "b"):
         begin = last = None
         for row in sorted((row for row in rows if row["k"] == key), key=lambda row: row["t"]):
-            begin = row["t"] if last is None or row["t"] >= last + 4 * SECOND else begin
+            begin = row["t"] if last is None or row["t"] > last + 4 * SECOND else begin
             last = row["t"]
             expected.setdefault((key, begin), []).append(row)
     assert found.keys() == expected.keys()
