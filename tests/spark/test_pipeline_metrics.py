@@ -176,6 +176,17 @@ def test_stores_are_shown_by_name_and_task() -> None:
     assert shown(metrics, "roster_state_restore_seconds_total") == {("g", "s"): 1.5}
 
 
+def test_which_partition_holds_time_back_is_told_by_one_series_for_each_task_and_each_partition() -> None:
+    metrics = metrics_of(Positions())
+    held = {"1_0": ("a-b-12", 90_000), "1_1": ("a-b-12", 30_000), "1_2": ("t-1", 500), "1_3": ("", 0)}
+    tasks = {task: StoreProgress(1, 9, held_by=by, held_ms=ms) for task, (by, ms) in held.items()}
+    tasks["0_0"] = StoreProgress(1, 9)
+    metrics.progress(Progress("g", "m", 1, 0, 0, 300, 10, {}, {}, 1, stores={"s": tasks}))
+    seconds = {("g", "s", task): ms / 1000 for task, (_, ms) in held.items()}
+    assert shown(metrics, "roster_state_time_held_seconds") == seconds
+    assert shown(metrics, "roster_state_time_held_by") == {("g", "12", "a-b"): 2, ("g", "1", "t"): 1}
+
+
 def test_batches_are_counted_by_how_they_ended_and_timed_by_phase() -> None:
     metrics = metrics_of(Positions())
     for number in range(3):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from roster.spark.operations import Operations
 from roster.state import Position
 from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
+from roster.state.event_time import Lateness
 from roster.state.lmdb_store import LmdbStore
 from roster.state.sessions import SessionAggregation
 from roster.state.windows import Window, WindowedAggregation
@@ -53,12 +56,14 @@ OPERATORS: list[tuple[Any, Any]] = [
 def test_late_rows_are_those_whose_time_is_over(
     tmp_path_factory: Any, operator: Any, is_late: Any, times: list[int | None], cuts: list[int]
 ) -> None:
-    now, expected = -(10**9), []
+    now, expected, behind = -(10**9), [], []
     for number, t in enumerate(times):
         now = max(now, t) if t is not None else now
         if t is None or is_late(t, now):
             expected.append(number)
+            behind += [] if t is None else [now - t]
     found: list[int] = []
+    told, from_source = Counter[int](), Counter[int]()
     ends = sorted({0, len(times), *(cut % (len(times) + 1) for cut in cuts)})
     with LmdbStore(tmp_path_factory.mktemp("late") / "store") as store:
         for number, (start, end) in enumerate(pairwise(ends)):
@@ -70,7 +75,25 @@ def test_late_rows_are_those_whose_time_is_over(
             store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position(number))
             assert update.late == sum(len(late) for late in update.late_rows)
             found += [n for late in update.late_rows for n in late["n"].to_pylist()]
+            told.update(update.lateness.behind)
+            from_source.update(update.lateness.sources)
     assert found == expected
+    assert told == Counter(1000 * seconds for seconds in behind)
+    assert from_source[0] == len(expected)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 11)), min_size=1, max_size=30))
+def test_how_late_rows_are_is_told_in_two_digits_that_are_not_less_and_from_the_most_frequent_sources(
+    rows: list[tuple[int, int]],
+) -> None:
+    behind, sources = (np.array(each, np.int64) for each in zip(*rows, strict=True))
+    told = Lateness.of(np.zeros(len(rows), np.int64), behind, sources)
+    assert sum(told.behind.values()) == len(rows)
+    assert all(len(str(ms).rstrip("0")) <= 2 for ms in told.behind)
+    most = max(row[0] for row in rows) / 1000
+    assert most <= max(told.behind) <= max(most * 1.1, most + 1)
+    counts = sorted(Counter(source for _, source in rows).values(), reverse=True)
+    assert sorted(told.sources.values(), reverse=True) == counts[:8]
 
 
 def test_topics_for_late_rows_that_cannot_be_are_named() -> None:

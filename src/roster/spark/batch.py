@@ -150,6 +150,15 @@ class StoreProgress(NamedTuple):
     """Milliseconds that this took."""
     other_time_ms: int | None = None
     """Of a join what `stream_time_ms` is of its rows, of those of the other topic."""
+    late_behind_ms: Mapping[int, int] = {}
+    """Of late rows {milliseconds that their times are behind the stream time, up to two digits: rows}."""
+    late_sources: Mapping[str, int] = {}
+    """{`topic-partition` that they were produced to: rows}, up to eight."""
+    held_by: str | None = None
+    """`topic-partition` of the input that holds stream time back behind `repartition`: it has more to read, and of all
+    such the least time. "" if none does, None if that is not known yet."""
+    held_ms: int = 0
+    """Milliseconds that stream time is behind that of the partition that is furthest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -146,6 +147,12 @@ class PipelineMetrics(Collector):
         yield gauge("roster_state_bytes", "Their size on the disk.", labels, sizes)
         times = {each: store.stream_time_ms / 1000 for each, store in of.items() if store.stream_time_ms is not None}
         yield gauge("roster_state_stream_time_seconds", "Stream time of a task.", labels, times)
+        held = {each: store.held_ms / 1000 for each, store in of.items() if store.held_by is not None}
+        text = "How far a task's stream time is behind that of its furthest source."
+        yield gauge("roster_state_time_held_seconds", text, labels, held)
+        by = Counts((self._group, *store.held_by.rsplit("-", 1)) for store in of.values() if store.held_by)
+        text = "Stores of tasks whose stream time the partition holds back."
+        yield gauge("roster_state_time_held_by", text, [*_GROUP, "topic", "partition"], by)
 
     def _looked_up(self) -> dict[str, GroupPositions]:
         """Return the positions of owned partitions; the last ones if no broker answers."""

@@ -47,6 +47,7 @@ from roster.state.byte_slices import (
     spread,
 )
 from roster.state.collected import Collected, joined, lists_of
+from roster.state.event_time import NONE_LATE, Lateness
 from roster.state.expressions import FUNCTIONS
 from roster.state.keys import encode_keys, is_text
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
@@ -66,6 +67,11 @@ class Update:
     """True if an update of this operator may retract results."""
     late_rows: tuple[pa.Table, ...] = ()
     """Late rows, one table for each set of columns."""
+    lateness: Lateness = NONE_LATE
+    held_by: int | None = None
+    """The source that holds time back, 0 if none does, None if that is not told in this batch."""
+    held_ms: int = 0
+    """Milliseconds that time is behind that of the source that is furthest."""
     timer_in_ms: int | None = None
     """Milliseconds until the state's next timer of processing time is due, 0 or less if it is; None: there is none."""
     bad: Mapping[int, Exception] = field(default_factory=dict)

@@ -75,7 +75,7 @@ class Deduplication:
         """Return the rows that pass, in their order, and the keys to remember."""
         table = table.combine_chunks()
         clock, within = Clock.over(table, self.column, store), microseconds(self.within)
-        table, times, at = without_at(table), clock.times, clock.at
+        times, at = clock.times, clock.at
         encoded = encode_keys(table, self.keys).combine_chunks().dictionary_encode()
         fresh = clock.has & (times + within >= at)
         keys = encoded.dictionary.to_pylist()
@@ -84,8 +84,9 @@ class Deduplication:
         places = encoded.indices.to_numpy()[passed]
         changes = dict(zip([keys[place] for place in places], [time_bytes(t) for t in times[passed]], strict=True))
         entries = self._changes(changes, store, clock, within)
-        late = left_out(table, fresh)
-        return Update(table.take(pa.array(passed)), entries, sum(map(len, late)), late_rows=late)
+        late, lateness = left_out(table, fresh, times, at)
+        results = without_at(table).take(pa.array(passed))
+        return Update(results, entries, sum(map(len, late)), late_rows=late, lateness=lateness)
 
     @staticmethod
     def _pass(places: Any, times: Any, at: Any, fresh: Any, first: Any, within: int) -> Any:

@@ -8,7 +8,8 @@ partition its stream time does not change, unless it is told to by `idle_changes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -22,14 +23,16 @@ from roster.state.store import Snapshot, StateError, Store, Value
 STREAM_TIME_KEY = b"\xffstream time"
 """Key of the stream time in a store; behind all encoded keys, which begin with 0x00 or 0x01."""
 
-NOW_KEY, AT = b"\xff~now", "\0at"
+NOW_KEY, AT, OF = b"\xff~now", "\0at", "\0of"
 """Of a task with a time for each source: in the operator's view of the store, the stream time after the batch; in its
-table, a column with the time at each row. The store has neither."""
+table, columns with the time at each row and the number of its source. The store has none of them."""
 
 NEVER = -(1 << 62)
 """Stream time before the first row."""
 
 Times = npt.NDArray[np.int64]
+
+_MOST_SOURCES = 8
 
 
 def microseconds(duration: timedelta) -> int:
@@ -126,16 +129,56 @@ class Clock(NamedTuple):
         return with_entries(changes, [key], [value])
 
 
-def left_out(table: pa.Table, taken: Times | npt.NDArray[np.bool_]) -> tuple[pa.Table, ...]:
-    """Return the rows left out, by their places or a mask; no table if there are none."""
+class Lateness(NamedTuple):
+    """How late rows are, and where they come from.
+
+    behind: {milliseconds from a row's time to the stream time that it is late by, up to two digits: rows}, of those
+    that have a time. sources: {number: rows}, 0 for a task that has one time; the most frequent.
+    """
+
+    behind: Mapping[int, int]
+    sources: Mapping[int, int]
+
+    @classmethod
+    def of(cls, times: Times, at: Times, sources: Times) -> Lateness:
+        """Return it of late rows."""
+        behind = -(-(at - times)[times != NEVER] // 1000)
+        scale = 10 ** np.maximum(np.log10(np.maximum(behind, 1)).astype(np.int64) - 1, 0)
+        most = Counter(sources.tolist()).most_common(_MOST_SOURCES)
+        return cls(Counter((-(-behind // scale) * scale).tolist()), dict(most))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Lateness]) -> Lateness:
+        """Return that of several sets of rows."""
+        behind, sources = Counter[int](), Counter[int]()
+        for each in parts:
+            behind.update(each.behind)
+            sources.update(each.sources)
+        return cls(behind, sources)
+
+
+NONE_LATE = Lateness({}, {})
+
+
+def left_out(
+    table: pa.Table, taken: Times | npt.NDArray[np.bool_], times: Times, at: Times, source: int = 0
+) -> tuple[tuple[pa.Table, ...], Lateness]:
+    """Return the rows left out, by their places or a mask, and how late they are; no table if there are none.
+
+    at: the stream time at each row. source: of rows that do not name theirs.
+    """
     is_late = np.ones(len(table), np.bool_)
     is_late[taken] = False
-    return (without_at(table.filter(pa.array(is_late))),) if is_late.any() else ()
+    if not is_late.any():
+        return (), NONE_LATE
+    rows = table.filter(pa.array(is_late))
+    sources = rows[OF].to_numpy() if OF in rows.column_names else np.full(len(rows), source)
+    return (without_at(rows),), Lateness.of(times[is_late], at[is_late], sources)
 
 
 def without_at(table: pa.Table) -> pa.Table:
-    """Return the rows as they came, without the time at each."""
-    return table.drop_columns([AT]) if AT in table.column_names else table
+    """Return the rows as they came, without the time at each and its source."""
+    return table.drop_columns([name for name in (AT, OF) if name in table.column_names])
 
 
 def with_entries(changes: pa.Table, keys: list[bytes], values: list[bytes | None]) -> pa.Table:

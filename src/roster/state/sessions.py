@@ -94,7 +94,9 @@ class SessionAggregation:
         gone = None
         if not self.final and len(sessions.gone):
             gone = known.with_keys(sessions.gone["place"], sessions.gone["start"])
-        return Update(results, changes, len(clock.times) - len(rows), gone, not self.final, left_out(table, rows))
+        late, lateness = left_out(table, rows, clock.times, clock.at)
+        counted: dict[str, Any] = {"late": len(table) - len(rows), "late_rows": late, "lateness": lateness}
+        return Update(results, changes, retracted=gone, retracts=not self.final, **counted)
 
     def _sessions(self, table: pa.Table, rows: Times, known: _Known, clock: Clock, gap: int, grace: int) -> _Sessions:
         """Return all sessions of a batch's keys, with the batch's rows in them."""

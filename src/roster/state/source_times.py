@@ -83,6 +83,8 @@ class Notice(NamedTuple):
 class SourceTimes(NamedTuple):
     """The times of a batch's rows by their sources: `rows` without labels and notices, the time `at` each of them.
 
+    sources: of the rows. held_by: the source that holds the task's time back, 0 if none does, None if it is not told in
+    this batch. held: microseconds that the time is behind that of the source that is furthest.
     now: the task's time after the batch. known: the entry of `SOURCES_KEY` after it, None if it is unchanged.
     """
 
@@ -90,6 +92,9 @@ class SourceTimes(NamedTuple):
     at: Times
     now: int
     known: bytes | None
+    sources: Times
+    held_by: int | None = None
+    held: int = 0
 
     @classmethod
     def over(cls, table: pa.Table, column: str, store: Store | Snapshot) -> SourceTimes | None:
@@ -116,23 +121,31 @@ class SourceTimes(NamedTuple):
         ended = {source: int(each["ended"]) for source, each in known.items()}
         for notice in notices:
             ended |= {source: notice.batch if source in notice.ended else 0 for source in notice.times}
-        now = before
+        now, held_by, held = before, None, 0
         if notices:
             until = seen.times(int(places[-1]))
             now = max(before, _least(notices[-1], ended, until))
+            holding = _holding(notices[-1], ended)
+            held_by = min(holding, key=lambda source: until.get(source, NEVER), default=0)
+            held = max(until.values(), default=now) - now if holding and now != NEVER else 0
         after = seen.times(len(table))
         entry = np.array([(of, time, ended.get(of, 0)) for of, time in sorted(after.items())], _KNOWN).tobytes()
         at = np.maximum(seen.at, before)
         plain = table.drop_columns([SOURCE, DELAY, NOTICE]).filter(pc.invert(pa.array(is_notice)))
-        return cls(plain, at, now, None if entry == stored else entry)
+        return cls(plain, at, now, None if entry == stored else entry, source[rows], held_by, held)
+
+
+def _holding(notice: Notice, ended: Mapping[int, int]) -> set[int]:
+    """Return the sources that hold a task back as of a notice.
+
+    A source in the notice's batch does until its rows of that batch are read, too.
+    """
+    return {*notice.behind, *(source for source in notice.reading if ended.get(source) != notice.batch)}
 
 
 def _least(notice: Notice, ended: Mapping[int, int], times: Mapping[int, int]) -> int:
-    """Return the least time of sources that hold a task back as of a notice, the largest of all if none does.
-
-    A source in the notice's batch holds back until its rows of that batch are read, too.
-    """
-    held = {*notice.behind, *(source for source in notice.reading if ended.get(source) != notice.batch)}
+    """Return the least time of sources that hold a task back as of a notice, the largest of all if none does."""
+    held = _holding(notice, ended)
     if held:
         return min(times.get(source, NEVER) for source in held)
     return max((time for source, time in times.items() if source != UNLABELLED), default=NEVER)

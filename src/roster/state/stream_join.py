@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from roster.state.aggregate import Layout, Update
 from roster.state.byte_slices import spread
 from roster.state.event_time import (
+    Lateness,
     Times,
     left_out,
     microseconds,
@@ -130,8 +131,11 @@ class StreamJoin:
             changes = with_entries(changes, list(waiting), list(waiting.values()))
         times = [(TIME_KEYS[side.number], time_bytes(side.now)) for side in sides if side.now != side.before]
         changes = with_entries(changes, [key for key, _ in times], [value for _, value in times])
-        late = tuple(rows for side in sides for rows in left_out(side.table, side.fresh))
-        return Update(pa.concat_tables(results).combine_chunks(), changes, sum(map(len, late)), late_rows=late)
+        parts = [left_out(side.table, side.fresh, side.times, side.at, -side.number) for side in sides]
+        late = tuple(rows for tables, _ in parts for rows in tables)
+        counted: dict[str, Any] = {"late": sum(map(len, late)), "late_rows": late}
+        lateness = Lateness.joined(each for _, each in parts)
+        return Update(pa.concat_tables(results).combine_chunks(), changes, lateness=lateness, **counted)
 
     def _results(self, left: pa.Table, at_left: Times, right: pa.Table, at_right: Times | None) -> pa.Table:
         """Return rows of the left side, with or without their partners of the right side."""
@@ -222,6 +226,7 @@ class _Side:
     number: int
     table: pa.Table
     times: Times
+    at: Times
     fresh: Chosen
     has_key: Chosen
     before: int
@@ -248,7 +253,7 @@ class _Side:
             has_key &= mine[name].is_valid().to_numpy()
         keys = encode_keys(mine, join.keys)
         now = int(at[-1]) if len(at) else before
-        return cls(number, mine, times, fresh, has_key, before, now, keys, RowLayout.of(mine.schema))
+        return cls(number, mine, times, at, fresh, has_key, before, now, keys, RowLayout.of(mine.schema))
 
     @property
     def taken(self) -> Chosen:

@@ -153,8 +153,9 @@ class WindowedAggregation:
         placed, taken = self._placed(table, clock.times, clock.has, clock.at)
         update = aggregate(placed, store, self.result_keys, self.aggregates)
         results, changes = self._closed(placed.schema, update, store, clock.now)
-        late = left_out(table, taken)
-        return Update(self._with_ends(results), clock.noted(changes), len(table) - len(taken), late_rows=late)
+        late, lateness = left_out(table, taken, clock.times, clock.at)
+        counted: dict[str, Any] = {"late": len(table) - len(taken), "late_rows": late, "lateness": lateness}
+        return Update(self._with_ends(results), clock.noted(changes), **counted)
 
     def _placed(self, table: pa.Table, times: Times, has: np.ndarray, at: Times) -> tuple[pa.Table, Times]:
         """Return a row for each open window of each row, and the indexes of rows with one."""

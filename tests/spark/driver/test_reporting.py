@@ -160,7 +160,9 @@ def test_a_run_that_found_nothing_new_says_so(heard: Heard) -> None:
 def test_late_rows_are_warned_of_once_a_minute_if_they_are_many(heard: Heard) -> None:
     def ran(late: int, seconds: float) -> list[str]:
         heard.now += seconds
-        stores = {"totals": {"1_0": StoreProgress(3, 9, late=late)}, "firsts": {"1_0": StoreProgress(3, 9)}}
+        behind = {60_000: late - late // 3, 7_200_000: late // 3} if late else {}
+        told = StoreProgress(3, 9, late=late, late_behind_ms=behind, late_sources={"orders-1": late} if late else {})
+        stores = {"totals": {"1_0": told}, "firsts": {"1_0": StoreProgress(3, 9)}}
         heard.reporter.progress(replace(BATCH, late=late, stores=stores))
         return [line for line in heard.lines() if "late rows" in line]
 
@@ -169,14 +171,40 @@ def test_late_rows_are_warned_of_once_a_minute_if_they_are_many(heard: Heard) ->
     assert ran(21, 59) == []
     (line,) = ran(0, 2)
     assert line == (
-        "g: late rows are left out late=21 rows=2000 stores=totals"
-        ' fix="a longer grace takes them, and late_topic keeps them"'
+        "g: late rows are left out late=21 rows=2000 stores=totals partitions=orders-1 median_s=60 most_s=7200"
+        ' fix="a grace of 7200 s takes them, and late_topic keeps them"'
     )
     assert ran(500, 1) == []
     heard.reporter.ended("")
     first, last = heard.lines()
     assert "late=500 rows=1000" in first
     assert last.endswith("batches=5 rows=5000 late=541")
+
+
+def test_late_rows_without_a_time_are_named_as_such(heard: Heard) -> None:
+    stores = {"totals": {"0_1": StoreProgress(3, 9, late=50, late_behind_ms={1_500: 20}, late_sources={"a-1": 50})}}
+    heard.reporter.progress(replace(BATCH, late=50, stores=stores))
+    stores = {"totals": {"0_1": StoreProgress(3, 9, late=50, late_sources={"a-1": 50})}}
+    heard.now += 60
+    heard.reporter.progress(replace(BATCH, late=50, stores=stores))
+    heard.reporter.progress(replace(BATCH, late=50, stores=stores))
+    heard.reporter.ended("")
+    first, last = (line for line in heard.lines() if "late rows" in line)
+    assert "median_s=2 most_s=2 without_time=80" in first
+    assert 'partitions=a-1 without_time=50 fix="give them a time"' in last
+
+
+def test_progress_names_the_partition_that_holds_most_time_back(heard: Heard) -> None:
+    tasks = {
+        "1_0": StoreProgress(3, 9, held_by="orders-3", held_ms=7_200_000),
+        "1_1": StoreProgress(3, 9, held_by="orders-1", held_ms=9_000_000),
+        "1_2": StoreProgress(3, 9, held_by=""),
+    }
+    heard.reporter.progress(replace(BATCH, stores={"totals": tasks, "firsts": {"0_0": StoreProgress(3, 9)}}))
+    assert "time_held_by=orders-1 held_s=9000" in heard.lines()[-1]
+    heard.now += 60
+    heard.reporter.progress(replace(BATCH, stores={"totals": {"1_2": tasks["1_2"]}}))
+    assert "held" not in heard.lines()[-1]
 
 
 def test_a_group_that_does_not_write_says_so_once(heard: Heard) -> None:

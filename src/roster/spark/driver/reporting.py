@@ -119,6 +119,7 @@ class Reporter:
         self._pending: list[Progress] = []
         self._batches = self._rows = self._late = 0
         self._compared, self._lately, self._late_in = self._now(), 0, Counter[str]()
+        self._late_behind, self._late_sources = Counter[int](), Counter[str]()
         self._restoring: frozenset[str] = frozenset()
         self._copies_at = float("-inf")
         self._results = ""
@@ -201,6 +202,9 @@ class Reporter:
         self._lately += progress.rows
         for store, tasks in progress.stores.items():
             self._late_in[store] += sum(task.late for task in tasks.values())
+            for task in tasks.values():
+                self._late_behind.update(task.late_behind_ms)
+                self._late_sources.update(task.late_sources)
         if self._now() - self._compared >= _LATE_INTERVAL:
             self._compare_late()
         self._pending.append(progress)
@@ -211,9 +215,11 @@ class Reporter:
         self.tick()
 
     def _compare_late(self) -> None:
-        """Warn of late rows if they are many, by the stores of operators that have left them out."""
-        late_in, rows = +self._late_in, self._lately
+        """Warn of late rows if they are many: of which operators' stores, how late, and from where."""
+        late_in, rows, behind = +self._late_in, self._lately, self._late_behind
+        sources = [name for name, _ in self._late_sources.most_common(_MOST_NAMED)]
         self._compared, self._lately, self._late_in = self._now(), 0, Counter()
+        self._late_behind, self._late_sources = Counter(), Counter()
         if late_in.total() > _MOST_LATE * rows:
             self.line(
                 "late rows are left out",
@@ -221,7 +227,11 @@ class Reporter:
                 late=late_in.total(),
                 rows=rows,
                 stores=",".join(sorted(late_in)),
-                fix="a longer grace takes them, and late_topic keeps them",
+                partitions=",".join(sources),
+                median_s=_seconds(_median(behind)) if behind else None,
+                most_s=(most := _seconds(max(behind))) if behind else None,
+                without_time=(late_in.total() - behind.total()) or None,
+                fix=f"a grace of {most} s takes them, and late_topic keeps them" if behind else "give them a time",
             )
 
     def tick(self) -> None:
@@ -242,6 +252,7 @@ class Reporter:
             late=late or None,
             rows_per_second=round(rows * 1000 / max(spent, 1)),
             lag=last.total_lag,
+            **_held(last),
             owned=len(last.lag),
             batch=last.batch,
             generation=last.generation,
@@ -306,6 +317,30 @@ def _runs(numbers: Iterable[int]) -> Iterable[str]:
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         run = [number for _, number in group]
         yield str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
+
+
+def _median(counts: Mapping[int, int]) -> int:
+    """Return the least value that half of the counted ones do not exceed."""
+    values, left = sorted(counts), (sum(counts.values()) + 1) // 2
+    for value in values:
+        left -= counts[value]
+        if left <= 0:
+            return value
+    return values[-1]
+
+
+def _seconds(ms: int) -> int:
+    """Return whole seconds that are not less."""
+    return -(-ms // 1000)
+
+
+def _held(progress: Progress) -> dict[str, Any]:
+    """Return which partition holds the time of most event time back, and by how many seconds; nothing if none does."""
+    stores = [store for tasks in progress.stores.values() for store in tasks.values() if store.held_by]
+    if not stores:
+        return {}
+    most = max(stores, key=lambda store: store.held_ms)
+    return {"time_held_by": most.held_by, "held_s": most.held_ms // 1000}
 
 
 def _first_line(error: BaseException) -> str:

@@ -183,7 +183,12 @@ def _sum(batches: Sequence[Progress]) -> Progress:
             of = stores.setdefault(name, {})
             for task, store in tasks.items():
                 was = of.get(task, _NOTHING)
-                of[task] = store._replace(changed=was.changed + store.changed, late=was.late + store.late)
+                of[task] = store._replace(
+                    changed=was.changed + store.changed,
+                    late=was.late + store.late,
+                    late_behind_ms=Counter(was.late_behind_ms) + Counter(store.late_behind_ms),
+                    late_sources=Counter(was.late_sources) + Counter(store.late_sources),
+                )
     summed: dict[str, Any] = {name: sum(getattr(each, name) for each in batches) for name in ("duration_ms", "rows")}
     since = sum(each.duration_ms if each.since_ms is None else each.since_ms for each in batches)
     times: dict[str, Any] = {"started_at": batches[0].started_at, "since_ms": since, "phases": phases}

@@ -160,15 +160,24 @@ class StatefulBatches:
         self.tokens = tokens_of(self._reports.value)
         last = {task: attempts[-1].stores for task, attempts in self._reports.value.items()}
         self._stores.idleness.worked(batch, last)
+        last = {task: self._named(task, each) for task, each in last.items()}
         self._seen = {task: each for task, each in self._seen.items() if task in self._copies.active()} | last
         return replace(summed(outcome, last, self._copies), stores=self._store_progress(last))
+
+    def _named(self, task: TaskId, stores: tuple[StoreProgress, ...]) -> tuple[StoreProgress, ...]:
+        """Return what a task did, with the names of partitions."""
+        plan, before = self._topology.plan_of(task), self._seen.get(task, stores)
+        parts = zip(stores, plan.nodes, before, strict=True)
+        return tuple(self._stores.source_names.named(each, plan, task, node, was) for each, node, was in parts)
 
     def _store_progress(self, last: StoresOfTasks) -> Mapping[str, Mapping[str, StoreProgress]]:
         """Return what is known of each store, by name and task; tasks not in `last` did nothing in this batch."""
         found: dict[str, dict[str, StoreProgress]] = {}
         for task, stores in self._seen.items():
             for node, seen in zip(self._topology.plan_of(task).nodes, stores, strict=True):
-                idle = seen._replace(changed=0, late=0, restored=0, restored_bytes=0, restore_ms=0)
+                idle = seen._replace(
+                    changed=0, late=0, restored=0, restored_bytes=0, restore_ms=0, late_behind_ms={}, late_sources={}
+                )
                 found.setdefault(node.store, {})[str(task)] = seen if task in last else idle
         return found
 

@@ -21,6 +21,7 @@ from roster.spark.state.idleness import Idleness
 from roster.spark.state.input_backlog import InputBacklog
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
+from roster.spark.state.source_names import SourceNames
 from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.placement import placing_keys
 from roster.spark.state.tasks.store_location import Place
@@ -85,6 +86,7 @@ class Stores:
         sink = self.plans[0].repartition_sink
         topics = self.plans[0].subtopology.sources if sink is not None and sink.is_labelled else ()
         self.input_backlog = InputBacklog(self.admin, options.group, topics)
+        self.source_names = SourceNames(self.admin, [topic for of in self.plans for topic in of.subtopology.sources])
 
     def _new_admin(self) -> Admin:
         options = self.options

@@ -20,12 +20,15 @@ from roster.state.aggregate import Update
 from roster.state.bad_rows import Failure, bad_rows, is_of_a_row
 from roster.state.event_time import (
     NEVER,
+    NONE_LATE,
     NOW_KEY,
     STREAM_TIME_KEY,
+    left_out,
     microseconds,
     read_time,
     stream_time_change,
     times_of,
+    without_at,
 )
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.processor.codec import MakeStruct
@@ -193,6 +196,7 @@ def take(
     processing = clock()
     current = Current(None, processing)
     times = _Times(plan, table, store)
+    table = without_at(table)
     fresh = table if times.fresh is None else table.filter(pa.array(times.fresh))
     keys = _Keys(fresh, plan.keys)
     state = KeyedState(overlay, plan, make_struct, current)
@@ -216,7 +220,8 @@ def take(
     places = np.arange(len(table)) if times.fresh is None else np.flatnonzero(times.fresh)
     bad = {int(places[keys.order[row]]): error for row, error in batch.bad.items()}
     late = len(table) - len(fresh)
-    return Update(results, overlay.changes(), late, timer_in_ms=wait, bad=bad, failures=tuple(batch.failures))
+    counted: dict[str, Any] = {"late": late, "lateness": times.lateness}
+    return Update(results, overlay.changes(), timer_in_ms=wait, bad=bad, failures=tuple(batch.failures), **counted)
 
 
 class _Batch:
@@ -331,6 +336,7 @@ class _Times:
         self.before = self.after = -1
         self.stream_time = self.stream_time_before = NEVER
         self.fresh: Any = None
+        self.lateness = NONE_LATE
         if plan.event_time is None:
             return
         times, has = times_of(table, plan.event_time)
@@ -343,6 +349,9 @@ class _Times:
         if plan.mode is TimeMode.EVENT:
             # Rows without a time are not late, as in Spark.
             self.fresh = ~has | (times > self.before * 1000)
+            if not self.fresh.all():
+                at = np.full(len(table), self.stream_time_before)
+                _, self.lateness = left_out(table, self.fresh, times, at)
 
 
 def _watermark(newest: int, delay: timedelta) -> int:

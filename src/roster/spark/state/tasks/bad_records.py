@@ -25,7 +25,7 @@ from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.spark.tasks.result_records import as_records
 from roster.state.aggregate import Update
 from roster.state.bad_rows import Failure, bad_rows, is_of_a_row
-from roster.state.event_time import with_entries
+from roster.state.event_time import Lateness, with_entries
 from roster.state.pending import WithChanges
 from roster.state.store import Snapshot, Value
 
@@ -219,6 +219,7 @@ def set_aside(operator: Any, table: pa.Table, store: Snapshot) -> Update:
         changes=with_entries(updates[0].changes.slice(0, 0), list(changed), list(changed.values())),
         late=sum(update.late for update in updates),
         late_rows=tuple(rows for update in updates for rows in update.late_rows),
+        lateness=Lateness.joined(update.lateness for update in updates),
     )
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from roster.spark.state.tasks.bad_records import set_aside
 from roster.spark.state.tasks.processing import Operator
 from roster.state.aggregate import Layout, Update
-from roster.state.event_time import AT, NOW_KEY, time_bytes, with_entries
+from roster.state.event_time import AT, NOW_KEY, OF, time_bytes, with_entries
 from roster.state.pending import WithChanges
 from roster.state.source_times import NOTICE, SOURCES_KEY, SourceTimes
 from roster.state.store import Snapshot, Store
@@ -74,7 +74,9 @@ class BySource:
         rows = times.rows
         if not getattr(self.operator, "has_variables", False):  # a processor's watermark is that of the whole batch
             rows = rows.append_column(AT, pa.array(times.at))
+        rows = rows.append_column(OF, pa.array(times.sources))
         update = operator(rows, WithChanges(store, {NOW_KEY: time_bytes(times.now)}))
+        update = replace(update, held_by=times.held_by, held_ms=times.held // 1000)
         if times.known is None:
             return update
         return replace(update, changes=with_entries(update.changes, [SOURCES_KEY], [times.known]))

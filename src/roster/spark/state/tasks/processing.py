@@ -144,7 +144,13 @@ def process_batch(
     token = token or new_token()
     pending = Pending(token, update.changes["key"], update.changes["value"], Position(target.end, inputs))
     sizes = store.keep(pending, None if kept is None else Position(target.end, target.inputs))
-    progress = StoreProgress(*sizes, changed, update.late, times[0], *applied[1:], restore_ms, *times[1:])
+    progress = StoreProgress(*sizes, changed, update.late, times[0], *applied[1:], restore_ms)._replace(
+        other_time_ms=times[-1] if len(times) > 1 else None,
+        late_behind_ms=update.lateness.behind,
+        late_sources={str(source): rows for source, rows in update.lateness.sources.items()},
+        held_by=None if update.held_by is None else str(update.held_by),
+        held_ms=update.held_ms,
+    )
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
     large = large_change(target.changelog.topic, update.changes)
     return update, Report(token, timer, large, (progress,))
