@@ -26,6 +26,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.jobs.runner import BatchWork, ReadBatches, SparkRunner
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.options import Options
+from roster.spark.schemas import arrow_schema, as_struct
 from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.sinks.parquet import ParquetSink, runs_in_one_process
@@ -34,13 +35,13 @@ from roster.spark.state.copies.preferred_locations import Cluster
 from roster.spark.state.copies.store_cleaner import cleaning
 from roster.spark.state.grown_input import GrownInput
 from roster.spark.state.joined_batches import BetweenJoinedBatches, JoinedBatches, OwnedTasks, TableJoins
-from roster.spark.state.operators import check_operator, check_options
+from roster.spark.state.operators import check_operator, check_options, with_steps
 from roster.spark.state.queries.pages import Served
 from roster.spark.state.serving import served_stores
 from roster.spark.state.stateful_batches import BetweenStatefulBatches, StatefulBatches
 from roster.spark.state.stores import Stores
 from roster.spark.state.table_sink import TableStateSink
-from roster.spark.state.tasks.operator_steps import check_keys, with_steps
+from roster.spark.state.tasks.operator_steps import check_keys
 from roster.spark.state.tasks.other_stream import columns_of
 from roster.spark.state.tasks.outgoing import ROWS
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
@@ -48,10 +49,10 @@ from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.stores import check_state_dir
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import Rows
-from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
+from roster.spark.steps import chained
+from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.tasks.reader import ReaderConfig
-from roster.spark.tasks.steps import chained
 from roster.state.definition import Definition
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
@@ -282,7 +283,7 @@ def subtopology_plans(
         plans.append(SubtopologyPlan(of, tuple(nodes), arriving, leaving, tables))
         arriving = leaving
     _check_names(columns)
-    check_keys(plans[-1].result_keys, columns)
+    check_keys(plans[-1].result_keys, columns.names)
     return tuple(plans)
 
 

@@ -7,14 +7,29 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
-
-from pyspark.sql import DataFrame
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from roster.model import TopicPartition
 from roster.model.offsets import Arrival
 from roster.model.topics import offsets_by_topic
 from roster.spark.errors import PipelineError
+
+
+class Frame(Protocol):
+    """What `Batch.after` asks of a DataFrame."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of its columns."""
+
+    def __getitem__(self, name: Any, /) -> Any:
+        """Return a column."""
+
+    def where(self, condition: Any, /) -> Any:
+        """Return the rows for which it is true."""
+
+
+FrameT = TypeVar("FrameT", bound=Frame)
 
 
 class Range(NamedTuple):
@@ -85,9 +100,7 @@ class Batch:
         """Next offset of each partition once the batch is committed."""
         return {partition: span.end for partition, span in self.ranges.items()}
 
-    def after(
-        self, df: DataFrame, positions: Mapping[TopicPartition, int]
-    ) -> tuple[DataFrame, dict[TopicPartition, int]]:
+    def after(self, df: FrameT, positions: Mapping[TopicPartition, int]) -> tuple[FrameT, dict[TopicPartition, int]]:
         """Return the rows that are not stored yet, and the positions to store with them in one transaction.
 
         `positions` are those stored last, by any member of the group: the next offset of each partition. `df` must

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 
 from roster.spark.errors import PipelineError
-from roster.spark.state.operators import Repartition, Stateful
+from roster.spark.state.operators import Repartition, Stateful, TableJoin
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
-from roster.spark.state.tasks.table_join import TableJoin
-from roster.spark.tasks.steps import Step
+from roster.spark.steps import Step
 
 
 @dataclass

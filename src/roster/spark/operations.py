@@ -16,22 +16,23 @@ from roster.schemas import Registry
 from roster.spark.declared import Declared
 from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
+from roster.spark.schema_steps import AvroParsed, FramedJsonParsed, ProtobufParsed
 from roster.spark.state.aggregate_columns import Aggregates
 from roster.spark.state.operators import (
+    OtherStream,
     Repartition,
     Stateful,
+    TableJoin,
     aggregation,
     check_extra,
     deduplication,
     late_rows,
     stream_join,
 )
-from roster.spark.state.tasks.other_stream import OtherStream
 from roster.spark.state.tasks.subtopology import LateRows
-from roster.spark.state.tasks.table_join import TableJoin
+from roster.spark.steps import Filtered, Mapped, Parsed, Step
 from roster.spark.tasks.schema_frames import BARE, CONFLUENT
-from roster.spark.tasks.schema_steps import AvroParsed, FramedJsonParsed, ProtobufParsed
-from roster.spark.tasks.steps import BatchFunction, Filtered, Mapped, Parsed, Step
+from roster.spark.tasks.steps import BatchFunction
 from roster.state.definition import Migrate
 from roster.state.durations import Duration
 from roster.state.windows import SessionWindow, Window

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from roster.spark.jobs.driver_rows import DriverRows
-from roster.spark.tasks.arrow_function import arrow_schema, as_struct
+from roster.spark.schemas import arrow_schema, as_struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

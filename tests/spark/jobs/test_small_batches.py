@@ -30,9 +30,9 @@ from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.task_errors import full_name
 from roster.spark.jobs.workers import WorkerEndedError, WorkerError
 from roster.spark.options import Tuning
+from roster.spark.schemas import as_struct
 from roster.spark.tasks import worker_main
 from roster.spark.tasks.accumulators import ByTask
-from roster.spark.tasks.arrow_function import as_struct
 from roster.spark.tasks.python_workers import SentOnce
 from roster.spark.tasks.reader import ReaderConfig, ReadError
 from tests.spark.spark_topics import committed_records

@@ -75,3 +75,13 @@ def test_the_probe_for_a_slot_reads_its_input_to_the_end_so_that_its_worker_is_u
     (found,) = worker_report()(numbers)
     assert found["missing"] == {}
     assert next(numbers, None) is None
+
+
+@pytest.mark.process
+def test_the_worker_that_stays_is_ready_without_pyspark() -> None:
+    program = (
+        "import sys; from roster.spark.tasks import worker_main; worker_main.load();"
+        " print('roster.spark.state.tasks.task' in sys.modules, 'pyspark' in sys.modules, 'py4j' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False"]

@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
-from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.schemas import arrow_schema
 from roster.spark.tasks.write.updates import retracted
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from pyspark.sql import types as T
 
 from roster.records.produce import WriteError
 from roster.spark import DatabaseSink, PipelineError, PostgresSink, SinkFencedError
+from roster.spark.schemas import arrow_schema
 from roster.spark.sinks import database
-from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write import database as writing
 from tests.examples_tried import examples
 from tests.real.realparts.databases import PASSWORD, MariaDb, Postgres, running

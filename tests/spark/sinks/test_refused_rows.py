@@ -17,8 +17,9 @@ from pyspark.sql import types as T
 
 from roster.spark import DatabaseSink, Pipeline, PipelineError, PostgresSink, State
 from roster.spark.errors import RefusedRowsError
+from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.batch_sink import Source
-from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema
+from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.dead_letters import salvage_of
 from tests.spark.sinks.table_places import T0, batch
 from tests.spark.sinks.table_worker import GROUP

@@ -26,9 +26,9 @@ from pyspark.sql import types as T
 
 from roster.spark import PipelineError, SinkFencedError
 from roster.spark.errors import RefusedRowsError
+from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.positions import PositionedSink
-from roster.spark.tasks.arrow_function import arrow_schema
 from tests.examples_tried import examples
 from tests.spark.sinks.table_places import T0, DeltaPlace, IcebergPlace, batch, opened
 from tests.spark.sinks.table_worker import GROUP

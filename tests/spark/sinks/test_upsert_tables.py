@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, DateType, LongType, StringType, StructField, StructType, TimestampType
 
 from roster.spark import Owner, PipelineError, SinkFencedError
-from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.schemas import arrow_schema
 from tests.examples_tried import examples, some
 from tests.spark.sinks.table_places import FILES, T0, T1, DeltaPlace, IcebergPlace, Place, Server, batch, opened
 from tests.spark.sinks.table_worker import GROUP, KEYS, UPDATED, latest, uncommitted, upserted, work

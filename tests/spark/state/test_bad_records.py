@@ -20,14 +20,14 @@ from pyspark.sql.types import LongType, Row, StringType, StructType
 from roster.records.produce import KafkaWriter
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError, SinkFencedError
+from roster.spark.state.operators import with_steps
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.operator import GroupStateOperator, ProcessorOperator
 from roster.spark.state.tasks import bad_records
 from roster.spark.state.tasks.bad_records import Aside, Steps
-from roster.spark.state.tasks.operator_steps import with_steps
+from roster.spark.steps import Mapped
 from roster.spark.tasks.dead_letters import HEADERS, LetterRows
 from roster.spark.tasks.reader import ReaderConfig
-from roster.spark.tasks.steps import Mapped
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import Aggregate
 from roster.state.pending import WithChanges

@@ -19,11 +19,12 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from roster.spark.errors import FunctionError
+from roster.spark.schemas import arrow_schema
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.group_state import MODES
 from roster.spark.state.processor.initial import InitialState
 from roster.spark.state.processor.operator import GroupStateOperator, ProcessorOperator
-from roster.spark.tasks.arrow_function import arrow_schema, pickled
+from roster.spark.steps import pickled
 from roster.state import Position, StateError
 from roster.state.lmdb_store import LmdbStore
 from roster.state.processor.batch import Plan, TimeMode

@@ -12,14 +12,15 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from roster.model.topology import Subtopology
 from roster.spark.errors import FunctionError, PipelineError
-from roster.spark.state.tasks.operator_steps import check_keys, with_steps
+from roster.spark.schemas import arrow_schema
+from roster.spark.state.operators import with_steps
+from roster.spark.state.tasks.operator_steps import check_keys
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.task import StatefulTask, StoreKind, TopologyPlan
-from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.steps import Filtered, Mapped, Parsed, chained
 from roster.spark.tasks.missing_values import MissingValues, Seen
 from roster.spark.tasks.reader import ReaderConfig, ReadTask
-from roster.spark.tasks.steps import Filtered, Mapped, Parsed, chained
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import Aggregate
 from roster.state.sessions import SessionAggregation
@@ -117,7 +118,7 @@ def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None
         (lambda: Filtered("n > 1"), "filter: 'n > 1' is no expression of Arrow"),
         (lambda: chained([Filtered(pc.field("m") > 1)], COLUMNS), "filter: .* does not fit: No match for .*m"),
         (
-            lambda: check_keys(("k",), TEXT),
+            lambda: check_keys(("k",), TEXT.names),
             "map_arrow: the column 'k' is missing, a part of the records' key",
         ),
     ],

@@ -17,13 +17,14 @@ from roster.spark.batch import Batch, Owner, Range, Split
 from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
+from roster.spark.schemas import arrow_schema
 from roster.spark.state.joined_batches import TableJoins, Tables
+from roster.spark.state.operators import TableJoin
 from roster.spark.state.tasks import table_join
-from roster.spark.state.tasks.table_join import JoinTask, Rows, TableJoin
+from roster.spark.state.tasks.table_join import JoinTask, Rows
 from roster.spark.state_options import State
-from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.steps import Filtered, Mapped, chained
 from roster.spark.tasks.reader import ReaderConfig
-from roster.spark.tasks.steps import Filtered, Mapped, chained
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:

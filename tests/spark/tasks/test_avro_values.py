@@ -17,10 +17,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registry
 from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
+from roster.spark.registry_schemas import Source, fetch_missing, fingerprint_of
+from roster.spark.schema_steps import AvroParsed
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.avro_values import AvroColumns, AvroError
 from roster.spark.tasks.schema_frames import BARE, CONFLUENT, ONLY, SINGLE_OBJECT, Key, Known, Writer
-from roster.spark.tasks.schema_steps import AvroParsed, Source, fetch_missing, fingerprint_of
 from roster.spark.tasks.value_columns import rows_at_fault
 from roster.testing import SchemaRegistry
 from roster.wire.avro.columns import layout, of_arrow

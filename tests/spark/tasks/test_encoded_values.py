@@ -20,11 +20,11 @@ from roster.records.native import AVRO, compiled
 from roster.records.produce import WriteError
 from roster.schemas import Registry
 from roster.spark import Avro, JsonSchema, KafkaSink, PipelineError, Protobuf
+from roster.spark.schema_steps import ProtobufParsed
 from roster.spark.tasks.avro_values import AvroColumns
 from roster.spark.tasks.protobuf_values import Message
 from roster.spark.tasks.result_records import json_column
 from roster.spark.tasks.schema_frames import CONFLUENT, Known, Writer
-from roster.spark.tasks.schema_steps import ProtobufParsed
 from roster.spark.tasks.write.encoded_values import ProtobufValues
 from roster.testing import SchemaRegistry
 from roster.wire.avro.columns import layout

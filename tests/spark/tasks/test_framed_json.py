@@ -17,8 +17,9 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 from roster.schemas import Registry
 from roster.schemas.json_schema import json_schema, json_type
 from roster.spark.errors import MissingSchemasError, PipelineError
+from roster.spark.registry_schemas import fetch_missing
+from roster.spark.schema_steps import FramedJsonParsed
 from roster.spark.tasks.json_values import JsonError
-from roster.spark.tasks.schema_steps import FramedJsonParsed, fetch_missing
 from roster.spark.tasks.value_columns import rows_at_fault
 from roster.testing import SchemaRegistry
 from roster.wire.avro.schema import SchemaError

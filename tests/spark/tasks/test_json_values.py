@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
-from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.schemas import arrow_schema
 from roster.spark.tasks.json_values import JsonColumns, JsonError, JsonReader
 from tests.examples_tried import examples
 from tests.spark.tasks.json_texts import Texts

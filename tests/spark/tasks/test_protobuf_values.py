@@ -17,9 +17,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from roster.schemas import Registry
 from roster.spark.errors import MissingSchemasError, PipelineError
+from roster.spark.registry_schemas import fetch_missing
+from roster.spark.schema_steps import ProtobufParsed
 from roster.spark.tasks.protobuf_values import Message, ProtobufColumns, ProtobufError, as_spark
 from roster.spark.tasks.schema_frames import BARE, CONFLUENT, framed
-from roster.spark.tasks.schema_steps import ProtobufParsed, fetch_missing
 from roster.spark.tasks.value_columns import rows_at_fault
 from roster.testing import SchemaRegistry
 from tests.examples_tried import examples

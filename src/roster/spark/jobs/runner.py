@@ -25,12 +25,13 @@ from roster.spark.jobs.small_batches import SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.streaming_only import WAY_OUT, checked
 from roster.spark.jobs.task_errors import task_error
+from roster.spark.registry_schemas import fetch_missing
+from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.batch_sink import BatchSink
 from roster.spark.tasks.accumulators import ByTask
-from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema
+from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.missing_values import MissingValues
 from roster.spark.tasks.reader import Counts, ReaderConfig, ReadTask
-from roster.spark.tasks.schema_steps import fetch_missing
 from roster.spark.tasks.write.task import ReadWriteTask, TaskWriter, Writer
 
 log = logging.getLogger(__name__)

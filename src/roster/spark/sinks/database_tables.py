@@ -15,7 +15,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from roster.model import TopicPartition
 from roster.spark.errors import PipelineError
-from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.schemas import arrow_schema
 from roster.spark.tasks.write.database import Server, Staged
 from roster.spark.tasks.write.sql_columns import (
     EXACT_COLLATIONS,

@@ -21,10 +21,10 @@ from roster._extras import missing_error
 from roster.model import TopicPartition
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
+from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.delta_rules import asks, check_writable, has_mapping, missing_columns, rules_of
 from roster.spark.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
 from roster.spark.sinks.upsert import DataFile, bounds
-from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.rules import Rules
 

@@ -17,9 +17,9 @@ from roster.schemas import Registry, RegistryError
 from roster.schemas.json_schema import json_schema_of, json_type
 from roster.schemas.protobuf_schema import grown
 from roster.spark.errors import PipelineError
+from roster.spark.registry_schemas import check_registry, check_source, check_text, latest_of, message_of, unanswered
 from roster.spark.tasks.protobuf_values import Message
 from roster.spark.tasks.schema_frames import framed
-from roster.spark.tasks.schema_steps import check_registry, check_source, check_text, latest_of, message_of, unanswered
 from roster.spark.tasks.write.encoded_values import AvroValues, Encoding, JsonValues, ProtobufValues
 from roster.wire.avro.columns import schema_of
 from roster.wire.avro.schema import SchemaError, parse

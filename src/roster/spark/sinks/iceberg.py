@@ -21,9 +21,9 @@ from roster.model import TopicPartition
 from roster.model.topics import offsets_by_topic
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
+from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
 from roster.spark.sinks.upsert import DataFile, bounds
-from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.rules import Rules
 

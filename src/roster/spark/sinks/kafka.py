@@ -29,6 +29,7 @@ from roster.security import Security
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
 from roster.spark.options import check_security, parse_bootstrap
+from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.sinks.formats import Format, check_format, encoding_of
 from roster.spark.sinks.kafka_transactions import (
@@ -37,7 +38,6 @@ from roster.spark.sinks.kafka_transactions import (
     OtherClusterError,
     TransactionalSink,
 )
-from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.client_settings import refuse_security_names
 from roster.spark.tasks.write.encoded_values import RecordEncoding
 from roster.spark.tasks.write.producer_options import parse_producer_options

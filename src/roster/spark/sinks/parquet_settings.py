@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
-from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.schemas import arrow_schema
 from roster.spark.tasks.write.parquet import ParquetWriter
 from roster.spark.tasks.write.partitions import is_supported
 

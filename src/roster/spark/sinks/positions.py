@@ -13,8 +13,8 @@ from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import as_columns
+from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.batch_sink import BatchSink
-from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.task import RESULT, WriteTask, results_of
 from roster.state.keys import encode_keys
 from roster.state.store import StateError

@@ -23,11 +23,11 @@ from roster.model import TopicPartition
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError, RefusedRowsError, SinkFencedError
 from roster.spark.options import as_columns
+from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.positions import PositionedSink
 from roster.spark.sinks.small_files import Merging, SmallFiles, merged
 from roster.spark.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge, file_rows
-from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.write.database import unknown_record
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by, is_supported

@@ -1,11 +1,13 @@
-"""Declarations of stateful operators: checked arguments become an operator and its store's name; checks of both."""
+"""Declarations of stateful operators and joins: checked arguments become an operator and its store's name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from roster._errors import RosterError
 from roster.assignors import as_tuple
@@ -13,11 +15,17 @@ from roster.client import DEFAULT_ASSIGNORS
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options, as_columns
+from roster.spark.schemas import arrow_schema, as_struct
 from roster.spark.state.aggregate_columns import Aggregates, parse_aggregates
-from roster.spark.state.tasks.other_stream import OtherStream
+from roster.spark.state.tasks.operator_steps import with_function
+from roster.spark.state.tasks.other_stream import OtherSide
 from roster.spark.state.tasks.processing import Operator
 from roster.spark.state.tasks.subtopology import LateRows
-from roster.spark.tasks.arrow_function import pickled
+from roster.spark.state.tasks.table_join import FIELD as TABLE
+from roster.spark.state.tasks.table_join import Lookup
+from roster.spark.steps import Parsed, Step, chained, pickled
+from roster.spark.tasks.json_values import JsonReader, unsupported
+from roster.spark.tasks.value_columns import PERMISSIVE
 from roster.state.aggregate import Aggregation
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import Migrate
@@ -26,7 +34,73 @@ from roster.state.join_entries import SIDES
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState, StateError
 from roster.state.stream_join import StreamJoin
-from roster.state.windows import SessionWindow, Window, WindowedAggregation
+from roster.state.windows import END, START, SessionWindow, Window, WindowedAggregation
+
+INNER, LEFT = "inner", "left"
+
+
+@dataclass(frozen=True)
+class OtherStream:
+    """The other topic, and the fields of its values."""
+
+    topic: str
+    schema: str | StructType
+
+    def resolved(self, join: StreamJoin, own: StructType, records: StructType) -> tuple[StreamJoin, OtherSide]:
+        """Return the operator for rows with these columns, and how to read the other topic. Raises PipelineError."""
+        struct = as_struct(self.schema, "join")
+        if missing := [name for name in join.keys if name not in own.names or name not in struct.names]:
+            raise PipelineError(
+                f"no column {missing[0]!r} on both sides",
+                field="keys",
+                fix=f"Rows have {own.names}, it has {struct.names}",
+            )
+        if other := [name for name in join.keys if own[name].dataType != struct[name].dataType]:
+            name = other[0]
+            kinds = f"{own[name].dataType.simpleString()} and {struct[name].dataType.simpleString()}"
+            raise PipelineError(f"column {name!r} is {kinds}", field="keys", fix="Give both sides one type")
+        right = tuple(name for name in struct.names if name not in join.keys)
+        if twice := [name for name in right if name in own.names]:
+            raise PipelineError(
+                f"rows have a column {twice[0]!r} already", field="join", fix="Leave it out of one of the schemas"
+            )
+        time = join.times[1]
+        step = Parsed(struct, "value", PERMISSIVE, () if time in struct.names else (time,))
+        function, columns = chained([step], records)
+        assert function is not None  # noqa: S101 - there is a step
+        side = OtherSide(self.topic, function, arrow_schema(own), arrow_schema(columns))
+        return replace(join, right=right), side
+
+
+@dataclass(frozen=True)
+class TableJoin:
+    """What `Pipeline.join_table` declares."""
+
+    topic: str
+    on: str
+    schema: str | StructType
+    how: str
+
+    def __post_init__(self) -> None:
+        if self.how not in (INNER, LEFT):
+            raise PipelineError(f"{self.how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
+
+    def resolved(self, given: StructType) -> tuple[Lookup, StructType]:
+        """Return the join for rows with these columns, and its result columns. Raises PipelineError."""
+        struct = as_struct(self.schema, TABLE)
+        fields = arrow_schema(struct)
+        if self.on not in given.names:
+            raise PipelineError(
+                f"no column {self.on!r}", field="on", fix=f"Name the one with the table's keys, of {given.names}"
+            )
+        if twice := [name for name in struct.names if name in given.names]:
+            raise PipelineError(
+                f"rows have a column {twice[0]!r} already", field=TABLE, fix="Leave it out of one of the schemas"
+            )
+        if (wrong := unsupported(fields)) is not None:
+            raise PipelineError(f"field {wrong!r} has a type that is not parsed", field=TABLE, fix="Leave it out")
+        columns = StructType([*given.fields, *struct.fields])
+        return Lookup(self.on, JsonReader(fields), arrow_schema(columns), self.how == LEFT), columns
 
 
 @dataclass(frozen=True)
@@ -184,6 +258,23 @@ def stream_join(
         return Stateful(operator, store, other, is_by_key=True, migrate=migrate)
     except RosterError as error:
         raise PipelineError(str(error), field="join") from None
+
+
+def with_steps(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, store: str = "") -> Operator:
+    """Return the operator with the steps applied to its results; `columns` are those of its input rows.
+
+    store: names the operator in errors. Raises PipelineError for steps that do not fit.
+    """
+    if not steps:
+        return operator
+    own = operator(columns.empty_table(), NoState()).results.schema
+    results = from_arrow_schema(own)
+    function, struct = chained(steps, results)
+    if function is None:
+        return operator
+    # Spark's timestamps have microseconds: with them the text of a window, and so the records' key, would be another.
+    kept = [own.field(f.name) if f.name in {START, END} & {*own.names} else f for f in arrow_schema(struct)]
+    return with_function(operator, arrow_schema(results), function, pa.schema(kept), store)
 
 
 def check_extra(field: str) -> None:

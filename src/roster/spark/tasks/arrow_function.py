@@ -5,17 +5,12 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
-from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
-from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
+from roster.spark.errors import FunctionError, MissingSchemasError
 from roster.spark.tasks.missing_values import Seen
 from roster.spark.tasks.value_columns import rows_at_fault
 from roster.state.bad_rows import is_of_a_row
@@ -23,9 +18,6 @@ from roster.state.bad_rows import is_of_a_row
 _NARROWING = 5.0  # seconds spent on finding the record that makes a function fail
 
 _ROSTER = str(Path(__file__).parents[2])
-
-_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-"""PySpark before 4.2 takes no time zone here and means UTC."""
 
 
 class ArrowFunction:
@@ -153,53 +145,6 @@ def place_of(error: BaseException) -> str:
     if not own:
         return "in the function"
     return f"{own[-1].filename.rpartition('/')[2]}, line {own[-1].lineno}, in {own[-1].name}"
-
-
-def pickled(code: Any, field: str) -> bytes:
-    """Pickle a function or an object for tasks. Raises PipelineError that says where it was defined."""
-    pickle: Any = cloudpickle  # it has no type hints
-    try:
-        data: bytes = pickle.dumps(code)
-    except Exception as error:
-        where = getattr(code, "__code__", None)
-        name = getattr(code, "__qualname__", type(code).__qualname__)
-        place = f" ({Path(where.co_filename).name}, line {where.co_firstlineno})" if where is not None else ""
-        raise PipelineError(
-            f"{name}{place} cannot be sent to the tasks: {' '.join(str(error).split()).rstrip('.')}",
-            field=field,
-            fix="It must not refer to the session, open files or other state of the driver",
-        ) from None
-    return data
-
-
-def arrow_schema(schema: str | StructType) -> pa.Schema:
-    """Return the Arrow columns that Spark expects for a schema; needs a Spark session.
-
-    Raises PipelineError if it is not a schema.
-    """
-    struct = as_struct(schema)
-    try:
-        return to_arrow_schema(struct, **_UTC)
-    except (PySparkException, TypeError) as error:
-        raise _no_schema(schema, error) from None
-
-
-def as_struct(schema: str | StructType, field: str = "map_arrow") -> StructType:
-    """Return the columns as Spark's type; needs a Spark session. Raise PipelineError if it is not a schema."""
-    try:
-        if not isinstance(schema, StructType | str):
-            raise TypeError("it is neither text nor a StructType")
-        struct = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
-        if not isinstance(struct, StructType):
-            raise TypeError(f"it is one {struct.simpleString()} without a name")
-    except (PySparkException, TypeError) as error:
-        raise _no_schema(schema, error, field) from None
-    return struct
-
-
-def _no_schema(schema: object, error: Exception, field: str = "map_arrow") -> PipelineError:
-    problem = " ".join(str(error).split("\n\n")[0].split())
-    return PipelineError(f"{schema!r} is not a schema: {problem}", field=field, fix="For example 'key binary, n long'")
 
 
 def _shape(kind: pa.DataType) -> Any:

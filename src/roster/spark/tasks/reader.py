@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,6 @@ from roster.spark.tasks.python_workers import SentOnce, freeze_loaded, is_in_tas
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
-    from pyspark import Accumulator
-
     from roster.model.offsets import Arrival
     from roster.records.produce import KafkaWriter
     from roster.spark.batch import Split
@@ -36,6 +34,16 @@ if TYPE_CHECKING:
 
 SCHEMA = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 HEADERS = ", headers array<struct<key: string, value: binary>>"
+
+
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class TaskAccumulator(Protocol[T_contra]):
+    """Spark's accumulator, as tasks use it."""
+
+    def add(self, term: T_contra) -> None:
+        """Add to the driver's value once the task has ended."""
 
 
 class ReadError(RosterError):
@@ -93,8 +101,8 @@ class ReadTask:
         config: ReaderConfig,
         tasks: Sequence[Sequence[Split]],
         function: ArrowFunction | None = None,
-        counted: Accumulator[dict[object, Counts]] | None = None,
-        failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
+        counted: TaskAccumulator[dict[object, Counts]] | None = None,
+        failed: TaskAccumulator[dict[int, tuple[str, str]]] | None = None,
         records: Sequence[pa.RecordBatch] | None = None,
     ) -> None:
         self._config, self._tasks, self._function = config, tasks, function
@@ -177,7 +185,7 @@ class PartitionTask:
         self._numbers = [range(*span) for span in itertools.pairwise(ends)]
         self._alone: list[Sequence[Split]] = [*((split,) for split in self._splits), ()]
         self._reading: ReadTask | PartitionTask = ReadTask(config, self._alone, **reading)
-        self._counted: Accumulator[dict[object, Counts]] | None = reading.get("counted")
+        self._counted: TaskAccumulator[dict[object, Counts]] | None = reading.get("counted")
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run every task named by the rows of `batches`."""

@@ -27,9 +27,6 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyspark import SparkFiles, TaskContext
-from pyspark.accumulators import _accumulatorRegistry
-
 from roster.model.offsets import Arrival
 from roster.spark.tasks.reader import hold_little, take_arrivals
 
@@ -81,6 +78,8 @@ class StartWorkers:
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[int]:
         """Start the workers in sessions of their own, as they outlive the task; yield their process ids."""
+        from pyspark import SparkFiles  # noqa: PLC0415 - in a worker of Spark's
+
         for number in numbers:
             command = [sys.executable, "-m", __name__, self.host, str(self.port), str(number)]
             files = str(Path(SparkFiles.getRootDirectory()).absolute())
@@ -97,11 +96,11 @@ def main(connection: Connection) -> None:
     """Serve the driver until it closes the connection, or has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the driver decides
     threading.Thread(target=_die_with, args=(connection.fileno(),), daemon=True).start()
-    importlib.import_module("roster.spark.state.tasks.task")  # and with it what all tasks need, while Spark starts
-    stores: Any = importlib.import_module("roster.spark.state.tasks.store_location")
+    stores = load()
     stores.keep_open()
     hold_little()
     connection.send_bytes(READY)
+    importlib.import_module("pyspark")  # which a task may ask for where it runs
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         for number in itertools.count(1):
             while not connection.poll(stores.UNUSED):
@@ -109,6 +108,12 @@ def main(connection: Connection) -> None:
             request = Request(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from the driver
             connection.send_bytes(_answer(request, number))
             stores.close_unused()
+
+
+def load() -> Any:
+    """Load what all tasks need, without PySpark; return the module that keeps stores open."""
+    importlib.import_module("roster.spark.state.tasks.task")
+    return importlib.import_module("roster.spark.state.tasks.store_location")
 
 
 def connected(host: str, port: int, number: int, files: str, key: bytes) -> Connection:
@@ -160,6 +165,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _answer(request: Request, number: int) -> bytes:
+    from pyspark.accumulators import _accumulatorRegistry  # noqa: PLC0415 - not at the start
+
     _set_up(request, number)
     _accumulatorRegistry.clear()
     take_arrivals(request.arrivals)
@@ -175,6 +182,8 @@ def _answer(request: Request, number: int) -> bytes:
 
 def _set_up(request: Request, number: int) -> None:
     """Give the task the surroundings that Spark's worker gives one; `number` of this worker's tasks."""
+    from pyspark import SparkFiles, TaskContext  # noqa: PLC0415 - as above
+
     SparkFiles._root_directory, SparkFiles._is_running_on_worker = request.files, True
     for path in (request.files, *(str(Path(request.files) / name) for name in request.includes)):
         if path not in sys.path:

@@ -13,12 +13,13 @@ from pyspark.sql.types import StructType
 
 from roster._errors import RosterError
 from roster.spark.errors import PipelineError
+from roster.spark.schemas import arrow_schema, as_struct
 from roster.spark.state.operators import Stateful, check_extra, check_functions
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.group_state import MODES
 from roster.spark.state.processor.initial import InitialState
 from roster.spark.state.processor.operator import GroupStateOperator, ProcessorOperator
-from roster.spark.tasks.arrow_function import arrow_schema, as_struct, pickled
+from roster.spark.steps import pickled
 from roster.state.definition import Migrate
 from roster.state.durations import Duration, as_timedelta
 from roster.state.processor.batch import Plan, TimeMode

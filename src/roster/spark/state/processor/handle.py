@@ -12,7 +12,7 @@ from pyspark.sql.streaming import stateful_processor as spark
 from pyspark.sql.types import Row, StructType
 
 from roster.spark.errors import PipelineError
-from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.schemas import arrow_schema
 from roster.state.processor import states
 from roster.state.processor.batch import KeyedState
 from roster.state.store import StateError

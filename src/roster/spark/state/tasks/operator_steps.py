@@ -7,40 +7,30 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from roster.spark.errors import PipelineError
 from roster.spark.state.tasks.bad_records import results_aside, set_aside
 from roster.spark.state.tasks.processing import Operator
-from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema
-from roster.spark.tasks.steps import Step, applied, chained
+from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.steps import applied
 from roster.spark.tasks.write.task import conformed
 from roster.state.aggregate import Layout, Update
-from roster.state.store import NoState, Snapshot, Store
-from roster.state.windows import END, START
+from roster.state.store import Snapshot, Store
 
 
-def with_steps(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, store: str = "") -> Operator:
-    """Return the operator with the steps applied to its results; `columns` are those of its input rows.
+def with_function(
+    operator: Operator, given: pa.Schema, function: ArrowFunction, schema: pa.Schema, store: str
+) -> Operator:
+    """Return the operator with a function applied to its results, which have the columns `given`.
 
-    store: names the operator in errors. Raises PipelineError for steps that do not fit.
+    schema: columns of the function's results. store: names the operator in errors.
     """
-    if not steps:
-        return operator
-    own = operator(columns.empty_table(), NoState()).results.schema
-    results = from_arrow_schema(own)
-    function, struct = chained(steps, results)
-    if function is None:
-        return operator
-    # Spark's timestamps have microseconds: with them the text of a window, and so the records' key, would be another.
-    kept = [own.field(f.name) if f.name in {START, END} & {*own.names} else f for f in arrow_schema(struct)]
-    return _WithSteps(operator, arrow_schema(results), function, pa.schema(kept), store)
+    return _WithSteps(operator, given, function, schema, store)
 
 
-def check_keys(keys: Sequence[str], results: StructType) -> None:
+def check_keys(keys: Sequence[str], columns: Sequence[str]) -> None:
     """Raise PipelineError if results lack columns of the record key."""
-    if missing := [name for name in keys if name not in results.names]:
+    if missing := [name for name in keys if name not in columns]:
         raise PipelineError(
             f"the column {missing[0]!r} is missing, a part of the records' key",
             field="map_arrow",

@@ -16,58 +16,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Split
-from roster.spark.errors import PipelineError
 from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.spark.state.tasks.store_location import Place, on_sound
-from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
-from roster.spark.tasks.json_values import JsonReader, unsupported
+from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.json_values import JsonReader
 from roster.spark.tasks.missing_values import Look
 from roster.spark.tasks.reader import PartitionTask, ReaderConfig, read_splits
 from roster.spark.tasks.result_records import record_keys
 from roster.spark.tasks.steps import applied
 from roster.state.store import Value
 
-INNER, LEFT = "inner", "left"
 _PIECE_BYTES = 16 << 20
 """About how many bytes of the table's values the rows that are joined at once have."""
 FIELD = "join_table"
-
-
-@dataclass(frozen=True)
-class TableJoin:
-    """What `Pipeline.join_table` declares."""
-
-    topic: str
-    on: str
-    schema: str | StructType
-    how: str
-
-    def __post_init__(self) -> None:
-        if self.how not in (INNER, LEFT):
-            raise PipelineError(f"{self.how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
-
-    def resolved(self, given: StructType) -> tuple[Lookup, StructType]:
-        """Return the join for rows with these columns, and its result columns. Raises PipelineError."""
-        struct = as_struct(self.schema, FIELD)
-        fields = arrow_schema(struct)
-        if self.on not in given.names:
-            raise PipelineError(
-                f"no column {self.on!r}", field="on", fix=f"Name the one with the table's keys, of {given.names}"
-            )
-        if twice := [name for name in struct.names if name in given.names]:
-            raise PipelineError(
-                f"rows have a column {twice[0]!r} already", field=FIELD, fix="Leave it out of one of the schemas"
-            )
-        if (wrong := unsupported(fields)) is not None:
-            raise PipelineError(f"field {wrong!r} has a type that is not parsed", field=FIELD, fix="Leave it out")
-        columns = StructType([*given.fields, *struct.fields])
-        return Lookup(self.on, JsonReader(fields), arrow_schema(columns), self.how == LEFT), columns
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from roster.spark.tasks.reader import (
     ReaderConfig,
     ReadError,
     ReadTask,
+    TaskAccumulator,
     held,
     leave_interrupts_to_driver,
     read_splits,
@@ -51,8 +52,6 @@ from roster.state.stream_join import in_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pyspark import Accumulator
 
     from roster.state.aggregate import Update
 
@@ -121,9 +120,9 @@ class RestoreJobs:
 
     lanes: Sequence[Sequence[RestoreJob]] = ()
     seconds: float = 0.0
-    done: Accumulator[dict[TopicPartition, Restored]] | None = None
-    found: Accumulator[dict[str, dict[TopicPartition, int]]] | None = None
-    ran: Accumulator[dict[int, str]] | None = None
+    done: TaskAccumulator[dict[TopicPartition, Restored]] | None = None
+    found: TaskAccumulator[dict[str, dict[TopicPartition, int]]] | None = None
+    ran: TaskAccumulator[dict[int, str]] | None = None
 
 
 class StatefulTask(PartitionTask):
@@ -138,9 +137,9 @@ class StatefulTask(PartitionTask):
         tasks: Sequence[Sequence[Split]],
         work: TopologyPlan,
         targets: Mapping[TaskId, Sequence[StoreTarget]],
-        reports: Accumulator[dict[TaskId, tuple[Report, ...]]] | None = None,
+        reports: TaskAccumulator[dict[TaskId, tuple[Report, ...]]] | None = None,
         jobs: RestoreJobs = RestoreJobs(),
-        failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
+        failed: TaskAccumulator[dict[int, tuple[str, str]]] | None = None,
         tables: Mapping[int, Sequence[TableSide]] = MappingProxyType({}),
         backlog: Backlog | None = None,
         **reading: Any,

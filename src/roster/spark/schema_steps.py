@@ -1,0 +1,191 @@
+"""The steps of values with schemas, resolved on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from roster.records.native import AVRO, compiled
+from roster.schemas import Registered, Registry, RegistryError
+from roster.schemas.json_schema import json_schema
+from roster.spark.errors import PipelineError
+from roster.spark.registry_schemas import (
+    Source,
+    check_registry,
+    check_source,
+    check_text,
+    fingerprint_of,
+    latest_of,
+    message_of,
+    unanswered,
+)
+from roster.spark.schemas import arrow_schema, as_struct
+from roster.spark.steps import check_mode, checked_fields, with_kept
+from roster.spark.tasks.avro_values import AvroColumns
+from roster.spark.tasks.json_values import FramedJsonColumns
+from roster.spark.tasks.protobuf_values import ProtobufColumns, as_spark
+from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer
+from roster.spark.tasks.steps import BatchFunction
+from roster.wire.avro.columns import layout, of_arrow
+from roster.wire.avro.program import with_aliases
+from roster.wire.avro.schema import SchemaError, Type, parse
+
+_JSON = "json_columns"
+
+
+@dataclass(frozen=True)
+class AvroParsed:
+    """The step of `avro_columns`."""
+
+    registry: Registry | None
+    columns: str | StructType | None
+    schemas: tuple[str, ...]
+    subject: str | None
+    column: str
+    framing: str
+    mode: str
+    keep: tuple[str, ...]
+    kept: list[Source] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
+        _check_framing(self.framing, FRAMINGS)
+        check_registry(self.registry)
+        for text in self.schemas:
+            check_text(text)
+        if not (self.registry if self.framing == CONFLUENT else self.schemas):
+            fix = "Name registry=Registry(url) for Confluent's frame, schema= for others"
+            raise PipelineError("the writers' schemas are not known", field="avro_columns", fix=fix)
+
+    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
+        """Return the function, and the columns of its results."""
+        try:
+            known = self._known()
+            schema = self._reader(known)
+            fields = pa.schema(list(layout(schema).schema))
+        except SchemaError as error:
+            fix = "Correct the schema, or name the fields that you need in columns="
+            raise PipelineError(str(error), field="avro_columns", fix=fix) from None
+        struct = self.columns or from_arrow_schema(fields, prefer_timestamp_ntz=True)
+        columns = with_kept(as_struct(struct, "avro_columns"), given, self.column, self.keep, "avro_columns")
+        return AvroColumns(schema, fields, known, compiled(AVRO), self.column, self.mode, self.keep), columns
+
+    def _known(self) -> Known:
+        if self.registry is not None and self.framing == CONFLUENT:
+            self.kept.append(Source(self.registry, self.framing, self.column))
+            return self.kept[-1].known
+        known = Known("", self.framing, self.column)
+        for text in self.schemas:
+            known.writers[fingerprint_of(text) if self.framing == SINGLE_OBJECT else ONLY] = Writer("AVRO", text)
+        return known
+
+    def _reader(self, known: Known) -> Type:
+        """Return the reader's schema: that of the columns, the last one given, or the latest of the subject."""
+        if self.columns is None and self.schemas:
+            return parse(self.schemas[-1])
+        if self.columns is None:
+            latest = latest_of(self.registry, self.subject, "AVRO", "avro_columns")
+            self.kept[-1].add(latest)
+            return known.avro(latest.id)
+        named = of_arrow(pa.struct(list(arrow_schema(as_struct(self.columns, "avro_columns")))), "columns")
+        if not self.kept:
+            return with_aliases(named, parse(self.schemas[-1]))
+        if self.subject is not None and (version := self._latest_if_any()) is not None:
+            self.kept[-1].add(version)
+            with suppress(SchemaError):  # one that is not read may be what has no columns
+                named = with_aliases(named, known.avro(version.id))
+        self.kept[-1].named = named
+        for key in known.writers:
+            self.kept[-1].tell(key)
+        return named
+
+    def _latest_if_any(self) -> Registered | None:
+        """Return the latest schema of the subject; None if it has none, or one of another kind."""
+        assert self.registry is not None and self.subject is not None  # noqa: S101, PT018 - as in `_reader`
+        try:
+            latest = self.registry.latest(self.subject)
+        except RegistryError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise unanswered(error) from None
+        return latest if latest.kind == "AVRO" else None
+
+
+@dataclass(frozen=True)
+class ProtobufParsed:
+    """The step of `protobuf_columns`."""
+
+    registry: Registry | None
+    message: str
+    descriptors: bytes | None
+    subject: str | None
+    column: str
+    framing: str
+    mode: str
+    keep: tuple[str, ...]
+    kept: list[Source] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
+        _check_framing(self.framing, (CONFLUENT, BARE))
+        check_source(self.registry, self.descriptors, self.message, "protobuf_columns")
+
+    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
+        """Return the function, and the columns of its results."""
+        message, _ = message_of(self.registry, self.descriptors, self.subject, self.message, "protobuf_columns")
+        empty = message.handler().schema()
+        fields = pa.schema([field.with_type(as_spark(field.type)).with_nullable(True) for field in empty])
+        columns = with_kept(from_arrow_schema(fields), given, self.column, self.keep, "protobuf_columns")
+        known = None
+        if self.registry is not None and self.framing == CONFLUENT:
+            self.kept.append(Source(self.registry, CONFLUENT, self.column))
+            self.kept[-1].add(latest_of(self.registry, self.subject, "PROTOBUF", "protobuf_columns"))
+            known = self.kept[-1].known
+        made = ProtobufColumns(message, fields, self.framing, self.column, self.mode, self.keep, known)
+        return made, columns
+
+
+@dataclass(frozen=True)
+class FramedJsonParsed:
+    """The step of `json_columns` with a registry."""
+
+    registry: Registry
+    columns: str | StructType | None
+    subject: str | None
+    column: str
+    mode: str
+    keep: tuple[str, ...]
+    kept: list[Source] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
+        check_registry(self.registry)
+
+    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
+        """Return the function, and the columns of its results."""
+        self.kept.append(Source(self.registry, CONFLUENT, self.column))
+        known = self.kept[-1].known
+        if self.columns is not None:
+            struct = as_struct(self.columns, _JSON)
+            fields = checked_fields(struct)
+        else:
+            latest = latest_of(self.registry, self.subject, "JSON", _JSON)
+            self.kept[-1].add(latest)
+            try:
+                fields = json_schema(latest.text, {name: text for name, (_, text) in latest.references.items()})
+            except SchemaError as error:
+                raise PipelineError(str(error), field=_JSON, fix="Name the fields that you need in schema=") from None
+            struct = from_arrow_schema(fields, prefer_timestamp_ntz=True)
+        columns = with_kept(struct, given, self.column, self.keep, _JSON)
+        return FramedJsonColumns(fields, known, self.mode, self.keep), columns
+
+
+def _check_framing(framing: str, framings: Sequence[str]) -> None:
+    if framing not in framings:
+        raise PipelineError(f"{framing!r} is none", field="framing", fix=f"Use one of {', '.join(framings)}")
