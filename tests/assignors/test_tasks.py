@@ -267,6 +267,22 @@ def test_a_stateless_task_stays_where_it_ran_and_there_is_nothing_to_restore():
     assert not plan.followup
 
 
+@settings(max_examples=examples(300))
+@given(st.integers(2, 5), st.integers(1, 5), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_new_stateful_tasks_move_no_running_stateless_one(
+    clients: int, stateless: int, stateful: int, chance: random.Random
+) -> None:
+    names = chance.sample("abcde", clients)
+    runs = {TaskId(1, number): names[number % clients] for number in range(stateless)}
+    problem = TaskProblem(
+        [TaskId(0, number) for number in range(stateful)],
+        [*runs],
+        {name: Client(1, {task: STATELESS for task, runner in runs.items() if runner == name}) for name in names},
+    )
+    plan = assign(problem)
+    assert all(task in plan.clients[name].active for task, name in runs.items())
+
+
 def test_the_sentinel_of_stateless_tasks_is_no_store_of_a_task_with_state():
     clients = {"A": Client(1, lags(t0_0=STATELESS)), "B": Client(1, lags(t0_0=400))}
     assert actives(solve(ids("0_0"), clients)) == {"A": [], "B": ["0_0"]}

@@ -106,11 +106,19 @@ def assign(problem: TaskProblem) -> TaskPlan:
 
 
 class _Placing:
-    """One run of the assignor; clients are numbered in the order of their names, tasks are sorted."""
+    """One run of the assignor; tasks are sorted, and clients numbered so that of equal ones the lower gets a task.
+
+    Those with fewer stateless tasks come first: a stateful task that is new moves none of these.
+    """
 
     def __init__(self, problem: TaskProblem) -> None:
         self.problem = problem
-        self.names = sorted(problem.clients)
+        stateless = set(problem.stateless)
+        claims = {
+            name: sum(lag in (RUNNING, STATELESS) and task in stateless for task, lag in client.lags.items())
+            for name, client in problem.clients.items()
+        }
+        self.names = sorted(problem.clients, key=lambda name: (claims[name] / problem.clients[name].threads, name))
         self.threads = [problem.clients[name].threads for name in self.names]
         self.stateful = sorted(set(problem.stateful))
         self.stateless = sorted(set(problem.stateless))
