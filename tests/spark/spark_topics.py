@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
@@ -11,9 +11,6 @@ from confluent_kafka import TopicPartition as Assigned
 from roster.client import Admin
 from roster.model import TopicPartition
 from tests.librdkafka import idempotent_producer
-
-if TYPE_CHECKING:
-    pass
 
 _NUMBERS = itertools.count()
 

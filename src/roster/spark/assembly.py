@@ -29,8 +29,9 @@ from roster.spark.options import Options
 from roster.spark.schemas import arrow_schema, as_struct
 from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.sinks.kafka import KafkaSink
-from roster.spark.sinks.parquet import ParquetSink, runs_in_one_process
+from roster.spark.sinks.parquet import ParquetSink
 from roster.spark.sinks.positions import PositionedSink
+from roster.spark.sinks.storage import runs_in_one_process
 from roster.spark.state.copies.preferred_locations import Cluster
 from roster.spark.state.copies.store_cleaner import cleaning
 from roster.spark.state.grown_input import GrownInput

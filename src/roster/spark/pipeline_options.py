@@ -8,13 +8,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
-from pyspark.sql import SparkSession
-
 from roster.client.options import Bootstrap, Group, Security
 from roster.member.options import DEFAULT_ASSIGNORS, Assignors
 from roster.model.options import INT64_MAX, Option
 from roster.spark.batch import Progress
 from roster.spark.consumer_settings import ConsumerSettings
+from roster.spark.spark_types import SparkSession
 from roster.spark.state_options import State
 from roster.state.durations import Duration
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from roster.spark.errors import PipelineError
-
-_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-"""PySpark before 4.2 takes no time zone here and means UTC."""
+from roster.spark.spark_types import StructType
 
 
 def arrow_schema(schema: str | StructType) -> pa.Schema:
@@ -21,15 +17,21 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
 
     Raises PipelineError if it is not a schema.
     """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - sinks can be imported without PySpark
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - likewise
+
     struct = as_struct(schema)
     try:
-        return to_arrow_schema(struct, **_UTC)
+        return to_arrow_schema(struct, **_in_utc())
     except (PySparkException, TypeError) as error:
         raise _no_schema(schema, error) from None
 
 
 def as_struct(schema: str | StructType, field: str = "map_arrow") -> StructType:
     """Return the columns as Spark's type; needs a Spark session. Raise PipelineError if it is not a schema."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
+
     try:
         if not isinstance(schema, StructType | str):
             raise TypeError("it is neither text nor a StructType")
@@ -39,6 +41,14 @@ def as_struct(schema: str | StructType, field: str = "map_arrow") -> StructType:
     except (PySparkException, TypeError) as error:
         raise _no_schema(schema, error, field) from None
     return struct
+
+
+@cache
+def _in_utc() -> dict[str, Any]:
+    """Return the argument for UTC: PySpark before 4.2 takes no time zone, and means that."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
+
+    return {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 
 
 def _no_schema(schema: object, error: Exception, field: str = "map_arrow") -> PipelineError:

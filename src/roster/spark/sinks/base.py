@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
+from roster.spark.spark_types import DataFrame, SparkSession
 
 
 class Sink(ABC):

@@ -6,14 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.security import PLAINTEXT, Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.sinks.base import Sink
+from roster.spark.spark_types import DataFrame, SparkSession, StructType
 from roster.spark.tasks.write.task import Writer
 
 

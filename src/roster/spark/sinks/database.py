@@ -11,8 +11,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster._extras import missing_error
@@ -21,8 +19,9 @@ from roster.model.topology import repeated
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError, RefusedRowsError, SinkFencedError
 from roster.spark.sinks.batch_sink import Source
-from roster.spark.sinks.parquet import runs_in_one_process
 from roster.spark.sinks.positions import PositionedSink
+from roster.spark.sinks.storage import runs_in_one_process
+from roster.spark.spark_types import DataFrame, SparkSession, StructType
 from roster.spark.tasks.write.database import STAGING, DatabaseWriter, Server, Staged, unknown_record
 from roster.spark.tasks.write.task import Writer
 

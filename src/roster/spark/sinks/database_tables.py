@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from pyspark.sql.types import StructType
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from roster.model import TopicPartition
 from roster.spark.errors import PipelineError
 from roster.spark.schemas import arrow_schema
+from roster.spark.spark_types import StructType
 from roster.spark.tasks.write.database import Server, Staged
 from roster.spark.tasks.write.sql_columns import (
     EXACT_COLLATIONS,

@@ -14,7 +14,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster._extras import missing_error
@@ -25,6 +24,7 @@ from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.delta_rules import asks, check_writable, has_mapping, missing_columns, rules_of
 from roster.spark.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
 from roster.spark.sinks.upsert import DataFile, bounds
+from roster.spark.spark_types import StructType
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.rules import Rules
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster._clock import wall_ms
@@ -24,6 +23,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
 from roster.spark.sinks.upsert import DataFile, bounds
+from roster.spark.spark_types import StructType
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.rules import Rules
 

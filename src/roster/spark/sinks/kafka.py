@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.client import (
@@ -38,6 +36,7 @@ from roster.spark.sinks.kafka_transactions import (
     OtherClusterError,
     TransactionalSink,
 )
+from roster.spark.spark_types import DataFrame, SparkSession, StructType
 from roster.spark.tasks.client_settings import refuse_security_names
 from roster.spark.tasks.write.encoded_values import RecordEncoding
 from roster.spark.tasks.write.producer_options import parse_producer_options

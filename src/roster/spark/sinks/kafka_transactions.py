@@ -17,8 +17,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.client import (
@@ -38,6 +36,7 @@ from roster.security import Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.batch_sink import BatchSink, Source
+from roster.spark.spark_types import DataFrame, StructType
 from roster.spark.tasks.write.shuffle import ExchangeWriter, Written
 from roster.spark.tasks.write.task import RESULT, Writer, WriteTask, results_of
 

@@ -24,7 +24,7 @@ from roster.spark.options import as_columns
 from roster.spark.sinks.batch_sink import BatchSink
 from roster.spark.sinks.commit_log import FOLDER, CommitLog
 from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer
-from roster.spark.sinks.storage import Storage
+from roster.spark.sinks.storage import Storage, runs_in_one_process
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by
 from roster.spark.tasks.write.task import Writer
@@ -246,12 +246,6 @@ def _counts(local: Path, written: WrittenFolder) -> dict[str, int]:
             if (local / file.name).stat().st_size == file.size:
                 found[file.name] = file.rows
     return found
-
-
-def runs_in_one_process(spark: SparkSession) -> bool:
-    """Return True if tasks run in the driver's own JVM, and so see its disk."""
-    master = spark.sparkContext.master or ""
-    return master == "local" or master.startswith("local[")
 
 
 def _rows(counted: Observation) -> int | None:

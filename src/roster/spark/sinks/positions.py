@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.model import TopicPartition
@@ -15,6 +13,7 @@ from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import as_columns
 from roster.spark.schemas import arrow_schema
 from roster.spark.sinks.batch_sink import BatchSink
+from roster.spark.spark_types import DataFrame, SparkSession, StructType
 from roster.spark.tasks.write.task import RESULT, WriteTask, results_of
 from roster.state.keys import encode_keys
 from roster.state.store import StateError

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from roster._files import sync_path, write_synced
 from roster.spark.errors import PipelineError
+from roster.spark.spark_types import SparkSession
 
 
 class Storage:
@@ -105,3 +106,9 @@ class Storage:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def runs_in_one_process(spark: SparkSession) -> bool:
+    """Return True if tasks run in the driver's own JVM, and so see its disk."""
+    master = spark.sparkContext.master or ""
+    return master == "local" or master.startswith("local[")

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster._errors import one_line
@@ -28,6 +27,7 @@ from roster.spark.sinks.batch_sink import Source
 from roster.spark.sinks.positions import PositionedSink
 from roster.spark.sinks.small_files import Merging, SmallFiles, merged
 from roster.spark.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge, file_rows
+from roster.spark.spark_types import StructType
 from roster.spark.tasks.write.database import unknown_record
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by, is_supported

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.model import TopicPartition
@@ -25,6 +23,7 @@ from roster.spark.driver.switching import Switching
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.sinks.kafka import KafkaSink
+from roster.spark.spark_types import SparkSession, StructType
 from roster.spark.state.stores import Stores
 from roster.spark.state.tasks.outgoing import is_record
 from roster.spark.tasks.write.task import TaskOutput, TaskWriter, Writer

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.spark.errors import PipelineError
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from roster.spark.spark_types import StructType
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """Folder of null and of the empty string, which Spark treats alike."""

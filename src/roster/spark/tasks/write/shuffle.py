@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from roster.records.encoding import EncodedBatch, EncodingWriter
 from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
 from roster.records.produce_decisions import ProducerIdentity
+from roster.spark.spark_types import DataFrame, SparkContext
 from roster.spark.tasks.write.task import RESULT, RowFunction, result_row, results_of
 from roster.wire.columns.writer import Body
 from roster.wire.compression import Compression
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import DataFrame
 
 ENCODED = (
     "topic string, partition int, task int, number int, "

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from roster.spark.spark_types import DataFrame
 
 RowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Function for `mapInArrow`."""
