@@ -65,6 +65,7 @@ def pytest_collection() -> Iterator[Any]:
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(20_000, 20, 50)  # by default a tenth of the tests' time
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,18 +11,20 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 
-QUICK = 8
+_PHASES = [phase for phase in Phase if phase is not Phase.explain]
+"""Before Python 3.12 an explanation traces each line while an example shrinks: minutes, for a hint."""
+QUICK = 5
 """Most examples of any test under the profile `quick`."""
 Case = TypeVar("Case")
 
 
 def load_profile() -> None:
     """Register the profiles and load the one that `HYPOTHESIS_PROFILE` names."""
-    settings.register_profile("full", deadline=None, derandomize=True, print_blob=True)
+    settings.register_profile("full", deadline=None, derandomize=True, print_blob=True, phases=_PHASES)
     settings.register_profile("quick", settings.get_profile("full"), max_examples=QUICK)
-    settings.register_profile("explore", deadline=None, database=None, print_blob=True)
+    settings.register_profile("explore", deadline=None, database=None, print_blob=True, phases=_PHASES)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "full"))
 
 

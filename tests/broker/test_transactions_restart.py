@@ -182,6 +182,7 @@ def resolved(client: RawClient) -> None:
     Producer(client, 2).init()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("version", [1, 2])
 def test_what_a_client_was_told_holds_after_kill_9_at_any_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int

@@ -122,6 +122,7 @@ def test_a_cancelled_flight_counts_but_adds_no_delay():
     ]
 
 
+@pytest.mark.gate
 def test_ctrl_c_is_no_fault_of_the_file_that_is_read(tmp_path):
     path = tmp_path / "flights.csv"
     path.write_text("carrier,tailnum,time_hour,dep_delay,distance\n" + "UA,,,1,\n" * 1_000_000)

@@ -166,6 +166,7 @@ def test_a_line_has_owners_and_copies_too(state):
     assert "counted 40 of 160" in line
 
 
+@pytest.mark.gate
 def test_flights_are_streamed_in_the_order_of_time_so_that_none_is_late(tmp_path):
     """The grace is longer than any flight is behind the latest one before it."""
     ordered = read_flights(in_order(flights(JOBS), tmp_path, None).path)

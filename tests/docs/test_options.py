@@ -123,6 +123,7 @@ def test_one_declaration_makes_table_signature_and_help():
             Taker(**wrong)
 
 
+@pytest.mark.gate
 def test_mypy_knows_names_and_types_of_every_option(tmp_path):
     path = tmp_path / "application.py"
     path.write_text(

@@ -74,6 +74,7 @@ def cases(assignors: tuple[str, ...]) -> list[tuple[int, Fate, int]]:
     return Random(len(every)).sample(every, min(len(every), examples(24, "ROSTER_FAILOVERS")))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("assignors", [COOPERATIVE, EAGER], ids=lambda names: str(names[0]))
 def test_a_coordinator_may_die_at_every_write_of_a_record(assignors: tuple[str, ...]) -> None:
     """When it is back the group is Stable and complete; no acknowledged commit is lost, no generation goes back."""
@@ -87,6 +88,7 @@ def test_a_coordinator_may_die_at_every_write_of_a_record(assignors: tuple[str, 
         assert not any(actor.fenced for actor in world.living)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fate", Fate, ids=lambda fate: fate.name.lower())
 @pytest.mark.parametrize("downtime", [1, 20, 500])
 def test_cooperative_members_keep_what_they_own_over_a_failover(fate: Fate, downtime: int) -> None:

@@ -198,7 +198,7 @@ def test_a_leader_that_cannot_have_offsets_assigns_all_the_same() -> None:
 
 def test_a_leader_that_cannot_have_offsets_shares_each_topic_out_evenly() -> None:
     """Without offsets counts decide, topic by topic, and whoever joins or leaves afterwards."""
-    for seed in some(range(12)):
+    for seed in some(range(12), quick=2):
         world, chance = World(seed, TOPICS, Faults(no_offsets=1.0)), Random(seed)
         for number in range(7):
             if len(world.living) > 1 and chance.random() < 0.4:

@@ -30,6 +30,7 @@ from roster.wire.messages import (
     ProduceResponse,
 )
 from roster.wire.records import Record, build_batch, read_batch, read_header
+from tests.examples_tried import examples
 
 if TYPE_CHECKING:
     from roster.wire import Message
@@ -129,7 +130,7 @@ def play(production: Production, brokers: Brokers, *, seconds: float = 600.0) ->
         now += 0.001 if wake is None else wake
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     seed=st.integers(0, 2**32),
     batches=st.lists(st.tuples(st.integers(0, PARTITIONS - 1), st.integers(1, 6)), max_size=25),

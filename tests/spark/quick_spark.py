@@ -20,7 +20,8 @@ from roster.spark.errors import PipelineError
 CACHE = Path(__file__).parents[2] / ".cache" / "spark"
 OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {QUIET}"
 DAEMON = Path(__file__).with_name("python_daemon") / "loaded_daemon.py"
-VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
+VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
+"""Of drivers, of the JVM that puts their command line together, of a standalone cluster's master and workers."""
 
 
 def start_quickly() -> None:
@@ -28,9 +29,10 @@ def start_quickly() -> None:
     options = OPTIONS
     with contextlib.suppress(OSError):
         options += f" -XX:SharedArchiveFile={_archive()}"
-    options += f" -Dspark.python.daemon.module={DAEMON.stem}"
+    of_executors = f'"-Dspark.executor.extraJavaOptions={options}"'
     path = os.pathsep.join([str(DAEMON.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ.update(dict.fromkeys(VARIABLES, options) | {"PYTHONPATH": path})
+    os.environ["SPARK_SUBMIT_OPTS"] += f" -Dspark.python.daemon.module={DAEMON.stem} {of_executors}"
 
 
 def _archive() -> Path:

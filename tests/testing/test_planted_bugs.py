@@ -20,6 +20,7 @@ ALL = [*BUGS, *TRANSACTION_BUGS, *TASK_BUGS]
 EACH = [pytest.param(bug, id=bug.name) for bug in ALL]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("bug", EACH)
 def test_a_planted_bug_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.patch(monkeypatch)
@@ -41,6 +42,7 @@ def breaks_in(bug: PlantedBug, seed: int) -> bool:
     return broken is not None and broken.sentence in bug.breaks
 
 
+@pytest.mark.gate
 def test_there_are_forty_of_them_and_none_is_in_the_product() -> None:
     assert len({bug.name for bug in ALL}) == len(ALL) >= 40
     seeds = sorted({bug.seed for bug in ALL})

@@ -68,6 +68,7 @@ def test_a_trace_changes_nothing() -> None:
     assert traced.digest != run_seed(6, traced=True).digest
 
 
+@pytest.mark.gate
 def test_transactions_are_committed_and_aborted_in_both_versions_of_the_protocol() -> None:
     drawn = [draw_scenario(seed) for seed in range(60)]
     for version in (1, 2):
@@ -131,6 +132,7 @@ def seed_with(kind: str) -> int:
     return next(seed for seed in range(400) if len((s := draw_scenario(seed)).actions) > 4 and kind in str(s.actions))
 
 
+@pytest.mark.gate
 def test_a_failure_shrinks_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     broken_by_action(monkeypatch, "topic grows")
     scenario = draw_scenario(seed_with("topic grows"))
@@ -146,6 +148,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+@pytest.mark.gate
 def test_the_command_prints_the_history_and_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     broken_by_action(monkeypatch, "topic grows")
     seed = seed_with("topic grows")

@@ -20,6 +20,7 @@ from roster.wire.columns import encode_kernel, partition_kernel, writer
 from roster.wire.columns.writer import Body, Encoder, Placed, framed, halves
 from roster.wire.compression import Compression
 from roster.wire.records import read_batch, read_header, verify_crc
+from tests.examples_tried import examples
 from tests.wire.plain_kernel import PlainKernel
 
 NATIVE = native.kernel(None, native.WRITE)
@@ -113,7 +114,7 @@ def test_records_that_readers_would_refuse_to_expand_are_not_compressed(monkeypa
     assert (small.compression, large.compression) == (Compression.GZIP, Compression.NONE)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     rows=ROWS,
     cut=st.integers(0, 5),

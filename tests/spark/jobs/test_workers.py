@@ -28,6 +28,7 @@ def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.freeze()  # as tests/conftest.py does
 
 
+@pytest.mark.gate
 def test_objects_are_frozen_again_only_after_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
     # `TaskContext()` would set the attribute itself, and undoing the patch would bring that one back.
     monkeypatch.setattr(TaskContext, "_taskContext", object.__new__(TaskContext))

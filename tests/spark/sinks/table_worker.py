@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from roster.spark.tasks.write.updates import retracted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from multiprocessing.context import ForkServerContext
 
     from roster.spark.sinks.positions import PositionedSink
 
@@ -24,6 +26,16 @@ GROUP = "g"
 SCHEMA = StructType(
     [StructField("partition", IntegerType()), StructField("offset", LongType()), StructField("shop", IntegerType())]
 )
+
+_IMPORTED = ["deltalake", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "sqlalchemy.dialects.mysql.pymysql"]
+_IMPORTED += ["sqlalchemy.dialects.postgresql.psycopg", "pytest", "tests.spark.sinks.table_places", __name__]
+
+
+def forking() -> ForkServerContext:
+    """Makes processes that are forks of one that has imported what they need, which takes seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    return context
 
 
 def rows(partition: int, start: int, end: int) -> pa.RecordBatch:

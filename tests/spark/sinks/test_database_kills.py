@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -25,7 +24,7 @@ import sqlalchemy as sa
 from roster.spark import DatabaseSink, PostgresSink
 from tests.real.realparts.databases import Database, MariaDb, Postgres, asking
 from tests.spark.programs import APPS, Application
-from tests.spark.sinks.table_worker import KEYS, latest, uncommitted, upserted, work
+from tests.spark.sinks.table_worker import KEYS, forking, latest, uncommitted, upserted, work
 from tests.spark.sinks.test_transactional_kills import Feed, caught_up, quick_broker
 from tests.waiting import until
 
@@ -170,7 +169,7 @@ def writer(url: str, mode: str, member: str, end: Any) -> None:
 def test_two_writers_of_the_same_partitions_are_killed_with_their_database(
     tmp_path: Path, kind: str, mode: str
 ) -> None:
-    chance, context = random.Random(SEED), multiprocessing.get_context("spawn")
+    chance, context = random.Random(SEED), forking()
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(server(kind))
         url = f"sqlite:///{tmp_path}/shop.db" if database is None else database.create()

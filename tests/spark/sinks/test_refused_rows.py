@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import signal
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from roster.spark.sinks.batch_sink import Source
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.dead_letters import salvage_of
 from tests.spark.sinks.table_places import T0, batch
-from tests.spark.sinks.table_worker import GROUP
+from tests.spark.sinks.table_worker import GROUP, forking
 from tests.spark.sinks.test_database_sinks import Place, place
 from tests.spark.spark_topics import idempotent_producer
 from tests.spark.tasks.test_dead_letters import read_all
@@ -183,9 +182,7 @@ def test_a_second_try_that_is_killed_amid_its_transaction_leaves_nothing_and_is_
     place.run("create table orders (id bigint check (id < 90), name varchar(9), price double precision)")
     tasks = [[row(number) for number in (1, 2, 91, 3)], [row(92), row(4)]]
     kind = PostgresSink if place.kind == "postgres" else DatabaseSink
-    process = multiprocessing.get_context("spawn").Process(
-        target=killed_in_its_second_try, args=[kind(place.url, "orders"), tasks]
-    )
+    process = forking().Process(target=killed_in_its_second_try, args=[kind(place.url, "orders"), tasks])
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL

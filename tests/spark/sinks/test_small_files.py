@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import threading
 import time
@@ -15,8 +14,9 @@ from roster.spark import SinkFencedError
 from roster.spark.sinks import delta, iceberg, small_files, table
 from roster.spark.sinks.small_files import FAN, SECONDS, SmallFiles
 from roster.spark.tasks.write.parquet import WrittenFile
+from tests.examples_tried import examples
 from tests.spark.sinks.table_places import FILES, T0, T1, DeltaPlace, IcebergPlace, Place, batch, opened, plain, rows
-from tests.spark.sinks.table_worker import GROUP, SCHEMA, uncommitted, work
+from tests.spark.sinks.table_worker import GROUP, SCHEMA, forking, uncommitted, work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def test_many_commits_leave_few_files_and_each_version_has_each_row_once(
 ) -> None:
     monkeypatch.setattr(small_files, "FAN", 4)
     sink: Any = opened(place.sink(), T0, T1)
-    commits = 50
+    commits = examples(50, quick=18)
     for number in range(commits):
         append(sink, 2 * number)
     assert rows(place) == plain({0: 2 * commits, 1: 2 * commits})
@@ -241,8 +241,7 @@ def _work(kind: str, folder: str, member: str, end: Any) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("kind", FILES)
 def test_kills_amid_merges_of_two_applications_with_one_table(kind: str, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["deltalake", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", __name__])
+    context = forking()
     place, chance = FILES[kind](str(tmp_path)), random.Random(7)
     end = context.Value("q", 1_000_000, lock=False)
     sink = opened(place.sink())

@@ -465,7 +465,7 @@ def random_table(kind: str, folder: Path, chance: random.Random) -> tuple[Any, T
     return place, columns, rows, bad, part if empty_is_null else ""
 
 
-@settings(max_examples=examples(60, quick=4), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25, quick=4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("kind", ["log", "deltalake", "iceberg"])
 @pytest.mark.gate

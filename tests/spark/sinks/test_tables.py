@@ -5,7 +5,6 @@ ROSTER_TABLE_KILLS is the number of kills of one run (4 without it).
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import threading
@@ -17,7 +16,7 @@ import pytest
 from roster.spark import Owner, SinkFencedError
 from roster.spark.sinks import small_files
 from tests.spark.sinks.table_places import FILES, T0, T1, Place, Row, Server, batch, opened, plain, rows
-from tests.spark.sinks.table_worker import GROUP, SCHEMA, uncommitted, work
+from tests.spark.sinks.table_worker import GROUP, SCHEMA, forking, uncommitted, work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,8 +102,7 @@ def _work(where: tuple[str, str, Server | None], member: str, end: Any) -> None:
 
 def test_kills_and_take_overs(where: tuple[str, str, Server | None], place: Place) -> None:
     """Two applications at a time on the same partitions; one of them is killed at a random moment, again and again."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["deltalake", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", __name__])
+    context = forking()
     chance = random.Random(KILLS)
     end = context.Value("q", 1_000_000, lock=False)  # until the last kill there is always more
     sink = opened(place.sink())

@@ -29,6 +29,7 @@ __all__ = ["place"]
 
 Values = list[dict[str, Any]]
 ROWS = 50
+TABLES = examples(60)
 AT = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 LOCAL = AT.replace(tzinfo=None)
 
@@ -325,12 +326,11 @@ def is_kept(place: Place, case: Case, row: dict[str, Any]) -> bool:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("tables", [24, pytest.param(60, marks=pytest.mark.gate)])
-def test_what_plain_sql_reads_of_random_tables_is_what_was_written(place: Place, tables: int) -> None:
+def test_what_plain_sql_reads_of_random_tables_is_what_was_written(place: Place) -> None:
     seen = Counter[str]()
     for statement in MADE.get(place.kind, ()):
         place.run(statement)
-    for seed in range(examples(tables)):
+    for seed in range(TABLES):
         case = Case(place.kind, seed)
         if not case.create(place, case.table):
             seen["not made"] += 1
@@ -357,5 +357,5 @@ def test_what_plain_sql_reads_of_random_tables_is_what_was_written(place: Place,
             refused = [row for row in case.rows if not any(row is other for other in rows)]
             assert not [row for row in refused if is_kept(place, case, row)], about
     print(place.kind, dict(seen))
-    assert seen["taken"] >= examples(tables) // 8, seen
+    assert seen["taken"] >= TABLES // 8, seen
     assert seen["rows"]

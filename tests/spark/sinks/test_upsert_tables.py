@@ -5,7 +5,6 @@ ROSTER_TABLE_KILLS is the number of kills of one run (4 without it).
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import time
@@ -24,7 +23,7 @@ from roster.spark import Owner, PipelineError, SinkFencedError
 from roster.spark.schemas import arrow_schema
 from tests.examples_tried import examples, some
 from tests.spark.sinks.table_places import FILES, T0, T1, DeltaPlace, IcebergPlace, Place, Server, batch, opened
-from tests.spark.sinks.table_worker import GROUP, KEYS, UPDATED, latest, uncommitted, upserted, work
+from tests.spark.sinks.table_worker import GROUP, KEYS, UPDATED, forking, latest, uncommitted, upserted, work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +81,7 @@ def test_a_table_in_an_object_store(kind: str, tmp_path: Path, s3: Server) -> No
     assert len(place.live_files()) > 3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(2))
 def test_random_histories_of_two_owners_of_all_partitions(place: Place, seed: int) -> None:
     """Each owner writes, commits late, dies and claims again at random moments: one of two wins, none is half done."""
@@ -347,8 +347,7 @@ def _work(kind: str, folder: str, member: str, partition: int, end: Any) -> None
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.gate) for kind in FILES])
 def test_kills_and_take_overs(kind: str, tmp_path: Path) -> None:
     """Two owners of each partition; one of the four is killed at a random moment, again and again."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["deltalake", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", __name__])
+    context = forking()
     chance = random.Random(KILLS)
     end = context.Value("q", 1_000_000, lock=False)  # until the last kill there is always more
     place = FILES[kind](str(tmp_path))

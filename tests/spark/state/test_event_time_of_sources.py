@@ -264,6 +264,7 @@ def test_sessions_are_those_of_a_plain_computation(tmp_path_factory: Any, seed: 
     assert world.late == 0
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("fault", ["the fastest source", "a source that moved is forgotten", "ended before its rows"])
 def test_planted_faults_are_found(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     if fault == "the fastest source":

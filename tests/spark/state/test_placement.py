@@ -120,6 +120,7 @@ def proof(rows: pa.Table, hashed: Any, before: int, after: int, named: tuple[str
     )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize(("before", "after"), [*pairwise([6, 12, 5, 2, 7])])
 def test_the_keys_prove_how_they_were_placed(way: Placement, before: int, after: int) -> None:

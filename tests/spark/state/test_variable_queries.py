@@ -163,6 +163,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
         yield made
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", some(range(6), quick=2))
 def test_each_application_has_the_variables_of_all_tasks_as_of_their_last_committed_batch(
     group: Group, seed: int

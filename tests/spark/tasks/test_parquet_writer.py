@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from roster.spark.tasks.write.parquet import ParquetWriter
 from roster.spark.tasks.write.partitions import NULL, folder, split
 from roster.spark.tasks.write.task import ReadWriteTask, WriteTask, results_of
+from tests.examples_tried import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,7 +55,7 @@ def test_a_split_has_every_row_once_under_its_values_in_order(rows: list[tuple[A
     assert all(set(part.column_names) == set(SCHEMA.names) - set(names) for _, part in split(table, names))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(rows=ROWS, size=st.integers(1, 50), target=st.sampled_from([1, 1 << 30]), group=st.sampled_from([1, 1 << 30]))
 def test_files_hold_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, ...]], size: int, target: int, group: int

@@ -123,6 +123,7 @@ def source_of(folder: Folder, kind: str, at: int, before: int, after: int, entri
     return Source(kind, at, before, range(after), files, placing_keys(noted.definition))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(("before", "after"), [(6, 12), (12, 5)])
 def test_the_entries_are_those_of_a_group_that_always_had_that_number(
