@@ -15,8 +15,8 @@ from roster.spark import ParquetSink, Pipeline, PipelineError
 from roster.spark.errors import FunctionError
 from roster.spark.options import Options
 from roster.spark.tasks.arrow_function import ArrowFunction
-from roster.spark.tasks.dead_letters import Salvage
-from roster.spark.tasks.json_values import JsonColumns
+from roster.spark.tasks.dead_letters import RefusedRowError, Salvage, class_name
+from roster.spark.tasks.json_values import JsonColumns, JsonError
 from tests.examples_tried import examples
 
 if TYPE_CHECKING:
@@ -230,3 +230,9 @@ def test_what_dead_letters_need_is_checked_before_the_group_is_joined(spark: Spa
     with pytest.raises(PipelineError, match="dead_letter_topic: there is no topic 'nowhere'"):
         pipeline("nowhere").map_arrow(iter, "offset long").foreach_batch(print).run()
     assert not topics.exists("dead-2")
+
+
+def test_letters_call_an_error_the_same_in_all_releases() -> None:
+    names = [class_name(kind) for kind in (ValueError, pa.ArrowInvalid, JsonError, RefusedRowError)]
+    json_error, refused = "spark.tasks.json_values.JsonError", "spark.tasks.dead_letters.RefusedRowError"
+    assert names == ["ValueError", "pyarrow.lib.ArrowInvalid", f"roster.{json_error}", f"roster.{refused}"]

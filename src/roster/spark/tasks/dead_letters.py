@@ -187,7 +187,6 @@ class DeadLetters:
         if isinstance(error, FunctionError) and error.__cause__ is not None:
             error = error.__cause__
         kind = type(error)
-        exception = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         if not self.first:
             place = f"{row['topic']}-{row['partition']}" + (f" offset {row['offset']}" if "offset" in row else "")
             self.first = f"{place}: {name}: {kind.__qualname__}: {str(error).partition(chr(10))[0]}"[:_TOLD]
@@ -198,7 +197,7 @@ class DeadLetters:
             "task.id": self._task,
             "stage": stage,
             "class.name": name,
-            "exception.class.name": exception,
+            "exception.class.name": class_name(kind),
             "exception.message": str(error),
             "exception.stacktrace": stack[-_STACK_BYTES:],
         }
@@ -278,3 +277,8 @@ class LetterRows(DeadLetters):
 
 def _own_headers(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
     return [(header["key"], header["value"]) for header in row.get("headers") or ()]
+
+
+def class_name(kind: type[BaseException]) -> str:
+    """Return the name by which letters call an error, as a traceback does."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
