@@ -93,6 +93,55 @@ def test_gaps_are_known_before_joining_and_of_a_task_without_a_store_its_whole_l
     assert Case({0: 100, 1: 100, 2: 0, 3: 50}).join({0: 100, 1: 30, 3: 60}) == {0: 0, 1: 70, 2: 0, 3: 50}
 
 
+class TableLogs(Logs):
+    """And those of a joined table, with other ends."""
+
+    def __init__(self, ends: Mapping[int, int], table: Mapping[int, int]) -> None:
+        super().__init__(ends)
+        self.table = dict(table)
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        found = super().stable_offsets(partitions)
+        return {each: self.table[each.partition] if each.topic == "items" else found[each] for each in partitions}
+
+
+def test_a_joined_table_is_state_of_its_tasks() -> None:
+    """Task 1_p joins the table without an operator, task 0_p has a store, too."""
+    tables = [Changelog("items", "id", 4, CHANGELOG.of), Changelog("names", "id", 2, Subtopology(1, ("passed",)))]
+    case = Case({0: 100, 1: 100, 2: 0, 3: 0})
+    logs = TableLogs(case.logs.ends, {0: 5000, 1: 0, 2: 0, 3: 0})
+    case.copies = Copies(logs, Changelogs([CHANGELOG]), 10, lambda: case.at, tables)
+    case.copies.found({uuid.uuid4().hex: {at(0): 100, at(1): 100, TopicPartition("names", 0): 100}})
+    case.copies.join(case.member)
+    with_state = [TaskId(0, number) for number in range(4)], [TaskId(1, number) for number in range(2)]
+    assert case.copies.gaps() == dict(zip([*with_state[0], *with_state[1]], [5000, 0, 0, 0, 0, 100], strict=True))
+    assert case.copies.all_tasks == {*with_state[0], *with_state[1]}
+
+    owned = [TopicPartition("t", 0), TopicPartition("passed", 0), TopicPartition("passed", 1)]
+    assert case.copies.tasks_of(owned) == [TaskId(0, 0), TaskId(1, 0), TaskId(1, 1)]
+    case.member.held = HeldTasks(active=frozenset(case.copies.tasks_of(owned)))
+    case.copies.took(owned)
+    assert case.copies.held(owned) == {owned[0], owned[2]}, "a batch would wait for their tables"
+    jobs, _ = case.copies.between_batches(1.0)
+    assert {job.changelog: job.target.end for job in jobs} == {
+        TopicPartition("items", 0): 5000,
+        TopicPartition("names", 1): 100,
+    }
+    assert {task: copy.left for task, copy in case.copies.restoring().items()} == {"0_0": 5000, "1_1": 100}
+    case.copies.done(Restored(job.changelog, job.target.end, 1) for job in jobs)
+    assert not case.copies.held(owned)
+    case.at += 5
+    assert case.copies.between_batches(1.0)[0] == []
+    assert case.copies.whole() == {TaskId(0, 0), TaskId(1, 0), TaskId(1, 1)}
+    logs.table[0] = 9000
+    case.copies.doubt([TaskId(0, 0)])
+    assert case.copies.whole() == {TaskId(1, 0), TaskId(1, 1)}
+    case.copies.worked({at(0): 101, TopicPartition("items", 0): 9000})
+    assert case.copies.whole() == {TaskId(0, 0), TaskId(1, 0), TaskId(1, 1)}
+    case.copies.lost([TaskId(0, 0)])
+    assert case.copies.gaps()[TaskId(0, 0)] == 9000 + 100
+
+
 def test_applications_that_share_a_directory_are_one_process_and_others_are_not(tmp_path: Path) -> None:
     def process(*names: str) -> uuid.UUID:
         case = Case({})

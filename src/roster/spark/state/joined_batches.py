@@ -22,7 +22,7 @@ from roster.spark.state.copies.store_cleaner import Cleaning
 from roster.spark.state.tasks.catch_up import StoreTarget
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.stores import check_state_dir
-from roster.spark.state.tasks.table_join import FIELD, JoinTask, Rows, TableSide
+from roster.spark.state.tasks.table_join import FIELD, JoinTask, Rows, TableSide, table_place
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.reader import ReaderConfig
 
@@ -33,7 +33,7 @@ class Tables:
     def __init__(self, admin: Admin, options: Options, source: str, topic: str, topic_id: str) -> None:
         """`source`: topic of the rows to join. `topic`: the table."""
         self._admin, self._source, self._topic = admin, source, topic
-        self.place = Place(options.state.dir, f"{options.group}-{topic}-table", topic_id)
+        self.place = table_place(options.state.dir, options.group, topic, topic_id)
 
     @classmethod
     def open(cls, options: Options, table: str, sources: Any) -> Tables:

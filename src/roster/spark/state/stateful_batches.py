@@ -109,7 +109,7 @@ class StatefulBatches:
         """Check the state directories, and find the stores if they are on this host; else the warm-up does."""
         check_state_dir(self._stores.options.state.dir, self._jobs.on_each_host)
         if self._cluster is None:
-            self._copies.found(found_here(self._topology.places))
+            self._copies.found(found_here(self._topology.places_by_log))
 
     def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
         """Look up how far each store has to go, deal copies to the batch's tasks, and write it."""
@@ -137,7 +137,7 @@ class StatefulBatches:
         task_of = self._topology.task_of
         tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
         self._reports.value, self._restored.value = {}, {}
-        jobs, seconds = self._copies.with_batch(self._targets.keys())
+        jobs, seconds = self._copies.with_batch(self._copies.tasks_of(batch.ranges))
         lanes = deal(jobs, len(tasks), self._jobs.cores)
         self._restore_jobs = RestoreJobs(lanes, seconds, self._restored, ran=self._noting())
         began = time.monotonic()
@@ -154,7 +154,7 @@ class StatefulBatches:
         self._fenced = 0
         worked = {target.changelog: target.end for target in targets}
         self._to_change.difference_update(worked)
-        self._copies.worked(worked)
+        self._copies.worked(worked | self._tables_read())
         self._stores.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
         self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
         self.tokens = tokens_of(self._reports.value)
@@ -169,6 +169,11 @@ class StatefulBatches:
         plan, before = self._topology.plan_of(task), self._seen.get(task, stores)
         parts = zip(stores, plan.nodes, before, strict=True)
         return tuple(self._stores.source_names.named(each, plan, task, node, was) for each, node, was in parts)
+
+    def _tables_read(self) -> dict[TopicPartition, int]:
+        """Return the offsets of tables that the batch has seen."""
+        sides = [side for joins in self._joins for side in joins.sides() if side.rows.topic in self._topology.tables]
+        return {target.changelog: target.end for side in sides for target in side.targets.values()}
 
     def _store_progress(self, last: StoresOfTasks) -> Mapping[str, Mapping[str, StoreProgress]]:
         """Return what is known of each store, by name and task; tasks not in `last` did nothing in this batch."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from roster.client import Admin, TaskMember, UnknownTopicError
@@ -26,6 +28,7 @@ from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.placement import placing_keys
 from roster.spark.state.tasks.store_location import Place
 from roster.spark.state.tasks.subtopology import SubtopologyPlan, labelled
+from roster.spark.state.tasks.table_join import table_place
 from roster.spark.state.tasks.task import StoreKind, TopologyPlan
 from roster.spark.state.wakeups import Wakeups
 from roster.spark.tasks.reader import ReaderConfig
@@ -118,15 +121,17 @@ class Stores:
                     late += [] if node.late is None else _partitions(admin, node.late.topic, "late_topic")
             if (letters := self.options.dead_letter_topic) is not None:
                 late += _partitions(admin, letters, "dead_letter_topic")
+            tables = _tables(admin, self.plans)
             self.refusal = next((each.refusal for each in changelogs if each.refusal is not None), None)
             if self.refusal is not None:
                 self.ends = grown_input.ends(admin, changelogs)
         counts = Counter(at.topic for at in passed)
         self.plans = tuple(each.into(counts) for each in self.plans)
         self.changelogs = Changelogs(changelogs)
-        self.topology = TopologyPlan(self.plans, self._kinds(), self._output, self._encoding)
+        places = {each.topic: table_place(self.options.state.dir, group, each.topic, each.topic_id) for each in tables}
+        self.topology = TopologyPlan(self.plans, self._kinds(), self._output, self._encoding, places)
         self.targets = StoreTargets(self.admin, self.changelogs, _OF_OTHERS)
-        self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag)
+        self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag, tables=tables)
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)
         after = self.options.idle_seconds
         joined = {
@@ -180,9 +185,15 @@ class Stores:
     def member(self, options: Options) -> TaskMember:
         """Make the group member of the pipeline."""
         committed_only = [repartition.topic for repartition in self._repartition]
-        return task_member(
-            options, [plan.subtopology for plan in self.plans], self.copies, committed_only=committed_only
-        )
+        tables = self.topology.tables
+        subtopologies = [
+            replace(
+                of, stores=[*of.stores, *(f"{table.topic}-table" for table in plan.tables if table.topic in tables)]
+            )
+            for plan in self.plans
+            for of in [plan.subtopology]
+        ]
+        return task_member(options, subtopologies, self.copies, committed_only=committed_only)
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
@@ -219,6 +230,19 @@ class Stores:
     def close(self) -> None:
         """Close the connections."""
         self.admin.close()
+
+
+def _tables(admin: Admin, plans: Iterable[SubtopologyPlan]) -> list[Changelog]:
+    """Return the tables that count as state of their tasks: each that one sub-topology joins, and that is there."""
+    joined = Counter(table.topic for plan in plans for table in plan.tables)
+    found: list[Changelog] = []
+    for plan in plans:
+        for topic in (table.topic for table in plan.tables if joined[table.topic] == 1):
+            with contextlib.suppress(UnknownTopicError):  # told elsewhere
+                table = admin.describe_topic(topic)
+                topic_id = (table.topic_id or b"\0").hex()
+                found.append(Changelog(topic, topic_id, len(table.partitions), plan.subtopology))
+    return found
 
 
 def _partitions(admin: Admin, topic: str, field: str) -> list[TopicPartition]:

@@ -18,7 +18,7 @@ from roster.model import Address, TopicPartition
 from roster.model.tasks import StorePosition, TaskId, task_gap
 from roster.spark.batch import Restoring
 from roster.spark.driver.runner_protocol import SHORTEST_RESTORE
-from roster.spark.state.changelogs import Changelogs, Logs
+from roster.spark.state.changelogs import Changelog, Changelogs, Logs
 from roster.spark.state.tasks.catch_up import StoreTarget
 from roster.spark.state.tasks.stores import Restored, RestoreJob
 
@@ -79,9 +79,17 @@ class Copies:
     """
 
     def __init__(
-        self, logs: Logs, changelogs: Changelogs, acceptable_lag: int, now: Callable[[], float] = time.monotonic
+        self,
+        logs: Logs,
+        changelogs: Changelogs,
+        acceptable_lag: int,
+        now: Callable[[], float] = time.monotonic,
+        tables: Collection[Changelog] = (),
     ) -> None:
-        self._logs, self._changelogs, self._acceptable, self._now = logs, changelogs, acceptable_lag, now
+        """tables: topics that are joined, each of which is the changelog of its tasks' copies of it."""
+        self._logs, self._acceptable, self._now = logs, acceptable_lag, now
+        self._changelogs = Changelogs([*changelogs, *tables]) if tables else changelogs
+        self._tables = frozenset(table.topic for table in tables)
         self._member: TasksHeld | None = None
         self._reached: dict[TopicPartition, int] = {}
         """The changelog offset of each store; below, the logs' starts and ends."""
@@ -139,6 +147,14 @@ class Copies:
     def _logs_of(self, tasks: Iterable[TaskId]) -> list[TopicPartition]:
         return [changelog for task in tasks for changelog in self._changelogs.logs_of(task)]
 
+    def _stores_of(self, tasks: Iterable[TaskId]) -> list[TopicPartition]:
+        """Return the changelogs of these tasks' operators, which a batch changes."""
+        return [log for log in self._logs_of(tasks) if log.topic not in self._tables]
+
+    def tasks_of(self, partitions: Collection[TopicPartition]) -> list[TaskId]:
+        """Return the tasks with stores that read these partitions."""
+        return self._changelogs.tasks_of(partitions)
+
     def gap(self, changelog: TopicPartition) -> int:
         """Return how many offsets the store of a changelog partition lacked at the last look."""
         return task_gap([self._position(changelog)])
@@ -179,21 +195,22 @@ class Copies:
     def doubt(self, tasks: Collection[TaskId]) -> None:
         """Record that a batch of these tasks was not committed, so that their stores' content is unknown."""
         self._proven.difference_update(tasks)
-        self._doubted.update(self._logs_of(tasks))
+        self._doubted.update(self._stores_of(tasks))
 
     def _prove(self, tasks: Collection[TaskId]) -> None:
         """Mark stores that have their whole log, with no transaction open, as readable."""
         doubted = set(tasks) - self._cold
         if not doubted:
             return
-        ends = self._logs.end_offsets(self._logs_of(doubted))
+        logs = self._stores_of(doubted)
+        ends = self._logs.end_offsets(logs) if logs else {}
         self._look(doubted)
         self._proven |= {task for task in doubted if self._is_whole(task, ends)}
 
     def _is_whole(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> bool:
-        logs = self._changelogs.logs_of(task)
+        logs = self._stores_of([task])
         is_stable = all(self._ends[changelog] >= ends[changelog] for changelog in logs)
-        return is_stable and self._doubted.isdisjoint(logs) and self._gap(task) == 0
+        return is_stable and self._doubted.isdisjoint(logs) and not any(map(self.gap, logs))
 
     def _is_known(self, changelog: TopicPartition) -> bool:
         return changelog in self._reached and changelog not in self._doubted
@@ -314,7 +331,7 @@ class Copies:
 
     @property
     def all_tasks(self) -> frozenset[TaskId]:
-        """All tasks of the group that have state."""
+        """All tasks of the group that have state or join a table."""
         return frozenset(self._changelogs.tasks)
 
     def hosts(self) -> Mapping[Address, frozenset[TaskId]]:

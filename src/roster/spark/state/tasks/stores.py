@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -69,14 +69,17 @@ def stores_found(place: Place) -> dict[TaskId, int]:
     return found
 
 
-def found_here(places: Sequence[Place]) -> dict[str, dict[TopicPartition, int]]:
-    """Return {process id: {changelog partition: offset}} of the usable stores on this host; {} without places."""
+def found_here(places: Mapping[str, Place]) -> dict[str, dict[TopicPartition, int]]:
+    """Return {process id: {log partition: offset}} of the usable stores on this host; {} without places.
+
+    places: by the topic that the stores are made of.
+    """
     found = {
-        TopicPartition(place.changelog, task.partition): at
-        for place in places
+        TopicPartition(topic, task.partition): at
+        for topic, place in places.items()
         for task, at in stores_found(place).items()
     }
-    return {process_id(places[0]): found} if places else {}
+    return {process_id(next(iter(places.values()))): found} if places else {}
 
 
 def process_id(place: Place) -> str:

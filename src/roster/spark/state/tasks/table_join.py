@@ -36,6 +36,11 @@ _PIECE_BYTES = 16 << 20
 FIELD = "join_table"
 
 
+def table_place(directory: str | None, group: str, topic: str, topic_id: str) -> Place:
+    """Return where the stores of a table lie, which each group has of its own."""
+    return Place(directory, f"{group}-{topic}-table", topic_id)
+
+
 @dataclass(frozen=True)
 class Lookup:
     """Joins rows with a table's values by the keys in a column."""
@@ -91,7 +96,7 @@ class TableSide(NamedTuple):
         with self.place.open(str(TaskId(self.number, partition))) as store:
 
             def table(keys: Sequence[bytes]) -> list[Value]:
-                catch_up(store, target, partial(_fetch, config))
+                catch_up(store, target, partial(fetch_table, config))
                 return list(store.multi_get(keys))
 
             on_sound(store, partial(table, []))
@@ -112,7 +117,7 @@ def through_tables(
     return rows
 
 
-def _fetch(config: ReaderConfig, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def fetch_table(config: ReaderConfig, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
     """Yield the committed records with a key: others do not affect the table."""
     committed = replace(config, isolation_level="read_committed", include_headers=False)
     for batch in read_splits(committed, [Split(partition.topic, partition.partition, start, end)]):

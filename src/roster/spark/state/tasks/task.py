@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.spark.state.tasks.stores import Restored, RestoreJob, found_here, process_id, restore_copy
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
-from roster.spark.state.tasks.table_join import TableSide, through_tables
+from roster.spark.state.tasks.table_join import TableSide, fetch_table, through_tables
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.dead_letters import DeadLetterQueue, LetterRows
 from roster.spark.tasks.missing_values import Look, together
@@ -84,17 +84,24 @@ class TopologyPlan(SentOnce):
     """The plan of a pipeline's tasks; pickled to the executors.
 
     stores: by name, in the order of operators. output: topic of the results, None if they are rows. encoding: of them.
+    tables: where the stores of joined tables are, by topic.
     """
 
     plans: tuple[SubtopologyPlan, ...]
     stores: Mapping[str, StoreKind]
     output: str | None
     encoding: RecordEncoding = AS_JSON
+    tables: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def places(self) -> list[Place]:
-        """Places of stores; the first identifies the applications that share them."""
+        """Places of operators' stores; the first identifies the applications that share them."""
         return [kind.place for kind in self.stores.values()]
+
+    @property
+    def places_by_log(self) -> dict[str, Place]:
+        """Places of all stores by the topics that they are made of, operators' stores first."""
+        return {**{place.changelog: place for place in self.places}, **self.tables}
 
     def task_of(self, split: Split) -> TaskId:
         """Return the task that reads a split."""
@@ -104,10 +111,6 @@ class TopologyPlan(SentOnce):
     def plan_of(self, task: TaskId) -> SubtopologyPlan:
         """Return the plan of a task."""
         return next(plan for plan in self.plans if plan.subtopology.number == task.subtopology)
-
-    def kind_of(self, changelog: str) -> StoreKind:
-        """Return the stores of a changelog topic."""
-        return next(kind for kind in self.stores.values() if kind.place.changelog == changelog)
 
 
 @dataclass(frozen=True)
@@ -229,16 +232,17 @@ class StatefulTask(PartitionTask):
     def _begin(self, task: int) -> None:
         """Load the loops of stores, and note where the task runs."""
         checksums.use(kernel(self._config.compiled))
-        if self._restore_jobs.ran is not None and self._work.places:
-            self._restore_jobs.ran.add({task: process_id(self._work.places[0])})
+        if self._restore_jobs.ran is not None and (places := self._work.places_by_log):
+            self._restore_jobs.ran.add({task: process_id(next(iter(places.values())))})
 
     def restore(self, jobs: Iterable[RestoreJob]) -> Iterator[Restored]:
         """Restore copies one after the other until the time is over; yield the results."""
         until = time.monotonic() + self._restore_jobs.seconds
         for job in jobs:
             if time.monotonic() < until:
-                kind = self._work.kind_of(job.changelog.topic)
-                yield restore_copy(kind.place, job, self._fetch, until)
+                topic = job.changelog.topic
+                fetch = partial(fetch_table, self._config) if topic in self._work.tables else self._fetch
+                yield restore_copy(self._work.places_by_log[topic], job, fetch, until)
 
     def _warm_up(self) -> None:
         """Load what a batch needs, and find the stores on this host."""
@@ -255,7 +259,7 @@ class StatefulTask(PartitionTask):
         for _ in self._reading.read([len(self._splits)]):
             pass
         if self._restore_jobs.found is not None:
-            self._restore_jobs.found.add(found_here(work.places))
+            self._restore_jobs.found.add(found_here(work.places_by_log))
 
     def _plan_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
         return self._work.plan_of(self._work.task_of(self._splits[numbers[0]]))
