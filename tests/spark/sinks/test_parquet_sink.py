@@ -7,6 +7,7 @@ import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from roster.model import TopicPartition
 from roster.spark import Batch, Owner, ParquetSink, PipelineError, Range
 from roster.spark.sinks import parquet
+from roster.spark.state.table_sink import TableStateSink
 
 pytestmark = pytest.mark.spark
 
@@ -226,24 +228,37 @@ def test_limits_and_compression_are_followed(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("options", "schema"),
+    ("options", "schema", "why"),
     [
-        ({"partition_by": ["at"]}, "id long, at timestamp"),
-        ({"partition_by": ["id"]}, "id long"),
-        ({"partition_by": ["ID"]}, "id long, n int"),
-        ({"compression": "lz4"}, "id long"),
-        ({}, "id long, wait interval day to second"),
-        ({}, "id long, at timestamp_ntz"),
-        ({}, "id long, any array<variant>"),
+        (
+            {},
+            "id long, at timestamp_ntz",
+            "outputTimestampType is INT96, and a column is timestamp_ntz. Set TIMESTAMP_",
+        ),
+        ({"partition_by": ["at"]}, "id long, at timestamp", "of a type that pyarrow writes in another way"),
+        ({"partition_by": ["id"]}, "id long", "none but partition_by"),
+        ({"partition_by": ["ID"]}, "id long, n int", "none but partition_by"),
+        ({"compression": "lz4"}, "id long", "pyarrow has no compression 'lz4'. Use one of none, "),
+        ({}, "id long, wait interval day to second", "of a type that"),
+        ({}, "id long, any array<variant>", "of a type that"),
     ],
 )
 @pytest.mark.sampled(1)
 def test_what_only_spark_writes_is_left_to_it(
-    spark: SparkSession, tmp_path: Path, options: dict[str, Any], schema: str
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any], schema: str, why: str
 ) -> None:
     sink = opened(spark, tmp_path / "out", **options)
-    assert sink.task_writer(batch(0, 0, 1), spark.createDataFrame([], schema).schema) is None
+    columns = spark.createDataFrame([], schema).schema
+    assert sink.task_writer(batch(0, 0, 1), columns) is None
     assert not list((tmp_path / ".out.staging").glob("*.json")), "no folder is left behind"
+    assert why in sink.why_spark_writes(columns)
+    stateful = TableStateSink(sink, columns, *([MagicMock()] * 2), None)
+    with pytest.raises(
+        PipelineError, match=r"^write: ParquetSink cannot write results of state inside the tasks: "
+    ) as no:
+        stateful.task_writer(None, columns)
+    assert why.partition(". ")[0] in str(no.value)
+    assert str(no.value).endswith("other sink") or str(no.value).endswith("such as DeltaSink")
 
 
 @pytest.mark.parametrize(

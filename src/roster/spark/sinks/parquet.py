@@ -23,7 +23,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
 from roster.spark.sinks.batch_sink import BatchSink
 from roster.spark.sinks.commit_log import FOLDER, CommitLog
-from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer
+from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer, why_spark_writes
 from roster.spark.sinks.storage import Storage, runs_in_one_process
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by
@@ -164,6 +164,12 @@ class ParquetSink(BatchSink):
             self._storage.create(SCHEMA, schema.json().encode())
         folder = log.new_folder(batch.ranges)
         return replace(writer, root=(self._storage.root / folder).as_posix(), folder=folder)
+
+    def why_spark_writes(self, schema: StructType) -> str:
+        """Return why rows with these columns are not written inside the tasks."""
+        if self._spark is None:
+            return "not all hosts share its path. Use one on a file system that they share"
+        return why_spark_writes(self._spark, schema, self._partition_by, self._compression)
 
     @override
     def collect(self, writer: Writer, results: Sequence[list[WrittenFile]], batch: Batch) -> WrittenFolder:

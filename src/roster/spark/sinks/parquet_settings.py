@@ -29,6 +29,7 @@ _TIMESTAMPS: dict[str, dict[str, Any]] = {
     "TIMESTAMP_MICROS": {"coerce_timestamps": "us"},
     "TIMESTAMP_MILLIS": {"coerce_timestamps": "ms", "allow_truncated_timestamps": True},
 }
+_TIMESTAMP_TYPE = "spark.sql.parquet.outputTimestampType"
 _PLAIN = {
     *("binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string"),
     *("timestamp", "timestamp_ntz"),
@@ -55,35 +56,53 @@ def parquet_writer(
     target_file_bytes: int,
 ) -> ParquetWriter | None:
     """Return a writer below `root`; None if pyarrow cannot match the session's settings."""
-    codec = COMPRESSIONS.get((compression or _setting(spark, "spark.sql.parquet.compression.codec")).lower())
-    kind = _setting(spark, "spark.sql.parquet.outputTimestampType")
-    names = [field.name for field in schema.fields]
-    types = {field.name: field.dataType for field in schema.fields}
-    if (
-        codec is None
-        or kind not in _TIMESTAMPS
-        or any(_setting(spark, name) != value for name, value in _NEEDED.items())
-        # Spark reports these errors.
-        or len({name.lower() for name in names}) < len(names)
-        or len(set(partition_by)) != len(partition_by)
-        or not set(partition_by) < set(names)
-        or not all(is_supported(types[name].typeName()) for name in partition_by)
-        or not _is_plain(schema)
-        # A column without time zone stays INT64 for Spark; pyarrow has one way for all columns.
-        or (kind != "TIMESTAMP_MICROS" and _has(schema, "timestamp_ntz"))
-    ):
+    if why_spark_writes(spark, schema, partition_by, compression):
         return None
+    codec, kind = _codec(spark, compression), _setting(spark, _TIMESTAMP_TYPE)
     written = StructType([field for field in schema.fields if field.name not in partition_by])
     return ParquetWriter(
         root,
         arrow_schema(schema),
         tuple(partition_by),
-        codec,
+        COMPRESSIONS[codec],
         row_group_bytes,
         target_file_bytes,
         options={"store_decimal_as_integer": True, **_TIMESTAMPS[kind]},
         metadata={_ROW_METADATA: written.json(), _VERSION: spark.version},
     )
+
+
+def why_spark_writes(
+    spark: SparkSession, schema: StructType, partition_by: Sequence[str], compression: str | None
+) -> str:
+    """Return why only Spark's own writer can write such rows, and what to change; "" if pyarrow can."""
+    codec, kind = _codec(spark, compression), _setting(spark, _TIMESTAMP_TYPE)
+    names = [field.name for field in schema.fields]
+    types = {field.name: field.dataType for field in schema.fields}
+    if codec not in COMPRESSIONS:
+        return f"pyarrow has no compression {codec!r}. Use one of {', '.join(COMPRESSIONS)}"
+    if kind not in _TIMESTAMPS:
+        return f"{_TIMESTAMP_TYPE} is {kind!r}. Use one of {', '.join(_TIMESTAMPS)}"
+    for name, value in _NEEDED.items():
+        if _setting(spark, name) != value:
+            return f"{name} is {_setting(spark, name)!r}. Set {value}"
+    # A column without time zone stays INT64 for Spark; pyarrow has one way for all columns.
+    if kind != "TIMESTAMP_MICROS" and _has(schema, "timestamp_ntz"):
+        return f"{_TIMESTAMP_TYPE} is {kind}, and a column is timestamp_ntz. Set TIMESTAMP_MICROS"
+    if (
+        # Spark reports these errors.
+        len({name.lower() for name in names}) < len(names)
+        or len(set(partition_by)) != len(partition_by)
+        or not set(partition_by) < set(names)
+        or not all(is_supported(types[name].typeName()) for name in partition_by)
+        or not _is_plain(schema)
+    ):
+        return "columns are twice the same, none but partition_by, or of a type that pyarrow writes in another way"
+    return ""
+
+
+def _codec(spark: SparkSession, compression: str | None) -> str:
+    return (compression or _setting(spark, "spark.sql.parquet.compression.codec")).lower()
 
 
 def _setting(spark: SparkSession, name: str) -> str:

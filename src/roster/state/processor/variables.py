@@ -129,6 +129,7 @@ class Variables:
         key = None if map_key is None else _plain(map_key)
         entry = self._entries.get(name)
         if entry is None:
+            _check_name(name)
             entry = self._entries[name] = Entry(kind, self._free(), [written], key)
             self._save()
         else:
@@ -286,3 +287,11 @@ def _check(name: str, entry: Entry, kind: str, map_key: pa.Schema | None) -> Non
         raise StateError(f"state variable {name!r}: the store has a {entry.kind} of this name, no {kind}")
     if entry.map_key != map_key:
         raise StateError(f"state variable {name!r}: its map's keys were written with another schema; use another name")
+
+
+def _check_name(name: str) -> None:
+    """Raise StateError for a name that Spark refuses. A store that has such a variable goes on with it."""
+    if not name or name != name.strip():
+        raise StateError(f"state variable {name!r}: the name must not be empty, nor begin or end with a blank")
+    if name.startswith("$") or name == "default":
+        raise StateError(f"state variable {name!r}: Spark has names that begin with $, and 'default', for itself")
