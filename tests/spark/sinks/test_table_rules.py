@@ -243,7 +243,8 @@ PLACED = T.StructType([T.StructField("id", T.LongType()), T.StructField("p", T.S
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_polars_and_deltalake_read_the_values_of_partitions_and_filter_by_them(tmp_path: Path, mode: str) -> None:
+def test_polars_duckdb_and_deltalake_read_the_values_of_partitions(tmp_path: Path, mode: str) -> None:
+    import duckdb
     import polars
 
     keys = ["p", "id"] if mode == "upsert" else []
@@ -257,6 +258,10 @@ def test_polars_and_deltalake_read_the_values_of_partitions_and_filter_by_them(t
     place = DeltaPlace(str(tmp_path))
     assert sorted((row["id"], row["p"]) for row in place.arrow().to_pylist()) == wanted
     assert sorted(place.polars().select("id", "p").rows()) == wanted
+    # DuckDB without its extension for Delta: the files of the snapshot, values from their folders.
+    files = place.table().file_uris()
+    read = "select id, p from read_parquet($files, hive_partitioning = true, hive_types = {'p': varchar}) order by id"
+    assert duckdb.execute(read, {"files": files}).fetchall() == wanted
     scan = polars.scan_delta(f"{tmp_path}/table")
     for number in range(0, len(TEXTS), 7):
         assert scan.filter(polars.col("p") == TEXTS[number]).collect()["id"].to_list() == [number]
