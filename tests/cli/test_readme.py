@@ -145,6 +145,18 @@ def test_getting_started_runs(spark, tmp_path):
 @pytest.mark.process
 @pytest.mark.timeout(600)
 @pytest.mark.gate
+def test_the_page_on_dataframe_code_runs(spark, tmp_path):
+    load = "echo shop,price > orders.csv; echo Rome,12.5 >> orders.csv; echo Rome,28 >> orders.csv\n"
+    load += "roster load orders.csv -b $ROSTER_BOOTSTRAP --topic orders --key shop --partitions 2\n"
+    load += "roster topics create loud-orders -b $ROSTER_BOOTSTRAP\npython loud.py\n"
+    page = (ROOT / "docs" / "how-to" / "dataframe-code.md").read_text() + "```sh\nroster topics read loud-orders\n```\n"
+    output = run_blocks(page, tmp_path, load, partial(run_in_session, spark, tmp_path))
+    assert "ROME" in output
+
+
+@pytest.mark.process
+@pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_the_landing_pages_program_runs(spark, tmp_path):
     load = "echo shop,price > orders.csv; echo Rome,12.5 >> orders.csv; echo Rome,28 >> orders.csv\n"
     load += "roster load orders.csv --topic orders --key shop --partitions 2; roster topics create totals-by-shop\n"

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from roster.schemas import Registry, RegistryError
     from roster.spark.batch import Batch, Owner, Progress, Range, Restoring, StoreProgress
     from roster.spark.consumer_settings import ConsumerSettings
+    from roster.spark.dataframes.query import StreamQuery
+    from roster.spark.dataframes.reader import StreamReader, read_stream
+    from roster.spark.dataframes.writer import StreamWriter, write_stream
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
     from roster.spark.history import history_tables, record_history, replay_history
     from roster.spark.pipeline import Pipeline
@@ -63,14 +66,19 @@ __all__ = [
     "StateUnavailableError",
     "StateView",
     "StoreProgress",
+    "StreamQuery",
+    "StreamReader",
+    "StreamWriter",
     "Window",
     "WriteError",
     "commit_progress",
     "history_tables",
+    "read_stream",
     "record_history",
     "replay_history",
     "session",
     "starting_offsets",
+    "write_stream",
 ]
 
 if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is None]:
@@ -82,6 +90,9 @@ _HOMES = {
     "roster.schemas": ("Registry", "RegistryError"),
     "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring", "StoreProgress"),
     "roster.spark.consumer_settings": ("ConsumerSettings",),
+    "roster.spark.dataframes.query": ("StreamQuery",),
+    "roster.spark.dataframes.reader": ("StreamReader", "read_stream"),
+    "roster.spark.dataframes.writer": ("StreamWriter", "write_stream"),
     "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
     "roster.spark.history": ("history_tables", "record_history", "replay_history"),
     "roster.spark.pipeline": ("Pipeline",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -87,6 +88,7 @@ class Pipeline(Operations):
         self._thread: InheritableThread | None = None
         self._failure: BaseException | None = None
         self._views: Mapping[str, StateView] = {}
+        self._run_id = uuid.uuid4()
 
     def write(self, sink: Sink) -> Self:
         """Send batches to `sink`. Raises PipelineError if it is not a Sink, or there is one already."""
@@ -126,6 +128,11 @@ class Pipeline(Operations):
         if self._active and self._stopping:
             return "stopping"
         return self._run_now.status if self._run_now is not None else self._status
+
+    @property
+    def run_id(self) -> uuid.UUID:
+        """Id of the latest run, as Spark's listeners hear it."""
+        return self._run_id
 
     @property
     def is_active(self) -> bool:
@@ -247,6 +254,7 @@ class Pipeline(Operations):
             self._active, self._stopping, self._stop_reason = True, False, ""
             self._status, self._failure = "starting", None
             self._declared.has_run = True
+            self._run_id = uuid.uuid4()
 
     def _guarded(self, *, available_now: bool) -> None:
         """Perform one run, and log how it ended."""
@@ -319,7 +327,8 @@ class Pipeline(Operations):
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.closing(assembly))
             stack.enter_context(serving(options, assembly.served, lambda: self.status, reporter))
-            events = stack.enter_context(telling_spark(self._spark, options.group, type(sink).__name__))
+            kind = type(sink).__name__
+            events = stack.enter_context(telling_spark(self._spark, options.group, kind, self._run_id))
 
             def report(progress: Progress) -> None:
                 events.progress(progress)

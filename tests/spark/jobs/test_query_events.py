@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import uuid
 from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
@@ -208,10 +209,10 @@ def test_no_row_is_missing_or_double_and_slow_batches_have_their_own_event(steps
 
 @pytest.mark.parametrize("session", [SimpleNamespace(), SimpleNamespace(_jsparkSession=None)])
 def test_a_session_without_such_places_is_left_alone(session: Any) -> None:
-    with telling_spark(session, "g", "ParquetSink") as events:
+    with telling_spark(session, "g", "ParquetSink", uuid.uuid4()) as events:
         events.progress(progress())
 
 
 def test_the_error_of_the_run_is_not_hidden() -> None:
-    with pytest.raises(KeyError, match="cause"), telling_spark(SimpleNamespace(), "g", "ParquetSink"):  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="cause"), telling_spark(SimpleNamespace(), "g", "ParquetSink", uuid.uuid4()):  # type: ignore[arg-type]
         raise KeyError("cause")

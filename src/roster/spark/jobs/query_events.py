@@ -42,12 +42,17 @@ _totals: dict[tuple[str, str], dict[str, Any]] = {}
 """The accumulators of an application's group: Spark's metrics system takes each name once."""
 
 
+def query_id(group: str) -> uuid.UUID:
+    """Return the id of the query that the runs of a group are."""
+    return uuid.uuid5(_QUERIES, group)
+
+
 class QueryEvents:
     """Tells Spark of one run, from a thread of its own: a batch never waits for it."""
 
-    def __init__(self, spark: SparkSession, group: str, sink: str) -> None:
+    def __init__(self, spark: SparkSession, group: str, sink: str, run_id: uuid.UUID) -> None:
         self._spark, self._group, self._sink = spark, group, sink
-        self._ids = {"id": str(uuid.uuid5(_QUERIES, group)), "runId": str(uuid.uuid4())}
+        self._ids = {"id": str(query_id(group)), "runId": str(run_id)}
         self._heard: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._error: str | None = None
@@ -141,9 +146,9 @@ class QueryEvents:
 
 
 @contextlib.contextmanager
-def telling_spark(spark: SparkSession, group: str, sink: str) -> Iterator[QueryEvents]:
+def telling_spark(spark: SparkSession, group: str, sink: str, run_id: uuid.UUID) -> Iterator[QueryEvents]:
     """Tell Spark of a run from here to the end of the block."""
-    events = QueryEvents(spark, group, sink)
+    events = QueryEvents(spark, group, sink, run_id)
     try:
         yield events
     except BaseException as error:

@@ -1,0 +1,180 @@
+"""Options of Spark's Kafka source and of a query as options of a `Pipeline`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from roster.model.options import declared
+from roster.spark.errors import PipelineError
+from roster.spark.pipeline_options import PipelineOptions
+from roster.spark.state_options import State
+
+log = logging.getLogger("roster.pipeline")
+
+_SECURE = ("security.", "sasl.", "ssl.")
+_KAFKA, _OWN, _OF_STATE = "kafka.", "roster.", "roster.state."
+_SET_BY_CODE = ("spark", "bootstrap", "group", "topics", "state", "consumer", "security", "on_progress")
+_WITHOUT_EFFECT = {
+    "groupidprefix": "the group is kafka.group.id, or the query's name",
+    "minoffsetspertrigger": "a trigger spaces batches out",
+    "maxtriggerdelay": "a trigger spaces batches out",
+    "kafkaconsumer.polltimeoutms": "Roster has a reader of its own",
+    "fetchoffset.numretries": "Roster tries until its time limits",
+    "fetchoffset.retryintervalms": "Roster tries until its time limits",
+    "kafka.key.deserializer": "keys are bytes",
+    "kafka.value.deserializer": "values are bytes",
+    "kafka.enable.auto.commit": "offsets are committed with each batch",
+}
+"""Options that change no result; they are left out, which is said."""
+_REFUSED = {
+    "assign": ("partitions come from the group", "subscribe"),
+    "startingoffsetsbytimestamp": ("a time for each partition is not known", "startingTimestamp"),
+    "kafka.auto.offset.reset": ("Spark has it elsewhere, too", "startingOffsets"),
+    "endingoffsets": ("a stream has no end", "trigger(availableNow=True)"),
+    "endingtimestamp": ("a stream has no end", "trigger(availableNow=True)"),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a reader's options say.
+
+    Attributes:
+        bootstrap: the brokers' addresses.
+        topics: names, or "pattern:" and a regular expression.
+        group: "" if the options name none.
+        keywords: further arguments of `Pipeline`.
+
+    """
+
+    bootstrap: str
+    topics: str | list[str]
+    group: str = ""
+    keywords: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_headers(self) -> bool:
+        """True if the column `headers` is read."""
+        return bool(self.keywords.get("include_headers", False))
+
+
+def source_of(options: Mapping[str, str]) -> Source:
+    """Read the options of Spark's Kafka source; names are in any case.
+
+    Raises PipelineError that names the option in the case that was given.
+    """
+    found: dict[str, Any] = {"starting_offsets": "latest"}
+    kafka: dict[str, str] = {}
+    # A time counts for more than offsets, as in Spark.
+    for name in sorted(options, key=lambda name: name.lower() == "startingtimestamp"):
+        plain, value = name.lower(), options[name]
+        if plain in _REFUSED:
+            why, instead = _REFUSED[plain]
+            raise PipelineError(why, field=name, fix=f"Use {instead}")
+        if plain in _WITHOUT_EFFECT:
+            log.warning("%s has no effect: %s", name, _WITHOUT_EFFECT[plain])
+        elif plain in _READ:
+            keyword, read = _READ[plain]
+            if keyword == "topics" and keyword in found:
+                raise PipelineError("subscribe and subscribePattern are both given", field=name, fix="Use one of them")
+            found[keyword] = read(name, value)
+        elif plain.startswith(_KAFKA):
+            kafka[plain.removeprefix(_KAFKA)] = value
+        elif not is_own(name):
+            raise PipelineError("Spark's Kafka source has no option of this name", field=name)
+    for keyword, name, example in _NEEDED:
+        if not found.get(keyword):
+            raise PipelineError("it is not given", field=name, fix=f'For example .option("{name}", "{example}")')
+    bootstrap, topics, group = (found.pop(name, "") for name in ("bootstrap", "topics", "group"))
+    return Source(bootstrap, topics, group, found | of_client(kafka, "consumer") | own_options(options))
+
+
+def of_client(settings: Mapping[str, str], rest: str) -> dict[str, Any]:
+    """Divide settings of Kafka's clients into those of security and the rest, as keywords."""
+    secure = {name: value for name, value in settings.items() if name.startswith(_SECURE)}
+    others = {name: value for name, value in settings.items() if name not in secure}
+    return {name: part for name, part in (("security", secure), (rest, others)) if part}
+
+
+def own_options(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of `Pipeline` that options such as `roster.idle_after` and `roster.state.standbys` say.
+
+    Raises PipelineError for other names below `roster.`, and for a value that is no number where one is needed.
+    """
+    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
+    for name, value in options.items():
+        if name.startswith(_OF_STATE):
+            state[name.removeprefix(_OF_STATE)] = _typed(name, value, State, name.removeprefix(_OF_STATE))
+        elif name.startswith(_OWN):
+            own = name.removeprefix(_OWN)
+            found[own] = _typed(name, value, PipelineOptions, own)
+    return found | ({"state": State(**state)} if state else {})
+
+
+def is_own(name: str) -> bool:
+    """Return True for the name of an option of Roster."""
+    return name.startswith(_OWN)
+
+
+def _typed(name: str, text: str, declaration: type, own: str) -> Any:
+    option = declared(declaration).get(own)
+    if option is None or own in _SET_BY_CODE:
+        known = ", ".join(each for each in declared(declaration) if each not in _SET_BY_CODE)
+        raise PipelineError("Roster has no option of this name", field=name, fix=f"There are {known}")
+    if option.least is not None:
+        return _number(name, text)
+    return _boolean(name, text) if option.kind == "bool" else text
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise PipelineError(f"{text!r} is no whole number", field=name) from None
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise PipelineError(f"{text!r} is neither true nor false", field=name)
+    return text.lower() == "true"
+
+
+def _moment(name: str, text: str) -> datetime:
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=_number(name, text))
+    except OverflowError:
+        raise PipelineError(f"{text} ms are beyond the year 9999", field=name) from None
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def _topics(_: str, text: str) -> list[str]:
+    return [topic.strip() for topic in text.split(",")]
+
+
+def _pattern(_: str, text: str) -> str:
+    return f"pattern:{text}"
+
+
+_READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "subscribe": ("topics", _topics),
+    "subscribepattern": ("topics", _pattern),
+    "startingoffsets": ("starting_offsets", _text),
+    "startingtimestamp": ("starting_offsets", _moment),
+    "maxoffsetspertrigger": ("max_offsets_per_batch", _number),
+    "failondataloss": ("fail_on_data_loss", _boolean),
+    "includeheaders": ("include_headers", _boolean),
+    "minpartitions": ("tasks", _number),
+    "kafka.bootstrap.servers": ("bootstrap", _text),
+    "kafka.group.id": ("group", _text),
+    "kafka.isolation.level": ("isolation_level", _text),
+}
+"""Options of Spark by their names in lower case: the keyword, and how its text is read."""
+_NEEDED = (("bootstrap", "kafka.bootstrap.servers", "localhost:9092"), ("topics", "subscribe", "orders"))

@@ -1,0 +1,293 @@
+"""`write_stream`: a streaming DataFrame as a query in a consumer group, by the methods of `DataStreamWriter`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from roster.spark.dataframes.plan import check_row_by_row, on_batch, sources_of
+from roster.spark.dataframes.query import StreamQuery
+from roster.spark.dataframes.reader import marked_source
+from roster.spark.dataframes.sinks import FormatSink, FunctionSink, MemorySink, RowSink, described
+from roster.spark.dataframes.source_options import Source, is_own, of_client, own_options, source_of
+from roster.spark.errors import PipelineError, reason_of
+from roster.spark.pipeline import Pipeline
+from roster.spark.sinks.base import Sink
+from roster.spark.sinks.console import ConsoleSink
+from roster.spark.sinks.delta import DeltaSink
+from roster.spark.sinks.kafka import KafkaSink
+from roster.spark.sinks.parquet import ParquetSink
+
+log = logging.getLogger("roster.pipeline")
+
+_CHECKPOINT = "checkpointlocation"
+_IMMEDIATE = ("append", "update")
+_FILES = ("parquet", "delta", "csv", "json", "orc", "text", "xml", "avro")
+
+
+def write_stream(df: DataFrame) -> StreamWriter:
+    """Return a writer of a streaming DataFrame, in place of `df.writeStream`.
+
+    >>> query = write_stream(totals).queryName("hours").format("kafka").option("topic", "hours").start()
+
+    The frame comes from `read_stream`, or from Spark's own `readStream.format("kafka")`.
+    """
+    return StreamWriter(df)
+
+
+class StreamWriter:
+    """Starts a query that is a member of a consumer group; made by `write_stream`."""
+
+    def __init__(self, df: DataFrame) -> None:
+        self._df = df
+        self._format, self._name, self._mode = "", "", "append"
+        self._options: dict[str, str] = {}
+        self._partition_by: tuple[str, ...] = ()
+        self._function: Sink | None = None
+        self._interval_ms: int | None = None
+        self._is_available_now = False
+
+    def queryName(self, queryName: str) -> Self:  # noqa: N802, N803 - Spark's names, here and below
+        """Set the query's name, which is the consumer group unless the source has `kafka.group.id`."""
+        if not isinstance(queryName, str) or not queryName.strip():
+            raise PipelineError(f"{queryName!r} is no name", field="queryName")
+        self._name = queryName
+        return self
+
+    def outputMode(self, outputMode: str) -> Self:  # noqa: N802, N803
+        """Accept "append" and "update", which are the same without state. Raises PipelineError for "complete"."""
+        if outputMode.lower() == "complete":
+            raise PipelineError(
+                "each application of the group would show its part only",
+                field="outputMode",
+                fix='Use "update", and a table with one row a key',
+            )
+        if outputMode.lower() not in _IMMEDIATE:
+            raise PipelineError(f"{outputMode!r} is not known", field="outputMode", fix='Use "append" or "update"')
+        self._mode = outputMode.lower()
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,  # noqa: N803
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,  # noqa: N803
+        realTime: str | None = None,  # noqa: N803
+    ) -> Self:
+        """Set the time between two batches, or have the query end with what is there (`once`, `availableNow`)."""
+        given = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
+        if continuous is not None or realTime is not None:
+            which = "continuous" if continuous is not None else "realTime"
+            raise PipelineError("batches only", field=f"trigger({which})", fix='Use processingTime="0 seconds"')
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) != 1 or (named[0] != "processingTime" and given[named[0]] is not True):
+            raise PipelineError(
+                "exactly one kind is needed", field="trigger", fix='For example processingTime="5 seconds"'
+            )
+        self._is_available_now = processingTime is None
+        self._interval_ms = None if processingTime is None else self._milliseconds(processingTime)
+        return self
+
+    def option(self, key: str, value: object) -> Self:
+        """Set an option of the sink, or `roster.` and the name of one of `Pipeline`."""
+        self._options = {name: old for name, old in self._options.items() if name.lower() != key.lower()}
+        if value is not None:
+            self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: object) -> Self:
+        """Set several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def partitionBy(self, *cols: str | list[str]) -> Self:  # noqa: N802
+        """Set the columns whose values become folders."""
+        self._partition_by = tuple(name for each in cols for name in ([each] if isinstance(each, str) else each))
+        return self
+
+    def format(self, source: str) -> Self:
+        """Set the kind of sink.
+
+        "kafka", "parquet" and "delta" below a local path are exactly once; "console", "memory" and every other format
+        of Spark's batch writer at least once.
+        """
+        self._format = source
+        return self
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], object]) -> Self:  # noqa: N802
+        """Call `func(df, batch_id)` with each batch; at least once. The numbers grow, over restarts too."""
+        if not callable(func):
+            raise PipelineError(f"{func!r} is not callable", field="foreachBatch")
+        self._function = FunctionSink(func)
+        return self
+
+    def foreach(self, f: Any) -> Self:
+        """Call `f`, or its `process`, with each row in the executors; at least once."""
+        try:
+            self._function = RowSink(f)
+        except PySparkException as error:
+            raise PipelineError(reason_of(error), field="foreach") from None
+        return self
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 - Spark's signature
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: object,
+    ) -> StreamQuery:
+        """Join the group in a thread of its own, and return the query.
+
+        Raises PipelineError for what the frame, the options and the sink cannot be, all before a broker is asked. What
+        comes later ends the query: `awaitTermination` raises it, and `exception` returns it.
+        """
+        self.options(**options)
+        if path is not None:
+            self.option("path", path)
+        if format is not None:
+            self.format(format)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if partitionBy is not None:
+            self.partitionBy(partitionBy)
+        if queryName is not None:
+            self.queryName(queryName)
+        return self._started(None)
+
+    def toTable(  # noqa: N802
+        self,
+        tableName: str,  # noqa: N803
+        format: str | None = None,  # noqa: A002
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: object,
+    ) -> StreamQuery:
+        """Append to a table of Spark's catalog, at least once; else as `start`."""
+        self.options(**options)
+        if format is not None:
+            self.format(format)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if partitionBy is not None:
+            self.partitionBy(partitionBy)
+        if queryName is not None:
+            self.queryName(queryName)
+        return self._started(tableName)
+
+    def _started(self, table: str | None) -> StreamQuery:
+        df, source = self._df, self._source()
+        if not (group := source.group or self._name):
+            fix = 'Call queryName("..."), or set the source\'s option kafka.group.id'
+            raise PipelineError("the query has no name, so its consumer group has none", field="queryName", fix=fix)
+        keywords = {**source.keywords, **own_options(self._options)}
+        check_row_by_row(df, self._mode)
+        given = {name: value for name, value in self._options.items() if not is_own(name)}
+        if checkpoint := [name for name in given if name.lower() == _CHECKPOINT]:
+            log.warning(
+                "checkpointLocation is not used: offsets are in the group %r, which begins at startingOffsets",
+                group,
+            )
+            given = {name: value for name, value in given.items() if name not in checkpoint}
+        sink = self._sink(given, table)
+        what = described(sink)
+        if "at least once" in what:
+            log.info("%s: %s", group, what)
+        query = StreamQuery(
+            group, self._name or None, type(sink).__name__, lambda extended: _explained(df, what, extended)
+        )
+        if self._interval_ms is not None:
+            keywords["trigger_interval_ms"] = self._interval_ms
+        pipeline = Pipeline(
+            df.sparkSession, source.bootstrap, group, source.topics, on_progress=query.progressed, **keywords
+        )
+        pipeline.transform(on_batch(df)).write(sink)
+        return query.started(pipeline, available_now=self._is_available_now)
+
+    def _source(self) -> Source:
+        marks, kafka = sources_of(self._df)
+        sources = [*map(marked_source, sorted(marks)), *(source_of(_of_kafka(each)) for each in kafka)]
+        if any(each != sources[0] for each in sources):
+            fix = 'One .option("subscribe", "a,b") reads several topics'
+            raise PipelineError("the frame has several sources", field="write_stream", fix=fix)
+        return sources[0]
+
+    def _milliseconds(self, interval: str) -> int:
+        """Return an interval as Spark reads it."""
+        try:
+            trigger = self._df.sparkSession._jvm.org.apache.spark.sql.streaming.Trigger  # type: ignore[union-attr]
+            return int(trigger.ProcessingTime(interval).intervalMs())
+        except PySparkException as error:
+            raise PipelineError(reason_of(error), field="trigger(processingTime)") from None
+
+    def _sink(self, options: Mapping[str, str], table: str | None) -> Sink:
+        """Return the sink that format, functions and options name."""
+        named = {name.lower(): value for name, value in options.items()}
+        if self._function is not None:
+            return self._function
+        if table is not None:
+            return FormatSink(self._format, None, table, options, self._partition_by)
+        kind = self._format.lower()
+        if kind == "kafka":
+            return self._kafka_sink(named)
+        if kind == "console":
+            return _console_sink(named)
+        if kind == "memory":
+            if not self._name:
+                raise PipelineError("the table in memory has the query's name", field="queryName")
+            return MemorySink(self._name)
+        return self._file_sink(
+            kind or "parquet", named.get("path"), {k: v for k, v in options.items() if k.lower() != "path"}
+        )
+
+    def _file_sink(self, kind: str, path: str | None, options: Mapping[str, str]) -> Sink:
+        """Return Roster's own sink for files and tables below a local path, else Spark's batch writer."""
+        if kind in _FILES and path is None:
+            raise PipelineError("no path is given", field="start", fix='For example start("out")')
+        if path is not None and urlsplit(path).scheme in ("", "file"):
+            if kind == "parquet" and not options.keys() - {"compression"}:
+                return ParquetSink(path, partition_by=self._partition_by, compression=options.get("compression"))
+            if kind == "delta" and not options:
+                return DeltaSink(path, partition_by=self._partition_by)
+        return FormatSink(self._format or kind, path, None, options, self._partition_by)
+
+    def _kafka_sink(self, options: Mapping[str, str]) -> Sink:
+        settings = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+        if unknown := sorted(options.keys() - {f"kafka.{name}" for name in settings} - {"topic"}):
+            raise PipelineError("Spark's Kafka sink has no option of this name", field=unknown[0])
+        bootstrap = settings.pop("bootstrap.servers", None) or self._source().bootstrap
+        return KafkaSink(bootstrap, options.get("topic"), **of_client(settings, "options"))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"a writer of streams has no {name!r}", name=name, obj=self)
+
+
+def _console_sink(options: Mapping[str, str]) -> Sink:
+    truncate, rows = options.get("truncate", "true").lower(), options.get("numrows", "20")
+    if not rows.isdecimal() or not (truncate.isdecimal() or truncate in ("true", "false")):
+        raise PipelineError("numRows is a number, truncate true, false or a number", field="format(console)")
+    return ConsoleSink(int(rows), truncate=int(truncate) if truncate.isdecimal() else truncate == "true")
+
+
+def _of_kafka(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options of Spark's own Kafka source without those that Spark adds."""
+    return {name: value for name, value in options.items() if name not in ("path", "paths")}
+
+
+def _explained(df: Any, sink: str, extended: bool) -> str:
+    """Return the parts of a query and where they run."""
+    queries = df._jdf.queryExecution()
+    plan = queries.analyzed().toString() if extended else df._jdf.schema().treeString()
+    return f"Each batch's records go through the whole frame in a Spark job.\n{plan}To {sink}."

@@ -1,0 +1,108 @@
+"""Options of Spark's Kafka source and of a query: what a Pipeline gets of them."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+import pytest
+
+from roster.spark import PipelineError, State
+from roster.spark.dataframes.sinks import BatchIds
+from roster.spark.dataframes.source_options import own_options, source_of
+
+LEAST = {"kafka.bootstrap.servers": "b:9092", "subscribe": "a, b"}
+
+
+def test_options_have_sparks_names_in_any_case() -> None:
+    source = source_of(
+        {
+            "Kafka.Bootstrap.Servers": "b:9092",
+            "SUBSCRIBEPATTERN": "orders-.*",
+            "startingOffsets": "earliest",
+            "startingTimestamp": "1000",
+            "maxOffsetsPerTrigger": "500",
+            "failOnDataLoss": "False",
+            "includeHeaders": "true",
+            "kafka.group.id": "g",
+            "kafka.isolation.level": "read_committed",
+            "kafka.session.timeout.ms": "9000",
+            "kafka.security.protocol": "SSL",
+            "roster.idle_after": "5 minutes",
+            "roster.target_batch_ms": "700",
+            "roster.state.standbys": "1",
+        }
+    )
+    assert (source.bootstrap, source.topics, source.group, source.has_headers) == (
+        "b:9092",
+        "pattern:orders-.*",
+        "g",
+        True,
+    )
+    assert source.keywords == {
+        "starting_offsets": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+        "max_offsets_per_batch": 500,
+        "fail_on_data_loss": False,
+        "include_headers": True,
+        "isolation_level": "read_committed",
+        "consumer": {"session.timeout.ms": "9000"},
+        "security": {"security.protocol": "SSL"},
+        "idle_after": "5 minutes",
+        "target_batch_ms": 700,
+        "state": State(standbys=1),
+    }
+
+
+def test_a_new_group_begins_at_the_end_as_a_query_of_spark_does() -> None:
+    source = source_of(LEAST)
+    assert (source.topics, source.keywords) == (["a", "b"], {"starting_offsets": "latest"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"kafka.bootstrap.servers": "b:9092"},
+            'subscribe: it is not given. For example .option("subscribe", "orders")',
+        ),
+        ({"subscribe": "a"}, "kafka.bootstrap.servers: it is not given"),
+        (LEAST | {"subscribePattern": "a"}, "subscribePattern: subscribe and subscribePattern are both given"),
+        (LEAST | {"assign": "{}"}, "assign: partitions come from the group. Use subscribe"),
+        (LEAST | {"startingOffsetsByTimestamp": "{}"}, "startingOffsetsByTimestamp: a time for each partition"),
+        (LEAST | {"endingOffsets": "latest"}, r"endingOffsets: a stream has no end. Use trigger(availableNow=True)"),
+        (LEAST | {"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset: Spark has it elsewhere, too"),
+        (LEAST | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: 'many' is no whole number"),
+        (LEAST | {"failOnDataLoss": "no"}, "failOnDataLoss: 'no' is neither true nor false"),
+        (LEAST | {"startingTimestamp": "9" * 18}, "startingTimestamp: 9"),
+        (LEAST | {"startingOffset": "latest"}, "startingOffset: Spark's Kafka source has no option of this name"),
+        (
+            LEAST | {"roster.standbys": "1"},
+            "roster.standbys: Roster has no option of this name. There are starting_off",
+        ),
+        (LEAST | {"roster.state.standbys": "-1"}, "State.standbys: -1 is not a whole number from 0 to"),
+        (LEAST | {"roster.group": "g"}, "roster.group: Roster has no option of this name"),
+    ],
+)
+def test_what_is_wrong_names_the_option_as_it_was_written(options: dict[str, str], said: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        source_of(options)
+    assert str(caught.value).startswith(said)
+
+
+def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        source_of(LEAST | {"groupIdPrefix": "x", "kafkaConsumer.pollTimeoutMs": "9"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "groupIdPrefix has no effect: the group is kafka.group.id, or the query's name",
+        "kafkaConsumer.pollTimeoutMs has no effect: Roster has a reader of its own",
+    ]
+
+
+def test_options_of_a_query_that_are_not_rosters_are_left_to_its_sink() -> None:
+    assert own_options({"path": "out", "roster.http": "127.0.0.1:1"}) == {"http": "127.0.0.1:1"}
+
+
+def test_numbers_of_batches_grow_though_the_clock_stands_or_falls_back() -> None:
+    clock = iter([5.0, 5.0, 3.0, 3.0, 6.0])
+    ids = BatchIds(lambda: next(clock))
+    assert [ids.next() for _ in range(5)] == [5000, 5001, 5002, 5003, 6000]

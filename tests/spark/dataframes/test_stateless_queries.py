@@ -1,0 +1,231 @@
+"""Structured Streaming programs without state, by read_stream and write_stream, beside the same frame over a batch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from roster.spark import PipelineError, StreamReader, read_stream, write_stream
+from tests.librdkafka import idempotent_producer
+from tests.spark.spark_topics import Topics, committed_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+ORDERS = [{"shop": "abc"[n % 3], "price": n * 1.5, "tags": "x y z"[: n % 6]} for n in range(40)]
+FIELDS = "shop string, price double, tags string"
+
+
+@pytest.fixture(scope="module")
+def orders(topics: Topics) -> str:
+    topic = topics.create(3, name="orders")
+    producer = idempotent_producer(topics.bootstrap, {})
+    for number, order in enumerate(ORDERS):
+        value = json.dumps(order) if number % 10 else "no JSON"
+        producer.produce(topic, value, order["shop"], partition=number % 3, timestamp=1_700_000_000_000 + number)
+    assert producer.flush(60) == 0
+    return topic
+
+
+@pytest.fixture(scope="module")
+def cities(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([("a", "Rome"), ("b", "Oslo")], "shop string, city string")
+
+
+def reader(spark: SparkSession, topics: Topics, topic: str) -> StreamReader:
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    return read_stream(spark).format("kafka").options(**options)
+
+
+def program(records: DataFrame, cities: DataFrame) -> DataFrame:
+    """The shape of most programs: parsed, filtered, exploded, joined with a table, a function, SQL over a view."""
+    shout = F.udf(lambda text: None if text is None else text.upper(), "string")
+    rows = (
+        records.select(F.from_json(F.col("value").cast("string"), FIELDS).alias("order"), "partition", "timestamp")
+        .select("order.*", "partition", "timestamp")
+        .withWatermark("timestamp", "1 minute")
+        .where("price > 3")
+        .withColumn("tag", F.explode(F.split("tags", " ")))
+        .join(F.broadcast(cities), "shop", "left")
+        .withColumn("loud", shout("shop"))
+    )
+    rows.createOrReplaceTempView("tagged")
+    return records.sparkSession.sql("select *, to_date(timestamp) as day from tagged where tag <> 'z'")
+
+
+def wanted(spark: SparkSession, cities: DataFrame) -> list[Any]:
+    """The same program over the records as a batch."""
+    rows = [
+        (json.dumps(order) if n % 10 else "no JSON", n % 3, 1_700_000_000 + n / 1000) for n, order in enumerate(ORDERS)
+    ]
+    batch = spark.createDataFrame(rows, "value string, partition int, at double")
+    return sorted(program(batch.withColumn("timestamp", F.expr("cast(at as timestamp)")).drop("at"), cities).collect())
+
+
+def test_a_program_gives_the_rows_of_a_batch_in_memory_and_in_files(
+    spark: SparkSession, topics: Topics, orders: str, cities: DataFrame, group: str, tmp_path: Path
+) -> None:
+    expected = wanted(spark, cities)
+    frame = program(reader(spark, topics, orders).load(), cities)
+    assert frame.isStreaming
+
+    name = group.replace("-", "_")
+    query = write_stream(frame).queryName(name).format("memory").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted(spark.table(name).collect()) == expected
+    assert (query.isActive, query.exception(), query.name, query.status["message"]) == (False, None, name, "stopped")
+    assert query.lastProgress is not None
+    assert (query.lastProgress.numInputRows, query.lastProgress.id, query.lastProgress["name"]) == (40, query.id, name)
+
+    path = tmp_path / "rows"
+    query = write_stream(frame).queryName(group).partitionBy("city").trigger(once=True).start(str(path))
+    query.awaitTermination()
+    rows = spark.read.parquet(str(path)).select(frame.columns).collect()
+    assert sorted(rows, key=repr) == sorted(expected, key=repr)
+    assert topics.committed(group) == topics.ends(orders)
+    # A second run goes on from the group's offsets.
+    write_stream(frame).queryName(group).partitionBy("city").trigger(once=True).start(str(path)).awaitTermination()
+    assert spark.read.parquet(str(path)).count() == len(expected)
+
+
+def test_kafka_gets_the_columns_that_spark_takes(spark: SparkSession, topics: Topics, orders: str, group: str) -> None:
+    out = topics.create(2, name="out")
+    frame = reader(spark, topics, orders).option("kafka.group.id", group).load()
+    rows = frame.select("key", F.concat_ws("-", "partition", "offset").alias("value"), "offset")
+    write_stream(rows).format("kafka").option("topic", out).trigger(availableNow=True).start().awaitTermination()
+    found = [(key, value) for _, key, value in committed_records(topics, out)]
+    sent = [(order["shop"].encode(), f"{n % 3}-{n // 3}".encode()) for n, order in enumerate(ORDERS)]
+    assert sorted(found) == sorted(sent)
+
+
+def test_functions_and_sparks_own_formats_get_each_row(
+    spark: SparkSession, topics: Topics, orders: str, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = reader(spark, topics, orders).load().selectExpr("partition", "offset")
+    batches: list[tuple[int, int]] = []
+
+    def keep(df: DataFrame, batch: int) -> None:
+        batches.append((batch, df.count()))
+
+    seen = tmp_path / "seen"
+
+    class Rows:
+        def open(self, partition_id: int, epoch_id: int) -> bool:
+            return epoch_id > 0
+
+        def process(self, row: Any) -> None:
+            with seen.open("a") as file:
+                file.write(f"{row.partition}-{row.offset}\n")
+
+    write_stream(frame).queryName(f"{group}-1").foreachBatch(keep).trigger(availableNow=True).start().awaitTermination()
+    assert sum(rows for _, rows in batches) == 40
+    write_stream(frame).queryName(f"{group}-2").foreach(Rows()).trigger(availableNow=True).start().awaitTermination()
+    assert len(set(seen.read_text().split())) == 40
+    with caplog.at_level(logging.INFO, "roster.pipeline"):
+        write_stream(frame).queryName(f"{group}-3").option("checkpointLocation", "/x").format("json").trigger(
+            once=True
+        ).start(str(tmp_path / "json")).awaitTermination()
+    assert spark.read.json(str(tmp_path / "json")).count() == 40
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    assert "checkpointLocation is not used: offsets are in the group" in said
+    assert "format('json') by Spark's batch writer, at least once" in said
+
+
+def test_an_error_of_the_program_ends_the_query_and_is_told(
+    spark: SparkSession, topics: Topics, orders: str, group: str
+) -> None:
+    def fail(_: DataFrame, __: int) -> None:
+        raise ValueError("the database is away")
+
+    query = write_stream(reader(spark, topics, orders).load()).queryName(group).foreachBatch(fail).start()
+    with pytest.raises(ValueError, match="the database is away"):
+        query.awaitTermination()
+    assert isinstance(query.exception(), ValueError)
+    query.stop()
+    assert not query.isActive
+    assert topics.committed(group) == {} or set(topics.committed(group).values()) == {0}
+
+
+REFUSED: dict[str, tuple[Callable[[DataFrame, DataFrame], Any], str]] = {
+    "a total": (lambda df, _: df.groupBy("key").count(), r"groupBy\(\)\.agg\(\): use aggregate"),
+    "duplicates": (lambda df, _: df.dropDuplicates(["key"]), r"dropDuplicates\(\): use deduplicate"),
+    "two streams": (lambda df, _: df.alias("a").join(df.alias("b"), "key"), r"join\(\) of two streams"),
+    "everything at once": (
+        lambda df, _: df.distinct().limit(3),
+        r"limit\(\): a stream has no end; dropDuplicates\(\): use",
+    ),
+    "an order": (lambda df, _: df.orderBy("offset"), "a stream has no order"),
+    "a table in front": (lambda df, t: t.withColumn("key", F.lit(b"")).join(df, "key", "left"), "Spark: .*[Oo]uter"),
+    "no stream": (lambda _, table: table, "the frame is not one of a stream"),
+    "another source": (lambda df, _: df.sparkSession.readStream.format("rate").load(), "the source 'rate'"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_run_is_refused_at_the_start_with_the_way_out(
+    spark: SparkSession, topics: Topics, cities: DataFrame, kind: str
+) -> None:
+    program, said = REFUSED[kind]
+    frame = program(reader(spark, topics, "unread").load(), cities)
+    with pytest.raises(PipelineError, match=said):
+        write_stream(frame).queryName("never").format("console").start()
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (lambda w: w.format("console").start(), "queryName: the query has no name, so its consumer group has none"),
+        (lambda w: w.outputMode("complete"), "outputMode: each application of the group would show its part only"),
+        (lambda w: w.outputMode("upsert"), "outputMode: 'upsert' is not known"),
+        (lambda w: w.trigger(processingTime="5 sheep"), r"trigger\(processingTime\): "),
+        (lambda w: w.trigger(continuous="1 second"), r"trigger\(continuous\): batches only"),
+        (lambda w: w.trigger(), "trigger: exactly one kind is needed"),
+        (
+            lambda w: w.queryName("q").format("memory").option("roster.stat.dir", "x").start(),
+            "roster.stat.dir: Roster has",
+        ),
+        (lambda w: w.queryName("q").format("csv").start(), "start: no path is given"),
+        (
+            lambda w: w.queryName("q").format("console").option("numRows", "few").start(),
+            r"format\(console\): numRows is",
+        ),
+        (lambda w: w.queryName("q").format("kafka").option("topik", "x").start(), "topik: Spark's Kafka sink has no"),
+        (lambda w: w.foreachBatch("print"), "foreachBatch: 'print' is not callable"),
+        (lambda w: w.foreach(object()), "foreach: "),
+    ],
+)
+def test_a_wrong_option_of_a_query_is_one_line(
+    spark: SparkSession, topics: Topics, start: Callable[[Any], Any], said: str
+) -> None:
+    with pytest.raises(PipelineError, match=said):
+        start(write_stream(reader(spark, topics, "unread").load()))
+
+
+def test_names_that_a_reader_lacks_are_told(spark: SparkSession) -> None:
+    with pytest.raises(AttributeError, match="has no 'json'; it has format, option, options and load"):
+        read_stream(spark).json("path")
+    with pytest.raises(PipelineError, match="format: 'rate' is not read by a group"):
+        read_stream(spark).format("rate")
+
+
+def test_a_union_of_one_topic_reads_it_twice_and_of_two_is_refused(
+    spark: SparkSession, topics: Topics, orders: str, group: str
+) -> None:
+    frame = reader(spark, topics, orders).load().select("offset")
+    counts: list[int] = []
+    both = frame.where("offset < 3").union(frame.where("offset >= 3"))
+    query = write_stream(both).queryName(group).foreachBatch(lambda df, _: counts.append(df.count()))
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert sum(counts) == 40
+    other = reader(spark, topics, "another").load().select("offset")
+    with pytest.raises(PipelineError, match="the frame has several sources"):
+        write_stream(frame.union(other)).queryName(group).format("console").start()
