@@ -24,6 +24,7 @@ SECTIONS = {
     "stages": "where the CPU time of stateful operators goes",
     "restore": "a store from its changelog on a broker",
     "aggregates": "totals by key beside Spark and Kafka Streams",
+    "backlog": "windows of a backlog by another column, beside Spark and Kafka Streams",
     "standby": "an owner of state that is killed, with a standby copy and without",
     "databases": "rows into PostgreSQL beside Spark's JDBC writer",
     "pipeline": "Spark reading from a group",

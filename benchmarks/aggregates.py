@@ -2,12 +2,15 @@
 
     python -m benchmarks aggregates
     python -m benchmarks.aggregates [--records 2000000] [--keys 10000] [--rounds 3] [--cores 2]
-                                    [--only roster|spark|streams ...]
+                                    [--only roster|spark|streams|repartitioned ...]
 
 Each counts the records of a key and adds up their values, a decimal text of 6 bytes, from one topic of four partitions
 of an Apache Kafka to another topic, exactly once as far as it can: Roster's columnar aggregate; Spark's `groupBy().agg`
 with its RocksDB store (its Kafka sink writes at least once); Kafka Streams with RocksDB, exactly_once_v2 and as many
 threads as cores.
+
+`repartitioned`, only if it is named, is Roster with windows of an hour behind a `repartition`; it also says how many
+records and bytes are in the repartition topic.
 
 A figure is records a second, the median of the rounds, in turn. Roster and Spark work in batches of a twentieth of the
 records, of which the first two do not count, nor do Roster's smaller ones while its workers start; of the others
@@ -29,11 +32,14 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Assigned
 from pyspark.sql import functions as sf
 
 from benchmarks.connector import jars
@@ -42,7 +48,8 @@ from benchmarks.pipeline import broker
 from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
 from roster.records.produce import KafkaWriter
-from roster.spark import KafkaSink, Pipeline, Progress, State, session
+from roster.spark import KafkaSink, Pipeline, Progress, State, Window, session
+from roster.spark.state.repartition_topic import Purge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +65,11 @@ def priced(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Columns of a record batch of the source."""
     price = rows["value"].cast(pa.string()).cast(pa.float64())
     return pa.RecordBatch.from_arrays([rows["key"].cast(pa.string()), price], ["key", "price"])
+
+
+def timed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same with the record's time, and another name for the key."""
+    return pa.RecordBatch.from_arrays([*priced(rows).columns, rows["timestamp"]], ["name", "price", "at"])
 
 
 @dataclass
@@ -121,6 +133,32 @@ class Bench:
             ).write(KafkaSink(self.bootstrap, self.topic())).run(available_now=True)
         return rate([(report.rows, report.duration_ms) for report in reports], records)
 
+    def repartitioned(self, topic: str, records: int) -> float:
+        """Roster's windows behind a repartition topic, of which nothing is deleted meanwhile."""
+        reports: list[Progress] = []
+        group = f"totals-{uuid.uuid4().hex[:8]}"
+        with self.directory() as path, mock.patch.object(Purge, "committed"):
+            options: dict[str, Any] = {"max_offsets_per_batch": records // BATCHES, "log": False}
+            made = Pipeline(
+                *(self.spark, self.bootstrap, group, [topic]),
+                state=State(dir=str(path)),
+                on_progress=reports.append,
+                **options,
+            )
+            made.map_arrow(timed, "name string, price double, at timestamp").repartition("name", partitions=PARTITIONS)
+            results = {"n": "count(*)", "total": "sum(price)"}
+            made.aggregate("name", results, window=Window("at", "1 hour"), store="totals")
+            made.write(KafkaSink(self.bootstrap, self.topic())).run(available_now=True)
+        between = [
+            TopicPartition(name, number)
+            for name, count in self.admin.list_topics(internal=True).items()
+            if name.startswith(group) and name.endswith("-repartition")
+            for number in range(count)
+        ]
+        count, size = read_all(self.bootstrap, between)
+        print(f"  repartition topic: {count / records:.4f} records and {size / records:.2f} bytes for each record")
+        return rate([(of, ms) for of, ms in in_batches(reports)], records)
+
     def streaming(self, topic: str, records: int, totals: Callable[[DataFrame], DataFrame]) -> float:
         """A query of Structured Streaming."""
         reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
@@ -182,6 +220,37 @@ class Bench:
             time.sleep(0.02)
 
 
+def in_batches(reports: Sequence[Progress]) -> list[tuple[int, int]]:
+    """Rows of the source and milliseconds of each batch that has some; those of the others are added to the one before.
+
+    Each row is read twice, from the source and from the repartition topic.
+    """
+    found: list[tuple[int, int]] = []
+    for report in reports:
+        rows = sum(span.size for at, span in report.ranges.items() if not at.topic.endswith("-repartition"))
+        if rows or not found:
+            found.append((rows, report.duration_ms))
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + report.duration_ms)
+    return found
+
+
+def read_all(bootstrap: str, partitions: Sequence[TopicPartition]) -> tuple[int, int]:
+    """The number of committed records in partitions, and the bytes of their keys and values."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True}
+    consumer = Consumer(settings | {"isolation.level": "read_committed", "enable.auto.commit": False})
+    consumer.assign([Assigned(at.topic, at.partition, 0) for at in partitions])
+    count = size = ended = 0
+    with contextlib.closing(consumer):
+        while ended < len(partitions):
+            for message in consumer.consume(10_000, 1.0):
+                if message.error() is not None:
+                    ended += 1
+                else:
+                    count, size = count + 1, size + len(message.key() or b"") + len(message.value() or b"")
+    return count, size
+
+
 def rate(batches: Sequence[tuple[int, int]], records: int) -> float:
     """Records a second of batches of so many records and milliseconds, without small ones and the first."""
     assert sum(count for count, _ in batches) == records
@@ -195,6 +264,7 @@ SIDES: dict[str, tuple[str, Callable[[Bench, str, int], float], int, int]] = {
     "roster": ("Roster aggregate", Bench.roster, 1, 1),
     "spark": ("Spark groupBy().agg", Bench.grouped, 1, 1),
     "streams": ("Kafka Streams", Bench.streams, 1, 1),
+    "repartitioned": ("Roster behind repartition", Bench.repartitioned, 1, 1),
 }
 """Name, run, and by how much its records and keys are fewer."""
 
@@ -244,7 +314,7 @@ def main(words: Sequence[str] | None = None) -> None:
         address, _ = stack.enter_context(broker("apache", folder))
         admin = stack.enter_context(Admin(address))
         bench = Bench(spark, admin, address, folder, given.cores)
-        compare(bench, given.records, given.keys, given.rounds, given.only or list(SIDES))
+        compare(bench, given.records, given.keys, given.rounds, given.only or list(SIDES)[:3])
 
 
 def run(*, quick: bool) -> None:

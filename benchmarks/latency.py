@@ -7,12 +7,13 @@
 
 Cases: `copy` of records to another topic; `function`, the same through a `map_arrow` function; `totals`, count and
 maximum by key, with state; `processor`, the same by a StatefulProcessor in rows (Structured Streaming:
-`transformWithStateInPandas`). Each runs in an application of its own, with `local[2]`, `trigger_interval_ms=0` (not
-with the engine `default`, which is Roster too) and default settings otherwise. One producer sends each record at its
-time, of 10,000 keys in 4 partitions; a result's latency is that of its newest record. CPU is that of the application's
-whole process tree, as a part of one core; behind it is the mean ms of each phase of a batch. Structured Streaming
-writes at least once, without transactions. `librdkafka`, for the first two cases, is the least that exactly once
-takes: a loop of its C client that reads what is there, writes it and commits, a transaction each time.
+`transformWithStateInPandas`); `windows`, only if it is named, the totals of windows behind a `repartition`. Each runs
+in an application of its own, with `local[2]`, `trigger_interval_ms=0` (not with the engine `default`, which is Roster
+too) and default settings otherwise. One producer sends each record at its time, of 10,000 keys in 4 partitions; a
+result's latency is that of its newest record. CPU is that of the application's whole process tree, as a part of one
+core; behind it is the mean ms of each phase of a batch. Structured Streaming writes at least once, without
+transactions. `librdkafka`, for the first two cases, is the least that exactly once takes: a loop of its C client that
+reads what is there, writes it and commits, a transaction each time.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from roster.spark import Pipeline, Progress
 
 CASES = ("copy", "function", "totals", "processor")
+WINDOWS = "windows"
 ENGINES = ("roster", "default", "spark", "librdkafka")
 KEYS, PARTITIONS = 10_000, 4
 DIGITS = 19  # of nanoseconds since the epoch
@@ -132,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "--broker", action="append", help="roster, apache or an address; several; default: the first two"
     )
     parser.add_argument("--rate", action="append", type=int)
-    parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--case", action="append", choices=[*CASES, WINDOWS])
     parser.add_argument("--engine", action="append", choices=ENGINES)
     parser.add_argument("--master", default="local[2]", help="of a cluster with this Python; default: %(default)s")
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -149,6 +151,8 @@ def main(words: Sequence[str] | None = None) -> None:
             for case in given.case or CASES:
                 for rate in given.rate or (200, 2000):
                     for engine in given.engine or ENGINES:
+                        if engine in {"spark", "librdkafka"} and case == WINDOWS:
+                            continue
                         if engine == "librdkafka" and case not in CASES[:2]:
                             continue
                         print(measure(address, engine, case, given, rate), flush=True)
@@ -169,6 +173,11 @@ def timed(rows: pa.RecordBatch) -> pa.RecordBatch:
     text = rows["value"].cast(pa.string())
     sent = pc.utf8_slice_codeunits(text, 0, DIGITS).cast(pa.int64())
     return pa.RecordBatch.from_arrays([rows["key"].cast(pa.string()), sent], ["key", "sent"])
+
+
+def with_time(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same with the record's time, and another name for the key."""
+    return pa.RecordBatch.from_arrays([*timed(rows).columns, rows["timestamp"]], ["name", "sent", "at"])
 
 
 def newest() -> Any:
@@ -215,6 +224,12 @@ def piped(pipeline: Pipeline, case: str) -> Pipeline:
         return pipeline.map_arrow(timed, "key string, sent long").aggregate(
             "key", {"n": "count(*)", "sent": "max(sent)"}, store="totals"
         )
+    if case == WINDOWS:
+        from roster.spark import Window  # noqa: PLC0415 - the benchmark itself needs no Spark
+
+        pipeline.map_arrow(with_time, "name string, sent long, at timestamp").repartition("name", partitions=PARTITIONS)
+        results = {"n": "count(*)", "sent": "max(sent)"}
+        return pipeline.aggregate("name", results, window=Window("at", "1 minute"), store="totals")
     if case == "processor":
         return pipeline.map_arrow(timed, "key string, sent long").transform_with_state(
             newest()(), "key", RESULT, store="newest"

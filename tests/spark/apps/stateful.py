@@ -306,7 +306,7 @@ def main(
         place = Place(state_dir, changelog.topic, changelog.topic_id)
         kinds[each.store] = StoreKind(place, definitions[each.store])
         found |= {changelog[task]: offset for task, offset in stores_found(place).items()}
-    work = TopologyPlan(tuple(plans), kinds, out)
+    work = TopologyPlan(stores.plans, kinds, out)
     if work.places:
         stores.copies.found({process_id(work.places[0]): found})
     own = replace(options, state=State(dir=state_dir))

@@ -7,14 +7,13 @@ import json
 import random
 import uuid
 from collections import Counter
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import pytest
 
 from roster.model import TopicPartition
-from roster.spark import KafkaSink, ParquetSink, Pipeline, Progress, State, Window
+from roster.spark import KafkaSink, Pipeline, State
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
@@ -119,32 +118,3 @@ def test_totals_by_another_key_equal_a_plain_computation(spark: SparkSession, to
     begins = topics.admin.beginning_offsets([TopicPartition(between, number) for number in range(3)])
     assert any(begins.values()), "records that are processed are deleted"
     assert all(begins[partition] <= committed[partition].offset for partition in begins)
-
-
-@pytest.mark.gate
-def test_final_windows_of_a_backlog_are_in_files_whole_though_partitions_are_read_one_after_the_other(
-    spark: SparkSession, topics: Topics, tmp_path: Path
-) -> None:
-    topic, group, out = topics.create(2), f"g-{uuid.uuid4().hex[:8]}", str(tmp_path / "out")
-    producer, wanted = idempotent_producer(topics.bootstrap), Counter[tuple[str, datetime]]()
-    begin, minute = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1)
-    for partition, ahead in enumerate((6, 0)):
-        for number in range(700):
-            region, at = f"r{number % 3}", begin + timedelta(hours=ahead) + number * 2 * minute
-            value = json.dumps({"region": region, "at": at.isoformat()})
-            producer.produce(topic, value, f"c{number}", partition)
-            wanted[region, begin + (at - begin) // (30 * minute) * 30 * minute] += 1
-    assert producer.flush(60) == 0
-    progress: list[Progress] = []
-    options: dict[str, Any] = {"state": State(dir=str(tmp_path / "state")), "max_offsets_per_batch": 500}
-    made = Pipeline(spark, topics.bootstrap, group, topic, on_progress=progress.append, **options)
-    made.json_columns("region string, at timestamp").repartition("region", partitions=2)
-    window = Window("at", "30 minutes", grace="5 minutes")
-    made.aggregate("region", {"n": "count(*)"}, window=window, results="final")
-    made.write(ParquetSink(out)).run(available_now=True)
-    assert sum(each.late for each in progress) == 0
-    rows = spark.read.parquet(out).collect()
-    found = {(row.region, row.window_start.astimezone(UTC)): row.n for row in rows}
-    closed = begin + timedelta(hours=6) + 699 * 2 * minute - 35 * minute
-    assert found == {of: n for of, n in wanted.items() if of[1] <= closed}
-    assert len(rows) == len(found)
