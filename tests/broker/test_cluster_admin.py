@@ -1,4 +1,4 @@
-"""What tools ask about a cluster of one broker: sizes, elections, quotas, topics by pages, where settings come from."""
+"""What tools ask about a cluster of one broker: sizes, topics by pages, where settings come from."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ from roster.wire import ErrorCode
 from roster.wire.messages import (
     AlterConfigsRequest,
     CreateTopicsRequest,
-    DescribeClientQuotasRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
-    ElectLeadersRequest,
     ListConfigResourcesRequest,
-    ListPartitionReassignmentsRequest,
     ProduceRequest,
 )
 from roster.wire.messages.cluster import Cursor
@@ -64,40 +61,6 @@ def test_log_dirs_have_the_bytes_of_each_partition(client: RawClient, broker: Br
     (everything,) = client.ask(DescribeLogDirsRequest(topics=None), 1).results
     own = {each.name: len(each.partitions) for each in everything.topics if not each.name.startswith("__")}
     assert own == {"a": 3, "b": 1, "c": 2}
-
-
-def test_elections_and_reassignments_have_nothing_to_do(client: RawClient) -> None:
-    asked = [ElectLeadersRequest.TopicPartitions(topic=name, partitions=[0, 5]) for name in ("a", "none")]
-    told = client.ask(ElectLeadersRequest(topic_partitions=asked), 2)
-    codes = [[each.error_code for each in result.partition_result] for result in told.replica_election_results]
-    not_needed, unknown = ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert (told.error_code, codes) == (0, [[not_needed, unknown], [unknown, unknown]])
-    assert client.ask(ElectLeadersRequest(election_type=3, topic_partitions=asked), 2).error_code == 42
-    assert client.ask(ListPartitionReassignmentsRequest(), 0).topics == []
-
-
-@pytest.mark.parametrize(
-    ("components", "error"),
-    [
-        ([], ErrorCode.NONE),
-        ([("user", 2, None), ("client-id", 0, "c")], ErrorCode.NONE),
-        ([("ip", 1, None)], ErrorCode.NONE),
-        ([("host", 2, None)], ErrorCode.UNSUPPORTED_VERSION),
-        ([("", 2, None)], ErrorCode.INVALID_REQUEST),
-        ([("user", 0, None)], ErrorCode.INVALID_REQUEST),
-        ([("user", 2, "u")], ErrorCode.INVALID_REQUEST),
-        ([("user", 3, None)], ErrorCode.INVALID_REQUEST),
-        ([("user", 2, None), ("user", 1, None)], ErrorCode.INVALID_REQUEST),
-        ([("user", 2, None), ("ip", 2, None)], ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_nobody_has_quotas(client: RawClient, components: list[tuple[str, int, str | None]], error: int) -> None:
-    asked = [
-        DescribeClientQuotasRequest.Component(entity_type=entity, match_type=kind, match=match)
-        for entity, kind, match in components
-    ]
-    told = client.ask(DescribeClientQuotasRequest(components=asked), 1)
-    assert (told.error_code, told.entries) == (error, None if error else [])
 
 
 def page(client: RawClient, names: str = "", limit: int = 2_000, cursor: tuple[str, int] | None = None) -> Any:

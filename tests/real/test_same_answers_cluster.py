@@ -1,4 +1,4 @@
-"""Questions of tools about settings, replicas, quotas and topics by pages: answers as Apache Kafka gives them."""
+"""Questions of tools about settings, log directories and topics by pages: answers as Apache Kafka gives them."""
 
 from __future__ import annotations
 
@@ -25,48 +25,6 @@ def test_log_dirs(x):
                 for entry in result["topics"]:
                     entry["partitions"].sort(key=lambda each: each["partition_index"])
             x.note(f"v{version} {label}", told)
-
-
-@scenario
-def test_elections_and_reassignments(x):
-    topic = x.topic()
-    asked = [{"topic": topic, "partitions": [0, 9]}, {"topic": x.stem + "-no", "partitions": [0]}]
-    for version in range(3):
-        for kind in (0, 1, 7) if version else (0,):
-            election = {"election_type": kind} if version else {}
-            for label, topics in (("some", asked), ("none", [])):
-                x.call(
-                    f"v{version} {kind} {label}",
-                    "ElectLeaders",
-                    version,
-                    **election,
-                    topic_partitions=topics,
-                    timeout_ms=9_000,
-                )
-    x.call("all reassignments", "ListPartitionReassignments", 0, topics=None, timeout_ms=9_000)
-    some = [{"name": topic, "partition_indexes": [0]}, {"name": x.stem + "-no", "partition_indexes": [0]}]
-    x.call("some reassignments", "ListPartitionReassignments", 0, topics=some, timeout_ms=9_000)
-
-
-@scenario
-def test_quotas(x):
-    for components in (
-        [],
-        [("user", 2, None)],
-        [("user", 0, "u"), ("client-id", 1, None)],
-        [("nonsense", 2, None)],
-        [("", 2, None)],
-        [("user", 9, None)],
-        [("user", 0, None)],
-        [("user", 1, "u")],
-        [("user", 2, "u")],
-        [("user", 2, None), ("user", 1, None)],
-        [("ip", 2, None)],
-        [("ip", 2, None), ("user", 2, None)],
-    ):
-        asked = [{"entity_type": entity, "match_type": kind, "match": match} for entity, kind, match in components]
-        for version in (0, 1):
-            x.call(f"v{version} {components}", "DescribeClientQuotas", version, components=asked, strict=True)
 
 
 @scenario

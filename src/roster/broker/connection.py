@@ -50,7 +50,6 @@ _LARGE_RESPONSES = frozenset(
         ApiKey.OFFSET_FETCH,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_LOG_DIRS,
-        ApiKey.ELECT_LEADERS,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }

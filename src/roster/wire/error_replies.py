@@ -23,8 +23,6 @@ _ITEMS_OF = {
     "results_by_topic_v3_and_below": ("v3_and_below_topics",),
     "results_by_partition": ("partitions",),
     "transaction_states": ("transactional_ids",),
-    "replica_election_results": ("topic_partitions",),
-    "partition_result": ("partitions",),
 }
 """{array of a response: arrays of the request whose items it answers}, if the names differ."""
 _NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index", "partition", "partition_id")

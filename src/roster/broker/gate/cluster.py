@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from roster.broker.handlers.cluster_admin import refused_elections
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
 from roster.wire.messages import (
     AlterUserScramCredentialsResponse,
-    DescribeClientQuotasResponse,
     DescribeLogDirsResponse,
 )
 
@@ -39,12 +37,7 @@ def _needs(operation: AclOperation, refused: Callable[[Asked], Any] = lambda ask
 describe = _needs(AclOperation.DESCRIBE)
 alter = _needs(AclOperation.ALTER)
 describe_configs = _needs(AclOperation.DESCRIBE_CONFIGS)
-describe_client_quotas = _needs(
-    AclOperation.DESCRIBE_CONFIGS,
-    lambda _: DescribeClientQuotasResponse(error_code=_REFUSED, error_message=_TEXT, entries=None),
-)
 describe_log_dirs = _needs(AclOperation.DESCRIBE, lambda _: DescribeLogDirsResponse(error_code=_REFUSED))
-elect_leaders = _needs(AclOperation.ALTER, lambda asked: refused_elections(asked.request, _REFUSED, _TEXT))
 
 
 async def alter_users(asked: Asked) -> Any:
