@@ -51,9 +51,9 @@ STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.
 """Audit events of a new process."""
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: tests wait for sockets, threads and the disk."""
-    return (os.cpu_count() or 1) + 1
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many processes as cores, and one more where tests wait for programs: each collects all tests."""
+    return (os.cpu_count() or 1) + ("not process" not in config.option.markexpr)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -78,6 +78,7 @@ def test_the_order_in_which_members_and_topics_are_listed_decides_nothing(name, 
 
 
 @pytest.mark.process
+@pytest.mark.gate
 def test_the_hash_seed_decides_nothing():
     code = """
 from roster.assignors import ASSIGNORS

@@ -92,6 +92,17 @@ class TestRoundRobin:
     def test_rr_4_members_that_do_not_subscribe_are_skipped(self):
         assert shown(plan("roundrobin", *self.RR_4)) == sets(m1="1-0 3-0 5-0", m2="1-1 3-1 5-1", m3="", m4="2-0 4-0")
 
+    def test_members_take_turns_and_who_does_not_subscribe_to_a_topic_is_passed_over(self):
+        for topics in itertools.product(("a", "b", "a b"), repeat=3):
+            for counts in itertools.product(range(4), repeat=2):
+                partitions, group = dict(zip("ab", counts, strict=True)), dict(zip("xyz", topics, strict=True))
+                expected, turn = {name: set() for name in group}, itertools.cycle(group)
+                for topic, count in partitions.items():
+                    for number in range(count if any(topic in subscribed for subscribed in topics) else 0):
+                        owner = next(name for name in turn if topic in group[name])
+                        expected[owner].add(f"{topic}-{number}")
+                assert shown(plan("roundrobin", partitions, members(**group))) == expected, (partitions, group)
+
     @pytest.mark.parametrize("name", STICKY)
     def test_rr_4_sticky_gives_everybody_two_on_the_same_input(self, name):
         assert plan(name, *self.RR_4).loads().tolist() == [2, 2, 2, 2]

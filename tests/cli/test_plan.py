@@ -338,6 +338,7 @@ def shuffled(value: object, chance: random.Random) -> object:
 
 @pytest.mark.process
 @pytest.mark.parametrize("assignor", ASSIGNORS)
+@pytest.mark.sampled(2)
 def test_neither_order_nor_hash_seed_decides_anything(tmp_path, assignor):
     chance = random.Random(7)
     topics = {f"t{n}": n % 4 + 1 for n in range(8)}

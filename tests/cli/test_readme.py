@@ -122,6 +122,7 @@ def start_broker(directory: Path, address: str, arguments: list[str]) -> subproc
 
 @pytest.mark.process
 @pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_every_block_of_the_readme_runs(tmp_path):
     text = (ROOT / "README.md").read_text()
     assert {language for language, _ in BLOCK.findall(text)} == {"sh", "python"}

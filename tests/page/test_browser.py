@@ -233,6 +233,7 @@ def test_it_fits_a_phone_and_a_wall(eyes_on: Callable[..., Eyes], width: int, he
         eyes.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@pytest.mark.gate
 def test_a_thousand_groups_and_ten_thousand_partitions(eyes_on: Callable[..., Eyes]) -> None:
     groups, here = FakeGroups(), numbered("orders", 10_000)
     for number in range(1_000):

@@ -22,6 +22,7 @@ from tests.real.realparts.groups import commit_all, consumed_up_to, partitions, 
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.gate
 def test_both_kinds_of_groups_are_shown_as_kafka_has_them(
     apache_kafka: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -281,6 +281,7 @@ def test_a_task_that_stops_early_leaves_nothing_to_the_next(kafka: Topics) -> No
 
 
 @pytest.mark.real
+@pytest.mark.gate
 def test_a_log_that_left_the_epoch_read_before_is_an_error_on_apache_kafka(tmp_path: Path) -> None:
     kafka = ApacheKafka(tmp_path)
     try:

@@ -79,6 +79,7 @@ def brokers(tmp_path: Path) -> Iterator[dict[int, Racked]]:
         first.process.wait()
 
 
+@pytest.mark.gate
 def test_records_come_from_the_replica_in_the_rack_and_without_it_from_the_leader(brokers: dict[int, Racked]) -> None:
     with Topics(f"{brokers[1].bootstrap},{brokers[2].bootstrap}") as topics:
         topic = f"rack-{uuid.uuid4().hex[:8]}"

@@ -141,6 +141,7 @@ def test_an_application_gets_as_much_as_it_counts_for(
     stop(shared)
 
 
+@pytest.mark.gate
 def test_the_application_counts_for_the_tasks_it_runs_at_once(spark: SparkSession, topics: Topics) -> None:
     asked: list[Options] = []
 

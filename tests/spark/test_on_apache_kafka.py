@@ -67,6 +67,7 @@ def test_transactions_are_read_as_the_isolation_level_says_and_control_records_e
     assert values(committed, Split(topic, 0, 11, stable)) == [], "nothing visible up to the log's end"
 
 
+@pytest.mark.gate
 def test_deleted_records_end_the_run_or_are_skipped(kafka: Topics, spark: SparkSession, tmp_path: Path) -> None:
     topic = kafka.create(1, 20)
     config = ReaderConfig(kafka.bootstrap, "g", read_timeout_ms=20_000)

@@ -73,6 +73,7 @@ def test_rows_have_the_columns_of_sparks_kafka_source(spark: SparkSession, topic
     assert seen[2].headers is None
 
 
+@pytest.mark.gate
 def test_an_aggregate_over_partitions_counts_every_record_once(
     spark: SparkSession, topics: Topics, group: str, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_map_arrow_runs_in_the_reading_task(spark: SparkSession, topics: Topics,
     assert progress[0].rows == 50_000, "rows are records read, whatever the function makes of them"
 
 
+@pytest.mark.gate
 def test_map_arrow_returning_other_columns_than_declared_fails_the_batch(
     spark: SparkSession, topics: Topics, group: str
 ) -> None:
@@ -140,6 +142,7 @@ def test_map_arrow_returning_other_columns_than_declared_fails_the_batch(
     assert topics.committed(group) == {TopicPartition(topic, 0): 0}
 
 
+@pytest.mark.gate
 def test_a_batch_without_results_counts(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
     topic = topics.create(1, 10)
     (
@@ -154,6 +157,7 @@ def test_a_batch_without_results_counts(spark: SparkSession, topics: Topics, gro
 
 
 @pytest.mark.parametrize("partition_by", [(), ("partition",)], ids=["plain", "partitioned"])
+@pytest.mark.sampled(1)
 def test_an_output_without_rows_can_be_read(
     spark: SparkSession, topics: Topics, group: str, tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
@@ -178,6 +182,7 @@ def test_an_output_without_rows_can_be_read(
     assert pairs(ParquetSink(out).read(spark)) == pairs(spark.read.parquet(out))
 
 
+@pytest.mark.gate
 def test_a_path_may_have_spaces_percent_signs_and_any_letters(
     spark: SparkSession, topics: Topics, group: str, tmp_path: Path
 ) -> None:
@@ -196,6 +201,7 @@ def test_partition_by_makes_folders(spark: SparkSession, topics: Topics, group: 
     assert pairs(spark.read.parquet(str(tmp_path))) == topics.everything(topic)
 
 
+@pytest.mark.gate
 def test_several_pipelines_in_one_driver(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
     topic = topics.create(4, 2000)
     shared = [
@@ -346,6 +352,7 @@ def test_the_kafka_sink_writes_every_row(spark: SparkSession, topics: Topics, gr
     assert all(int(bytes(row.value)[1:]) % 2 == row.partition for row in got)
 
 
+@pytest.mark.gate
 def test_the_kafka_sink_raises_what_could_not_be_written(spark: SparkSession, topics: Topics, group: str) -> None:
     source = topics.create(1, 5)
     failing = KafkaSink(topics.bootstrap)
@@ -379,6 +386,7 @@ def test_a_kafka_sink_that_cannot_work_is_refused_before_the_group_is_joined(
     assert group not in {found.group_id for found in topics.admin.list_groups()}
 
 
+@pytest.mark.gate
 def test_the_kafka_sink_writes_inside_the_reading_tasks(spark: SparkSession, topics: Topics, group: str) -> None:
     source, target = topics.create(2), topics.create(4)
     topics.fill(source, 2, 300, headers=[("h", b"1")], timestamp=1_700_000_000_123)
@@ -467,6 +475,7 @@ def test_what_cannot_work_is_one_clear_error(spark: SparkSession, topics: Topics
         Pipeline(spark, topics.bootstrap, "another", [topic]).write(ParquetSink(str(tmp_path))).run(available_now=True)
 
 
+@pytest.mark.gate
 def test_a_pipeline_shows_how_it_stands_and_can_be_started_again(
     spark: SparkSession, topics: Topics, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -495,6 +504,7 @@ def test_a_pipeline_shows_how_it_stands_and_can_be_started_again(
     assert "lag=0 [stopped]>" in repr(pipeline)
 
 
+@pytest.mark.gate
 def test_a_failed_start_is_heard(
     spark: SparkSession, topics: Topics, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -548,6 +558,7 @@ def test_a_batch_that_gets_nowhere_gives_the_partitions_to_others(
     assert pairs(spark.read.parquet(str(tmp_path / "out"))) == topics.everything(topic)
 
 
+@pytest.mark.gate
 def test_after_gives_the_rows_that_do_not_count_yet(spark: SparkSession, topics: Topics, group: str) -> None:
     topic = topics.create(2, 20)
     p0, p1 = (TopicPartition(topic, number) for number in range(2))

@@ -100,7 +100,7 @@ sides = st.tuples(st.booleans(), st.sampled_from(["", "a", "a\0", "b"]), st.inte
 
 
 @given(st.lists(sides, max_size=14), st.integers(1, 9))
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_rows_of_a_join_are_found_by_key_in_all_their_buckets(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[bool, str, int, int]], within: int
 ) -> None:

@@ -45,6 +45,7 @@ def test_every_kind_of_action_is_drawn_and_known() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.gate
 def test_a_seed_is_the_same_run_under_any_hash_seed() -> None:
     program = "from tests.simulation import run_seed; print([run_seed(s, traced=True).digest for s in (3, 12, 20)])"
     runs = [
@@ -170,6 +171,7 @@ def test_the_command_sums_up() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.gate
 def test_seeds_in_several_processes_are_the_same_runs() -> None:
     alone, shared = run_many(range(30, 32)), run_many(range(30, 32), jobs=2)
     assert (shared.seeds, shared.events, shared.counts) == (alone.seeds, alone.events, alone.counts)

@@ -54,7 +54,7 @@ VERSIONS = [pytest.param(cls, v, id=f"{cls.__name__}-{v}") for cls in CLASSES fo
 
 
 @EACH
-@settings(max_examples=examples(40, quick=4))
+@settings(max_examples=examples(25, quick=4))
 @given(st.data())
 def test_every_message_comes_back(messages_of, cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))
@@ -82,7 +82,7 @@ def test_a_message_cut_or_continued_anywhere_is_refused(filled, cls, version):
 
 
 @EACH
-@settings(max_examples=examples(40, quick=4))
+@settings(max_examples=examples(25, quick=4))
 @given(st.data())
 def test_damaged_bytes_are_refused_or_read_as_a_message(filled, cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))

@@ -63,7 +63,7 @@ def assert_same(ours, theirs, field, version, name):
 
 
 @pytest.mark.parametrize("cls", IN_BOTH, ids=lambda cls: cls.__name__)
-@settings(max_examples=examples(40, quick=3))
+@settings(max_examples=examples(25, quick=3))
 @given(st.data())
 def test_kafka_python_reads_the_same_values_and_writes_the_same_bytes(messages_of, cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))
@@ -112,7 +112,7 @@ def kio_module(cls, version):
 
 
 @EACH
-@settings(max_examples=examples(40, quick=3))
+@settings(max_examples=examples(25, quick=3))
 @given(st.data())
 def test_kio_reads_all_and_writes_the_same_bytes(messages_of, cls, data):
     version = data.draw(st.sampled_from([v for v in cls.__table__.versions if kio_module(cls, v)]))

@@ -387,6 +387,7 @@ def worker(spark: SparkSession) -> Iterator[LocalWorkers]:
     made.close()
 
 
+@pytest.mark.gate
 def test_a_worker_stays_and_is_replaced_when_it_ends(spark: SparkSession, worker: LocalWorkers) -> None:
     (first,) = worker.run(pid)
     assert first != os.getpid()

@@ -166,6 +166,7 @@ def writer(url: str, mode: str, member: str, end: Any) -> None:
         *(pytest.param(*case, marks=[pytest.mark.real, pytest.mark.gate]) for case in SERVED),
     ],
 )
+@pytest.mark.sampled(1)
 def test_two_writers_of_the_same_partitions_are_killed_with_their_database(
     tmp_path: Path, kind: str, mode: str
 ) -> None:

@@ -178,6 +178,7 @@ def killed_in_its_second_try(sink: DatabaseSink, tasks: list[list[dict[str, Any]
     written(sink, tasks, 1)
 
 
+@pytest.mark.sampled(1)
 def test_a_second_try_that_is_killed_amid_its_transaction_leaves_nothing_and_is_done_once(place: Place) -> None:
     place.run("create table orders (id bigint check (id < 90), name varchar(9), price double precision)")
     tasks = [[row(number) for number in (1, 2, 91, 3)], [row(92), row(4)]]

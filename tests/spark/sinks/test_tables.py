@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.process]
 KILLS = int(os.environ.get("ROSTER_TABLE_KILLS", "4"))
 
 
-@pytest.fixture(params=[f"{kind} {where}" for kind in FILES for where in ("local", "s3")])
+@pytest.fixture(params=[f"{kind} {where}" for where in ("local", "s3") for kind in FILES])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str, Server | None]:
     kind, on = request.param.split()
     return kind, str(tmp_path), request.getfixturevalue("s3") if on == "s3" else None
@@ -63,6 +63,7 @@ def test_of_two_owners_one_wins_and_the_other_reads_again(place: Place) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.sampled(4)
 def test_random_histories_of_two_owners(place: Place, seed: int) -> None:
     """Each owner writes, commits late, dies and claims again at random moments."""
     chance = random.Random(seed)
@@ -100,6 +101,7 @@ def _work(where: tuple[str, str, Server | None], member: str, end: Any) -> None:
     work(FILES[kind](*rest).sink, member, [0, 1], lambda: end.value, SIZE)
 
 
+@pytest.mark.sampled(2)
 def test_kills_and_take_overs(where: tuple[str, str, Server | None], place: Place) -> None:
     """Two applications at a time on the same partitions; one of them is killed at a random moment, again and again."""
     context = forking()
@@ -139,6 +141,7 @@ READERS = {
 }
 
 
+@pytest.mark.sampled(2)
 def test_readers_see_whole_batches_while_writing_and_merging_go_on(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

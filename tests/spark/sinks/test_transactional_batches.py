@@ -53,6 +53,7 @@ def pipeline(spark: SparkSession, topics: Topics, group: str, topic: str, sink: 
     return Pipeline(spark, topics.bootstrap, group, [topic], **options).write(sink)
 
 
+@pytest.mark.sampled(1)
 def test_a_pipeline_writes_each_result_once_and_the_offsets_with_them(
     spark: SparkSession, both: Topics, group: str
 ) -> None:

@@ -38,7 +38,7 @@ from tests.spark.sinks.test_transactional_kills import (
 from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 
-ROUNDS = int(os.environ.get("ROSTER_STATE_KILL_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("ROSTER_STATE_KILL_ROUNDS", "1"))
 PROGRAM = APPS / "changing.py"
 
 pytestmark = [pytest.mark.process, pytest.mark.gate, pytest.mark.timeout(400 + 60 * ROUNDS)]

@@ -100,6 +100,7 @@ def matched(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
+@pytest.mark.gate
 def test_a_stream_join_in_a_table_has_its_bad_rows_in_the_topic(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ def test_a_new_release_beside_the_old_one_is_refused_and_that_goes_on(spark: Spa
         old.stop()
 
 
+@pytest.mark.gate
 def test_a_release_that_changes_the_state_joins_when_the_old_one_has_left(spark: SparkSession, topics: Topics) -> None:
     shops = Shops(spark, topics)
     shops.send()
@@ -227,6 +228,7 @@ class Counting(StatefulProcessor):
         pass
 
 
+@pytest.mark.gate
 def test_a_processor_goes_on_with_its_own_variables_only(spark: SparkSession, topics: Topics) -> None:
     shops = Shops(spark, topics)
 

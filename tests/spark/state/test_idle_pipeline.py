@@ -103,6 +103,7 @@ def test_each_window_of_quiet_partitions_comes_once_though_its_owner_is_killed_b
     assert found(topics, out) == sorted(feed.windows.items())
 
 
+@pytest.mark.gate
 def test_rows_of_a_join_come_once_though_the_other_topic_is_empty_and_a_turn_is_killed_amid_its_transaction(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ def test_rows_of_a_join_come_once_though_the_other_topic_is_empty_and_a_turn_is_
     assert sorted(row["k"] for row in rows(topics, late)) == ["late", "late too"]
 
 
+@pytest.mark.gate
 def test_timers_of_event_time_are_due_in_a_partition_without_records(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

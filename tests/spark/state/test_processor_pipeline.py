@@ -120,6 +120,7 @@ def visits(sent: dict[str, list[int]]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.gate
 def test_the_state_of_one_application_is_asked_of_the_other_one(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +206,7 @@ def send(topics: Topics, topic: str, numbers: Any) -> None:
     assert producer.flush(60) == 0
 
 
+@pytest.mark.gate
 def test_state_goes_on_in_the_next_run_and_in_another_place(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

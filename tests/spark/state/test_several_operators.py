@@ -92,6 +92,7 @@ def last_results(topics: Topics, out: str) -> dict[str, dict[str, Any]]:
     return {(key or b"").decode(): json.loads(value or b"") for _, key, value in committed_records(topics, out)}
 
 
+@pytest.mark.gate
 def test_operators_of_one_task_and_of_the_next_equal_a_plain_computation(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

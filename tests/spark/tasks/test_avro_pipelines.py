@@ -37,6 +37,7 @@ PAGE = (Path(__file__).parents[3] / "docs/how-to/avro-and-protobuf.md").read_tex
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 def test_a_schema_that_turns_up_amid_a_run_is_fetched_and_its_batch_done_again(
     spark: SparkSession, topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

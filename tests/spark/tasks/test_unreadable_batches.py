@@ -147,6 +147,7 @@ print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 @pytest.mark.process
+@pytest.mark.gate
 def test_records_that_compress_well_do_not_fill_the_shell(broker: EmbeddedBroker) -> None:
     name = broker.create_topic()
     batch = build_batch([Record(value=bytes(20 << 20))], compression=Compression.ZSTD)

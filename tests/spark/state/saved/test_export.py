@@ -293,6 +293,7 @@ def test_a_manifest_keeps_what_each_task_says_of_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.gate
 def test_an_object_store_takes_the_files_of_an_export(s3: Server) -> None:
     where = f"endpoint_override={s3.endpoint.removeprefix('http://')}&scheme=http&region={s3.region}"
     folder = Folder(f"s3://{s3.key}:{s3.secret}@tables/exports/one?{where}")

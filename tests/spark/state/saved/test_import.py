@@ -154,6 +154,7 @@ def test_an_import_is_whole_or_has_not_happened(
     }
 
 
+@pytest.mark.gate
 def test_an_import_where_the_input_is_not_is_refused(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic, out, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
     send(topics, topic, 1, range(5))

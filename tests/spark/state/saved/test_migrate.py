@@ -58,6 +58,7 @@ def twice(rows: DataFrame, store: str, part: str) -> DataFrame:
 PAGE = Path(__file__).parents[4] / "docs" / "state" / "changes.md"
 
 
+@pytest.mark.gate
 def test_state_goes_on_as_a_function_has_made_it(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
