@@ -292,6 +292,22 @@ def test_a_commit_for_what_was_lost_fails_even_while_there_is_no_coordinator() -
     assert failure.kind is FailureKind.FENCED
 
 
+def test_a_commit_on_its_way_when_its_partitions_are_lost_has_the_outcome_that_the_coordinator_says() -> None:
+    stage = Stage(**EAGER, rebalance_timeout_ms=10_000, request_timeout_ms=60_000)
+    stage.stable("t-0")
+    stage.heartbeat(E.REBALANCE_IN_PROGRESS)
+    stage.commit("t-0", token=1)
+    stage.commit("t-0", token=2)
+    stage.wait(10_000)
+    assert stage.owns.lost == parts("t-0")
+    failure = stage.commits[2].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.FENCED
+    assert 1 not in stage.commits, "it may be written"
+    stage.committed()
+    assert stage.commits[1].failure is None
+
+
 def test_commits_go_out_one_at_a_time_and_in_order() -> None:
     stage = Stage()
     stage.stable("t-0")
