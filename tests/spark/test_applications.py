@@ -103,7 +103,7 @@ def test_paused_killed_and_restarted_mid_batch_no_record_is_lost_or_doubled(topi
     story = Story(topics, 4, tmp_path)
     holds = [tmp_path / "hold-first", tmp_path / "hold-second"]
     with (
-        story.application("first", holds[0]) as first,
+        story.application("first", holds[0], "--dataframe") as first,
         story.application("second", holds[1], "--small") as second,
     ):
         both_have_a_share(topics, story.group)

@@ -1,10 +1,12 @@
 """A pipeline as an application of its own: the tests start it, hold it mid-batch, pause it and kill it.
 
-    copying.py BOOTSTRAP GROUP TOPIC OUT [--hold FILE] [--most N] [--available-now] [--master URL] [--small]
+    copying.py BOOTSTRAP GROUP TOPIC OUT [--hold FILE] [--most N] [--available-now] [--master URL]
+        [--small | --dataframe]
 
 Prints one JSON object a line: {"batch": …} when a batch starts, {"done": …} when it counts, {"end": …} at the end.
 Tasks wait as long as FILE exists, and write their process id to FILE.held meanwhile. With --small the staying worker
-does the batches in the place of Spark's tasks; it says no {"batch": …}.
+does the batches in the place of Spark's tasks; it says no {"batch": …}. With --dataframe it is
+Structured Streaming code, which says {"done": …} by a listener.
 """
 
 from __future__ import annotations
@@ -20,6 +22,33 @@ from typing import Any
 import pyarrow as pa
 
 
+def run_dataframe(spark: Any, arguments: argparse.Namespace, function: Any, say: Any) -> None:
+    """Run the same as Structured Streaming code, until it is killed."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    from roster.spark import read_stream, write_stream
+
+    class Told(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None: ...
+        def onQueryTerminated(self, event: Any) -> None: ...
+        def onQueryProgress(self, event: Any) -> None:
+            say(done=event.progress.batchId, rows=event.progress.numInputRows)
+
+    spark.streams.addListener(Told())
+    options = {
+        "kafka.bootstrap.servers": arguments.bootstrap,
+        "subscribe": arguments.topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": arguments.most,
+        "kafka.session.timeout.ms": arguments.session_timeout_ms,
+        "kafka.heartbeat.interval.ms": 500,
+    }
+    frame = read_stream(spark).options(**options).load()
+    rows = frame.mapInArrow(lambda batches: map(function, batches), "partition int, offset long, value binary")
+    query = write_stream(rows).queryName(arguments.group).trigger(processingTime="0 seconds").start(arguments.out)
+    query.awaitTermination()
+
+
 def main() -> None:
     from roster.spark import ParquetSink, Pipeline, session
     from roster.spark.options import Tuning
@@ -33,6 +62,7 @@ def main() -> None:
     parser.add_argument("--master", default="local[1]")
     parser.add_argument("--session-timeout-ms", type=int, default=10_000)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--dataframe", action="store_true")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -67,6 +97,9 @@ def main() -> None:
         **({} if arguments.small else {"spark.python.daemon.module": "pyspark.daemon"}),
     )
     spark.sparkContext.setLogLevel("ERROR")
+    if arguments.dataframe:
+        run_dataframe(spark, arguments, wait_while_held, say)
+        return
     Pipeline._tuning = Tuning() if arguments.small else Tuning(small_batch_offsets=0)
     pipeline = Pipeline(
         spark,
