@@ -77,6 +77,12 @@ class Update:
     bad: Mapping[int, Exception] = field(default_factory=dict)
     """Rows at which the operator fails, by their number: they are to be left out, and all else here does not count."""
     failures: tuple[Failure, ...] = ()
+    hold: int | None = None
+    """The least time in microseconds of the sources that hold the task back, None if none does; see `source_times`."""
+    has_sources: bool = False
+    """True if the task has heard of sources."""
+    waits: bool = False
+    """True if results are held back until their time has come."""
 
 
 def aggregate(

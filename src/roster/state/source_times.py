@@ -3,7 +3,10 @@
 Senders label each row with its source and how far it is behind the largest time of its source so far. A notice follows
 the rows of a batch: the times of the sources in it, and what is known of all others. A row is late by the time of its
 own source. What the task keeps closes at the least time of the sources that hold it back: those that had more to read
-when the batch of the last notice was planned. If none had, it is the largest time of all.
+when the batch of the last notice was planned, and those that wait. If none does, it is the largest time of all.
+
+If operators with state are in front of the topic, a source is a task of theirs. It waits while it holds results back,
+or while sources of its own hold it back. It is then at the least of their times and the largest that it has sent.
 
 So an operator's results depend on the order of each source's records alone, while no source is read to its end.
 """
@@ -12,15 +15,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.event_time import NEVER, Times, stream_time, times_of
+from roster.state.event_time import NEVER, STREAM_TIME_KEY, Times, stream_time, times_of
 from roster.state.store import Snapshot, Store
 
 SOURCES_KEY = b"\xfftimes of sources"
@@ -28,9 +34,16 @@ SOURCES_KEY = b"\xfftimes of sources"
 SOURCE, DELAY, NOTICE = "\0source", "\0delay", "\0notice"
 """Columns of rows from a repartition topic: the source, 0 for none; microseconds behind its time; or a notice alone."""
 UNLABELLED = 0
+HELD = -1 << 21
+"""Name of an entry among the sources: the least time of those that hold the task back, and in `ended` which it is.
+
+It is 0 if none does, but the notice of rows is still to come. The entry of minus a source is the largest time of rows
+of a source that is a task with sources of its own."""
+WAITING = -1
+"""In `ended`: the source waits."""
 _DELAY_BITS, _SOURCES = 43, (1 << 20) - 1
-_LONGEST = (1 << _DELAY_BITS) - 1
-"""Microseconds of the longest delay that a label holds: 101 days."""
+UNTIMED = (1 << _DELAY_BITS) - 1
+"""The delay of a row that says nothing of its source's time; others are less: at most 101 days."""
 _KNOWN = np.dtype([("source", "<i8"), ("time", "<i8"), ("ended", "<i8")])
 
 
@@ -41,12 +54,12 @@ def source_of(topic: str, partition: int) -> int:
 
 def labels(source: int, delays: Times) -> Times:
     """Return the labels of a source's rows, given their delays in microseconds."""
-    return (source << _DELAY_BITS) | np.minimum(delays, _LONGEST)
+    return (source << _DELAY_BITS) | delays
 
 
 def read_labels(labels: Times) -> tuple[Times, Times]:
     """Return the sources and the delays that labels have."""
-    return labels >> _DELAY_BITS, labels & _LONGEST
+    return labels >> _DELAY_BITS, labels & UNTIMED
 
 
 def labelled(columns: pa.Schema) -> pa.Schema:
@@ -59,7 +72,9 @@ class Notice(NamedTuple):
     """What a sender knows once its rows of a batch are read.
 
     batch: names the batch's attempt. behind: sources outside of the batch that have more to read. reading: those in it.
-    times: of the sender's own sources, None if unknown. ended: those among them that have no more to read.
+    times: of the sender's own sources, None if unknown. ended: those among them that have no more to read and do not
+    wait. waiting: those that wait. holds: of those that have sources of their own, the least time of sources that hold
+    them back, None if none does.
     """
 
     batch: int
@@ -67,88 +82,173 @@ class Notice(NamedTuple):
     reading: tuple[int, ...]
     times: Mapping[int, int | None]
     ended: tuple[int, ...]
+    waiting: tuple[int, ...] = ()
+    holds: Mapping[int, int | None] = MappingProxyType({})
 
     def encode(self) -> bytes:
         """Return it as JSON."""
-        times = list(self.times.items())
-        return json.dumps([self.batch, self.behind, self.reading, times, self.ended], separators=(",", ":")).encode()
+        parts = [self.batch, self.behind, self.reading, [*self.times.items()], self.ended]
+        if self.waiting or self.holds:  # an earlier release has no sources that do
+            parts += [self.waiting, [*self.holds.items()]]
+        return json.dumps(parts, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Notice:
         """Read the bytes of `encode`."""
-        batch, behind, reading, times, ended = json.loads(data)
-        return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended))
+        batch, behind, reading, times, ended, *more = json.loads(data)
+        waiting, holds = more or ((), ())
+        return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended), tuple(waiting), dict(holds))
+
+
+class Known(NamedTuple):
+    """What a store has of the sources of its rows, by their numbers: the entry of `SOURCES_KEY`.
+
+    times: microseconds; of minus a source the largest of its rows. ended: the batch that ended it, 0, or `WAITING`.
+    """
+
+    times: dict[int, int]
+    ended: dict[int, int]
+
+    @classmethod
+    def decode(cls, entry: bytes | None) -> Known:
+        """Read the bytes of `encode`; None: nothing is known."""
+        found = np.frombuffer(entry or b"", _KNOWN).tolist()
+        return cls({source: time for source, time, _ in found}, {source: ended for source, _, ended in found})
+
+    def encode(self) -> bytes:
+        """Return the entry."""
+        entry = [(source, time, self.ended.get(source, 0)) for source, time in sorted(self.times.items())]
+        return np.array(entry, _KNOWN).tobytes()
+
+    @property
+    def hold(self) -> int | None:
+        """The least time of the sources that hold the task back as of the last notice, None if none does."""
+        return self.times.get(HELD)
 
 
 class SourceTimes(NamedTuple):
     """The times of a batch's rows by their sources: `rows` without labels and notices, the time `at` each of them.
 
-    sources: of the rows. held_by: the source that holds the task's time back, 0 if none does, None if it is not told in
-    this batch. held: microseconds that the time is behind that of the source that is furthest.
-    now: the task's time after the batch. known: the entry of `SOURCES_KEY` after it, None if it is unchanged.
+    now: the task's time after the batch. known: the entry of `SOURCES_KEY` after it. is_known_new: whether it changes.
+    hold: the least time of the sources that hold the task back, None if none does. sources: of the rows. held_by: the
+    source that holds the task's time back, 0 if none does, None if it is not told in this batch. held: microseconds
+    that the time is behind that of the source that is furthest.
     """
 
     rows: pa.Table
     at: Times
     now: int
     known: bytes | None
+    is_known_new: bool
+    hold: int | None
     sources: Times
     held_by: int | None = None
     held: int = 0
 
     @classmethod
-    def over(cls, table: pa.Table, column: str, store: Store | Snapshot) -> SourceTimes | None:
-        """Return the times of rows and notices; None if no source is known, as with an earlier release's senders."""
+    def over(
+        cls, table: pa.Table, column: str | None, store: Store | Snapshot, key: bytes = STREAM_TIME_KEY
+    ) -> SourceTimes | None:
+        """Return the times of rows and notices; None if no source is known, as with an earlier release's senders.
+
+        column: of times, None if the operator does not go by any. key: of the stream time.
+        """
         is_notice = table[NOTICE].is_valid().to_numpy(zero_copy_only=False)
         source = table[SOURCE].to_numpy()
         (stored,) = store.multi_get([SOURCES_KEY])
         if stored is None and not is_notice.any() and not source.any():
             return None
-        before = stream_time(store)
-        times, has = times_of(table, column)
-        times = np.where(has, times + table[DELAY].to_numpy(), NEVER)
-        places = np.flatnonzero(is_notice)
+        before, known = stream_time(store, key), Known.decode(stored)
+        places, rows = np.flatnonzero(is_notice), np.flatnonzero(~is_notice)
         notices = [Notice.decode(data) for data in table[NOTICE].filter(pa.array(is_notice)).to_pylist()]
-        known = {int(each["source"]): each for each in np.frombuffer(stored or b"", _KNOWN).copy()}
-        told = [
-            (source, time, int(place))
-            for notice, place in zip(notices, places, strict=True)
-            for source, time in notice.times.items()
-            if time is not None
-        ]
-        rows = np.flatnonzero(~is_notice)
-        seen = _Seen.of(source[rows], times[rows], rows, told, {of: int(each["time"]) for of, each in known.items()})
-        ended = {source: int(each["ended"]) for source, each in known.items()}
+        plain = table.drop_columns([SOURCE, DELAY, NOTICE]).filter(pc.invert(pa.array(is_notice)))
+        source, delay = source[rows], table[DELAY].to_numpy()[rows]
+        times = np.full(len(rows), NEVER)
+        if column is not None:
+            times, has = times_of(plain, column)
+            times = np.where(has, times + np.where(delay == UNTIMED, 0, delay), NEVER)
+        seen = _seen(
+            source, times, delay == UNTIMED, rows, dict(zip(places.tolist(), notices, strict=True)), known.times
+        )
         for notice in notices:
-            ended |= {source: notice.batch if source in notice.ended else 0 for source in notice.times}
-        now, held_by, held = before, None, 0
+            for of in notice.times:
+                is_over = of in notice.ended
+                known.ended[of] = notice.batch if is_over else WAITING if of in notice.waiting else 0
+        now, hold, held_by, held = before, known.hold, None, 0
         if notices:
             until = seen.times(int(places[-1]))
-            now = max(before, _least(notices[-1], ended, until))
-            holding = _holding(notices[-1], ended)
-            held_by = min(holding, key=lambda source: until.get(source, NEVER), default=0)
-            held = max(until.values(), default=now) - now if holding and now != NEVER else 0
-        after = seen.times(len(table))
-        entry = np.array([(of, time, ended.get(of, 0)) for of, time in sorted(after.items())], _KNOWN).tobytes()
+            least, held_by = _least(notices[-1], known.ended, until)
+            now, hold, known.ended[HELD] = max(before, least), least if held_by else None, held_by
+            furthest = max((time for of, time in until.items() if of > UNLABELLED), default=now)
+            held = furthest - now if held_by and now != NEVER else 0
+        if hold is None and len(rows) and (not notices or rows[-1] > places[-1]):
+            hold, known.ended[HELD] = now, 0  # a notice is still to come behind them
+        after = dict.fromkeys((of for of, ended in known.ended.items() if ended == WAITING), NEVER)
+        after |= {of: time for of, time in seen.times(len(table)).items() if of != HELD}
+        after |= {} if hold is None else {HELD: hold}
+        entry = Known(after, known.ended).encode()
         at = np.maximum(seen.at, before)
-        plain = table.drop_columns([SOURCE, DELAY, NOTICE]).filter(pc.invert(pa.array(is_notice)))
-        return cls(plain, at, now, None if entry == stored else entry, source[rows], held_by, held)
+        return cls(plain, at, now, entry, entry != stored, hold, source, held_by, held)
+
+    @classmethod
+    def behind(cls, table: pa.Table, column: str, store: Store | Snapshot, key: bytes, hold: int | None) -> SourceTimes:
+        """Return the times of results of the operator in front, which `hold` is of.
+
+        The task's time is the largest of the rows, or `hold` if that is less. Rows are late by the time before the
+        batch: their order in it is that of keys, or of several sources.
+        """
+        before = stream_time(store, key)
+        (stored,) = store.multi_get([SOURCES_KEY])
+        times, _ = times_of(table, column)
+        largest = max(before, Known.decode(stored).times.get(UNLABELLED, NEVER), int(times.max(initial=NEVER)))
+        now = largest if hold is None else max(before, min(largest, hold))
+        known = Known({UNLABELLED: largest}, {}).encode() if largest > now else None
+        at, sources = np.full(len(table), before), np.zeros(len(table), np.int64)
+        return cls(table, at, now, known, known != stored, hold, sources)
 
 
-def _holding(notice: Notice, ended: Mapping[int, int]) -> set[int]:
-    """Return the sources that hold a task back as of a notice.
+def _least(notice: Notice, ended: Mapping[int, int], times: Mapping[int, int]) -> tuple[int, int]:
+    """Return a task's time as of a notice, and the source that holds it back most, 0 if none does.
 
-    A source in the notice's batch does until its rows of that batch are read, too.
+    A source in the notice's batch holds back until its rows of that batch are read, too.
     """
-    return {*notice.behind, *(source for source in notice.reading if ended.get(source) != notice.batch)}
-
-
-def _least(notice: Notice, ended: Mapping[int, int], times: Mapping[int, int]) -> int:
-    """Return the least time of sources that hold a task back as of a notice, the largest of all if none does."""
-    held = _holding(notice, ended)
+    held = {*notice.behind, *(source for source in notice.reading if ended.get(source) != notice.batch)}
+    held |= {source for source, batch in ended.items() if batch == WAITING}
     if held:
-        return min(times.get(source, NEVER) for source in held)
-    return max((time for source, time in times.items() if source != UNLABELLED), default=NEVER)
+        return min((times.get(source, NEVER), source) for source in held)
+    return max((time for source, time in times.items() if source > UNLABELLED), default=NEVER), 0
+
+
+def _seen(
+    source: Times,
+    times: Times,
+    is_untimed: npt.NDArray[np.bool_],
+    rows: Times,
+    notices: Mapping[int, Notice],
+    known: Mapping[int, int],
+) -> _Seen:
+    """Return the times of sources by place; of tasks with sources of their own also the largest of their rows.
+
+    source, times, is_untimed, rows: of each row its source, time, label and place. notices: by their places.
+    """
+    told = [
+        (-of if of in notice.holds else of, time, place)
+        for place, notice in notices.items()
+        for of, time in notice.times.items()
+        if time is not None
+    ]
+    largest = _Seen.of(np.where(is_untimed, -source, source), times, rows, told, known)
+    bounded = [
+        (of, min(largest.time_of(-of, place), hold if hold is not None else -NEVER), place)
+        for place, notice in notices.items()
+        for of, hold in notice.holds.items()
+    ]
+    if not bounded and not is_untimed.any():
+        return largest
+    end = len(rows) + len(notices)
+    told += [(of, time, end) for of, time in largest.times(end).items() if HELD < of < UNLABELLED]
+    # A row without a time of its source is late by what notices have told before it.
+    return _Seen.of(source, np.where(is_untimed, NEVER, times), rows, [*told, *bounded], known)
 
 
 class _Seen(NamedTuple):
@@ -174,39 +274,49 @@ class _Seen(NamedTuple):
         time = np.concatenate([times, more[:, 1]])
         order = np.lexsort((place, all_sources))
         of, largest = all_sources[order], time[order]
-        begins = np.flatnonzero(np.diff(of, prepend=-1))
+        begins = np.flatnonzero(np.diff(of, prepend=HELD - 1))
         for begin, end in pairwise([*begins, len(of)]):
             largest[begin:end] = np.maximum.accumulate(largest[begin:end])
         back = np.empty(len(order), np.int64)
         back[order] = largest
         return cls(of, place[order], largest, back[: len(source)])
 
+    def time_of(self, source: int, place: int) -> int:
+        """Return the time of a source up to a place."""
+        begin, end = np.searchsorted(self.source, [source, source + 1])
+        count = int(np.searchsorted(self.place[begin:end], place, "right"))
+        return int(self.time[begin + count - 1]) if count else NEVER
+
     def times(self, place: int) -> dict[int, int]:
         """Return the time of each source up to a place."""
         there = self.place <= place
         source, time = self.source[there], self.time[there]
-        last = np.flatnonzero(np.diff(source, append=-1))
+        last = np.flatnonzero(np.diff(source, append=HELD - 1))
         return dict(zip(source[last].tolist(), time[last].tolist(), strict=True))
 
 
+@dataclass
 class SourceClock:
-    """A sender's look at the times of one source's rows of a batch, in their order."""
+    """A sender's look at the times of one source's rows of a batch, in their order.
 
-    def __init__(self, source: int, column: str | None) -> None:
-        """column: of times; None if they are unknown until rows have arrived."""
-        self.source, self._column, self._time = source, column, NEVER
+    column: of times; None if they are unknown until rows have arrived. has_sources: the source is a task with sources
+    of its own, and `hold` the least time of those that hold it back. waits: it waits.
+    """
 
-    @property
-    def time(self) -> int | None:
-        """The largest time so far in microseconds, None without one."""
-        return None if self._time == NEVER else self._time
+    source: int
+    column: str | None
+    has_sources: bool = False
+    hold: int | None = None
+    waits: bool = False
+    time: int | None = field(default=None, init=False)
+    """The largest time so far in microseconds, None without one."""
 
     def labels(self, rows: pa.Table) -> Times:
         """Return the labels of the next rows."""
         delays = np.zeros(len(rows), np.int64)
-        if self._column is not None and len(rows):
-            times, has = times_of(rows, self._column)
-            at = np.maximum(np.maximum.accumulate(times), self._time)
-            delays = np.where(has, at - times, 0)
-            self._time = int(at[-1])
-        return labels(self.source, delays)
+        if self.column is not None and len(rows):
+            times, has = times_of(rows, self.column)
+            at = np.maximum(np.maximum.accumulate(times), NEVER if self.time is None else self.time)
+            delays = np.where(has, np.minimum(at - times, UNTIMED - 1), 0)
+            self.time = None if at[-1] == NEVER else int(at[-1])
+        return labels(self.source, np.full(len(rows), UNTIMED) if self.has_sources else delays)

@@ -25,16 +25,20 @@ import pyarrow.compute as pc
 from roster.state.aggregate import Layout, Update
 from roster.state.byte_slices import spread
 from roster.state.event_time import (
+    AT,
+    NOW_KEY,
     Lateness,
     Times,
     left_out,
     microseconds,
     ordered_time,
+    read_time,
     running,
     stream_time,
     time_bytes,
     times_of,
     with_entries,
+    without_at,
 )
 from roster.state.keys import encode_keys
 from roster.state.rows import RowLayout
@@ -162,7 +166,7 @@ class StreamJoin:
         changes |= dict.fromkeys(_waiting_keys(codes, lefts.codes, lefts.times, is_new & ~over), b"")
         gone = [key for key, _ in store.scan(WAITING_KEY, WAITING_KEY + _encoded_number(bound)) if key not in changes]
         changes |= dict.fromkeys(gone)
-        without_key = left.table.filter(pa.array(left.fresh & ~left.has_key))
+        without_key = without_at(left.table.filter(pa.array(left.fresh & ~left.has_key)))
         alone = [lefts.table.filter(pa.array(over)), without_key, self._expired(gone, left.layout, store)]
         return alone, changes
 
@@ -247,13 +251,17 @@ class _Side:
         before = stream_time(store, TIME_KEYS[number])
         times, has = times_of(mine, join.times[number])
         at = running(times, before)
+        now = int(at[-1]) if len(at) else before
+        (of_sources,) = store.multi_get([NOW_KEY])
+        if number == LEFT and of_sources is not None:
+            at, now = mine[AT].to_numpy(), read_time(of_sources)
         fresh = has & (times + microseconds(join.grace) >= at)
         has_key = np.ones(len(mine), np.bool_)
         for name in join.keys:
             has_key &= mine[name].is_valid().to_numpy()
         keys = encode_keys(mine, join.keys)
-        now = int(at[-1]) if len(at) else before
-        return cls(number, mine, times, at, fresh, has_key, before, now, keys, RowLayout.of(mine.schema))
+        layout = RowLayout.of(without_at(mine).schema)
+        return cls(number, mine, times, at, fresh, has_key, before, now, keys, layout)
 
     @property
     def taken(self) -> Chosen:
@@ -261,7 +269,7 @@ class _Side:
 
     def rows(self) -> _Rows:
         assert self.codes is not None  # noqa: S101 - numbered before
-        return _Rows(self.table.filter(pa.array(self.taken)), self.codes, self.times[self.taken])
+        return _Rows(without_at(self.table.filter(pa.array(self.taken))), self.codes, self.times[self.taken])
 
 
 def _numbered(sides: list[_Side]) -> Any:

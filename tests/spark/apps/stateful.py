@@ -128,7 +128,8 @@ class InProcess:
         tasks = [*tasks, *[()] * (len(lanes) - len(tasks))]
         jobs: Any = RestoreJobs(lanes, seconds, copies)  # type: ignore[arg-type]
         more: dict[str, Any] = {"reports": reports, "tables": tables, "function": self._function}
-        more["backlog"] = self._stores.input_backlog.before(batch)
+        looked = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
+        more["backlogs"] = {number: backlog for number, backlog in looked.items() if backlog is not None}
         reading: Any = StatefulTask(self._config, tasks, self._work, targets, jobs=jobs, **more)
         results = [pickle.loads(pickle.dumps(written(writer, reading.read([task])))) for task in range(len(lanes))]
         if random.random() < 0.05:

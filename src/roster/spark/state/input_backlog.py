@@ -10,7 +10,6 @@ from roster.client import Admin
 from roster.model import TopicPartition
 from roster.spark.batch import Batch
 from roster.spark.state.tasks.outgoing import Backlog
-from roster.state.source_times import source_of
 
 _APART = 1.0
 """Seconds between two looks, and two notices to partitions without rows, while nothing is left to read."""
@@ -24,8 +23,15 @@ class InputBacklog:
     """
 
     def __init__(
-        self, admin: Admin, group: str, topics: Collection[str], now: Callable[[], float] = time.monotonic
+        self,
+        admin: Admin,
+        group: str,
+        topics: Collection[str],
+        source_at: Callable[[TopicPartition], int],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """source_at: returns the source that a partition's rows have; it has been read if all its partitions have."""
+        self._source_at = source_at
         self._admin, self._group, self._topics, self._now = admin, group, topics, now
         self._partitions: list[TopicPartition] = []
         self._looked = float("-inf")
@@ -69,13 +75,13 @@ class InputBacklog:
         if is_for_all:
             self._look()
         self._is_committed = False
-        reading = {at: end >= self._ends.get(at, end + 1) for at, end in read.items()}
-        behind = self._behind - read.keys()
-        self._behind = behind | {at for at, is_ended in reading.items() if not is_ended}
+        is_left = {at for at, end in read.items() if end < self._ends.get(at, end + 1)}
+        self._behind = (self._behind - read.keys()) | is_left
+        behind, reading = {*map(self._source_at, self._behind)}, {*map(self._source_at, read)}
         return Backlog(
             secrets.randbits(62) + 1,
-            tuple(sorted(source_of(*at) for at in behind)),
-            {source_of(*at): is_ended for at, is_ended in reading.items()},
+            tuple(sorted(behind - reading)),
+            {source: source not in behind for source in sorted(reading)},
             is_for_all or bool(self._behind),
         )
 

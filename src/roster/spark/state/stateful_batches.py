@@ -88,7 +88,7 @@ class StatefulBatches:
         """The token of each task in the batch that ran last."""
         self._seen: StoresOfTasks = {}
         self._fenced = 0
-        self._backlog: Backlog | None = None
+        self._backlogs: dict[int, Backlog] = {}
         self._to_change: set[TopicPartition] = set()
         self._reports: Accumulator[Reports] = jobs.context.accumulator({}, ByAttempt())
         self._restored: Accumulator[dict[TopicPartition, Restored]] = jobs.context.accumulator({}, ByTask())
@@ -117,7 +117,8 @@ class StatefulBatches:
         self._check_once_more()
         replayed, paused = self._replayed(), self._stores.changelogs.tasks_of(self._paused(batch.ranges))
         until = self._stores.idleness.until(batch)
-        self._backlog = self._stores.input_backlog.before(batch)
+        looked = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
+        self._backlogs = {number: backlog for number, backlog in looked.items() if backlog is not None}
         self._targets = {
             task: [
                 target._replace(is_replay=task in replayed, is_paused=task in paused, idle_until=times)
@@ -205,7 +206,7 @@ class StatefulBatches:
         """Return what reads the tasks' splits and processes them with their stores."""
         jobs, tables = self._restore_jobs, {joins.number: joins.sides() for joins in self._joins}
         reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed, "tables": tables}
-        reading["backlog"] = self._backlog
+        reading["backlogs"] = self._backlogs
         return StatefulTask(self._config, tasks, self._topology, self._targets, self._reports, jobs, **reading)
 
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
@@ -293,7 +294,8 @@ class BetweenStatefulBatches(BetweenBatches):
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:
         due = self._stores.wakeups.due(partitions, once=once) | self._stores.idleness.due(partitions, behind, once=once)
-        return due.union(() if behind else self._stores.input_backlog.due(partitions, once=once))
+        backlogs = () if behind else self._stores.input_backlogs.values()
+        return due.union(*(backlog.due(partitions, once=once) for backlog in backlogs))
 
     @override
     def committed(self, batch: Batch) -> None:

@@ -86,9 +86,12 @@ class Stores:
         """What a run that reads only so far ends with."""
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
-        sink = self.plans[0].repartition_sink
-        topics = self.plans[0].subtopology.sources if sink is not None and sink.is_labelled else ()
-        self.input_backlog = InputBacklog(self.admin, options.group, topics)
+        self.input_backlogs = {
+            plan.subtopology.number: InputBacklog(self.admin, options.group, plan.subtopology.sources, plan.source_at)
+            for plan in self.plans
+            if plan.repartition_sink is not None and plan.repartition_sink.is_labelled
+        }
+        """What is left to read in front of repartition topics whose rows have labels, by the sub-topology."""
         self.source_names = SourceNames(self.admin, [topic for of in self.plans for topic in of.subtopology.sources])
 
     def _new_admin(self) -> Admin:
@@ -211,7 +214,8 @@ class Stores:
         self.copies.took(partitions)
         self.wakeups.took(partitions)
         self.idleness.took(partitions)
-        self.input_backlog.took()
+        for backlog in self.input_backlogs.values():
+            backlog.took()
 
     def committed(self, tokens: dict[TaskId, str], batch: Batch) -> None:
         """Record that a batch was committed, with the token of each task's attempt."""
@@ -219,7 +223,8 @@ class Stores:
         # If two attempts finished, only the changelog tells which changes were committed.
         self.copies.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in tokens])
         self.purge.committed(batch.next_offsets)
-        self.input_backlog.committed(batch)
+        for backlog in self.input_backlogs.values():
+            backlog.committed(batch)
 
     def aborted(self, batch: Batch) -> None:
         """Record that a batch is not committed."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from roster.model import TopicPartition
 from roster.spark.batch import Range
 from roster.spark.errors import PipelineError
+from roster.state.source_times import NOTICE
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ Seen: TypeAlias = Mapping[Sought, int]
 def looked_at(rows: Any, columns: Iterable[Sought]) -> Seen:
     """Return which of these columns have values in a batch or table; {} without rows."""
     count = rows.num_rows
+    if NOTICE in rows.schema.names and not rows.column(NOTICE).null_count:
+        return {}
     return {sought: rows.column(sought.name).null_count < count for sought in columns} if count else {}
 
 

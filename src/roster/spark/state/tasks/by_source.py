@@ -1,54 +1,48 @@
-"""An operator behind a repartition topic that tells sources: it goes by a time for each of them."""
+"""Operators behind a repartition topic that tells sources: they go by a time for each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster.spark.state.tasks.bad_records import set_aside
+from roster.spark.state.tasks.operator_steps import Around
 from roster.spark.state.tasks.processing import Operator
-from roster.state.aggregate import Layout, Update
-from roster.state.event_time import AT, NOW_KEY, OF, time_bytes, with_entries
+from roster.state.aggregate import Update
+from roster.state.event_time import AT, NOW_KEY, OF, STREAM_TIME_KEY, time_bytes, with_entries
 from roster.state.pending import WithChanges
-from roster.state.source_times import NOTICE, SOURCES_KEY, SourceTimes
+from roster.state.source_times import DELAY, NOTICE, SOURCE, SOURCES_KEY, SourceTimes
 from roster.state.store import Snapshot, Store
+from roster.state.stream_join import IS_OTHER, LEFT, TIME_KEYS, StreamJoin
 
 
 def by_source(operator: Operator) -> Operator:
     """Return the operator for rows with labels and notices; steps that follow it stay outside."""
-    inner: Operator | None = getattr(operator, "operator", None)
-    if inner is not None:
-        return replace(operator, operator=by_source(inner))  # type: ignore[type-var]
-    return BySource(operator)
+    return _inside(operator, BySource)
+
+
+def behind(operator: Operator, hold: int | None) -> Operator:
+    """Return an operator that gets the results of another one, behind the topic.
+
+    hold: the least time of the sources that hold the task back, None if none does.
+    """
+    return _inside(operator, lambda inner: Behind(inner, hold))
+
+
+def _inside(operator: Operator, around: Callable[[Operator], Around]) -> Operator:
+    if isinstance(operator, Around):
+        return replace(operator, operator=_inside(operator.operator, around))
+    return around(operator)
 
 
 @dataclass(frozen=True)
-class BySource:
-    """`operator` has a column of times."""
-
-    operator: Operator
-
-    @property
-    def result_keys(self) -> tuple[str, ...]:
-        """Columns that form the record key."""
-        return self.operator.result_keys
-
-    @property
-    def kept(self) -> Mapping[str, Any]:
-        """What is kept, by name."""
-        return self.operator.kept
-
-    def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
-        """Return the columns of the state's keys."""
-        return self.operator.key_columns(columns)
-
-    def layout(self, columns: pa.Schema, /) -> Layout | None:
-        """Return the layout of the state's values."""
-        return self.operator.layout(columns)
+class BySource(Around):
+    """Its operator gets labelled rows."""
 
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
         """Return results and changes of a batch's rows."""
@@ -61,22 +55,54 @@ class BySource:
 
     def _set_aside(self, table: pa.Table, store: Snapshot) -> Update:
         update = self._with_times(table, store, lambda rows, view: set_aside(self.operator, rows, view))
-        places = np.flatnonzero(table[NOTICE].is_null().to_numpy(zero_copy_only=False))
+        places = self._places(table)
         return replace(update, bad={int(places[row]): error for row, error in update.bad.items()})
 
+    def _places(self, table: pa.Table) -> Any:
+        """Return the places of the rows that the operator gets."""
+        return np.flatnonzero(table[NOTICE].is_null().to_numpy(zero_copy_only=False))
+
+    def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
+        return SourceTimes.over(table, self.time_column, store, key)
+
     def _with_times(self, table: pa.Table, store: Any, operator: Callable[[pa.Table, Any], Update]) -> Update:
-        column: str = self.operator.time_column  # type: ignore[attr-defined]
-        if NOTICE not in table.column_names:  # a warm-up
+        is_join = isinstance(self.operator, StreamJoin)
+        plain = [name for name in table.column_names if name not in {SOURCE, DELAY, NOTICE}]
+        if self._is_warm_up(table):
             return operator(table, store)
-        times = SourceTimes.over(table, column, store)
+        own = table.filter(pc.invert(table[IS_OTHER])) if is_join else table
+        times = self._times(own, store, TIME_KEYS[LEFT] if is_join else STREAM_TIME_KEY)
         if times is None:
-            return operator(table.select(table.column_names[:-3]), store)
+            return operator(table.select(plain), store)
         rows = times.rows
-        if not getattr(self.operator, "has_variables", False):  # a processor's watermark is that of the whole batch
-            rows = rows.append_column(AT, pa.array(times.at))
-        rows = rows.append_column(OF, pa.array(times.sources))
+        if self.time_column is not None:
+            if not self.has_variables:  # a processor's watermark is that of the whole batch
+                rows = rows.append_column(AT, pa.array(times.at))
+            rows = rows.append_column(OF, pa.array(times.sources))
+        if is_join:
+            rows = pa.concat_tables([rows, table.filter(table[IS_OTHER]).select(plain)], promote_options="default")
         update = operator(rows, WithChanges(store, {NOW_KEY: time_bytes(times.now)}))
-        update = replace(update, held_by=times.held_by, held_ms=times.held // 1000)
-        if times.known is None:
+        update = replace(update, hold=times.hold, has_sources=True, held_by=times.held_by, held_ms=times.held // 1000)
+        if not times.is_known_new:
             return update
         return replace(update, changes=with_entries(update.changes, [SOURCES_KEY], [times.known]))
+
+    def _is_warm_up(self, table: pa.Table) -> bool:
+        return NOTICE not in table.column_names
+
+
+@dataclass(frozen=True)
+class Behind(BySource):
+    """Its operator gets results of the operator in front, which sources hold back to `hold`."""
+
+    hold: int | None
+
+    def _places(self, table: pa.Table) -> Any:
+        return np.arange(len(table))
+
+    def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
+        assert self.time_column is not None  # noqa: S101 - others are not behind anything
+        return SourceTimes.behind(table, self.time_column, store, key, self.hold)
+
+    def _is_warm_up(self, table: pa.Table) -> bool:
+        return False

@@ -44,6 +44,11 @@ def sides_of(operator: Operator, columns: pa.Schema) -> tuple[pa.Schema, pa.Sche
     return None if sides is None else sides(columns)
 
 
+def innermost(operator: Operator) -> Operator:
+    """Return an operator without what is around it."""
+    return innermost(operator.operator) if isinstance(operator, Around) else operator
+
+
 def declared_by(operator: Operator, registry: bytes) -> None:
     """Let the operator declare its variables, if any, in a store with this list of variables.
 
@@ -55,50 +60,70 @@ def declared_by(operator: Operator, registry: bytes) -> None:
 
 
 @dataclass(frozen=True)
-class _WithSteps:
-    """`given`: columns of the operator's results with Spark's types. `schema`: columns of the function's results."""
+class Around:
+    """What is around an operator, and is otherwise as it is."""
 
     operator: Operator
-    given: pa.Schema
-    function: ArrowFunction
-    schema: pa.Schema
-    store: str = ""
 
     @property
     def result_keys(self) -> tuple[str, ...]:
+        """Columns that form the record key."""
         return self.operator.result_keys
 
     @property
     def kept(self) -> Mapping[str, Any]:
+        """What is kept, by name."""
         return self.operator.kept
 
     @property
     def time_column(self) -> str | None:
+        """The column of times, if any."""
         return getattr(self.operator, "time_column", None)
 
     @property
     def has_variables(self) -> bool:
+        """True for a processor."""
         return getattr(self.operator, "has_variables", False)
 
     @property
     def registry(self) -> bytes:
+        """The list of variables that a processor declares."""
         return getattr(self.operator, "registry", b"")
 
     @property
     def has_timers(self) -> bool:
+        """True if keys may have processing-time timers."""
         return getattr(self.operator, "has_timers", False)
 
     def sides(self, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:
+        """Return the columns of a stream join's sides."""
         return sides_of(self.operator, columns)
 
     def declare(self, registry: bytes) -> None:
+        """Let a processor declare its variables."""
         declared_by(self.operator, registry)
 
     def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
+        """Return the columns of the state's keys."""
         return self.operator.key_columns(columns)
 
     def layout(self, columns: pa.Schema, /) -> Layout | None:
+        """Return the layout of the state's values."""
         return self.operator.layout(columns)
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+        """Return results and changes of a batch's rows."""
+        return self.operator(table, store)
+
+
+@dataclass(frozen=True)
+class _WithSteps(Around):
+    """`given`: columns of the operator's results with Spark's types. `schema`: columns of the function's results."""
+
+    given: pa.Schema
+    function: ArrowFunction
+    schema: pa.Schema
+    store: str = ""
 
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
         update = self.operator(table, store)

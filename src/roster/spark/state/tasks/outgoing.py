@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.model import TopicPartition
 from roster.spark.state.tasks.bad_records import Aside
 from roster.spark.state.tasks.catch_up import StoreTarget
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
@@ -61,17 +62,30 @@ def is_record(rows: pa.RecordBatch) -> bool:
 
 @dataclass
 class Sent:
-    """What a Spark task has sent to a repartition topic of a batch: times of its sources, and to which partitions."""
+    """What a Spark task has sent to a repartition topic of a batch: times of its sources, and to which partitions.
+
+    is_for_all: whether partitions that get no rows hear of it.
+    """
 
     topic: RepartitionTopic
     backlog: Backlog
     clocks: list[SourceClock] = field(default_factory=list)
     partitions: set[int] = field(default_factory=set)
+    is_for_all: bool = False
 
     def clock(self, source: int) -> SourceClock:
         """Return the clock of a source whose rows follow."""
         self.clocks.append(SourceClock(source, self.topic.time))
         return self.clocks[-1]
+
+    def of_task(self, plan: SubtopologyPlan, partition: int, updates: Sequence[Update]) -> SourceClock:
+        """Return the clock of a task with operators, whose rows follow. updates: of each operator in the batch."""
+        clock = self.clock(plan.source_at(TopicPartition(plan.own_sources[0], partition)))
+        clock.has_sources, clock.hold = plan.has_sources, updates[0].hold
+        clock.waits = clock.hold is not None or any(update.waits for update in updates)
+        # Others would not hear that it waits no longer.
+        self.is_for_all |= plan.has_sources or any(node.waiting is not None for node in plan.nodes)
+        return clock
 
     def notices(self) -> Iterator[pa.RecordBatch]:
         """Yield what those who read the rows have to know, for behind all of them."""
@@ -79,9 +93,12 @@ class Sent:
             return
         times = {clock.source: clock.time for clock in self.clocks}
         reading = self.backlog.reading
-        ended = tuple(source for source in times if reading[source])
-        notice = Notice(self.backlog.batch, self.backlog.behind, tuple(reading), times, ended)
-        partitions = range(self.topic.partitions or 0) if self.backlog.is_for_all else sorted(self.partitions)
+        waiting = tuple(clock.source for clock in self.clocks if clock.waits)
+        ended = tuple(source for source in times if reading[source] and source not in waiting)
+        holds = {clock.source: clock.hold for clock in self.clocks if clock.has_sources}
+        notice = Notice(self.backlog.batch, self.backlog.behind, tuple(reading), times, ended, waiting, holds)
+        is_for_all = self.backlog.is_for_all or self.is_for_all
+        partitions = range(self.topic.partitions or 0) if is_for_all else sorted(self.partitions)
         yield from _addressed(*self.topic.notices(notice, partitions).columns, topic=self.topic.topic).to_batches()
 
 
@@ -98,10 +115,9 @@ class Outgoing:
         plan: SubtopologyPlan,
         look: Look,
         sent: Sent | None = None,
-        source: int = 0,
+        clock: SourceClock | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield a sub-topology's output, as `table`, of rows as they come."""
-        clock = None if sent is None else sent.clock(source)
+        """Yield a sub-topology's output, as `table`, of rows as they come. clock: of `sent`."""
         for batch in rows:
             table = pa.Table.from_batches([conformed(batch, plan.columns)])
             for records in self.table(table, plan, look, clock):

@@ -94,11 +94,13 @@ def process_batch(
     inputs: dict[str, int],
     fetch: Fetch,
     token: str | None = None,
+    waiting: tuple[bytes, bytes] | None = None,
 ) -> tuple[Update, Report]:
     """Return the results and changes of a batch's rows; the store keeps the changes pending under the report's token.
 
     definition: of the operator's state; entries of an earlier one become entries of this one, if they can. inputs: next
     offset of each input topic after the batch. token: of the attempt, one for all stores of the task; None: a new one.
+    waiting: the span of entries for results that are held back.
     Raises SinkFencedError if the batch does not begin where the state ends, OtherDefinitionError before the operator is
     called, StateError, FunctionError for too many bytes, and errors of `operator` and `fetch`.
     """
@@ -139,6 +141,8 @@ def process_batch(
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
         said = _said(snapshot if seen is None else seen, update.changes, noted)
         times = [stream_time_after(snapshot, update.changes, key) for key in time_keys]
+        if waiting is not None and is_left(snapshot if seen is None else seen, update.changes, *waiting):
+            update = replace(update, waits=True)
     changed = len(update.changes)
     update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))
     token = token or new_token()
@@ -167,6 +171,16 @@ def _idle_changes(store: Snapshot, definition: Definition, target: StoreTarget, 
     keys, read = ((STREAM_TIME_KEY,), (len(rows) > 0,)) if definition.sides is None else (TIME_KEYS, has_rows(rows))
     given = zip(keys, target.idle_until, read, strict=True)
     return idle_changes(store, {key: at for key, at, is_read in given if at is not None and not is_read})
+
+
+def is_left(store: Snapshot, changes: pa.Table, start: bytes, stop: bytes) -> bool:
+    """Return whether a store has entries of this span once changes are made."""
+    keys = changes["key"].cast(pa.binary())
+    within = changes.filter(pc.and_(pc.greater_equal(keys, start), pc.less(keys, stop)))
+    if within["value"].null_count < len(within):
+        return True
+    removed = {*within["key"].to_pylist()}
+    return any(key not in removed for key, _ in store.scan(start, stop, len(removed) + 1))
 
 
 def _rewritten(store: LmdbStore, seen: Evolved | Changed, changes: pa.Table) -> pa.Table:

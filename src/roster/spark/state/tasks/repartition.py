@@ -10,7 +10,7 @@ by the notice. Releases that know neither read the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -28,12 +28,13 @@ from roster.spark.tasks.result_records import key_of_records
 from roster.spark.tasks.steps import applied
 from roster.state.keys import encode_keys
 from roster.state.rows import PREFIX_LENGTH as ROWS_PREFIX
-from roster.state.rows import RowLayout
+from roster.state.rows import RowLayout, StoredRows
 from roster.state.source_times import (
     DELAY,
     NOTICE,
     SOURCE,
     UNLABELLED,
+    UNTIMED,
     Notice,
     SourceClock,
     labelled,
@@ -128,30 +129,55 @@ class RepartitionTopic:
             ) from None
         rows = stored.table.combine_chunks()
         if not self.is_labelled:
-            for batch in rows.to_batches():
-                yield from self._mapped(batch)
+            yield from self._mapped(rows.to_batches())
             return
-        sources, delays = read_labels(stored.times)
+        read = self._labelled(records, stored)
+        columns = None if self.then is None else labelled(self.then.columns)
+        yield from read if columns is None else through_labelled(self._mapped, columns, read)
+
+    def _labelled(self, records: pa.RecordBatch, stored: StoredRows) -> Iterator[pa.RecordBatch]:
+        rows, (sources, delays) = stored.table.combine_chunks(), read_labels(stored.times)
         notices = np.setdiff1d(np.arange(records.num_rows), stored.places)
         before = np.searchsorted(stored.places, notices)
-        # A function gets rows of one source at a time, so that what it makes of them is of that source.
-        changes: Any = [] if self.then is None else np.flatnonzero(np.diff(sources)) + 1
-        for begin, end in pairwise([*np.unique([0, *before, *changes, len(rows)]), len(rows)]):
+        for begin, end in pairwise([*np.unique([0, *before, len(rows)]), len(rows)]):
             for value in records.column("value").take(pa.array(notices[before == begin])).to_pylist():
-                yield self._notice(value)
+                yield _notice(value[ROWS_PREFIX:], labelled(self.columns))
             for batch in rows.slice(begin, end - begin).to_batches():
-                if self.then is None:
-                    yield _with_labels(batch, sources[begin:end], delays[begin:end])
-                else:
-                    yield from (_with_labels(each, sources[begin], 0) for each in self._mapped(batch))
+                yield _with_labels(batch, sources[begin:end], delays[begin:end])
 
-    def _mapped(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        yield from (batch,) if self.then is None else applied(self.then, batch, "rows behind repartition")
+    def _mapped(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from (batch,) if self.then is None else applied(self.then, batch, "rows behind repartition")
 
-    def _notice(self, value: bytes) -> pa.RecordBatch:
-        schema = labelled(self.columns if self.then is None else self.then.columns)
-        row = {SOURCE: UNLABELLED, DELAY: 0, NOTICE: value[ROWS_PREFIX:]}
-        return pa.RecordBatch.from_arrays([pa.array([row.get(of.name)], of.type) for of in schema], schema=schema)
+
+def through_labelled(
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    columns: pa.Schema,
+    labelled_rows: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a function makes of rows with labels, and notices, all with these columns.
+
+    It gets rows of one source at a time, so that what it makes of them is of that source.
+    """
+    for batch in labelled_rows:
+        if batch.num_rows == 1 and batch.column(NOTICE).is_valid()[0].as_py():
+            yield _notice(batch.column(NOTICE)[0].as_py(), columns)
+            continue
+        if not batch.num_rows:
+            continue
+        source, delay = (batch.column(name).to_numpy() for name in (SOURCE, DELAY))
+        is_untimed = delay == UNTIMED
+        names = [name for name in batch.schema.names if name not in {SOURCE, DELAY, NOTICE}]
+        changes = np.flatnonzero(np.diff(source) | np.diff(is_untimed)) + 1
+        for begin, end in pairwise([0, *changes, batch.num_rows]):
+            rows = batch.select(names).slice(begin, end - begin)
+            for made in function(iter((rows,))):
+                yield _with_labels(made, source[begin], UNTIMED if is_untimed[begin] else 0)
+
+
+def _notice(notice: bytes, columns: pa.Schema) -> pa.RecordBatch:
+    row = {SOURCE: UNLABELLED, DELAY: 0, NOTICE: notice}
+    return pa.RecordBatch.from_arrays([pa.array([row.get(of.name)], of.type) for of in columns], schema=columns)
 
 
 def _with_labels(batch: pa.RecordBatch, sources: Any, delays: Any) -> pa.RecordBatch:

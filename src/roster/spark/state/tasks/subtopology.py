@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from roster.model import TopicPartition
 from roster.model.topology import Subtopology
-from roster.spark.state.tasks.by_source import by_source
-from roster.spark.state.tasks.operator_steps import sides_of
+from roster.spark.state.tasks.by_source import behind, by_source
+from roster.spark.state.tasks.operator_steps import innermost, sides_of
 from roster.spark.state.tasks.other_stream import OtherSide
 from roster.spark.state.tasks.processing import Operator
 from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.table_join import Rows
 from roster.state.definition import Definition, Migrate
+from roster.state.event_time import STREAM_TIME_KEY
 from roster.state.processor.batch import TimeMode
+from roster.state.processor.overlay import end_of
+from roster.state.processor.timers import BY_TIME
 from roster.state.source_times import labelled as with_labels
+from roster.state.source_times import source_of
 from roster.state.store import NoState
+from roster.state.stream_join import WAITING_KEY
+
+if TYPE_CHECKING:
+    from roster.state.aggregate import Update
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,21 @@ class OperatorNode:
     def has_timers(self) -> bool:
         """True if its keys may have processing-time timers."""
         return getattr(self.operator, "has_timers", False)
+
+    @property
+    def waiting(self) -> tuple[bytes, bytes] | None:
+        """The span of entries in its store for results that it holds back until their time has come, None without."""
+        operator = innermost(self.operator)
+        if getattr(operator, "final", False):
+            return b"", STREAM_TIME_KEY[:1]
+        if getattr(operator, "keeps_all", False):
+            return WAITING_KEY, end_of(WAITING_KEY)
+        return (BY_TIME, end_of(BY_TIME)) if getattr(operator, "has_variables", False) else None
+
+    @property
+    def time_column(self) -> str | None:
+        """The column of times, if it goes by event time."""
+        return getattr(self.operator, "time_column", None)
 
     @property
     def closes(self) -> bool:
@@ -101,12 +126,25 @@ class SubtopologyPlan:
         last = self.nodes[-1]
         return last.operator(last.columns.empty_table(), NoState()).results.schema
 
-    def at(self, node: OperatorNode) -> tuple[Operator, pa.Schema]:
-        """Return a node's operator and the columns of its rows; with labels if its rows have them."""
-        source = self.repartition_source
-        if source is None or not source.is_labelled or node is not self.nodes[0]:
-            return node.operator, node.columns
-        return by_source(node.operator), with_labels(node.columns)
+    @property
+    def has_sources(self) -> bool:
+        """True if its rows come with labels of their sources."""
+        return self.repartition_source is not None and self.repartition_source.is_labelled
+
+    def at(self, node: OperatorNode, before: Update | None = None) -> tuple[Operator, pa.Schema]:
+        """Return a node's operator and the columns of its rows; with labels if its rows have them.
+
+        before: the first operator's update in the batch.
+        """
+        if self.has_sources and node is self.nodes[0]:
+            return by_source(node.operator), with_labels(node.columns)
+        if before is not None and before.has_sources and node.time_column is not None:
+            return behind(node.operator, before.hold), node.columns
+        return node.operator, node.columns
+
+    def source_at(self, partition: TopicPartition) -> int:
+        """Return the source that rows of an input partition have behind it: this partition, or its task."""
+        return source_of(min(self.own_sources) if self.nodes else partition.topic, partition.partition)
 
     @property
     def result_keys(self) -> tuple[str, ...]:
@@ -123,18 +161,26 @@ class SubtopologyPlan:
 
 
 def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
-    """Return the plans with labels on the rows between the input and a first operator that goes by event time."""
-    before, *behind = plans
-    sink = before.repartition_sink
-    if sink is None or before.nodes or behind[0].tables or not behind[0].nodes:
-        return tuple(plans)
-    first = behind[0].nodes[0]
-    column = getattr(first.operator, "time_column", None)
-    if column is None or first.other is not None:
-        return tuple(plans)
-    is_known = sink.then is None and column in sink.columns.names
-    topic = replace(sink, is_labelled=True, time=column if is_known else None)
-    return replace(before, repartition_sink=topic), replace(behind[0], repartition_source=topic), *behind[1:]
+    """Return the plans with labels on the rows of repartition topics in front of operators that go by event time.
+
+    The time of a source is that of the first such operator's column, if rows have it as they are sent.
+    """
+    done = list(plans)
+    for number, plan in enumerate(plans[:-1]):
+        sink, following = plan.repartition_sink, plans[number + 1]
+        assert sink is not None  # noqa: S101 - all but the last have one
+        own = [node.time_column for node in following.nodes if node.time_column is not None]
+        later = [
+            node.time_column for each in plans[number + 2 :] for node in each.nodes if node.time_column is not None
+        ]
+        if not following.nodes or not (own or later):
+            continue
+        is_same = sink.then is None and all(table.then is None for table in following.tables)
+        column = (own or later)[0]
+        topic = replace(sink, is_labelled=True, time=column if is_same and column in sink.columns.names else None)
+        done[number] = replace(done[number], repartition_sink=topic)
+        done[number + 1] = replace(done[number + 1], repartition_source=topic)
+    return tuple(done)
 
 
 def definition_of(operator: Operator, columns: pa.Schema, migrate: Migrate = None) -> Definition:

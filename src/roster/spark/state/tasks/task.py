@@ -22,7 +22,7 @@ from roster.spark.state.tasks.bad_records import Aside, Steps
 from roster.spark.state.tasks.catch_up import StoreTarget
 from roster.spark.state.tasks.outgoing import Backlog, Outgoing, Sent
 from roster.spark.state.tasks.processing import Applies, Report, combined, new_token, process_batch
-from roster.spark.state.tasks.repartition import RepartitionTopic
+from roster.spark.state.tasks.repartition import RepartitionTopic, through_labelled
 from roster.spark.state.tasks.store_location import Place, on_sound
 from roster.spark.state.tasks.stores import Restored, RestoreJob, found_here, process_id, restore_copy
 from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
@@ -46,7 +46,8 @@ from roster.spark.tasks.write.encoded_values import AS_JSON, RecordEncoding
 from roster.spark.tasks.write.task import conformed
 from roster.state import checksums
 from roster.state.definition import Definition, OtherDefinitionError
-from roster.state.source_times import source_of
+from roster.state.source_times import NOTICE
+from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
 from roster.state.stream_join import in_columns
 
@@ -144,15 +145,15 @@ class StatefulTask(PartitionTask):
         jobs: RestoreJobs = RestoreJobs(),
         failed: TaskAccumulator[dict[int, tuple[str, str]]] | None = None,
         tables: Mapping[int, Sequence[TableSide]] = MappingProxyType({}),
-        backlog: Backlog | None = None,
+        backlogs: Mapping[int, Backlog] = MappingProxyType({}),
         **reading: Any,
     ) -> None:
-        """tables: joined with rows, by sub-topology. backlog: of the input, if rows are labelled with their sources.
+        """tables, backlogs: by sub-topology: joined with rows; of the input, if rows it sends are labelled.
 
         `reading`: the other arguments of `ReadTask`.
         """
         super().__init__(config, tasks, failed=failed, **reading)
-        self._tables, self._backlog = tables, backlog
+        self._tables, self._backlogs = tables, backlogs
         others = [node.other for plan in work.plans for node in plan.nodes if node.other is not None]
         self._others = {
             other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
@@ -206,22 +207,24 @@ class StatefulTask(PartitionTask):
             by_task.setdefault(self._work.task_of(split), []).append(number)
             together_by[split.topic in sources].append(split)
         own = replace(self._config, include_headers=self._config.include_headers or self._committed.include_headers)
-        sink = self._work.plans[0].repartition_sink
-        sent = None if sink is None or self._backlog is None else Sent(sink, self._backlog)
+        sinks = {plan.subtopology.number: plan.repartition_sink for plan in self._work.plans}
+        sent = {
+            number: Sent(sink, self._backlogs[number])
+            for number, sink in sinks.items()
+            if number in self._backlogs and sink
+        }
         with read_together(own, together_by[False]), read_together(self._committed, together_by[True]):
             for of_task in by_task.values():
                 look = Look(self._plan_at(of_task).own_sources)
                 aside = self._aside(of_task)
-                if self._plan_at(of_task).nodes:
-                    yield from self._process(of_task, look, aside)
-                else:
-                    yield from self._pass_on(of_task, look, aside, sent)
+                work = self._process if self._plan_at(of_task).nodes else self._pass_on
+                yield from work(of_task, look, aside, sent.get(self._plan_at(of_task).subtopology.number))
                 if aside is not None:
                     look.seen = together(look.seen, aside.seen)
                 counted = () if aside is None else (aside.records, aside.letters.sent, aside.letters.first)
                 self._looked(of_task[0], look, *counted)
-            if sent is not None:
-                yield from sent.notices()
+            for each in sent.values():
+                yield from each.notices()
 
     def restore_lanes(self, tasks: Iterable[int]) -> Iterator[Restored]:
         """Restore the copies assigned to otherwise idle Spark tasks."""
@@ -280,28 +283,34 @@ class StatefulTask(PartitionTask):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task without operators; those that are labelled, split by split."""
         plan = self._plan_at(numbers)
-        if sent is None or plan is not self._work.plans[0]:
+        if sent is None:
             yield from self._outgoing.rows(self._own_rows(plan, numbers, look, aside), plan, look)
         else:
             for number in numbers:
                 rows, split = self._own_rows(plan, [number], look, aside), self._splits[number]
-                yield from self._outgoing.rows(rows, plan, look, sent, source_of(split.topic, split.partition))
+                clock = sent.clock(plan.source_at(TopicPartition(split.topic, split.partition)))
+                yield from self._outgoing.rows(rows, plan, look, sent, clock)
         yield from self._outgoing.letters(aside)
 
-    def _process(self, numbers: Sequence[int], look: Look, aside: Aside | None) -> Iterator[pa.RecordBatch]:
+    def _process(
+        self, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
+    ) -> Iterator[pa.RecordBatch]:
         """Process a task's splits: each operator takes the results of the one before."""
         splits, work = [self._splits[number] for number in numbers], self._work
         task, plan = work.task_of(splits[0]), self._plan_at(numbers)
         rows = self._own_rows(plan, numbers, look, aside)
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
+        updates: list[Update] = []
         for node, target in zip(plan.nodes, self._targets[task], strict=True):
-            own, columns = plan.at(node)
+            own, columns = plan.at(node, updates[0] if updates else None)
             is_first = node is plan.nodes[0]
             operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=is_first)
             given = held(self._given(node, columns, rows, numbers, look, aside))
             table = pa.Table.from_batches(given, schema=columns)
-            update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token)
+            waiting = None if sent is None else node.waiting
+            update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token, waiting)
+            updates.append(update)
             if aside is not None:
                 aside.note(table)
             reports.append(report)
@@ -317,7 +326,8 @@ class StatefulTask(PartitionTask):
         if not target.is_paused:
             yield from self._outgoing.letters(aside)
         if plan.repartition_sink is not None:
-            yield from self._outgoing.rows(rows, plan, look)
+            clock = None if sent is None else sent.of_task(plan, task.partition, updates)
+            yield from self._outgoing.rows(rows, plan, look, sent, clock)
             return
         if not target.is_replay and not target.is_paused:
             for part in self._outgoing.retracted(update, node):
@@ -347,6 +357,9 @@ class StatefulTask(PartitionTask):
             if split.is_empty or split.topic not in plan.own_sources:
                 continue
             joined = partial(through_tables, tables, split.partition, self._config, look)
+            if plan.has_sources and tables:
+                columns = with_labels(plan.tables[-1].columns)
+                joined = partial(through_labelled, joined, columns)
             if aside is not None:
                 rows = self._apart(arriving, number, joined, aside)
             elif arriving is None:
@@ -387,7 +400,8 @@ class StatefulTask(PartitionTask):
         if other is None:
             yield from look.over((conformed(batch, columns) for batch in rows), keys, use)
             return
-        own = look.over((conformed(batch, other.own) for batch in rows), keys, use)
+        left = with_labels(other.own) if NOTICE in columns.names else other.own
+        own = look.over((conformed(batch, left) for batch in rows), keys, use)
         yield from (in_columns(batch, columns, is_other=False) for batch in own)
         for number in numbers:
             if self._splits[number].topic == other.topic and not self._splits[number].is_empty:
