@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from roster.spark.batch import Progress, spark_names
 from roster.spark.jobs.query_events import query_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from roster.spark.pipeline import Pipeline
+from roster.spark.pipeline import Pipeline
 
 _KEPT = 100
 """Batches in `recentProgress`, as by default in Spark."""

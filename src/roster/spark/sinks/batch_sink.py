@@ -106,6 +106,10 @@ class BatchSink(Sink):
         """
         return None
 
+    def why_spark_writes(self, schema: StructType) -> str:
+        """Return why `task_writer` returns None for rows with these columns, and what to do; "": it never does."""
+        return ""
+
     def begin(self, batch: Batch) -> None:
         """Begin what need not wait for the results of a small batch, which `abort` drops; raises what `write` does."""
 

@@ -165,6 +165,7 @@ class ParquetSink(BatchSink):
         folder = log.new_folder(batch.ranges)
         return replace(writer, root=(self._storage.root / folder).as_posix(), folder=folder)
 
+    @override
     def why_spark_writes(self, schema: StructType) -> str:
         """Return why rows with these columns are not written inside the tasks."""
         if self._spark is None:

@@ -23,7 +23,6 @@ from roster.spark.driver.switching import Switching
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.batch_sink import BatchSink, Source
 from roster.spark.sinks.kafka import KafkaSink
-from roster.spark.sinks.parquet import ParquetSink
 from roster.spark.spark_types import SparkSession, StructType
 from roster.spark.state.stores import Stores
 from roster.spark.state.tasks.outgoing import is_record
@@ -126,10 +125,9 @@ class TableStateSink(BatchSink):
         new = None if batch is None else self._new(batch)
         writer = self._results.task_writer(new if new is not None and new.ranges else None, self._columns)
         if not isinstance(writer, TaskWriter):
-            assert isinstance(self._results, ParquetSink)  # noqa: S101 - other sinks always have one
             why, _, fix = self._results.why_spark_writes(self._columns).partition(". ")
             raise PipelineError(
-                f"ParquetSink cannot write results of state inside the tasks: {why}",
+                f"{type(self._results).__name__} cannot write results of state inside the tasks: {why}",
                 field="write",
                 fix=f"{fix}, or use another sink" if fix else "Use another sink, such as DeltaSink",
             )
