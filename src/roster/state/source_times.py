@@ -30,7 +30,7 @@ from roster.state.event_time import NEVER, STREAM_TIME_KEY, Times, stream_time, 
 from roster.state.store import Snapshot, Store
 
 SOURCES_KEY = b"\xfftimes of sources"
-"""Key of the sources in a store. A group's merged or divided tasks do without it: they hear of all sources again."""
+"""Key of the sources in a store."""
 SOURCE, DELAY, NOTICE = "\0source", "\0delay", "\0notice"
 """Columns of rows from a repartition topic: the source, 0 for none; microseconds behind its time; or a notice alone."""
 UNLABELLED = 0
@@ -74,7 +74,7 @@ class Notice(NamedTuple):
     batch: names the batch's attempt. behind: sources outside of the batch that have more to read. reading: those in it.
     times: of the sender's own sources, None if unknown. ended: those among them that have no more to read and do not
     wait. waiting: those that wait. holds: of those that have sources of their own, the least time of sources that hold
-    them back, None if none does.
+    them back, None if none does. tasks: if sources are tasks, the number of the first one, and how many there are.
     """
 
     batch: int
@@ -84,20 +84,26 @@ class Notice(NamedTuple):
     ended: tuple[int, ...]
     waiting: tuple[int, ...] = ()
     holds: Mapping[int, int | None] = MappingProxyType({})
+    tasks: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """Return it as JSON."""
         parts = [self.batch, self.behind, self.reading, [*self.times.items()], self.ended]
-        if self.waiting or self.holds:  # an earlier release has no sources that do
-            parts += [self.waiting, [*self.holds.items()]]
+        if self.tasks:  # an earlier release knows no sources that are tasks
+            parts += [self.waiting, [*self.holds.items()], self.tasks]
         return json.dumps(parts, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Notice:
         """Read the bytes of `encode`."""
         batch, behind, reading, times, ended, *more = json.loads(data)
-        waiting, holds = more or ((), ())
-        return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended), tuple(waiting), dict(holds))
+        waiting, holds, tasks = more or ((), (), ())
+        own = tuple(waiting), dict(holds), tuple(tasks)
+        return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended), *own)
+
+    def is_gone(self, source: int) -> bool:
+        """Return whether a source was a task that is there no longer."""
+        return bool(self.tasks) and (source - self.tasks[0]) % _SOURCES >= self.tasks[1]
 
 
 class Known(NamedTuple):
@@ -119,6 +125,12 @@ class Known(NamedTuple):
         """Return the entry."""
         entry = [(source, time, self.ended.get(source, 0)) for source, time in sorted(self.times.items())]
         return np.array(entry, _KNOWN).tobytes()
+
+    def with_other(self, other: Known) -> Known:
+        """Return what a task knows that gets keys of two tasks, which know this."""
+        times = {of: max(time, self.times.get(of, NEVER)) for of, time in other.times.items()}
+        ended = {of: WAITING if self.ended.get(of) == WAITING else batch for of, batch in other.ended.items()}
+        return Known({**self.times, **times}, {**self.ended, **ended})
 
     @property
     def hold(self) -> int | None:
@@ -174,6 +186,8 @@ class SourceTimes(NamedTuple):
             for of in notice.times:
                 is_over = of in notice.ended
                 known.ended[of] = notice.batch if is_over else WAITING if of in notice.waiting else 0
+            for of in filter(notice.is_gone, known.ended):
+                known.ended[of] = 0
         now, hold, held_by, held = before, known.hold, None, 0
         if notices:
             until = seen.times(int(places[-1]))

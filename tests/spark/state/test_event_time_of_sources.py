@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -31,7 +31,11 @@ from roster.state import source_times
 from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.pending import WithChanges
+from roster.state.processor.batch import Plan, TimeMode, take
+from roster.state.processor.states import MapState
+from roster.state.saved.parts import merged_marks
 from roster.state.sessions import SessionAggregation
+from roster.state.source_times import SourceTimes
 from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin, in_columns
@@ -73,6 +77,57 @@ class Renamed(Around):
         return replace(update, results=results)
 
 
+class Code:
+    """A user's code that counts the rows of each key by windows, with a timer at the end of each."""
+
+    def __init__(self) -> None:
+        self.results: list[tuple[str, datetime, int]] = []
+
+    def open(self, state: Any, table: pa.Table) -> None:
+        self._state, self._table = state, table
+        number = pa.schema([("n", pa.int64())])
+        self._counts = state.map(MapState, "counts", number, number)
+
+    def rows(self, _key: Any, begin: int, end: int, _now: Any, *, is_new: bool) -> None:
+        for at in self._table["t"].slice(begin, end - begin).to_pylist():
+            start = window_of(seconds(at))
+            (before,) = self._counts.getValue((start,)) or (0,)
+            self._counts.updateValue((start,), (before + 1,))
+            self._state.register_timer((start + SIZE) * 1000)
+
+    def timer(self, key: Any, at: int, _now: Any) -> None:
+        start = at // 1000 - SIZE
+        self.results.append((key[0], EPOCH + start * SECOND, self._counts.getValue((start,))[0]))
+        self._counts.removeKey((start,))
+        self._state.delete_timer(at)
+
+    @staticmethod
+    def threshold(now: int) -> int:
+        return now
+
+    def close(self) -> pa.Table:
+        return pa.table(list(zip(*self.results, strict=True)) or [[], [], []], TIMED)
+
+
+TIMED = pa.schema([("k", pa.string()), ("w", TIME), ("n", pa.int64())])
+
+
+class Timers:
+    """An operator with timers of event time."""
+
+    result_keys, time_column, has_variables = ("k",), "t", True
+    kept: ClassVar[dict[str, Any]] = {"operator": "timers", "time_mode": TimeMode.EVENT.value}
+
+    @staticmethod
+    def key_columns(columns: pa.Schema) -> pa.Schema:
+        return pa.schema([columns.field("k")])
+
+    def __call__(self, table: pa.Table, store: Any) -> Any:
+        plan = Plan(("k",), TimeMode.EVENT, "t", (GRACE + 1) * SECOND)
+        return take(table, store, plan, Code(), clock=lambda: 0)
+
+
+TIMERS = Timers()
 WINDOWS_, UPDATES_ = Renamed(WINDOWS), Renamed(UPDATES)
 LAG = SIZE + GRACE
 """By how much an update of a window is behind the largest one."""
@@ -94,6 +149,12 @@ CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
     ),
     "repartition, final, repartition, final": (
         [("k",), WINDOWS_, ("n",), wider("count(*)", keys=("n",))],
+        (("n", "window_start", "total"), "sizes"),
+    ),
+    "timers, repartition, final": ([TIMERS, ("k",), wider("sum(n)")], (TOTALS, "sum")),
+    "repartition, timers, final": ([("k",), TIMERS, wider("sum(n)")], (TOTALS, "sum")),
+    "repartition, timers, repartition, final": (
+        [("k",), TIMERS, ("n",), wider("count(*)", keys=("n",))],
         (("n", "window_start", "total"), "sizes"),
     ),
     "repartition, deduplicate, repartition, final": (
@@ -260,7 +321,7 @@ class World:
 
     def _check_late(self, node: OperatorNode, update: Any) -> None:
         self.late[node.store] += update.late
-        assert sum(map(len, update.late_rows)) == update.late
+        assert node.operator is TIMERS or sum(map(len, update.late_rows)) == update.late
         assert all(not name.startswith("\0") for rows in update.late_rows for name in rows.column_names)
 
     def _rows(self, plan: SubtopologyPlan, at: TopicPartition, span: Range) -> list[pa.RecordBatch]:
@@ -336,7 +397,7 @@ def logs_of(rng: random.Random, delay: int, most: int = 3) -> list[list[Row]]:
         at, rows = rng.choice([0, 5, 500]), []
         for _ in range(rng.choice([0, 3, 15])):
             at += rng.choice([0, 1, 4, 20])
-            rows.append((rng.choice("abc"), max(at - rng.randint(0, delay), 0)))
+            rows.append((rng.choice("abc"), max(at - rng.randint(0, delay), 1)))
         logs.append(rows)
     return logs
 
@@ -371,6 +432,8 @@ def pairs(left: list[Row], right: list[Row]) -> Counter[Any]:
 def chain_problem(rng: random.Random, name: str, delay: int = GRACE, *, is_mapped: bool = False) -> str:
     """How a run of a chain of operators differs from the plain computation, "" if it does not."""
     chain, columns = CHAINS[name]
+    if TIMERS in chain:
+        delay = min(delay, GRACE)  # which rows are late depends on batches, as in Spark
     logs, rights = logs_of(rng, delay), list[list[Row]]()
     size = 0 if any(isinstance(step, StreamJoin | Deduplication) for step in chain) else SIZE
     rows = [kept(log, size) for log in logs]
@@ -392,7 +455,7 @@ def chain_problem(rng: random.Random, name: str, delay: int = GRACE, *, is_mappe
         joined = sum(map(pairs, rows, [*rights, [], []]), Counter())
     wanted = {
         "n": lambda: Counter((*place, n) for place, n in together.items()),
-        "sum": lambda: totals(by_source if chain[0] is WINDOWS_ else [together], sum),
+        "sum": lambda: totals(by_source if chain[0] in (WINDOWS_, TIMERS) else [together], sum),
         "max": lambda: totals(by_source if chain[0] is UPDATES_ else [together], max),
         "sizes": lambda: totals([Counter((n, start) for (_, start), n in together.items())], sum),
         "times": lambda: Counter((t, n) for t, n in Counter(t for _, t in {row for of in rows for row in of}).items()),
@@ -526,3 +589,31 @@ def unlabelled(rows: list[Row]) -> list[bytes]:
     assert sink is not None
     values: list[bytes] = sink.to_records(pa.Table.from_batches([batch_of(rows, COLUMNS)]))["value"].to_pylist()
     return values
+
+
+def notice_of(tasks: tuple[int, ...], waiting: tuple[int, ...], largest: int) -> pa.Table:
+    """The first task tells its time, and which tasks wait."""
+    first, _ = tasks
+    told = source_times.Notice(7, (), (first,), {first: largest * 1_000_000}, (first,), waiting, {}, tasks)
+    row = {source_times.SOURCE: 0, source_times.DELAY: 0, source_times.NOTICE: told.encode()}
+    return pa.Table.from_pylist([row], with_labels(COLUMNS))
+
+
+def test_a_task_that_waits_holds_back_merged_tasks_until_it_is_there_no_longer() -> None:
+    first = source_times.source_of("to-1", 0)
+    waiting = source_times.Notice(5, (), (), {first + 3: 9_000_000}, (), (first + 3,), {}, (first, 4)).encode()
+    row = {source_times.SOURCE: 0, source_times.DELAY: 0, source_times.NOTICE: waiting}
+    heard = SourceTimes.over(pa.Table.from_pylist([row], with_labels(COLUMNS)), "t", NoState())
+    others = SourceTimes.over(notice_of((first, 4), (), 70), "t", NoState())
+    assert heard is not None
+    assert others is not None
+    assert (heard.now, others.now) == (9_000_000, 70_000_000)
+    key = source_times.SOURCES_KEY
+    for marks in ([heard.known, others.known], [others.known, heard.known]):
+        store: Any = WithChanges(NoState(), merged_marks([{key: known} for known in marks if known is not None]))
+        after = SourceTimes.over(notice_of((first, 4), (), 80), "t", store)
+        assert after is not None
+        assert (after.now, after.hold, after.held_by) == (9_000_000, 9_000_000, first + 3)
+        fewer = SourceTimes.over(notice_of((first, 2), (), 80), "t", store)
+        assert fewer is not None
+        assert (fewer.now, fewer.hold, fewer.held_by) == (80_000_000, None, 0)

@@ -71,7 +71,8 @@ class InputBacklog:
         read = self._read_in(batch)
         if not read:
             return None
-        is_for_all = bool(self._behind) or not self._is_committed or self._now() - self._looked >= _APART
+        is_known = self._is_committed and bool(self._partitions)
+        is_for_all = bool(self._behind) or not is_known or self._now() - self._looked >= _APART
         if is_for_all:
             self._look()
         self._is_committed = False
@@ -83,6 +84,7 @@ class InputBacklog:
             tuple(sorted(behind - reading)),
             {source: source not in behind for source in sorted(reading)},
             is_for_all or bool(self._behind),
+            max(at.partition for at in self._partitions) + 1,
         )
 
     def committed(self, batch: Batch) -> None:

@@ -21,6 +21,7 @@ from roster.state.saved.join_sides import SavedSides
 from roster.state.saved.plain import SavedAggregates, SavedFirstRows
 from roster.state.saved.sessions import SavedSessions
 from roster.state.saved.variables import SavedVariables
+from roster.state.source_times import SOURCES_KEY, Known
 
 _MARK = 0xFF
 _TIME = b" time"
@@ -115,6 +116,8 @@ def merged_marks(of: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
             before = merged.get(name, value)
             if name == REGISTRY_KEY:
                 merged[name] = _longest(before, value)
+            elif name == SOURCES_KEY:
+                merged[name] = Known.decode(before).with_other(Known.decode(value)).encode()
             elif name.endswith(_TIME):
                 merged[name] = max(before, value, key=read_time)
     return merged

@@ -46,13 +46,15 @@ class Backlog:
     """What is left to read in the sources of a sub-topology when a batch is planned.
 
     batch: names the attempt. behind: sources outside of the batch with more to read. reading: {source in the batch:
-    whether it has no more to read behind it}. is_for_all: whether partitions that get no rows hear of it.
+    whether it has no more to read behind it}. is_for_all: whether partitions that get no rows hear of it. partitions:
+    how many the input has.
     """
 
     batch: int
     behind: tuple[int, ...]
     reading: Mapping[int, bool]
     is_for_all: bool
+    partitions: int
 
 
 def is_record(rows: pa.RecordBatch) -> bool:
@@ -64,7 +66,7 @@ def is_record(rows: pa.RecordBatch) -> bool:
 class Sent:
     """What a Spark task has sent to a repartition topic of a batch: times of its sources, and to which partitions.
 
-    is_for_all: whether partitions that get no rows hear of it.
+    is_for_all: whether partitions that get no rows hear of it. tasks: the first source and their number, if they are.
     """
 
     topic: RepartitionTopic
@@ -72,6 +74,7 @@ class Sent:
     clocks: list[SourceClock] = field(default_factory=list)
     partitions: set[int] = field(default_factory=set)
     is_for_all: bool = False
+    tasks: tuple[int, ...] = ()
 
     def clock(self, source: int) -> SourceClock:
         """Return the clock of a source whose rows follow."""
@@ -80,9 +83,10 @@ class Sent:
 
     def of_task(self, plan: SubtopologyPlan, partition: int, updates: Sequence[Update]) -> SourceClock:
         """Return the clock of a task with operators, whose rows follow. updates: of each operator in the batch."""
-        clock = self.clock(plan.source_at(TopicPartition(plan.own_sources[0], partition)))
+        clock = self.clock(plan.source_at(TopicPartition(self.topic.topic, partition)))
         clock.has_sources, clock.hold = plan.has_sources, updates[0].hold
         clock.waits = clock.hold is not None or any(update.waits for update in updates)
+        self.tasks = plan.source_at(TopicPartition(self.topic.topic, 0)), self.backlog.partitions
         # Others would not hear that it waits no longer.
         self.is_for_all |= plan.has_sources or any(node.waiting is not None for node in plan.nodes)
         return clock
@@ -96,7 +100,9 @@ class Sent:
         waiting = tuple(clock.source for clock in self.clocks if clock.waits)
         ended = tuple(source for source in times if reading[source] and source not in waiting)
         holds = {clock.source: clock.hold for clock in self.clocks if clock.has_sources}
-        notice = Notice(self.backlog.batch, self.backlog.behind, tuple(reading), times, ended, waiting, holds)
+        notice = Notice(
+            self.backlog.batch, self.backlog.behind, tuple(reading), times, ended, waiting, holds, self.tasks
+        )
         is_for_all = self.backlog.is_for_all or self.is_for_all
         partitions = range(self.topic.partitions or 0) if is_for_all else sorted(self.partitions)
         yield from _addressed(*self.topic.notices(notice, partitions).columns, topic=self.topic.topic).to_batches()
