@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,7 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError, explained_imports, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def spark_session(target: Target | None, name: str) -> Iterator[SparkSession]:
-    """Run with a Spark session; errors of its user become one line. `name` is that of the command.
+    """Run with a Spark session, as `spark_starter`."""
+    with spark_starter(target, name) as start:
+        yield start()
 
-    target: the cluster that it works with, None if none.
+
+@contextlib.contextmanager
+def spark_starter(target: Target | None, name: str) -> Iterator[Callable[[], SparkSession]]:
+    """Run with a function that starts a Spark session once; errors of its user become one line.
+
+    target: the cluster that it works with, None if none. name: of the command.
     """
     with explained_imports(name):
         from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - as below
@@ -34,11 +42,15 @@ def spark_session(target: Target | None, name: str) -> Iterator[SparkSession]:
 
     with contextlib.nullcontext() if target is None else admin(target):  # for its errors
         try:
-            spark = session(f"roster {name}")
-            try:
-                yield spark
-            finally:
-                spark.stop()
+            with contextlib.ExitStack() as started:
+
+                @functools.cache
+                def start() -> SparkSession:
+                    spark = session(f"roster {name}")
+                    started.callback(spark.stop)
+                    return spark
+
+                yield start
         except PipelineError as error:
             raise (UserError if error.field else Failure)(one_line(error)) from None
         except (PySparkException, Py4JJavaError) as error:

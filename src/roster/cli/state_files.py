@@ -12,7 +12,7 @@ from roster.cli.errors import UserError
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, PARTITIONERS, Target, cluster_options, imported, json_option
 from roster.cli.output import print_json, print_table
-from roster.cli.session import show_progress, spark_session
+from roster.cli.session import show_progress, spark_starter
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.moments import last_before
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 def export(group: str, to: str, as_json: bool, target: Target) -> None:
     """Write the state of GROUP to a folder as Parquet files, with its committed offsets in manifest.json.
 
-    The group may be running. Spark reads its changelogs: by default on this machine, else where spark-defaults.conf
+    The group may be running. Spark reads large changelogs: by default on this machine, else where spark-defaults.conf
     says. A folder without manifest.json is of an export that did not end.
     """
-    with spark_session(target, "state export") as spark:
+    with spark_starter(target, "state export") as spark:
         from roster.spark.state import export as export_state  # noqa: PLC0415 - needs Spark
 
         found = export_state(spark, target.bootstrap, group, to, security=target.security, on_progress=show_progress)
@@ -99,7 +99,7 @@ def import_(
         found, manifest = last_before(Folder(folder), None if before is None else parse_time(before, "--before"))
     except FolderError as error:
         raise UserError(f"{'FOLDER' if before is None else '--before'}: {error}") from None
-    with spark_session(target, "state import") as spark:
+    with spark_starter(target, "state import") as spark:
         from roster.spark.state import import_state  # noqa: PLC0415 - needs Spark
 
         records = import_state(
@@ -136,7 +136,7 @@ def _seed(
 ) -> None:
     """Make tables the state of a group. placed: which store, and how its keys are placed."""
     described, begin = _described(definition), _offsets(offsets)
-    with spark_session(target, "state import") as spark:
+    with spark_starter(target, "state import") as spark:
         from roster.spark.state import seed_state  # noqa: PLC0415 - needs Spark
 
         records = seed_state(
@@ -213,7 +213,7 @@ def migrate(group: str, place: str, into: str, definition: Path, via: str, targe
     except ValueError as error:
         raise UserError(f"--function: {error}") from None
     document = _described(definition)
-    with spark_session(target, "state migrate") as spark:
+    with spark_starter(target, "state migrate") as spark:
         from roster.spark.state import migrate_state  # noqa: PLC0415 - needs Spark
 
         more: dict[str, Any] = {"security": target.security, "on_progress": show_progress}

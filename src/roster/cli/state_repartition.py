@@ -6,7 +6,7 @@ import click
 
 from roster.cli.options import NAME, PARTITIONERS, Target, cluster_options
 from roster.cli.output import print_table
-from roster.cli.session import show_progress, spark_session
+from roster.cli.session import show_progress, spark_starter
 
 
 @click.command(short_help="Place a group's state anew after its input topics got more partitions.")
@@ -38,7 +38,7 @@ def repartition(
     Applications that start after the topics grew read what was written before, and end. All must be stopped. If the
     command is cut off, run it again with the same FOLDER; until then applications of the group are refused.
     """
-    with spark_session(target, "state repartition") as spark:
+    with spark_starter(target, "state repartition") as spark:
         from roster.spark.state import repartition_state  # noqa: PLC0415 - no other command of the group needs Spark
 
         changed = repartition_state(

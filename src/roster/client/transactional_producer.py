@@ -166,6 +166,12 @@ class TransactionalProducer:
             # A broker checks one request of a transaction at a time, and refuses the earlier of two.
             wait([self._early[1]])
 
+    def check_unfenced(self) -> None:
+        """Ask the coordinator whether the open transaction is this producer's still. Raises as `commit` does."""
+        request = self._state.add_offsets(is_early=True)
+        assert request is not None  # noqa: S101 - it may be sent early
+        self._call(self._transactional(request, AddOffsetsToTxnResponse, "it is not the only one"))
+
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str
     ) -> None:

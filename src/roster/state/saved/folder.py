@@ -78,6 +78,11 @@ class Folder:
         return self.shown.replace("s3:", "s3a:", 1) if self.shown.startswith("s3:") else self.shown
 
     @property
+    def local(self) -> Path | None:
+        """The path of a folder on a disk."""
+        return Path(self._found[1]) if self._is_local else None
+
+    @property
     def _is_local(self) -> bool:
         return isinstance(self._found[0], pafs.LocalFileSystem)
 

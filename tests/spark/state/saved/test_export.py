@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from roster.cli.root import run
+from roster.client import Admin
 from roster.model import TopicPartition
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.batch import Split
 from roster.spark.state import Export, export
 from roster.spark.state.saved.cut import Cut
-from roster.spark.state.saved.export import _check_silent, _live, _MovedError
+from roster.spark.state.saved.export import _check_silent, _Exporter, _live, _MovedError
 from roster.spark.state.tasks.export import ExportTask, LogSpan
 from roster.spark.tasks.reader import ReaderConfig
 from roster.state.definition import STATE_KEY, Definition, Noted
@@ -241,8 +242,7 @@ def test_the_page_and_the_command_do_what_they_say(
     assert set(topics.committed(f"{group}-seeded")) == set(topics.committed(group))
     best = max(sum(n for n in range(40) if n % 11 == name) * 2 for name in range(11))
     assert namespace["found"].limit(1).fetchall()[0][1] == best
-    monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("roster.spark.session", lambda _: spark, raising=False)
+    monkeypatch.setattr("roster.spark.session", no_spark, raising=False)
     arguments = ["state", "export", group, "-b", topics.bootstrap, "--to", str(tmp_path / "cli")]
     capsys.readouterr()
     assert run([*arguments, "--json"]) == 0
@@ -251,6 +251,32 @@ def test_the_page_and_the_command_do_what_they_say(
     assert run(arguments) == 2
     assert "error: to: " in (error := capsys.readouterr().err)
     assert "cli is not empty" in error
+    assert run(["state", "export", "nobody", *arguments[3:-1], str(tmp_path / "none")]) == 2
+    assert "the group 'nobody' has no changelogs" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    alone = _Exporter._run_alone
+
+    def beside(self: _Exporter, admin: Admin) -> Export:
+        with pytest.raises(PipelineError, match=r"^to: another export works in .*both\. Wait until it has ended, or"):
+            export(no_spark, topics.bootstrap, group, str(tmp_path / "both"))
+        return alone(self, admin)
+
+    # As a killed export leaves it: no process has the claim.
+    for left in (".exporting", "stores/gone/0.parquet", "manifest.json.tmp"):
+        (tmp_path / "both" / left).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "both" / left).write_bytes(b"half")
+    (tmp_path / "both" / "other.txt").touch()
+    with pytest.raises(PipelineError, match=r"both is not empty"):
+        export(no_spark, topics.bootstrap, group, str(tmp_path / "both"))
+    (tmp_path / "both" / "other.txt").unlink()
+    assert len(Folder(str(tmp_path / "both")).names()) == 3, "nothing is deleted from a folder that has more"
+    monkeypatch.setattr(_Exporter, "_run_alone", beside)
+    both = export(no_spark, topics.bootstrap, group, str(tmp_path / "both"))
+    assert both.folder.names() == sorted(["manifest.json", *(file.path for file in both.manifest.written)])
+
+
+def no_spark(*_: object) -> SparkSession:
+    raise AssertionError("Spark is not needed")
 
 
 def noted(store: str, inputs: dict[str, int], stores: list[str]) -> Noted:

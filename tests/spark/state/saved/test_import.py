@@ -15,7 +15,7 @@ from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.state import Export, export, import_state
 from roster.spark.state.saved.importing import Importer
 from tests.spark.spark_topics import Topics, committed_records
-from tests.spark.state.saved.test_export import numbers, rows, sales, send
+from tests.spark.state.saved.test_export import no_spark, numbers, rows, sales, send
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def check_that_it_goes_on(spark: SparkSession, topics: Topics, tmp_path: Path) -
             exports.append(export(spark, topics.bootstrap, old, str(tmp_path / f"e{len(exports)}")))
 
     pipeline(old, max_offsets_per_batch=150, on_progress=look).run(available_now=True)
-    last = export(spark, topics.bootstrap, old, str(tmp_path / "old"))
+    last = export(no_spark, topics.bootstrap, old, str(tmp_path / "old"))
     moved = next(each for each in exports if any(files for _, files in each.manifest.on_their_way.values()))
     assert sum(file.rows for _, files in moved.manifest.on_their_way.values() for file in files)
     assert moved.manifest.offsets != last.manifest.offsets
@@ -131,8 +131,7 @@ def test_an_import_is_whole_or_has_not_happened(
         import_state(spark, topics.bootstrap, new, place)
     topics.admin.delete_group(new)
     monkeypatch.setattr(Importer, "_write", write)
-    monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("roster.spark.session", lambda _: spark, raising=False)
+    monkeypatch.setattr("roster.spark.session", no_spark, raising=False)
     command = ["state", "import", place, "--group", new, "-b", topics.bootstrap]
     assert run(command) == 0
     assert f"13 records; group {new} goes on" in capsys.readouterr().out, "11 keys, and a definition for each task"
@@ -142,7 +141,16 @@ def test_an_import_is_whole_or_has_not_happened(
     with pytest.raises(PipelineError, match=r"-totals-changelog' has records already, and an import makes a new group"):
         import_state(spark, topics.bootstrap, new, place)
     third = f"g-{uuid.uuid4().hex[:8]}"
-    import_state(spark, topics.bootstrap, third, place)
+
+    def overtaken(self: Importer, *given: Any) -> int:
+        written = write(self, *given)
+        monkeypatch.setattr(Importer, "_write", write)
+        assert import_state(no_spark, topics.bootstrap, third, place) == 13
+        return written
+
+    monkeypatch.setattr(Importer, "_write", overtaken)
+    with pytest.raises(PipelineError, match=r"another import of .* has begun, and has ended this one\. Wait for"):
+        import_state(no_spark, topics.bootstrap, third, place)
     more, target = send(topics, topic, 2, range(40, 60)), topics.create(1)
     go_on(third, target)
     totals = {row["shop"]: row["orders"] for row in rows(saved, "totals")}

@@ -12,13 +12,13 @@ import pytest
 from roster.cli.root import run
 from roster.client import TransactionalProducer
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
-from roster.spark.state import export, repartition_state
+from roster.spark.state import export, import_state, repartition_state
 from roster.spark.state.saved.repartition import _Repartition
 from roster.spark.state.stateful_batches import StatefulBatches
 from roster.spark.state.tasks.placement import partitions_of
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics
-from tests.spark.state.saved.test_export import numbers, rows
+from tests.spark.state.saved.test_export import no_spark, numbers, rows
 from tests.spark.state.saved.test_import_elsewhere import check, name_of, produce
 
 if TYPE_CHECKING:
@@ -105,17 +105,17 @@ def test_a_group_goes_on_after_its_input_has_grown(
 
 @pytest.mark.gate
 def test_unread_records_of_the_earlier_number_are_read_by_it_before_the_state_moves(
-    spark: SparkSession, topics: Topics, tmp_path: Path
+    spark: SparkSession, topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, group, out = topics.create(4), f"g-{uuid.uuid4().hex[:8]}", topics.create(1)
 
-    def go_on(on_progress: Any = None, *, available_now: bool = False) -> None:
+    def go_on(on_progress: Any = None, *, available_now: bool = False, group: str = group) -> None:
         made = Pipeline(
             spark,
             topics.bootstrap,
             group,
             topic,
-            state=State(dir=str(tmp_path / "state")),
+            state=State(dir=str(tmp_path / group)),
             starting_offsets="latest",
             max_offsets_per_batch=60,
             on_progress=on_progress,
@@ -128,13 +128,14 @@ def test_unread_records_of_the_earlier_number_are_read_by_it_before_the_state_mo
     def gone(_: object) -> None:
         raise KeyboardInterrupt
 
-    def move() -> dict[str, tuple[int, int]]:
+    def move(group: str = group) -> dict[str, tuple[int, int]]:
         return repartition_state(spark, topics.bootstrap, group, str(tmp_path / uuid.uuid4().hex))
 
     go_on(available_now=True)
     produce(topics, topic, range(100))
     go_on(available_now=True)
     produce(topics, topic, range(80, 150))
+    backup = export(no_spark, topics.bootstrap, group, str(tmp_path / "backup"))
     earlier = topics.ends(topic)
     topics.admin.create_partitions(topic, 6)
     produce(topics, topic, range(140, 250))
@@ -160,6 +161,15 @@ def test_unread_records_of_the_earlier_number_are_read_by_it_before_the_state_mo
     }
     go_on(available_now=True)
     check(export(spark, topics.bootstrap, group, str(tmp_path / "last")), range(250))
+    restored = f"{group}-restored"
+    import_state(no_spark, topics.bootstrap, restored, backup.folder.place)
+    (told,) = [line for line in caplog.messages if "as many partitions as at the export" in line]
+    assert "was written before the topic grew" in told
+    with pytest.raises(PipelineError, match=r"run `roster state repartition`"):
+        go_on(group=restored)
+    move(restored)
+    go_on(available_now=True, group=restored)
+    check(export(no_spark, topics.bootstrap, restored, str(tmp_path / "restored")), range(250))
 
 
 def late_records(topics: Topics, topic: str, numbers: range, before: int, after: int) -> list[int]:

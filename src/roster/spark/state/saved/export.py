@@ -18,10 +18,11 @@ from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import Logs
 from roster.spark.state.saved.cut import Cut, take_cut
-from roster.spark.state.saved.job import StateProgress, reader_config, run_job
+from roster.spark.state.saved.job import SMALL_RECORDS, Sessions, StateProgress, reader_config, run_job
 from roster.spark.state.tasks.export import ExportedLog, ExportTask, LogSpan
 from roster.spark.tasks.reader import ReaderConfig
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError
+from roster.state.saved.claim import CLAIM, claimed
 from roster.state.saved.folder import Folder, FolderError, Written
 from roster.state.saved.manifest import MANIFEST, Manifest, SavedStore
 from roster.state.saved.moments import last_before
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 STORES, ON_THEIR_WAY = "stores", "repartition"
 """Folders of an export."""
+_OWN = (f"{STORES}/", f"{ON_THEIR_WAY}/", CLAIM, f"{MANIFEST}.tmp")
+"""What the names of files begin with that an export leaves if it is killed."""
 _ATTEMPTS = 3
 
 
@@ -92,7 +95,7 @@ class Export:
 
 
 def export(
-    spark: SparkSession,
+    spark: Sessions,
     bootstrap: str | Sequence[str],
     group: str,
     to: str,
@@ -106,7 +109,8 @@ def export(
     and their stores are not read.
 
     Args:
-        spark: the session; a changelog partition is one task, which keeps the partition's entries in memory.
+        spark: the session; a changelog partition is one task, which keeps the partition's entries in memory. Or a
+            function that returns one: it is called for logs of more than 500,000 records, fewer are read without Spark.
         bootstrap: brokers to ask first.
         group: the group.
         to: an empty folder: a path that driver and executors share, or a URI of a file system that pyarrow knows.
@@ -121,9 +125,6 @@ def export(
     """
     try:
         folder = Folder(to)
-        if folder.names():
-            fix = "Name an empty folder, or one that does not exist"
-            raise PipelineError(f"{folder.shown} is not empty", field="to", fix=fix)
         config = reader_config(bootstrap, group, f"{group}-export", security)
         return _Exporter(spark, config, folder, on_progress).run()
     except FolderError as error:
@@ -137,46 +138,66 @@ class _MovedError(Exception):
 class _Exporter:
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Sessions,
         config: ReaderConfig,
         folder: Folder,
         on_progress: Callable[[StateProgress], None] | None,
     ) -> None:
         self._spark, self._config, self._folder, self._on_progress = spark, config, folder, on_progress
-        self._group = config.group
+        self._group, self._claim = config.group, CLAIM
         self._doubtful = set[str]()
         """Topics that may be another group's."""
 
     def run(self) -> Export:
-        """Export until the state that was read is that of the cut."""
+        """Export into an empty folder, until the state that was read is that of the cut."""
+        names = self._folder.names()
+        self._check_empty(names, is_left=any(name.startswith(CLAIM) for name in names))
         with Admin(self._config.bootstrap, client_id=self._config.client_id, security=self._config.security) as admin:
-            for attempt in range(1, _ATTEMPTS + 1):
-                try:
-                    manifest = self._exported(admin)
-                except _MovedError as error:
-                    self._clear()
-                    if attempt == _ATTEMPTS:
-                        raise PipelineError(str(error), fix="Export again") from None
-                    log.info("%s; exporting again", error)
-                except BaseException:
-                    self._clear()
-                    raise
-                else:
-                    self._folder.write(MANIFEST, manifest.encode())
-                    return Export(self._folder, manifest)
+            self._topics(admin)
+            with claimed(self._folder) as (self._claim, is_left):
+                self._check_empty(self._folder.names(), is_left=is_left)
+                self._clear()
+                return self._run_alone(admin)
+
+    def _check_empty(self, names: Sequence[str], *, is_left: bool) -> None:
+        """Raise PipelineError if there is more than this export's claim. is_left: and what a killed one has left."""
+        if not all(name.startswith(_OWN) if is_left else name == self._claim for name in names):
+            fix = "Name an empty folder, or one that does not exist"
+            raise PipelineError(f"{self._folder.shown} is not empty", field="to", fix=fix)
+
+    def _run_alone(self, admin: Admin) -> Export:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                manifest = self._exported(admin)
+            except _MovedError as error:
+                self._clear()
+                if attempt == _ATTEMPTS:
+                    raise PipelineError(str(error), fix="Export again") from None
+                log.info("%s; exporting again", error)
+            except BaseException:
+                self._clear()
+                raise
+            else:
+                self._folder.write(MANIFEST, manifest.encode())
+                return Export(self._folder, manifest)
         raise AssertionError("unreachable")
 
     def _clear(self) -> None:
         with contextlib.suppress(FolderError):
-            self._folder.remove(self._folder.names())
+            self._folder.remove([name for name in self._folder.names() if name != self._claim])
 
-    def _exported(self, admin: Admin) -> Manifest:
+    def _topics(self, admin: Admin) -> tuple[Mapping[str, int], list[str], list[str]]:
+        """Return all topics, and the group's changelogs and repartition topics. Raises PipelineError without any."""
         topics = admin.list_topics(internal=True)
         changelogs, repartitions = (self._own(admin, topics, end) for end in (CHANGELOG, REPARTITION))
         if not changelogs and not repartitions:
             raise PipelineError(
                 f"the group {self._group!r} has no changelogs", field="group", fix="Name a group that keeps state"
             )
+        return topics, changelogs, repartitions
+
+    def _exported(self, admin: Admin) -> Manifest:
+        topics, changelogs, repartitions = self._topics(admin)
         logs, passing = (
             [TopicPartition(topic, number) for topic in of for number in range(topics[topic])]
             for of in (changelogs, repartitions)
@@ -217,7 +238,12 @@ class _Exporter:
         config, folder = self._config, self._folder
         what = f"the export of the state of {self._group}"
         return run_job(
-            self._spark, what, len(spans), lambda done: ExportTask(config, spans, folder, done), self._on_progress
+            self._spark,
+            what,
+            len(spans),
+            lambda done: ExportTask(config, spans, folder, done),
+            self._on_progress,
+            is_small=sum(span.split.end - span.split.start for span in spans) <= SMALL_RECORDS,
         )
 
     def _filled(

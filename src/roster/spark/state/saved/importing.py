@@ -8,6 +8,7 @@ id is the group's own, so a second import of the group fences the first one, and
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from roster.client import (
     ClaimedBy,
     ClientError,
     OffsetAndMetadata,
+    ProducerFencedError,
     TransactionalProducer,
     UnknownTopicError,
 )
@@ -43,9 +45,10 @@ from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
 from roster.spark.pipeline_options import StartingOffsets
 from roster.spark.state.saved.export import Export
-from roster.spark.state.saved.job import StateProgress, reader_config, run_job
+from roster.spark.state.saved.job import SMALL_BYTES, Sessions, StateProgress, reader_config, run_job, session_of
 from roster.spark.state.saved.moving import (
     KeyedBy,
+    MisplacedError,
     check_unread,
     common_marks,
     files_by_number,
@@ -63,6 +66,8 @@ from roster.state.definition import STATE_KEY, Noted
 from roster.state.saved.folder import FolderError, Written
 from roster.state.saved.manifest import Manifest, SavedStore
 
+log = logging.getLogger("roster.pipeline")
+
 TRANSACTION_TIMEOUT_MS = 900_000
 """Kafka's default of `transaction.max.timeout.ms`: an import may take so long."""
 _MEMBER = "import"
@@ -70,7 +75,7 @@ _LONGEST_WAIT, _PAUSE = 30.0, 0.05
 
 
 def import_state(
-    spark: SparkSession,
+    spark: Sessions,
     bootstrap: str | Sequence[str],
     group: str,
     folder: str,
@@ -84,10 +89,14 @@ def import_state(
     """Import an export as the state of a new group; return the number of records written.
 
     A pipeline of this group then goes on from the offsets of the export. The import is one transaction: it is whole, or
-    has not happened. Where the input topics have another number of partitions than at the export, keys are placed anew.
+    has not happened. Where the input topics have another number of partitions than at the export, keys are placed anew;
+    but if records behind the export's offsets were written before, the group keeps the number of the export, as any
+    group whose topics have grown: its first run reads these records, and `repartition_state` comes then. The log says
+    so.
 
     Args:
-        spark: the session; a changelog partition is one task, which keeps the partition's entries in memory.
+        spark: the session; a changelog partition is one task, which keeps the partition's entries in memory. Or a
+            function that returns one: it is called for files of more than 64 MiB, smaller ones need no Spark.
         bootstrap: brokers to ask first, of the cluster that the export comes from or of another one with its topics.
         group: a group without members, offsets and state.
         folder: the export, by its path or URI.
@@ -111,9 +120,21 @@ def import_state(
         export = Export.open(folder)
         config = reader_config(bootstrap, group, f"{group}-import", security)
         keyed = KeyedBy(as_columns(keyed_by), partitioner)
-        return Importer(spark, config, export, offsets, keyed, on_progress).run()
+        importer = Importer(spark, config, export, offsets, keyed, on_progress)
+        try:
+            records = importer.run()
+        except MisplacedError:  # such a record has come meanwhile
+            records = importer.run()
     except FolderError as error:
         raise PipelineError(str(error), field="folder") from None
+    if importer.misplaced is not None:
+        log.warning(
+            "%s. So the state of %s has as many partitions as at the export. Start its application, which reads these"
+            " records and ends; then repartition the state",
+            importer.misplaced.problem,
+            group,
+        )
+    return records
 
 
 @dataclass(frozen=True)
@@ -130,14 +151,16 @@ class Plan:
 class Importer:
     """Imports an export; see `import_state` and the module's text.
 
-    asked: partitions of repartition topics that get another number.
+    asked: partitions of repartition topics that get another number. misplaced: why the state keeps the numbers of
+    partitions of the export.
     """
 
     asked: Mapping[str, int] = MappingProxyType({})
+    misplaced: MisplacedError | None = None
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Sessions,
         config: ReaderConfig,
         export: Export,
         offsets: StartingOffsets | None,
@@ -149,20 +172,30 @@ class Importer:
         self._folder, self.manifest, self._group = export.folder, export.manifest, config.group
         self._names = _names(export.manifest, config.group)
         self._seen: Mapping[TopicPartition, int] = {}
+        self._is_small = sum(file.bytes for file in export.manifest.written) <= SMALL_BYTES
+
+    def check(self) -> None:
+        """Raise PipelineError if the group is not new."""
+        with self._admin() as admin:
+            self._check_new(admin)
+
+    def _admin(self) -> Admin:
+        return Admin(self._config.bootstrap, client_id=self._config.client_id, security=self._config.security)
 
     def run(self) -> int:
         """Write everything in one transaction."""
-        common = {"client_id": self._config.client_id, "security": self._config.security}
-        with Admin(self._config.bootstrap, **common) as admin, self._producer() as producer:  # type: ignore[arg-type]
+        with self._admin() as admin, self._producer() as producer:
             self._check_new(admin)
             counts = admin.list_topics()
             self.counts = new_counts(self.manifest, counts, self.asked)
             plan, inputs = self._checked(admin, first_offsets(admin, self.manifest, counts, self._given), counts)
             own = self._partitions(self.manifest.on_their_way)
             offsets = inputs | dict.fromkeys(own, 0)
-            partitions = self._make_topics(admin)
+            partitions: list[TopicPartition] = []
             try:
+                # Before topics are made anew: another import of the group must not go on with them.
                 identity = ProducerIdentity(*producer.begin(), producer.transactional_id)
+                partitions = self._make_topics(admin)
                 producer.add_partitions(partitions)
                 records = self._write(identity, plan)
                 self._check_new(admin)
@@ -170,9 +203,16 @@ class Importer:
                 metadata = ClaimedBy(producer.transactional_id, _MEMBER).to_metadata()
                 positions = {at: OffsetAndMetadata(offset, metadata=metadata) for at, offset in offsets.items()}
                 producer.commit(positions, -1, "")
-            except BaseException:
+            except BaseException as error:
+                if _is_fenced(error, producer):  # to abort would fence the other one
+                    raise PipelineError(
+                        f"another import of {self._group!r} has begun, and has ended this one",
+                        field="group",
+                        fix="Wait for the other one",
+                    ) from None
                 producer.abort()
-                self._remove_topics(admin)
+                if partitions:
+                    self._remove_topics(admin)
                 raise
             self._wait_until_seen(admin, offsets, partitions)
         return records
@@ -234,8 +274,25 @@ class Importer:
     ) -> tuple[Plan, dict[TopicPartition, int]]:
         """Return what is to be written, and where the group goes on in its input. Raises PipelineError."""
         plan = self.planned(inputs)
-        self._check_unread(admin, plan, inputs, counts)
-        return plan, inputs
+        try:
+            self._check_unread(admin, plan, inputs, counts)
+        except MisplacedError as error:
+            self._check_kept(admin, error)
+            self.misplaced = error
+        else:
+            return plan, inputs
+        self.counts = {topic: before for topic, (before, _) in self.numbers().items()}
+        inputs = {at: offset for at, offset in inputs.items() if at in self.manifest.offsets}
+        return self.planned(inputs), inputs
+
+    def _check_kept(self, admin: Admin, error: MisplacedError) -> None:
+        """Raise PipelineError if the state may not keep the numbers of partitions of the export."""
+
+    def numbers(self) -> dict[str, tuple[int, int]]:
+        """Return how many partitions each topic of the group had, and has to have."""
+        before = {store.changelog: store.partitions for store in self.manifest.stores.values()}
+        before |= {topic: count for topic, (count, _) in self.manifest.on_their_way.items()}
+        return {topic: (count, self.counts[topic]) for topic, count in sorted(before.items())}
 
     def _check_unread(
         self, admin: Admin, plan: Plan, inputs: Mapping[TopicPartition, int], counts: Mapping[str, int]
@@ -304,9 +361,14 @@ class Importer:
         folder = self._folder
         what = f"the import of the state of {self._group}"
         split = plan.split
+        is_here = self._is_small and not isinstance(self._spark, SparkSession) and split is None
         if plan.sources:
-            numbers = self._spark.sparkContext.parallelize(range(len(plan.sources)), len(plan.sources))
-            split = numbers.mapPartitions(SplitTask(plan.sources, folder, plan.placed))
+            task, count = SplitTask(plan.sources, folder, plan.placed), len(plan.sources)
+            numbers = range(count)
+            if is_here:
+                split = task(numbers)
+            else:
+                split = session_of(self._spark).sparkContext.parallelize(numbers, count).mapPartitions(task)
         imported: list[ImportedLog] = run_job(
             self._spark,
             what,
@@ -314,6 +376,7 @@ class Importer:
             lambda done: ImportTask(writer, plan.logs, folder, done),
             self._on_progress,
             split,
+            is_small=is_here,
         )
         if problem := next((each.problem for each in imported if each.problem), ""):
             raise PipelineError(f"{what} failed, nothing is imported: {problem}")
@@ -337,7 +400,7 @@ class Importer:
                 plan.logs.extend(self.log(store, n, offsets, common, {}) for n in range(count))
                 plan.sources.extend(sources_of(name, store, numbers))
         if plan.sources:
-            plan.placed.update(proven(self._spark, self._export, plan.sources, self._keyed_by))
+            plan.placed.update(proven(self._spark, self._export, plan.sources, self._keyed_by, is_small=self._is_small))
         for topic, (before, passing) in self.manifest.on_their_way.items():
             count = self.counts[topic]
             if count == before:
@@ -368,6 +431,16 @@ class Importer:
         }
         marks = {**marks, STATE_KEY: replace(noted, inputs=inputs).encode()}
         return LogFiles(self._names[store.changelog], number, marks, files)
+
+
+def _is_fenced(error: BaseException, producer: TransactionalProducer) -> bool:
+    """Return True if another producer with the transactional id has begun, which other errors do not say."""
+    if isinstance(error, PipelineError):
+        try:
+            producer.check_unfenced()
+        except ClientError as found:
+            error = found
+    return isinstance(error, ProducerFencedError)
 
 
 def _names(manifest: Manifest, group: str) -> dict[str, str]:

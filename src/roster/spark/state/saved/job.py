@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import Accumulator, InheritableThread
+from pyspark import Accumulator, InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -16,10 +16,19 @@ from roster.security import Security
 from roster.spark.errors import PipelineError, reason_of
 from roster.spark.options import check_security, parse_bootstrap
 from roster.spark.tasks.accumulators import ByTask
-from roster.spark.tasks.reader import ReaderConfig
+from roster.spark.tasks.reader import ReaderConfig, ReadError
 
 T = TypeVar("T")
+Sessions: TypeAlias = SparkSession | Callable[[], SparkSession]
+"""A session, or what starts one for the first job that this process does not do itself."""
+SMALL_RECORDS, SMALL_BYTES = 500_000, 64 << 20
+"""What this process does itself: so many records of logs, or bytes of files."""
 _LOOK = 1.0
+
+
+def session_of(spark: Sessions) -> SparkSession:
+    """Return the session, which is started if need be."""
+    return spark if isinstance(spark, SparkSession) else spark()
 
 
 def reader_config(
@@ -44,23 +53,70 @@ class StateProgress(NamedTuple):
     records: int
 
 
+class _Done:
+    """An accumulator of this process."""
+
+    def __init__(self) -> None:
+        self.value: dict[object, int] = {}
+
+    def add(self, more: Mapping[object, int]) -> None:
+        """Add {number: records}."""
+        self.value.update(more)
+
+
+def _run_here(
+    what: str,
+    count: int,
+    task_of: Callable[[Any], Callable[..., Iterator[T]]],
+    on_progress: Callable[[StateProgress], None] | None,
+    split: Any,
+) -> list[T]:
+    done, results = _Done(), list[T]()
+    task = task_of(done)
+    moved: dict[int, list[Any]] = {}
+    for number, chunk in split or ():
+        moved.setdefault(number, []).append((number, chunk))
+    try:
+        for number in range(count):
+            results += task([number]) if split is None else task(number, moved.get(number, []))
+    except ReadError as error:
+        raise PipelineError(f"{what} failed: {error}") from None
+    if on_progress is not None:
+        on_progress(StateProgress(len(done.value), count, sum(done.value.values())))
+    return results
+
+
 def run_job(
-    spark: SparkSession,
+    spark: Sessions,
     what: str,
     count: int,
     task_of: Callable[[Accumulator[dict[object, int]]], Callable[..., Iterator[T]]],
     on_progress: Callable[[StateProgress], None] | None,
     split: Any = None,
+    *,
+    is_small: bool = False,
 ) -> list[T]:
     """Run `count` tasks by their numbers, and return their results in this order.
 
     task_of: makes the function of the tasks, which adds {number: records} to the accumulator. split: an RDD of
-    (number of a task, what it gets); the function is then called with a number and an iterator of such pairs. Raises
-    PipelineError if a task fails.
+    (number of a task, what it gets); the function is then called with a number and an iterator of such pairs. is_small:
+    this process runs them if there is no session; `split` has pairs then. Raises PipelineError if a task fails.
     """
     if not count:
         return []
-    context = spark.sparkContext
+    if is_small and not isinstance(spark, SparkSession):
+        return _run_here(what, count, task_of, on_progress, split)
+    return _run_by_spark(session_of(spark).sparkContext, what, count, task_of, on_progress, split)
+
+
+def _run_by_spark(
+    context: SparkContext,
+    what: str,
+    count: int,
+    task_of: Callable[[Accumulator[dict[object, int]]], Callable[..., Iterator[T]]],
+    on_progress: Callable[[StateProgress], None] | None,
+    split: Any,
+) -> list[T]:
     done = context.accumulator({}, ByTask())
     task, tag = task_of(done), f"roster-{uuid.uuid4().hex}"
     result: list[list[T]] = []

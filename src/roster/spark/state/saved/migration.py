@@ -17,7 +17,7 @@ from roster.spark.errors import PipelineError, reason_of
 from roster.spark.state.saved.columns import column_differences, column_types
 from roster.spark.state.saved.export import STORES, Export, export
 from roster.spark.state.saved.importing import import_state
-from roster.spark.state.saved.job import StateProgress
+from roster.spark.state.saved.job import Sessions, StateProgress, session_of
 from roster.state.definition import DAMAGED, Definition
 from roster.state.processor.entries import VALUE_OF
 from roster.state.processor.variables import REGISTRY_KEY
@@ -38,7 +38,7 @@ _LIST = VALUE_OF["list"]
 
 
 def migrate_state(
-    spark: SparkSession,
+    spark: Sessions,
     bootstrap: str | Sequence[str],
     group: str,
     into: str,
@@ -54,7 +54,7 @@ def migrate_state(
     The group is exported, the function makes the new rows, and these are imported.
 
     Args:
-        spark: the session.
+        spark: the session, or a function that returns one.
         bootstrap: brokers to ask first.
         group: the group.
         into: a group without members, offsets and state.
@@ -80,7 +80,7 @@ def migrate_state(
     except FolderError as error:
         raise PipelineError(str(error), field="via") from None
     found = export(spark, bootstrap, group, begun.below("export").place, **more)
-    manifest = _migrated(spark, found, target, function, definition)
+    manifest = _migrated(session_of(spark), found, target, function, definition)
     target.write(MANIFEST, manifest.encode())
     return import_state(spark, bootstrap, into, target.place, **more)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
-
 from roster.client import Admin
 from roster.model import TopicPartition
 from roster.spark.batch import Split
@@ -14,7 +12,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.options import parse_starting_offsets
 from roster.spark.pipeline_options import StartingOffsets
 from roster.spark.state.saved.export import Export
-from roster.spark.state.saved.job import run_job
+from roster.spark.state.saved.job import SMALL_RECORDS, Sessions, run_job
 from roster.spark.state.tasks.moving import Placed, PlacedTask, Proven, ProveTask, SeenTask, Source
 from roster.spark.state.tasks.placement import Placement, PlacementError, Proof, SeenKeys, placements, placing_keys
 from roster.spark.tasks.reader import ReaderConfig, ReadError
@@ -195,7 +193,9 @@ def number_of(file: Written) -> int:
     return int(file.path.rpartition("/")[2].removesuffix(".parquet"))
 
 
-def proven(spark: SparkSession, export: Export, sources: Sequence[Source], keyed_by: KeyedBy) -> dict[str, Placement]:
+def proven(
+    spark: Sessions, export: Export, sources: Sequence[Source], keyed_by: KeyedBy, *, is_small: bool
+) -> dict[str, Placement]:
     """Return how the keys of each store are placed. Raises PipelineError if its keys do not prove it."""
     among = {}
     for source in sources:
@@ -206,7 +206,7 @@ def proven(spark: SparkSession, export: Export, sources: Sequence[Source], keyed
             raise PipelineError(str(error), field="keyed_by") from None
     what = f"the look at the keys of {export.manifest.group}"
     found: list[Proven] = run_job(
-        spark, what, len(sources), lambda done: ProveTask(sources, export.folder, among, done), None
+        spark, what, len(sources), lambda done: ProveTask(sources, export.folder, among, done), None, is_small=is_small
     )
     placed = {}
     for name in among:
@@ -232,7 +232,7 @@ def _chosen(source: Source, proofs: Sequence[Proof], keyed_by: KeyedBy) -> Place
 
 
 def check_unread(
-    spark: SparkSession,
+    spark: Sessions,
     config: ReaderConfig,
     unread: Sequence[Split],
     counts: Mapping[str, int],
@@ -251,7 +251,7 @@ def check_unread(
             )
 
 
-def seen_keys(spark: SparkSession, config: ReaderConfig, unread: Sequence[tuple[Split, int]]) -> list[SeenKeys]:
+def seen_keys(spark: Sessions, config: ReaderConfig, unread: Sequence[tuple[Split, int]]) -> list[SeenKeys]:
     """Return the keys of records, each partition's for itself. Raises PipelineError."""
     task = SeenTask(replace(config, include_headers=False, dead_letters=None), unread)
     try:
@@ -263,11 +263,19 @@ def seen_keys(spark: SparkSession, config: ReaderConfig, unread: Sequence[tuple[
 
 
 def placed(
-    spark: SparkSession, config: ReaderConfig, unread: Sequence[tuple[Split, int, int]], partitioners: Sequence[str]
+    spark: Sessions, config: ReaderConfig, unread: Sequence[tuple[Split, int, int]], partitioners: Sequence[str]
 ) -> list[dict[str, Placed]]:
     """Return where partitioners place the keys of unread records. Raises PipelineError."""
     config, what = replace(config, include_headers=False, dead_letters=None), "the look at unread records"
     try:
-        return run_job(spark, what, len(unread), lambda done: PlacedTask(config, unread, partitioners, done), None)
+        is_small = sum(split.end - split.start for split, *_ in unread) <= SMALL_RECORDS
+        return run_job(
+            spark,
+            what,
+            len(unread),
+            lambda done: PlacedTask(config, unread, partitioners, done),
+            None,
+            is_small=is_small,
+        )
     except ReadError as error:
         raise PipelineError(str(error), field="offsets") from None

@@ -17,8 +17,6 @@ import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-from pyspark.sql import SparkSession
-
 from roster.client import Admin, OffsetAndMetadata
 from roster.client.live_group import members_of
 from roster.model import TopicPartition
@@ -28,8 +26,8 @@ from roster.security import Security
 from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
 from roster.spark.state.saved.export import Export, export
-from roster.spark.state.saved.importing import Importer, Plan
-from roster.spark.state.saved.job import StateProgress, reader_config
+from roster.spark.state.saved.importing import Importer
+from roster.spark.state.saved.job import Sessions, StateProgress, reader_config
 from roster.spark.state.saved.moving import KeyedBy, MisplacedError
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import MANIFEST
@@ -39,7 +37,7 @@ _READ = "Start an application of the group, which reads such records and ends, t
 
 
 def repartition_state(
-    spark: SparkSession,
+    spark: Sessions,
     bootstrap: str | Sequence[str],
     group: str,
     folder: str,
@@ -56,7 +54,8 @@ def repartition_state(
     If it is cut off, pipelines of the group are refused until it is run again with the same folder.
 
     Args:
-        spark: the session; a changelog partition is one task, which keeps the partition's entries in memory.
+        spark: the session; a changelog partition is one task, which keeps the partition's entries in memory. Or a
+            function that returns one, as for `export`.
         bootstrap: brokers to ask first.
         group: a group without members.
         folder: where the state is exported to first; an empty folder, or that of an earlier attempt.
@@ -108,19 +107,9 @@ class _DryRunEndedError(Exception):
 
 
 class _Repartition(Importer):
-    """An import into the group that the export is of; what it replaces is in the folder.
-
-    misplaced: why the state was put back.
-    """
+    """An import into the group that the export is of; what it replaces is in the folder."""
 
     dry_run = False
-    misplaced: MisplacedError | None = None
-
-    def numbers(self) -> dict[str, tuple[int, int]]:
-        """Return how many partitions each topic of the group had, and has to have."""
-        before = {store.changelog: store.partitions for store in self.manifest.stores.values()}
-        before |= {topic: count for topic, (count, _) in self.manifest.on_their_way.items()}
-        return {topic: (count, self.counts[topic]) for topic, count in sorted(before.items())}
 
     def check_export(self, admin: Admin) -> None:
         """Raise PipelineError unless the export is the group's present state, or the work with it has begun."""
@@ -146,19 +135,10 @@ class _Repartition(Importer):
     def _check_new(self, admin: Admin) -> None:
         _check_stopped(admin, self._group)
 
-    def _checked(
-        self, admin: Admin, inputs: dict[TopicPartition, int], counts: Mapping[str, int]
-    ) -> tuple[Plan, dict[TopicPartition, int]]:
-        """Return what is to be written: where work that has begun cannot go on, the state as it was."""
-        try:
-            return super()._checked(admin, inputs, counts)
-        except MisplacedError as error:
-            if self.dry_run or _begun_with(admin.group_offsets(self._group)) is None:
-                raise PipelineError(error.problem, field=error.field, fix=_READ) from None
-            self.misplaced = error
-        self.counts = {topic: before for topic, (before, _) in self.numbers().items()}
-        inputs = {at: offset for at, offset in inputs.items() if at in self.manifest.offsets}
-        return self.planned(inputs), inputs
+    def _check_kept(self, admin: Admin, error: MisplacedError) -> None:
+        """Raise PipelineError unless the work has begun: then the state is put back as it was."""
+        if self.dry_run or _begun_with(admin.group_offsets(self._group)) is None:
+            raise PipelineError(error.problem, field=error.field, fix=_READ) from None
 
     def _make_topics(self, admin: Admin) -> list[TopicPartition]:
         """Note in the group's offsets what begins, then make its topics anew."""

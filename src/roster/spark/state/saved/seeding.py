@@ -21,7 +21,7 @@ from roster.spark.pipeline_options import StartingOffsets
 from roster.spark.state.saved.columns import column_differences, column_types
 from roster.spark.state.saved.export import Export
 from roster.spark.state.saved.importing import Importer, Plan
-from roster.spark.state.saved.job import StateProgress, reader_config
+from roster.spark.state.saved.job import Sessions, StateProgress, reader_config, session_of
 from roster.spark.state.saved.moving import KeyedBy
 from roster.spark.state.tasks.importing import LogFiles
 from roster.spark.state.tasks.moving import STRUCT
@@ -38,7 +38,7 @@ from roster.state.windows import END, START
 
 
 def seed_state(
-    spark: SparkSession,
+    spark: Sessions,
     bootstrap: str | Sequence[str],
     group: str,
     definition: Mapping[str, Any],
@@ -57,7 +57,7 @@ def seed_state(
     A pipeline of this group then goes on from the offsets. It is one transaction: it is whole, or has not happened.
 
     Args:
-        spark: the session.
+        spark: the session, or a function that returns one.
         bootstrap: brokers to ask first.
         group: a group without members, offsets and state.
         definition: what `Pipeline.describe_state` returns, for a pipeline without `repartition`.
@@ -86,11 +86,12 @@ def seed_state(
         raise PipelineError("a pattern names no partitions", field="topics", fix="Name the topics")
     name = _named(stores, store)
     own = stores[name]
-    parts = _parts(name, own, _tables(spark, table, own))
     placement = _placement(own, as_columns(keyed_by), partitioner)
+    seeder = _Seeder(spark, config, _empty(group, stores, inputs), offsets, KeyedBy(), on_progress)
+    seeder.check()
+    parts = _parts(name, own, _tables(session_of(spark), table, own))
     for part, rows in parts.values():
         _check_rows(part, rows, placement)
-    seeder = _Seeder(spark, config, _empty(group, stores, inputs), offsets, KeyedBy(), on_progress)
     seeder.seed = name, Noted(own, dict.fromkeys(inputs, 0)), parts, placement
     return seeder.run()
 
@@ -112,7 +113,7 @@ class _Seeder(Importer):
         chunks = [rows.mapInArrow(tasks[name].__call__, _CHUNK).rdd for name, (_, rows) in parts.items()]
         # A function without a name: workers need not import this module, which loads the client.
         as_chunk: Any = lambda row: (row[0], (row[1], row[2], bytes(row[3])))  # noqa: E731
-        return Plan(logs, split=self._spark.sparkContext.union(chunks).map(as_chunk))
+        return Plan(logs, split=session_of(self._spark).sparkContext.union(chunks).map(as_chunk))
 
 
 _CHUNK = "log int, part string, number long, rows binary"
