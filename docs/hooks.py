@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: tables of options from their declaration, Mermaid diagrams as SVG, no requests to other hosts."""
+"""Hooks of mkdocs: lists of options from their declaration, Mermaid diagrams as SVG, no requests to other hosts."""
 
 from __future__ import annotations
 
@@ -43,25 +43,29 @@ _LOADED = re.compile(
     r"""\s*=\s*["']?((?:https?:)?//[^"'\s>]*)""",
     re.IGNORECASE,
 )
+_WIDTH = re.compile(r'viewBox="\S+ \S+ (\S+)')
+WIDEST = 950
+"""Units of a diagram whose letters of 16 units are 11 pixels in a column of 660."""
 _DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Put the table of a class's options where a page has the mark `<!-- options: CLASS -->`; draw the diagrams."""
-    markdown = _MARK.sub(lambda mark: markdown_table(TABLES[mark[1]].values()), markdown)
+    """Put the list of a class's options where a page has the mark `<!-- options: CLASS -->`; draw the diagrams."""
+    markdown = _MARK.sub(lambda mark: markdown_list(TABLES[mark[1]].values()), markdown)
     numbers = itertools.count()
     return _DIAGRAM.sub(lambda block: _drawn(block[1], next(numbers)), markdown)
 
 
-def markdown_table(options: Iterable[Option]) -> str:
-    """Return the options as a Markdown table."""
-    rows = ["| option | type | default | meaning | in Kafka, Spark |", "|---|---|---|---|---|"]
-    for option in options:
-        kind = f"{option.kind}, {option.unit}" if option.unit else option.kind
-        names = [f"`{option.kafka}`" if option.kafka else "", f"`{option.spark}`" if option.spark else ""]
-        default = "" if option.default is REQUIRED else f"`{_default(option.default)}`"
-        rows.append(f"| `{option.name}` | {kind} | {default} | {option.help} | {', '.join(filter(None, names))} |")
-    return "\n".join(rows)
+def markdown_list(options: Iterable[Option]) -> str:
+    """Return the options as a Markdown list of definitions: a column for each fact would be a few letters wide."""
+    return "\n\n".join(map(_definition, options))
+
+
+def _definition(option: Option) -> str:
+    kind = f"{option.kind}, {option.unit}" if option.unit else option.kind
+    default = "required" if option.default is REQUIRED else f"default `{_default(option.default)}`"
+    elsewhere = [f"in {where} `{name}`" for where, name in (("Kafka", option.kafka), ("Spark", option.spark)) if name]
+    return f"`{option.name}` · {kind} · {default}\n:   {'; '.join([option.help, *elsewhere])}"
 
 
 def _default(value: object) -> str:
@@ -73,6 +77,10 @@ def _drawn(source: str, number: int) -> str:
     from mermaidx import render  # noqa: PLC0415 (tests of the tables do without)
 
     svg = " ".join(render(source).svg().split("\n")).replace("my-svg", f"diagram-{number}")
+    if (width := float(_WIDTH.search(svg)[1])) > WIDEST:
+        raise PluginError(
+            f"a diagram is {width:.0f} units wide, more than {WIDEST}: its letters would be too small\n{source}"
+        )
     return f'<figure class="diagram" data-search-exclude>{svg}</figure>'
 
 

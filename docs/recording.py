@@ -31,6 +31,8 @@ LOOK_S, FRAME_S = 0.7, 1.0
 STEPS = {1: "join app-1", 5: "join app-2", 10: "join app-3", 16: "leave app-2"}
 """What happens before a frame."""
 FRAMES = 22
+FIRST = 14
+"""The frame that the picture begins with: a full one."""
 WIDE, HIGH = 8.4, 18
 """Pixels of a character."""
 
@@ -111,7 +113,7 @@ def svg(drawn: list[list[Text]]) -> str:
     groups = []
     for number, lines in enumerate(drawn):
         text = "".join(line_of(console, line, row) for row, line in enumerate(lines))
-        groups.append(f'<g style="animation-delay:{number * FRAME_S - seconds:g}s">{text}</g>')
+        groups.append(f'<g style="animation-delay:{(number - FIRST) * FRAME_S - seconds:g}s">{text}</g>')
     style = (
         f"text{{font:14px ui-monospace,Menlo,Consolas,monospace;white-space:pre}}g{{visibility:hidden;"
         f"animation:show {seconds:g}s step-end infinite}}g:last-of-type{{visibility:visible}}"
