@@ -83,6 +83,27 @@ def test_every_window_of_a_backlog_is_right(
     check([each for each in results if not each[0][0].startswith("end")], counted(partitions), progress)
 
 
+def test_every_window_behind_two_repartitions_and_another_operator_is_right(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    partitions = hours_ahead(random.Random(11))
+    topic, files, progress = topics.create(len(partitions)), str(tmp_path / "out"), list[Progress]()
+    ends = [(f"end {number}", days * DAY + number) for days in (3, 4, 5) for number in range(20)]
+    send(topics, topic, [[*rows, *ends] for rows in partitions])
+    options: dict[str, Any] = {"state": State(dir=str(tmp_path / "state")), "max_offsets_per_batch": 700}
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    made = Pipeline(spark, topics.bootstrap, group, topic, on_progress=progress.append, **options)
+    made.json_columns("region string, at timestamp").repartition("at", partitions=3)
+    made.deduplicate(["region", "at"], within="5 minutes", column="at").repartition("region", partitions=2)
+    window = Window("at", "30 minutes", grace="5 minutes")
+    made.aggregate("region", {"n": "count(*)"}, window=window, results="final")
+    made.write(ParquetSink(files)).run(available_now=True)
+    rows = [(row.region, row.window_start.astimezone(UTC), row.n) for row in spark.read.parquet(files).collect()]
+    results = [((region, (start - BEGIN) // timedelta(seconds=HALF_HOUR)), n) for region, start, n in rows]
+    wanted = counted([sorted({row for rows in partitions for row in rows})])
+    check([each for each in results if not each[0][0].startswith("end")], wanted, progress)
+
+
 def test_a_partition_that_is_silent_for_an_hour_holds_nothing_back_and_comes_back_in_time(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
