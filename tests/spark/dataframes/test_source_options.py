@@ -71,7 +71,7 @@ def test_a_new_group_begins_at_the_end_as_a_query_of_spark_does() -> None:
         (LEAST | {"startingOffsetsByTimestamp": "{}"}, "startingOffsetsByTimestamp: a time for each partition"),
         (LEAST | {"endingOffsets": "latest"}, r"endingOffsets: a stream has no end. Use trigger(availableNow=True)"),
         (LEAST | {"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset: Spark has it elsewhere, too"),
-        (LEAST | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: 'many' is no whole number"),
+        (LEAST | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: 'many' is not a whole number"),
         (LEAST | {"failOnDataLoss": "no"}, "failOnDataLoss: 'no' is neither true nor false"),
         (LEAST | {"startingTimestamp": "9" * 18}, "startingTimestamp: 9"),
         (LEAST | {"startingOffset": "latest"}, "startingOffset: Spark's Kafka source has no option of this name"),

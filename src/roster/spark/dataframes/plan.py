@@ -64,7 +64,7 @@ def sources_of(df: DataFrame) -> tuple[set[str], list[Mapping[str, str]]]:
     """
     if not isinstance(df, ClassicDataFrame):
         raise PipelineError(
-            f"{type(df).__name__} is no DataFrame of a classic session", field="write_stream", fix="Pass a DataFrame"
+            f"{type(df).__name__} is not a DataFrame of a classic session", field="write_stream", fix="Pass a DataFrame"
         )
     marks: set[str] = set()
     kafka: list[Mapping[str, str]] = []

@@ -67,7 +67,7 @@ def source_of(options: Mapping[str, str]) -> Source:
 
     Raises PipelineError that names the option in the case that was given.
     """
-    found: dict[str, Any] = {"starting_offsets": "latest"}
+    keywords: dict[str, Any] = {"starting_offsets": "latest"}
     kafka: dict[str, str] = {}
     # A time counts for more than offsets, as in Spark.
     for name in sorted(options, key=lambda name: name.lower() == "startingtimestamp"):
@@ -79,18 +79,18 @@ def source_of(options: Mapping[str, str]) -> Source:
             log.warning("%s has no effect: %s", name, _WITHOUT_EFFECT[plain])
         elif plain in _READ:
             keyword, read = _READ[plain]
-            if keyword == "topics" and keyword in found:
+            if keyword == "topics" and keyword in keywords:
                 raise PipelineError("subscribe and subscribePattern are both given", field=name, fix="Use one of them")
-            found[keyword] = read(name, value)
+            keywords[keyword] = read(name, value)
         elif plain.startswith(_KAFKA):
             kafka[plain.removeprefix(_KAFKA)] = value
         elif not is_own(name):
             raise PipelineError("Spark's Kafka source has no option of this name", field=name)
     for keyword, name, example in _NEEDED:
-        if not found.get(keyword):
+        if not keywords.get(keyword):
             raise PipelineError("it is not given", field=name, fix=f'For example .option("{name}", "{example}")')
-    bootstrap, topics, group = (found.pop(name, "") for name in ("bootstrap", "topics", "group"))
-    return Source(bootstrap, topics, group, found | of_client(kafka, "consumer") | own_options(options))
+    bootstrap, topics, group = (keywords.pop(name, "") for name in ("bootstrap", "topics", "group"))
+    return Source(bootstrap, topics, group, keywords | of_client(kafka, "consumer") | own_options(options))
 
 
 def of_client(settings: Mapping[str, str], rest: str) -> dict[str, Any]:
@@ -103,17 +103,17 @@ def of_client(settings: Mapping[str, str], rest: str) -> dict[str, Any]:
 def own_options(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of `Pipeline` that options such as `roster.idle_after` and `roster.state.standbys` say.
 
-    Raises PipelineError for other names below `roster.`, and for a value that is no number where one is needed.
+    Raises PipelineError for other names below `roster.`, and for a value that is not a number where one is needed.
     """
-    found: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     state: dict[str, Any] = {}
     for name, value in options.items():
         if name.startswith(_OF_STATE):
             state[name.removeprefix(_OF_STATE)] = _typed(name, value, State, name.removeprefix(_OF_STATE))
         elif name.startswith(_OWN):
             own = name.removeprefix(_OWN)
-            found[own] = _typed(name, value, PipelineOptions, own)
-    return found | ({"state": State(**state)} if state else {})
+            keywords[own] = _typed(name, value, PipelineOptions, own)
+    return keywords | ({"state": State(**state)} if state else {})
 
 
 def is_own(name: str) -> bool:
@@ -124,7 +124,7 @@ def is_own(name: str) -> bool:
 def _typed(name: str, text: str, declaration: type, own: str) -> Any:
     option = declared(declaration).get(own)
     if option is None or own in _SET_BY_CODE:
-        known = ", ".join(each for each in declared(declaration) if each not in _SET_BY_CODE)
+        known = ", ".join(option_name for option_name in declared(declaration) if option_name not in _SET_BY_CODE)
         raise PipelineError("Roster has no option of this name", field=name, fix=f"There are {known}")
     if option.least is not None:
         return _number(name, text)
@@ -135,7 +135,7 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise PipelineError(f"{text!r} is no whole number", field=name) from None
+        raise PipelineError(f"{text!r} is not a whole number", field=name) from None
 
 
 def _boolean(name: str, text: str) -> bool:

@@ -55,7 +55,7 @@ class StreamWriter:
     def queryName(self, queryName: str) -> Self:  # noqa: N802, N803 - Spark's names, here and below
         """Set the query's name, which is the consumer group unless the source has `kafka.group.id`."""
         if not isinstance(queryName, str) or not queryName.strip():
-            raise PipelineError(f"{queryName!r} is no name", field="queryName")
+            raise PipelineError(f"{queryName!r} is not a name", field="queryName")
         self._name = queryName
         return self
 
@@ -81,13 +81,13 @@ class StreamWriter:
         availableNow: bool | None = None,  # noqa: N803
         realTime: str | None = None,  # noqa: N803
     ) -> Self:
-        """Set the time between two batches, or have the query end with what is there (`once`, `availableNow`)."""
-        given = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
+        """Set the time between two batches, or end the query at the log ends (`once`, `availableNow`)."""
+        kinds = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
         if continuous is not None or realTime is not None:
             which = "continuous" if continuous is not None else "realTime"
             raise PipelineError("batches only", field=f"trigger({which})", fix='Use processingTime="0 seconds"')
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) != 1 or (named[0] != "processingTime" and given[named[0]] is not True):
+        named = [name for name, value in kinds.items() if value is not None]
+        if len(named) != 1 or (named[0] != "processingTime" and kinds[named[0]] is not True):
             raise PipelineError(
                 "exactly one kind is needed", field="trigger", fix='For example processingTime="5 seconds"'
             )
