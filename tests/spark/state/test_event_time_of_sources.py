@@ -18,8 +18,6 @@ from roster.model import TopicPartition
 from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.state.input_backlog import InputBacklog
-from roster.spark.state.tasks.bad_records import set_aside
-from roster.spark.state.tasks.by_source import behind
 from roster.spark.state.tasks.operator_steps import Around
 from roster.spark.state.tasks.other_stream import OtherSide, columns_of
 from roster.spark.state.tasks.outgoing import Outgoing, Sent
@@ -619,27 +617,3 @@ def test_a_task_that_waits_holds_back_merged_tasks_until_it_is_there_no_longer()
         fewer = SourceTimes.over(notice_of((first, 2), (), 80), "t", store)
         assert fewer is not None
         assert (fewer.now, fewer.hold, fewer.held_by) == (80_000_000, None, 0)
-
-
-@dataclass(frozen=True)
-class Failing(Around):
-    """An operator that fails at rows of the key "bad"."""
-
-    def __call__(self, table: pa.Table, store: Any, /) -> Any:
-        if "bad" in table["k"].to_pylist():
-            raise ValueError("bad")
-        return self.operator(table, store)
-
-
-def test_a_row_that_fails_behind_another_operator_makes_no_other_row_late() -> None:
-    rows = [("a", 500), ("bad", 400), ("b", 1), ("a", 2)]
-    table = pa.Table.from_batches([batch_of(rows, COLUMNS)])
-    operator: Any = behind(Failing(WINDOWS), None)
-    first = set_aside(operator, table, NoState())
-    assert list(first.bad) == [1]
-    update = set_aside(operator, table.take([0, 2, 3]), NoState())
-    assert (update.bad, update.late) == ({}, 0)
-    assert sorted((row["k"], seconds(row["window_start"])) for row in update.results.to_pylist()) == [
-        ("a", 0),
-        ("b", 0),
-    ]

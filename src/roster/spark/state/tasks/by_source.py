@@ -14,7 +14,7 @@ from roster.spark.state.tasks.bad_records import set_aside
 from roster.spark.state.tasks.operator_steps import Around
 from roster.spark.state.tasks.processing import Operator
 from roster.state.aggregate import Update
-from roster.state.event_time import AT, NEVER, NOW_KEY, OF, STREAM_TIME_KEY, time_bytes, with_entries
+from roster.state.event_time import AT, NOW_KEY, OF, STREAM_TIME_KEY, time_bytes, with_entries
 from roster.state.pending import WithChanges
 from roster.state.source_times import DELAY, NOTICE, SOURCE, SOURCES_KEY, SourceTimes
 from roster.state.store import Snapshot, Store
@@ -96,16 +96,6 @@ class Behind(BySource):
     """Its operator gets results of the operator in front, which sources hold back to `hold`."""
 
     hold: int | None
-
-    @property
-    def set_aside(self) -> Callable[[pa.Table, Snapshot], Update]:
-        """What finds the rows at which the operator fails."""
-        return self._set_aside if hasattr(self.operator, "set_aside") else self._rows_aside
-
-    def _rows_aside(self, table: pa.Table, store: Snapshot) -> Update:
-        # Time does not go on between parts of the rows: they are in no order of time.
-        update = set_aside(replace(self, hold=NEVER).__call__, table, store)
-        return update if update.bad else self(table, store)
 
     def _places(self, table: pa.Table) -> Any:
         return np.arange(len(table))
