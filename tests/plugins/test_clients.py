@@ -237,6 +237,7 @@ HOSTILE_USER_DATA = [
 
 
 @pytest.mark.parametrize("user_data", HOSTILE_USER_DATA)
+@pytest.mark.sampled(1)
 def test_a_member_with_hostile_user_data_does_not_keep_the_others_from_their_partitions(
     broker, topic, polling, user_data
 ):

@@ -235,6 +235,7 @@ def test_a_layout_is_kept_by_the_schema() -> None:
 
 @pytest.mark.parametrize("accuracy", [20, 100, 1000])
 @pytest.mark.parametrize("shape", ["even", "skewed", "few", "rising", "falling"])
+@pytest.mark.sampled(5)
 def test_percentiles_of_many_values_are_within_their_error_and_the_state_is_bounded(
     tmp_path: Any, accuracy: int, shape: str
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position, StateError
@@ -104,6 +104,7 @@ def test_windows_equal_a_computation_row_by_row(
 
 
 @given(st.lists(ROW, max_size=30), st.lists(st.integers(0, 99), max_size=4), st.integers(1, 20))
+@example([("a", 1, 0), ("a", 2, 4), ("a", 3, 5)], [1], 4)
 @settings(max_examples=examples(40))
 def test_a_key_passes_once_within_a_time(tmp_path_factory: Any, rows: list[Any], cuts: list[int], within: int) -> None:
     now, late, first, expected = -(10**9), 0, {}, []

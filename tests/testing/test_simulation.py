@@ -109,6 +109,7 @@ def test_tasks_with_state_are_restored_and_move_once_their_copies_have_caught_up
         pytest.param(604911, (0, 1, 2, 3), id="after a failover not all protocols of others are known"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_seeds_that_once_broke_do_so_no_more(seed: int, actions: tuple[int, ...]) -> None:
     assert run_scenario(kept_actions(draw_scenario(seed), actions)).broken is None
 

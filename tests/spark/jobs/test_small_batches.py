@@ -291,6 +291,7 @@ def test_batches_are_no_smaller_where_fewer_records_take_as_long(monkeypatch: py
 
 @pytest.mark.parametrize("fixed", [0.03, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("rate", [3_000.0, 50_000.0])
+@pytest.mark.sampled(3)
 def test_a_host_that_is_slow_for_minutes_keeps_most_of_its_rate(
     monkeypatch: pytest.MonkeyPatch, fixed: float, rate: float
 ) -> None:

@@ -351,6 +351,7 @@ def test_the_log_is_trimmed_behind_its_checkpoints(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("batches", [1, 3, 6, 12])
+@pytest.mark.sampled(3)
 def test_a_writer_that_sleeps_while_others_trim_the_log_writes_nothing_twice(after: bool, batches: int) -> None:
     """At each operation of its first three batches; while it sleeps another copies so many, and a third one follows."""
     at = fenced = 0

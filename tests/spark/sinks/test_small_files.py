@@ -326,6 +326,7 @@ def test_a_delta_table_with_deletion_vectors_is_not_merged(tmp_path: Path, monke
 # -- Iceberg -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_an_iceberg_table_forgets_old_snapshots_and_keeps_every_groups_positions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +378,7 @@ def test_an_iceberg_table_of_this_run_keeps_snapshots_for_a_minute_and_their_fil
     assert rows(place) == plain({0: 36, 1: 36})
 
 
+@pytest.mark.gate
 def test_a_branch_keeps_the_files_that_merges_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_files, "FAN", 3)
     place = IcebergPlace(str(tmp_path))

@@ -58,6 +58,7 @@ def ends(sink: TableSink) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("partition_by", "target"), [([], TINY), ([], 1 << 20), (["partition"], TINY), (["name"], 1 << 20)]
 )
+@pytest.mark.sampled(4)
 def test_the_last_row_of_each_key_is_there(place: Place, partition_by: list[str], target: int) -> None:
     sink = opened(sink_of(place, partition_by=partition_by, target_file_bytes=target), T0, T1)
     at = [0, 0]

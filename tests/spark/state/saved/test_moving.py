@@ -149,6 +149,7 @@ def test_the_entries_are_those_of_a_group_that_always_had_that_number(
 
 
 @pytest.mark.parametrize("kind", STORES)
+@pytest.mark.sampled(2)
 def test_a_seed_of_tables_has_the_entries_of_a_group_that_read_the_records(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
