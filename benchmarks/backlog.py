@@ -2,6 +2,7 @@
 
     python -m benchmarks backlog
     python -m benchmarks.backlog [--broker apache|roster|HOST:PORT] [--only roster|spark|streams ...]
+                                 [--program NAME ...]
 
 Rows of a day are in order in each partition, and wait; windows of half an hour, by region, have a grace of 5 minutes.
 Once a side has read all of them, later rows come that close all windows, and what it has written is compared with a
@@ -119,13 +120,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", default="apache")
     parser.add_argument("--only", action="append", choices=SIDES, help="a side; several; default: all")
-    given = parser.parse_args(words)
     programs = {
         "whole day": (whole_day, None),
         "batches of 700 offsets": (whole_day, 700),
         "one partition six hours ahead": (hours_ahead, None),
         "the same in batches of 700": (hours_ahead, 700),
     }
+    parser.add_argument("--program", action="append", choices=programs, help="several; default: all")
+    given = parser.parse_args(words)
     with contextlib.ExitStack() as stack:
         version, connector = jars()
         print(f"peers: Spark's Kafka connector {version}")
@@ -142,7 +144,8 @@ def main(words: Sequence[str] | None = None) -> None:
         address, _ = stack.enter_context(broker(given.broker, folder))
         topics = stack.enter_context(Topics(address))
         print(f"{'':32}{'':16}{'windows right':>16}{'of':>6}{'rows missing':>16}{'of':>8}")
-        for program, (made, most) in programs.items():
+        for program in given.program or programs:
+            made, most = programs[program]
             for name in given.only or SIDES:
                 if name == "streams" and program == "the same in batches of 700":
                     continue
