@@ -17,7 +17,7 @@ from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.retention import Retention
-from roster.broker.topic_config import check_settings, log_config
+from roster.broker.topic_config import InvalidConfigError, check_settings, log_config
 from roster.wire import ErrorCode
 from roster.wire.messages import (
     CreateTopicsRequest,
@@ -335,3 +335,17 @@ def test_the_command_deletes_records(broker, client, capsys):
     ):
         code, _, error = told(*arguments)
         assert (code, text in error) == (2, True), error
+
+
+def test_settings_are_read_as_java_reads_them() -> None:
+    given = {
+        "retention.ms": " +5\t",
+        "compression.type": " gzip",
+        "cleanup.policy": " compact , delete",
+        "segment.ms": "7 ",
+    }
+    checked = check_settings(given)
+    assert (checked["retention.ms"], checked["compression.type"], checked["segment.ms"]) == ("5", "gzip", "7")
+    for wrong in ("+-5", "5 5", "+", " ", "\u00a05"):
+        with pytest.raises(InvalidConfigError, match=r"retention\.ms=.* is not a number from"):
+            check_settings({"retention.ms": wrong})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from tests.real.realparts.cluster import Cluster, unique
-from tests.real.realparts.exchange import Actor, Connection, Exchange, commit_topics, scenario
+from tests.real.realparts.exchange import Actor, Connection, Exchange, commit_topics, encode_request, scenario
 
 SIMPLE = {"generation_id_or_member_epoch": -1, "member_id": ""}
 
@@ -105,6 +105,13 @@ def test_api_versions_that_do_not_exist(x):
         ("Heartbeat", 12, 99),
         ("no such key", 999, 0),
         ("negative", -1, 0),
+        # Keys of Kafka's protocol that no broker lists for clients, then such as Kafka's list, by unlisted versions.
+        ("LeaderAndIsr", 4, 7),
+        ("Vote", 52, 0),
+        ("BrokerRegistration", 62, 0),
+        ("AlterClientQuotas", 49, 9),
+        ("UpdateFeatures", 57, 9),
+        ("ConsumerGroupHeartbeat", 68, 99),
     ):
         raw = x.connect()
         raw.send_frame(struct.pack(">hhih", key, version, 8, -1))
@@ -132,6 +139,10 @@ def test_bytes_that_are_no_request(x):
         raw = x.connect()
         raw.socket.sendall(struct.pack(">i", size) + b"x" * 10)
         x.note(label, _fate(raw))
+    beat = encode_request("Heartbeat", 4, {"group_id": x.group, "generation_id": 1, "member_id": "m"}, 7, None)
+    raw = x.connect()
+    raw.send_frame(beat + b"\0\1\2")
+    x.note("bytes behind the last field", raw.read_frame())
     x.call("still alive", "Heartbeat", 4, group_id=x.group, generation_id=1, member_id="m")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import zlib
 from uuid import UUID
 
@@ -49,6 +50,15 @@ def keyed(
     body = zlib.compress(body, wbits=31) if codec else body
     number = count or len(keys)
     rest = struct.pack(">hiqqqhii", codec, number - 1, NOW, NOW, -1, -1, -1, number) + body
+    return struct.pack(">qiibI", 0, 9 + len(rest), -1, 2, google_crc32c.value(rest)) + rest
+
+
+def timed(*times: int, codec: int = 0) -> bytes:
+    """One record batch of records with these times."""
+    records = [record(index, at - times[0], b"k", b"v") for index, at in enumerate(times)]
+    body = zlib.compress(b"".join(records), wbits=31) if codec else b"".join(records)
+    count = len(times)
+    rest = struct.pack(">hiqqqhii", codec, count - 1, times[0], max(times), -1, -1, -1, count) + body
     return struct.pack(">qiibI", 0, 9 + len(rest), -1, 2, google_crc32c.value(rest)) + rest
 
 
@@ -109,6 +119,34 @@ def test_metadata_of_topics(x):
         x.call(f"v{version} by name again", "Metadata", version, topics=[{"name": topic}])
 
 
+NUMBERS = {
+    "message.timestamp.after.max.ms": (
+        "0",
+        "-1",
+        "9223372036854775807",
+        "9223372036854775808",
+        "x",
+        "",
+        " 1",
+        "+1",
+        "+-1",
+        "1 1",
+        "\n2 ",
+    ),
+    "message.timestamp.before.max.ms": ("0", "-1"),
+    "retention.ms": ("-1", "-2", "0"),
+    "retention.bytes": ("-1", "-2", "-9223372036854775808"),
+    "max.message.bytes": ("0", "-1"),
+    "segment.ms": ("0", "1"),
+    "flush.ms": ("0", "-1"),
+    "flush.messages": ("0", "1"),
+    "delete.retention.ms": ("0", "-1"),
+    "min.compaction.lag.ms": ("0", "-1"),
+    "max.compaction.lag.ms": ("0", "1"),
+    "min.insync.replicas": ("0", "1"),
+}
+
+
 @scenario
 def test_creating_topics(x):
     taken = x.topic("taken")
@@ -145,8 +183,21 @@ def test_creating_topics(x):
     create("bad value", configs=[{"name": "cleanup.policy", "value": "nonsense"}])
     for value in ("compact,delete", "delete,compact", "compact, delete", "compact,compact", "compact,nonsense"):
         create(f"policies {value}", configs=[{"name": "cleanup.policy", "value": value}], validate_only=True)
-    for value in ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd", "none", "GZIP", ""):
+    for value in ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd", "none", "GZIP", "", " gzip\t"):
         create(f"compression {value}", configs=[{"name": "compression.type", "value": value}], validate_only=True)
+    for name, values in NUMBERS.items():
+        for value in values:
+            create(f"{name} {value!r}", configs=[{"name": name, "value": value}], validate_only=True)
+    for lags in (("2", "1"), ("1", "2")):
+        names = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+        configs = [{"name": name, "value": lag} for name, lag in zip(names, lags, strict=True)]
+        create(f"lags {lags}", configs=configs, validate_only=True)
+    dotted, stem = x.stem.replace("_", "-"), x.stem.replace("_", "-")
+    create("dots", name=f"{stem}.a.b")
+    for name in ("_a_b", ".a_b", "_a.b", ".a.b", "-a.b", ".a.c"):
+        create(f"beside dots {name}", name=dotted + name, validate_only=True)
+    x.call("gone", "DeleteTopics", 4, topic_names=[f"{stem}.a.b"], timeout_ms=10_000)
+    create("in place of dots", name=f"{stem}_a_b")
     twice = {"name": x.stem + "-twice", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     x.call("twice", "CreateTopics", 7, topics=[twice, dict(twice)], timeout_ms=1_000, validate_only=False)
     x.call("none", "CreateTopics", 7, topics=[], timeout_ms=1_000, validate_only=False)
@@ -268,6 +319,53 @@ def test_producing(x):
     told = quiet.send("Heartbeat", 4, {"group_id": x.group, "generation_id": 1, "member_id": "m"}).result()
     x.note("acks 0 has no response", told)
     x.call("end", "ListOffsets", 7, **offsets_fields(topic, (1, -1)))
+
+
+@scenario
+def test_times_of_records(x):
+    """Which times a topic takes, and by which it finds its records; words about single records aside."""
+
+    def topic(name: str, **limits: int) -> str:
+        full = f"{x.stem}-{name}"
+        settings = [{"name": f"message.timestamp.{key}.max.ms", "value": str(value)} for key, value in limits.items()]
+        settings.append({"name": "retention.ms", "value": "-1"})
+        new = {"name": full, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": settings}
+        x.ask("CreateTopics", 5, topics=[new], timeout_ms=10_000, validate_only=False)
+        until(lambda: x.ask("Metadata", 9, topics=[{"name": full}])["topics"][0]["error_code"] == 0)
+        return full
+
+    def send(label: str, name: str, *times: int, codec: int = 0) -> None:
+        data = timed(*times, codec=codec)
+        fields = {"acks": -1, "timeout_ms": 5_000, "topic_data": topic_data(name, (0, data))}
+        answer = x.ask("Produce", 9, transactional_id=None, **fields)["responses"][0]["partition_responses"][0]
+        said = {key: answer[key] for key in ("error_code", "base_offset", "log_start_offset")}
+        x.note(label, {**said, "records": [each["batch_index"] for each in answer["record_errors"]]})
+
+    now = int(time.time() * 1000)
+    usual, all_times, narrow = (
+        topic("usual"),
+        topic("all", before=2**63 - 1, after=2**63 - 1),
+        topic("narrow", before=60_000),
+    )
+    for codec in (0, 1):
+        send(f"now {codec}", usual, now, codec=codec)
+        send(f"in half an hour {codec}", usual, now + 1_800_000, codec=codec)
+        send(f"in two hours {codec}", usual, now, now + 7_200_000, now, codec=codec)
+        send(f"microseconds {codec}", usual, now * 1000, codec=codec)
+        send(f"nanoseconds {codec}", usual, now, now * 1_000_000, codec=codec)
+        send(f"greatest {codec}", usual, 2**63 - 1, codec=codec)
+        send(f"none {codec}", usual, -1, codec=codec)
+        send(f"before 1970 {codec}", usual, -2, now, codec=codec)
+        send(f"long before {codec}", usual, -(2**62), codec=codec)
+        send(f"least {codec}", usual, -(2**63), codec=codec)
+        send(f"narrow {codec}", narrow, now, now - 120_000, codec=codec)
+        send(f"narrow, none {codec}", narrow, -1, codec=codec)
+        send(f"all times {codec}", all_times, 5, 2**63 - 1, now + 10**9, now * 1_000_000, 7, codec=codec)
+    for name in (usual, narrow):
+        for at in (0, now - 200_000, now, now + 1, now + 1_800_001):
+            found = x.ask("ListOffsets", 7, **offsets_fields(name, (0, at)))["topics"][0]["partitions"][0]
+            told = found["timestamp"] - now if found["offset"] >= 0 else None
+            x.note(f"found {name[-5:]} {at - now if at else 0}", {"offset": found["offset"], "after": told})
 
 
 @scenario(known=DUPLICATE)

@@ -100,7 +100,9 @@ _LOG_FIELDS = {
 }
 """Settings that are fields of LogConfig."""
 _LAGS = "min.compaction.lag.ms", "max.compaction.lag.ms"
-_NUMBER = re.compile("-?[0-9]{1,19}")
+_BLANKS = "".join(map(chr, range(33)))
+"""What Java trims."""
+_NUMBER = re.compile("[+-]?[0-9]{1,19}")
 _RATIO = re.compile(r"[0-9]{1,9}(\.[0-9]{1,19})?")
 
 
@@ -119,6 +121,7 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
             raise InvalidConfigError(f"unknown topic setting {name!r}")
         if value is None:
             raise InvalidConfigError(f"{name} has no value")
+        value = value.strip(_BLANKS)  # noqa: PLW2901 - as Kafka reads it
         if setting.allowed:
             items = items_of(value) if setting.type == TYPE_LIST else [value]
             if not set(items) <= set(setting.allowed):
@@ -128,6 +131,7 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
             form = _RATIO if setting.type == TYPE_DOUBLE else _NUMBER
             if not form.fullmatch(value) or not low <= _number(setting, value) <= setting.high:
                 raise InvalidConfigError(f"{name}={value!r} is not a number from {low} to {setting.high}")
+            value = value.removeprefix("+")  # noqa: PLW2901 - likewise
         checked[name] = value
     least, most = (int(checked.get(name, TOPIC_SETTINGS[name].default)) for name in _LAGS)
     if least > most:
