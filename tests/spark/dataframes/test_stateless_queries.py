@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from roster.spark import PipelineError, StreamReader, read_stream, write_stream
+from roster.spark import PipelineError, PostgresSink, StreamReader, read_stream, write_stream
+from roster.spark.dataframes.sinks import FormatSink
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 
@@ -229,3 +230,16 @@ def test_a_union_of_one_topic_reads_it_twice_and_of_two_is_refused(
     other = reader(spark, topics, "another").load().select("offset")
     with pytest.raises(PipelineError, match="the frame has several sources"):
         write_stream(frame.union(other)).queryName(group).format("console").start()
+
+
+def test_jdbc_to_postgresql_is_its_own_sink_and_to_others_sparks_writer(spark: SparkSession, topics: Topics) -> None:
+    writer = write_stream(reader(spark, topics, "unread").load()).format("jdbc")
+    options = {"dbtable": "shop.orders", "user": "me", "password": "p&w", "driver": "org.postgresql.Driver"}
+    sink = writer._sink({"url": "jdbc:postgresql://db:5433/shop?sslmode=require", **options}, None)
+    assert isinstance(sink, PostgresSink)
+    assert dict(sink._url.query) == {"sslmode": "require", "user": "me", "password": "p&w"}
+    assert "p&w" not in sink._shown
+    for url, more in (("jdbc:mysql://db/shop", {}), ("jdbc:postgresql://db/shop", {"batchsize": "9"})):
+        sink = writer._sink({"url": url, "dbtable": "orders", **more}, None)
+        assert isinstance(sink, FormatSink)
+        assert (sink.format, sink.path, sink.options) == ("jdbc", None, {"url": url, "dbtable": "orders", **more})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -22,6 +22,7 @@ from roster.spark.sinks.console import ConsoleSink
 from roster.spark.sinks.delta import DeltaSink
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.sinks.parquet import ParquetSink
+from roster.spark.sinks.postgres import PostgresSink
 
 log = logging.getLogger("roster.pipeline")
 
@@ -116,8 +117,8 @@ class StreamWriter:
     def format(self, source: str) -> Self:
         """Set the kind of sink.
 
-        "kafka", "parquet" and "delta" below a local path are exactly once; "console", "memory" and every other format
-        of Spark's batch writer at least once.
+        "kafka", "parquet" and "delta" below a local path, and "jdbc" for PostgreSQL are exactly once; "console",
+        "memory" and every other format of Spark's batch writer at least once.
         """
         self._format = source
         return self
@@ -259,6 +260,8 @@ class StreamWriter:
                 return ParquetSink(path, partition_by=self._partition_by, compression=options.get("compression"))
             if kind == "delta" and not options:
                 return DeltaSink(path, partition_by=self._partition_by)
+        if kind == "jdbc" and path is None and (sink := _postgres_sink(options)) is not None:
+            return sink
         return FormatSink(self._format or kind, path, None, options, self._partition_by)
 
     def _kafka_sink(self, options: Mapping[str, str]) -> Sink:
@@ -279,6 +282,17 @@ def _console_sink(options: Mapping[str, str]) -> Sink:
     if not rows.isdecimal() or not (truncate.isdecimal() or truncate in ("true", "false")):
         raise PipelineError("numRows is a number, truncate true, false or a number", field="format(console)")
     return ConsoleSink(int(rows), truncate=int(truncate) if truncate.isdecimal() else truncate == "true")
+
+
+def _postgres_sink(options: Mapping[str, str]) -> Sink | None:
+    """Return the sink for a JDBC address of PostgreSQL; None for other databases and for options of Spark's writer."""
+    named = {name.lower(): value for name, value in options.items()}
+    url = named.pop("url", "").removeprefix("jdbc:")
+    table = named.pop("dbtable", "")
+    named.pop("driver", None)
+    if not url.startswith("postgresql://") or named.keys() - {"user", "password"}:
+        return None
+    return PostgresSink(f"{url}{'&' if '?' in url else '?'}{urlencode(named)}" if named else url, table)
 
 
 def _of_kafka(options: Mapping[str, str]) -> Mapping[str, str]:
