@@ -201,7 +201,7 @@ class SourceTimes(NamedTuple):
         after |= {of: time for of, time in seen.times(len(table)).items() if of != HELD}
         after |= {} if hold is None else {HELD: hold}
         entry = Known(after, known.ended).encode()
-        at = np.maximum(seen.at, before)
+        at = np.maximum(np.maximum(seen.at, before), np.where(delay == UNTIMED, times, NEVER))
         return cls(plain, at, now, entry, entry != stored, hold, source, held_by, held)
 
     @classmethod
@@ -209,7 +209,7 @@ class SourceTimes(NamedTuple):
         """Return the times of results of the operator in front, which `hold` is of.
 
         The task's time is the largest of the rows, or `hold` if that is less. Rows are late by the time before the
-        batch: their order in it is that of keys, or of several sources.
+        batch, and are put in the order of time: the one they come in is that of keys, or of several sources.
         """
         before = stream_time(store, key)
         (stored,) = store.multi_get([SOURCES_KEY])
@@ -217,8 +217,10 @@ class SourceTimes(NamedTuple):
         largest = max(before, Known.decode(stored).times.get(UNLABELLED, NEVER), int(times.max(initial=NEVER)))
         now = largest if hold is None else max(before, min(largest, hold))
         known = Known({UNLABELLED: largest}, {}).encode() if largest > now else None
-        at, sources = np.full(len(table), before), np.zeros(len(table), np.int64)
-        return cls(table, at, now, known, known != stored, hold, sources)
+        order, sources = np.argsort(times, kind="stable"), np.zeros(len(table), np.int64)
+        return cls(
+            table.take(pa.array(order)), np.maximum(times[order], before), now, known, known != stored, hold, sources
+        )
 
 
 def _least(notice: Notice, ended: Mapping[int, int], times: Mapping[int, int]) -> tuple[int, int]:

@@ -55,6 +55,7 @@ WINDOWS = WindowedAggregation(("k",), COUNTS, Window("t", SIZE * SECOND, grace=G
 UPDATES = WindowedAggregation(("k",), COUNTS, WINDOWS.window, final=False)
 SESSIONS = SessionAggregation(("k",), COUNTS, Window.session("t", SIZE * SECOND, grace=GRACE * SECOND), final=True)
 WITHIN = 4
+SELDOM = Deduplication(("k",), "w", 20 * SECOND)
 FIRST = Deduplication(("k", "t"), "t", GRACE * SECOND)
 JOIN = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, keeps_all=False)
 OUTER = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, keeps_all=True)
@@ -151,6 +152,8 @@ CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
         [("k",), WINDOWS_, ("n",), wider("count(*)", keys=("n",))],
         (("n", "window_start", "total"), "sizes"),
     ),
+    "repartition, final, deduplicate": ([("k",), WINDOWS_, SELDOM], (("k", "w"), "seldom")),
+    "repartition, final, repartition, deduplicate": ([("k",), WINDOWS_, ("k",), SELDOM], (("k", "w"), "seldom")),
     "timers, repartition, final": ([TIMERS, ("k",), wider("sum(n)")], (TOTALS, "sum")),
     "repartition, timers, final": ([("k",), TIMERS, wider("sum(n)")], (TOTALS, "sum")),
     "repartition, timers, repartition, final": (
@@ -429,13 +432,24 @@ def pairs(left: list[Row], right: list[Row]) -> Counter[Any]:
     return Counter((k, t, s) for k, t in left for key, s in right if k == key and abs(t - s) <= WITHIN)
 
 
+def seldom(windows: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The first window of each key, and each that is more than 20 seconds behind the one before."""
+    last: dict[str, int] = {}
+    rows = []
+    for key, start in windows:
+        if key not in last or last[key] + 20 < start:
+            last[key] = start
+            rows.append((key, start))
+    return rows
+
+
 def chain_problem(rng: random.Random, name: str, delay: int = GRACE, *, is_mapped: bool = False) -> str:
     """How a run of a chain of operators differs from the plain computation, "" if it does not."""
     chain, columns = CHAINS[name]
     if TIMERS in chain:
         delay = min(delay, GRACE)  # which rows are late depends on batches, as in Spark
     logs, rights = logs_of(rng, delay), list[list[Row]]()
-    size = 0 if any(isinstance(step, StreamJoin | Deduplication) for step in chain) else SIZE
+    size = 0 if any(step is own for step in chain for own in (JOIN, OUTER, FIRST)) else SIZE
     rows = [kept(log, size) for log in logs]
     late = sum(map(len, logs)) - sum(map(len, rows))
     by_source = [Counter((key, window_of(time)) for key, time in of) for of in rows]
@@ -460,6 +474,7 @@ def chain_problem(rng: random.Random, name: str, delay: int = GRACE, *, is_mappe
         "sizes": lambda: totals([Counter((n, start) for (_, start), n in together.items())], sum),
         "times": lambda: Counter((t, n) for t, n in Counter(t for _, t in {row for of in rows for row in of}).items()),
         "pairs": lambda: joined,
+        "seldom": lambda: Counter(seldom(sorted(together))),
         "pairs of windows": lambda: totals([Counter((k, t) for k, t, _ in joined.elements())], sum),
         "pairs of times": lambda: Counter((t, n) for t, n in Counter(t for _, t, _ in joined.elements()).items()),
     }[columns[-1]]()

@@ -14,7 +14,7 @@ from roster.spark.state.tasks.bad_records import set_aside
 from roster.spark.state.tasks.operator_steps import Around
 from roster.spark.state.tasks.processing import Operator
 from roster.state.aggregate import Update
-from roster.state.event_time import AT, NOW_KEY, OF, STREAM_TIME_KEY, time_bytes, with_entries
+from roster.state.event_time import AT, NOW_KEY, OF, STREAM_TIME_KEY, time_bytes, times_of, with_entries
 from roster.state.pending import WithChanges
 from roster.state.source_times import DELAY, NOTICE, SOURCE, SOURCES_KEY, SourceTimes
 from roster.state.store import Snapshot, Store
@@ -98,7 +98,7 @@ class Behind(BySource):
     hold: int | None
 
     def _places(self, table: pa.Table) -> Any:
-        return np.arange(len(table))
+        return np.argsort(times_of(table, self.time_column or "")[0], kind="stable")
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
         assert self.time_column is not None  # noqa: S101 - others are not behind anything
