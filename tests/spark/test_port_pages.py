@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from pyspark.sql import functions as F
 
 from benchmarks.connector import jars
 from benchmarks.peers import MissingError, quix_streams, streams_jars
+from roster.spark import read_stream, write_stream
 from roster.testing import running_broker
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts import jvm, require_real
@@ -257,6 +259,45 @@ def running(command: list[str], folder: Path, **variables: str) -> Iterator[None
     finally:
         process.kill()
         process.wait()
+
+
+def test_code_without_state_gives_what_structured_streaming_gives(
+    connected: SparkSession, cluster: Any, tmp_path: Path
+) -> None:
+    """On a frame of Spark's own source, and on one of read_stream, in another zone of the session."""
+    topics = cluster("orders")
+    produce(topics, "orders", ordered(300))
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": "orders", "startingOffsets": "earliest"}
+    items = connected.createDataFrame([(f"item {n}", n % 2 == 0) for n in range(4)], "item string, fresh boolean")
+
+    def program(records: Any) -> Any:
+        order = F.from_json(F.col("value").cast("string"), "shop string, item string, price double, ordered timestamp")
+        rows = records.select("topic", "partition", "offset", order.alias("o"), F.col("key").cast("string"))
+        rows = rows.select("*", "o.*").drop("o").withWatermark("ordered", "1 hour").join(items, "item", "left")
+        rows = rows.withColumn("word", F.explode(F.split("shop", " "))).where("word <> '3' or fresh")
+        day = F.date_format("ordered", "yyyy-MM-dd HH:mm")
+        return rows.select(
+            "*", day.alias("day"), F.round("price", 1).alias("rounded"), F.window("ordered", "7 minutes")
+        )
+
+    zone = connected.conf.get("spark.sql.session.timeZone")
+    connected.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        theirs = connected.readStream.format("kafka").options(**options).load()
+        query = program(theirs).writeStream.trigger(availableNow=True).option("checkpointLocation", f"{tmp_path}/check")
+        query.start(f"{tmp_path}/expected").awaitTermination()
+        expected = connected.read.parquet(f"{tmp_path}/expected")
+        ours = read_stream(connected).options(**options).load()
+        for name, frame in (("theirs", theirs), ("ours", ours)):
+            assert frame.schema == theirs.schema
+            query = write_stream(program(frame)).queryName(name).trigger(availableNow=True).start(f"{tmp_path}/{name}")
+            query.awaitTermination()
+            rows = connected.read.parquet(f"{tmp_path}/{name}")
+            assert rows.dtypes == expected.dtypes
+            assert sorted(map(repr, rows.collect())) == sorted(map(repr, expected.collect()))
+            assert rows.count() > 300
+    finally:
+        connected.conf.set("spark.sql.session.timeZone", zone)
 
 
 def test_from_kafka_streams(connected: SparkSession, cluster: Any, tmp_path: Path) -> None:
