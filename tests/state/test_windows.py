@@ -182,7 +182,7 @@ def test_durations_are_taken_in_sparks_words(text: str, given: dict[str, float])
         (lambda: Window("t", "1 hour 5"), "size='1 hour 5' is no duration"),
         (lambda: Window("t", "999999999999 weeks"), "size='999999999999 weeks' is no duration"),
         (lambda: Window("t", "1 microsecond"), "size='1 microsecond' is not 1 or more whole milliseconds"),
-        (lambda: Window("t", SECOND, 2 * SECOND), "size 0:00:01 is no multiple of every 0:00:02"),
+        (lambda: Window("t", SECOND, 2 * SECOND), "size 0:00:01 is no multiple of every 0:00:02; choose an every"),
         (lambda: Window("t", SECOND, grace=-SECOND), "grace=.* is not 0 or more whole"),
         (lambda: Deduplication(("k",), "t", timedelta()), "within=.* is no positive timedelta"),
         (lambda: run(Window("n", SECOND)), "window: column 'n' is int64, no timestamp"),

@@ -59,7 +59,7 @@ class Window:
         object.__setattr__(self, "grace", _duration("grace", grace, 0))
         hop = self.hop
         if self.size % hop:
-            raise StateError(f"window: size {self.size} is no multiple of every {hop}")
+            raise StateError(f"window: size {self.size} is no multiple of every {hop}; choose an every that divides it")
 
     @property
     def hop(self) -> timedelta:
