@@ -118,6 +118,14 @@ def test_releases_with_and_without_labels_read_each_others_rows(given_rows: list
         }
 
 
+def test_notices_of_input_partitions_are_as_in_the_release_before() -> None:
+    notice = Notice(7, (1,), (5,), {5: 3}, (5,))
+    assert notice.encode() == b"[7,[1],[5],[[5,3]],[5]]"
+    assert Notice.decode(notice.encode()) == notice
+    of_tasks = notice._replace(waiting=(6,), holds={5: None, 6: 2}, tasks=(5, 4))
+    assert Notice.decode(of_tasks.encode()) == of_tasks
+
+
 def test_what_follows_is_done_with_rows_that_have_arrived() -> None:
     def late(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.filter(pc.field("delay") > 15)
