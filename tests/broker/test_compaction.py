@@ -8,7 +8,7 @@ import errno
 import struct
 import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import pyarrow as pa
@@ -336,6 +336,30 @@ async def test_records_younger_than_min_compaction_lag_ms_stay(tmp_path: Path) -
     assert await looked_at() == [b"also old", b"young", b"between"]
     log.configure(replace(config, min_compaction_lag_ms=0, max_compaction_lag_ms=25_000), compacted=True)
     assert await looked_at() == [b"between"]
+    await compactor.stop()
+    await flusher.close()
+
+
+async def test_records_of_an_open_transaction_replace_none(tmp_path: Path) -> None:
+    def write(value: bytes, **more: Any) -> None:
+        append(log, batch([value], keys=[b"k"], times=[wall_ms() - 90_000], **more))
+
+    flusher = Flusher(1, lambda error: None)
+    compactor = Compactor(flusher)
+    config = replace(CONFIG, min_compaction_lag_ms=60_000, max_compaction_lag_ms=60_000)
+    log = PartitionLog(tmp_path / "log", config, compacted=True)
+    log.open(NOW)
+    write(b"old")
+    write(b"committed")
+    log.roll(wall_ms())
+    write(b"open", producer=(1, 0, 0), attributes=0x10)
+    log.roll(wall_ms())
+    write(b"behind")
+    await flusher.durable(log)
+    compactor.consider(log)
+    while compactor._task is not None:
+        await asyncio.wait([compactor._task])
+    assert [record.value for record in records(log)] == [b"committed", b"open", b"behind"]
     await compactor.stop()
     await flusher.close()
 

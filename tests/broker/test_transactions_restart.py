@@ -92,7 +92,8 @@ class Producer:
         )
         assert self.ask(request, 3).error_code == ErrorCode.NONE
 
-    def transaction(self, number: int, *, committed: bool) -> None:
+    def transaction(self, number: int, *, committed: bool | None) -> None:
+        """None: it stays open."""
         if self.version == 1:
             self.add()
         for partition in PARTITIONS:
@@ -116,6 +117,8 @@ class Producer:
         )
         told = self.client.ask(commit, 5 if self.version == 2 else 4)
         assert told.topics[0].partitions[0].error_code == ErrorCode.NONE
+        if committed is None:
+            return
         end = EndTxnRequest(transactional_id=ID, producer_id=self.pid, producer_epoch=self.epoch, committed=committed)
         ended = self.ask(end, 5 if self.version == 2 else 4)
         assert ended.error_code == ErrorCode.NONE
@@ -124,6 +127,13 @@ class Producer:
             self.pid, self.epoch = ended.producer_id, ended.producer_epoch
         else:
             self.sequence += 1
+
+
+def create_topic(client: RawClient) -> None:
+    asked = CreateTopicsRequest.Topic(name=TOPIC, num_partitions=2, replication_factor=1)
+    # Records of long ago and markers of today stay in one segment, which one Fetch reads.
+    asked.configs = [CreateTopicsRequest.Topic.Config(name="segment.ms", value=str(2**63 - 1))]
+    assert client.ask(CreateTopicsRequest(topics=[asked]), 7).topics[0].error_code == ErrorCode.NONE
 
 
 def committed_records(client: RawClient, partition: int) -> list[int]:
@@ -182,6 +192,16 @@ def resolved(client: RawClient) -> None:
     Producer(client, 2).init()
 
 
+def test_records_of_an_open_transaction_are_not_read_as_committed(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
+        create_topic(client)
+        producer = Producer(client, 1)
+        producer.init()
+        producer.transaction(1, committed=True)
+        producer.transaction(2, committed=None)
+        assert [committed_records(client, partition) for partition in PARTITIONS] == [[1], [1]]
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("version", [1, 2])
 def test_what_a_client_was_told_holds_after_kill_9_at_any_write(
@@ -200,10 +220,7 @@ def test_what_a_client_was_told_holds_after_kill_9_at_any_write(
         return offset
 
     with running_broker(live) as broker, RawClient(broker.address) as client:
-        asked = CreateTopicsRequest.Topic(name=TOPIC, num_partitions=2, replication_factor=1)
-        # Records of long ago and markers of today stay in one segment, which one Fetch reads.
-        asked.configs = [CreateTopicsRequest.Topic.Config(name="segment.ms", value=str(2**63 - 1))]
-        assert client.ask(CreateTopicsRequest(topics=[asked]), 7).topics[0].error_code == ErrorCode.NONE
+        create_topic(client)
         producer = Producer(client, version, told)
         monkeypatch.setattr(PartitionLog, "_write", write_and_copy)
         producer.init()
