@@ -29,7 +29,7 @@ __all__ = ["place"]
 
 Values = list[dict[str, Any]]
 ROWS = 50
-TABLES = examples(60)
+TABLES = examples(60, quick=8)
 AT = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 LOCAL = AT.replace(tzinfo=None)
 
