@@ -59,8 +59,8 @@ explore: $(READY)demo,test  ## new examples of all properties, new seeds of the 
 	$(BIN)/python -m tests.explore $(MINUTES)
 
 test-spark-oldest: $(OLDEST)/.ready  ## tests of roster.spark on PySpark 4.0
-	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/spark/test_options.py \
-		tests/spark/tasks/test_arrow_function.py tests/spark/jobs/test_query_events.py tests/spark/state/test_aggregates.py
+	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/pipeline/test_options.py \
+		tests/pipeline/tasks/test_arrow_function.py tests/spark/jobs/test_query_events.py tests/stateful/test_aggregates.py
 
 $(OLDEST)/.ready: pyproject.toml constraints.txt
 	mkdir -p $(OLDEST)
@@ -69,9 +69,9 @@ $(OLDEST)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 test-table-readers: $(READY)demo,test $(READER)/.ready  ## Spark 4.1 as a reader of Delta and Iceberg tables while Roster writes: minutes
-	ROSTER_TABLE_READER=$(CURDIR)/$(READER) $(BIN)/pytest $(PYTEST_ARGS) tests/spark/sinks/test_tables_read_by_spark.py
+	ROSTER_TABLE_READER=$(CURDIR)/$(READER) $(BIN)/pytest $(PYTEST_ARGS) tests/sinks/test_tables_read_by_spark.py
 
-$(READER)/.ready: tests/spark/sinks/table_reader/pom.xml
+$(READER)/.ready: tests/sinks/table_reader/pom.xml
 	$(call install,$(READER),/dev/null,'pyspark==4.1.*')
 	mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(READER)/jars -DincludeScope=runtime
 	@touch $@

@@ -49,7 +49,7 @@ from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
 from roster.records.produce import KafkaWriter
 from roster.spark import KafkaSink, Pipeline, Progress, State, Window, session
-from roster.spark.state.repartition_topic import Purge
+from roster.stateful.repartition_topic import Purge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

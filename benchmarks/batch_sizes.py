@@ -16,7 +16,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 
-from roster.spark.driver.batch_size import BatchSize, WorkerLimit
+from roster.pipeline.driver.batch_size import BatchSize, WorkerLimit
 
 HOUR = 3600.0
 WORKER_MOST, TARGET = 10_000, 10.0

@@ -25,9 +25,9 @@ from aiokafka.record.memory_records import MemoryRecords
 from benchmarks.pipeline import PARTITIONS, fill
 from roster.client import Admin
 from roster.model import TopicPartition
+from roster.pipeline.batch import Split
+from roster.pipeline.tasks.reader import ReaderConfig, read_splits
 from roster.records.native import kernel
-from roster.spark.batch import Split
-from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.testing.broker import BrokerProcess
 from roster.wire.columns.reader import Part, RecordColumns, scan
 from roster.wire.compression import Compression

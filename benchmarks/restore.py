@@ -32,9 +32,9 @@ from roster.records.fetch import read_ranges
 from roster.records.fetch_decisions import Settings
 from roster.records.native import kernel
 from roster.records.produce import KafkaWriter
-from roster.spark.state.tasks.catch_up import StoreTarget, catch_up
 from roster.state import checksums
 from roster.state.lmdb_store import LmdbStore
+from roster.stateful.tasks.catch_up import StoreTarget, catch_up
 from roster.testing.broker import BrokerProcess
 
 BATCH, ENTRY = 100_000, 116

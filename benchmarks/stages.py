@@ -28,10 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from roster.model.topology import Subtopology
+from roster.pipeline.tasks.json_values import JsonReader
+from roster.pipeline.tasks.result_records import as_records
 from roster.records.native import WRITE, kernel
-from roster.spark.state.tasks.repartition import RepartitionTopic
-from roster.spark.tasks.json_values import JsonReader
-from roster.spark.tasks.result_records import as_records
 from roster.state import Position, checksums
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import Aggregate, Kind
@@ -41,6 +40,7 @@ from roster.state.pending import Pending
 from roster.state.sessions import SessionAggregation
 from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
+from roster.stateful.tasks.repartition import RepartitionTopic
 from roster.wire.columns.reader import Part, RecordColumns, scan
 from roster.wire.columns.writer import Encoder, framed
 

@@ -47,8 +47,8 @@ from roster.model import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from roster.pipeline.batch_sink import BatchSink
     from roster.spark import Batch
-    from roster.spark.sinks.batch_sink import BatchSink
 
 CASES = ("delta", "iceberg", "parquet", "spark")
 _START_SECONDS, _END_SECONDS = 120.0, 120.0

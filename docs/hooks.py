@@ -17,10 +17,10 @@ from roster.client.options import GroupMemberOptions
 from roster.http.access import ACCESS_OPTIONS
 from roster.member.task_options import TaskOptions
 from roster.model.options import REQUIRED, Option, declared
+from roster.pipeline.consumer_settings import CONSUMER_SETTINGS
+from roster.pipeline.pipeline_options import PipelineOptions
+from roster.pipeline.state_options import State
 from roster.security.settings import SECURITY_OPTIONS
-from roster.spark.consumer_settings import CONSUMER_SETTINGS
-from roster.spark.pipeline_options import PipelineOptions
-from roster.spark.state_options import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.real.realparts.secured import SecuredKafka
-    from tests.spark.sinks.table_places import Server
+    from tests.sinks.table_places import Server
     from tests.spark.spark_topics import Topics
 
 load_profile()
@@ -204,7 +204,7 @@ def topics() -> Iterator[Topics]:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[Server]:
     """An S3 server with a bucket for tables."""
-    from tests.spark.sinks.table_places import s3_server
+    from tests.sinks.table_places import s3_server
 
     with s3_server() as server:
         yield server

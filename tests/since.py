@@ -22,6 +22,8 @@ STANDS_FOR = {
     "packaging": "pyproject.toml",
 }
 """Folders of tests without a package of their name: what they are about."""
+RUN_PIPELINES = ("pipeline", "sinks", "stateful", "saved")
+"""Folders whose tests run whole pipelines, with helpers of `tests/spark`: they are about `roster.spark`, too."""
 EVERYTHING = ("constraints.txt", "tests/conftest.py", "tests/examples_tried.py", "tests/waiting.py")
 """Files whose change can make any test fail."""
 
@@ -64,10 +66,12 @@ class Since:
             return True
         helpers = {name for name in self._changed if not Path(name).name.startswith("test_")}
         folder = test.parent.relative_to(TESTS).as_posix()
-        if any(f"tests/{folder}/".startswith(f"{Path(name).parent.as_posix()}/") for name in helpers):
+        room = folder.split("/")[0]
+        folders = [folder, "spark"] if room in RUN_PIPELINES else [folder]
+        if any(f"tests/{each}/".startswith(f"{Path(name).parent.as_posix()}/") for name in helpers for each in folders):
             return True
-        about = STANDS_FOR.get(folder.split("/")[0], f"src/roster/{folder}")
-        return any(source == about or source.startswith(f"{about}/") for source in self._sources)
+        abouts = [STANDS_FOR.get(room, f"src/roster/{each}") for each in folders]
+        return any(source == about or source.startswith(f"{about}/") for source in self._sources for about in abouts)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"

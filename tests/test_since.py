@@ -27,17 +27,22 @@ def chosen(monkeypatch: pytest.MonkeyPatch):
 def test_a_room_and_those_above_it_run(chosen) -> None:
     ran = chosen("src/roster/broker/log/segment.py")
     assert {"broker", "cli", "testing"} <= ran
-    assert not {folder for folder in ran if folder.startswith(("spark", "state", "assignors", "member"))}
+    assert not {folder for folder in ran if folder.startswith(("spark", "sinks", "state", "assignors", "member"))}
 
 
 def test_a_change_of_the_vocabulary_runs_all_rooms(chosen) -> None:
-    assert {"wire", "coordinator", "member", "spark/sinks", "cli"} <= chosen("src/roster/model/topics.py")
+    assert {"wire", "coordinator", "member", "sinks", "cli"} <= chosen("src/roster/model/topics.py")
 
 
 def test_a_file_of_tests_runs_alone_and_a_helper_with_its_folder(chosen) -> None:
     assert chosen("tests/broker/test_retention.py") == {"broker"}
-    assert chosen("tests/spark/spark_topics.py") >= {"spark", "spark/sinks", "spark/state/saved"}
+    assert chosen("tests/spark/spark_topics.py") >= {"spark", "spark/jobs", "sinks", "saved", "stateful"}
     assert "wire" not in chosen("tests/spark/spark_topics.py")
+
+
+def test_what_runs_pipelines_runs_with_the_jobs_of_spark(chosen) -> None:
+    assert chosen("src/roster/spark/jobs/runner.py") >= {"spark", "sinks", "pipeline/driver", "stateful", "saved"}
+    assert "spark" not in chosen("tests/sinks/test_delta_sink.py")
 
 
 def test_pages_run_their_own_tests_and_versions_run_everything(chosen) -> None:

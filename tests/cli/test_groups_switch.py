@@ -11,7 +11,7 @@ from roster.cli.root import run
 from roster.client import AuthorizationError, GroupDescription, GroupListing, OffsetAndMetadata, UnknownGroupError
 from roster.model import TopicPartition
 from roster.model.switch import Results, Seen, Standing
-from roster.spark.driver.switching import Switching
+from roster.pipeline.driver.switching import Switching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

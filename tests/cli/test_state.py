@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roster.cli.root import run
-from roster.spark.state.tasks.subtopology import definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import Aggregate
@@ -25,6 +24,7 @@ from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
+from roster.stateful.tasks.subtopology import definition_of
 from tests.examples_tried import examples
 from tests.state.processor.test_batch import Recorder, process_batch
 

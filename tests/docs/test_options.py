@@ -17,8 +17,8 @@ from roster.cli.root import roster
 from roster.client import GroupMember
 from roster.client.options import GroupMemberOptions
 from roster.model.options import REQUIRED, Option, by_name, declared, taking
+from roster.pipeline.pipeline_options import PipelineOptions
 from roster.spark import Pipeline
-from roster.spark.pipeline_options import PipelineOptions
 from tests.real.realparts import installed
 
 DOCS = Path(__file__).parents[2] / "docs"

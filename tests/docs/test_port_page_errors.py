@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.classic.dataframe import DataFrame
 
+from roster.pipeline.options import Options
 from roster.spark import KafkaSink, Pipeline, PipelineError
 from roster.spark.jobs.spark_jobs import check_session
 from roster.spark.jobs.streaming_only import checked
-from roster.spark.options import Options
-from roster.spark.state.operators import check_options
+from roster.spark.stateful_operators import check_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from roster.broker.errors import RefusedError
 from roster.broker.topics import check_name
 from roster.member import ConfigError, MemberConfig
 from roster.model.topics import MAX_NAME, is_legal_name
+from roster.pipeline.options import parse_topics
 from roster.spark import KafkaSink, PipelineError
-from roster.spark.options import parse_topics
 
 
 def member(name):

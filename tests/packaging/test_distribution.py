@@ -226,7 +226,7 @@ raise SystemExit(run(["broker"]))
 def test_the_reading_task_works_from_a_zip_file_as_spark_ships_it(tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "roster"), "zip", SOURCE.parent, "roster")
     digests = "n._digest(n.READ) + n._digest(n.WRITE) + n._digest(n.OFFSETS)"
-    script = f"import roster.spark.tasks.reader, roster.records.native as n; print(n.__file__, {digests})"
+    script = f"import roster.pipeline.tasks.reader, roster.records.native as n; print(n.__file__, {digests})"
     answer = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": archive},

@@ -14,8 +14,8 @@ import shutil
 import warnings
 from pathlib import Path
 
+from roster.pipeline.errors import PipelineError
 from roster.spark.class_archive import QUIET, archive_path, make_archive
-from roster.spark.errors import PipelineError
 
 CACHE = Path(__file__).parents[2] / ".cache" / "spark"
 OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {QUIET}"

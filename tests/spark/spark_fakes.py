@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from roster.client import OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.model.offsets import Arrival
-from roster.spark.batch import Batch, Owner
-from roster.spark.driver.batch_guard import BatchGuard
-from roster.spark.driver.runner_protocol import Outcome, Refused
-from roster.spark.errors import SinkFencedError
-from roster.spark.sinks.batch_sink import BatchSink
+from roster.pipeline.batch import Batch, Owner
+from roster.pipeline.batch_sink import BatchSink
+from roster.pipeline.driver.batch_guard import BatchGuard
+from roster.pipeline.driver.runner_protocol import Outcome, Refused
+from roster.pipeline.errors import SinkFencedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from roster.spark.batch import Split
+    from roster.pipeline.batch import Split
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.assignors import LagOptions, lag_sticky
+from roster.pipeline.driver.member_protocol import Membership, group_member
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
-from roster.spark.driver.member_protocol import Membership, group_member
 from tests.spark.spark_topics import Topics
 from tests.spark.tuned import tuned
 from tests.waiting import until
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from roster.spark.options import Options
+    from roster.pipeline.options import Options
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

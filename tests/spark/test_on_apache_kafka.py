@@ -11,10 +11,10 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
 from roster.model import TopicPartition
+from roster.pipeline.batch import Split
+from roster.pipeline.driver.member_protocol import StableEndsMember
+from roster.pipeline.tasks.reader import ReaderConfig, ReadError, read_splits
 from roster.spark import ParquetSink, Pipeline, PipelineError
-from roster.spark.batch import Split
-from roster.spark.driver.member_protocol import StableEndsMember
-from roster.spark.tasks.reader import ReaderConfig, ReadError, read_splits
 from tests.spark.spark_topics import Topics
 from tests.waiting import until
 

@@ -15,10 +15,10 @@ from roster.member.events import CommitDone, Report
 from roster.member.types import Failure, FailureKind, ReportKind
 from roster.metrics.positions import GroupPositions
 from roster.model import GroupPosition, TopicPartition
+from roster.pipeline.batch import Progress, Range, StoreProgress
+from roster.pipeline.options import Options
 from roster.spark import Pipeline
-from roster.spark.batch import Progress, Range, StoreProgress
 from roster.spark.metrics import PipelineMetrics
-from roster.spark.options import Options
 from tests.metrics.test_exporter import LAG, lag_by_librdkafka, series
 from tests.real.realparts.cluster import Cluster, unique
 from tests.waiting import until

@@ -22,9 +22,7 @@ import pytest
 from roster.cli.root import run
 from roster.client.switch_requests import request_group, switch_asked
 from roster.model.switch import Results, Seen
-from tests.spark.apps.stateful import KEYS
-from tests.spark.programs import APPS, start
-from tests.spark.sinks.test_transactional_kills import (
+from tests.sinks.test_transactional_kills import (
     PARTITIONS,
     SEED,
     SESSION_SECONDS,
@@ -34,6 +32,8 @@ from tests.spark.sinks.test_transactional_kills import (
     check,
     quick_broker,
 )
+from tests.spark.apps.stateful import KEYS
+from tests.spark.programs import APPS, start
 from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 

@@ -17,8 +17,8 @@ from roster.model.switch import Seen
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.state import export, import_state
 from tests.librdkafka import idempotent_producer
+from tests.sinks.test_transactional_kills import caught_up
 from tests.spark.apps.late import Results
-from tests.spark.sinks.test_transactional_kills import caught_up
 from tests.spark.spark_topics import committed_records
 from tests.waiting import until
 

@@ -23,11 +23,11 @@ from roster.client import Admin, ClientError, OffsetAndMetadata
 from roster.client.switch_requests import ask_for_switch, request_group
 from roster.model import TopicPartition
 from roster.model.switch import Request, Results, Seen, Standing
+from roster.pipeline.driver.loop import DriverLoop
+from roster.pipeline.driver.member_protocol import group_member
+from roster.pipeline.driver.switching import Switching
+from roster.pipeline.options import Options
 from roster.security.parse import parse_security
-from roster.spark.driver.loop import DriverLoop
-from roster.spark.driver.member_protocol import group_member
-from roster.spark.driver.switching import Switching
-from roster.spark.options import Options
 from tests.broker.secured import secured_broker
 from tests.cli.test_secured_commands import JAAS
 from tests.real.realparts.cluster import unique

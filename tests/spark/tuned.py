@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from roster.pipeline.options import Tuning
 from roster.spark import Pipeline
-from roster.spark.options import Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.spark.errors import PipelineError
+from roster.pipeline.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.state import Position
 from roster.state.aggregate_functions import Aggregate

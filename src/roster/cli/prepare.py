@@ -7,9 +7,9 @@ import time
 import click
 
 from roster.cli.errors import Failure, UserError, one_line
+from roster.pipeline.errors import PipelineError
 from roster.records import native
 from roster.spark.class_archive import archive_path, make_archive
-from roster.spark.errors import PipelineError
 from roster.spark.spark_session import check_java, java_program
 
 

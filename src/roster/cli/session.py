@@ -37,8 +37,8 @@ def spark_starter(target: Target | None, name: str) -> Iterator[Callable[[], Spa
         from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - as below
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
+        from roster.pipeline.errors import reason_of  # noqa: PLC0415
         from roster.spark import PipelineError, session  # noqa: PLC0415 - most commands need no Spark
-        from roster.spark.errors import reason_of  # noqa: PLC0415
 
     with contextlib.nullcontext() if target is None else admin(target):  # for its errors
         try:

@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Any
 from roster._extras import EXTRAS, missing_error
 
 if TYPE_CHECKING:
+    from roster.pipeline.batch import Batch, Owner, Progress, Range, Restoring, StoreProgress
+    from roster.pipeline.consumer_settings import ConsumerSettings
+    from roster.pipeline.errors import FunctionError, PipelineError, SinkFencedError
+    from roster.pipeline.sink import Sink
+    from roster.pipeline.state_options import State
+    from roster.pipeline.tasks.reader import ReadError
     from roster.records.produce import WriteError
     from roster.schemas import Registry, RegistryError
-    from roster.spark.batch import Batch, Owner, Progress, Range, Restoring, StoreProgress
-    from roster.spark.consumer_settings import ConsumerSettings
+    from roster.sinks.database import DatabaseSink
+    from roster.sinks.delta import DeltaSink
+    from roster.sinks.formats import Avro, JsonSchema, Protobuf
+    from roster.sinks.iceberg import IcebergSink
+    from roster.sinks.kafka import KafkaSink
+    from roster.sinks.parquet import ParquetSink
+    from roster.sinks.postgres import PostgresSink
+    from roster.spark.console_sink import ConsoleSink
     from roster.spark.dataframes.query import StreamQuery
     from roster.spark.dataframes.reader import StreamReader, read_stream
     from roster.spark.dataframes.writer import StreamWriter, write_stream
-    from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
     from roster.spark.history import history_tables, record_history, replay_history
     from roster.spark.pipeline import Pipeline
-    from roster.spark.sinks.base import Sink
-    from roster.spark.sinks.console import ConsoleSink
-    from roster.spark.sinks.database import DatabaseSink
-    from roster.spark.sinks.delta import DeltaSink
-    from roster.spark.sinks.formats import Avro, JsonSchema, Protobuf
-    from roster.spark.sinks.iceberg import IcebergSink
-    from roster.spark.sinks.kafka import KafkaSink
-    from roster.spark.sinks.parquet import ParquetSink
-    from roster.spark.sinks.postgres import PostgresSink
+    from roster.spark.queries.view import StateUnavailableError, StateView
     from roster.spark.spark_session import session
-    from roster.spark.state.queries.view import StateUnavailableError, StateView
-    from roster.spark.state_options import State
     from roster.spark.structured_streaming import ProgressCommitter, commit_progress, starting_offsets
-    from roster.spark.tasks.reader import ReadError
     from roster.state.store import StateError
     from roster.state.windows import Window
 
@@ -88,27 +88,27 @@ _OLDEST_PYSPARK = 4
 _HOMES = {
     "roster.records.produce": ("WriteError",),
     "roster.schemas": ("Registry", "RegistryError"),
-    "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring", "StoreProgress"),
-    "roster.spark.consumer_settings": ("ConsumerSettings",),
+    "roster.pipeline.batch": ("Batch", "Owner", "Progress", "Range", "Restoring", "StoreProgress"),
+    "roster.pipeline.consumer_settings": ("ConsumerSettings",),
     "roster.spark.dataframes.query": ("StreamQuery",),
     "roster.spark.dataframes.reader": ("StreamReader", "read_stream"),
     "roster.spark.dataframes.writer": ("StreamWriter", "write_stream"),
-    "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
+    "roster.pipeline.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
     "roster.spark.history": ("history_tables", "record_history", "replay_history"),
     "roster.spark.pipeline": ("Pipeline",),
-    "roster.spark.tasks.reader": ("ReadError",),
-    "roster.spark.sinks.base": ("Sink",),
-    "roster.spark.sinks.console": ("ConsoleSink",),
-    "roster.spark.sinks.database": ("DatabaseSink",),
-    "roster.spark.sinks.delta": ("DeltaSink",),
-    "roster.spark.sinks.formats": ("Avro", "JsonSchema", "Protobuf"),
-    "roster.spark.sinks.iceberg": ("IcebergSink",),
-    "roster.spark.sinks.kafka": ("KafkaSink",),
-    "roster.spark.sinks.parquet": ("ParquetSink",),
-    "roster.spark.sinks.postgres": ("PostgresSink",),
+    "roster.pipeline.tasks.reader": ("ReadError",),
+    "roster.pipeline.sink": ("Sink",),
+    "roster.spark.console_sink": ("ConsoleSink",),
+    "roster.sinks.database": ("DatabaseSink",),
+    "roster.sinks.delta": ("DeltaSink",),
+    "roster.sinks.formats": ("Avro", "JsonSchema", "Protobuf"),
+    "roster.sinks.iceberg": ("IcebergSink",),
+    "roster.sinks.kafka": ("KafkaSink",),
+    "roster.sinks.parquet": ("ParquetSink",),
+    "roster.sinks.postgres": ("PostgresSink",),
     "roster.spark.spark_session": ("session",),
-    "roster.spark.state.queries.view": ("StateUnavailableError", "StateView"),
-    "roster.spark.state_options": ("State",),
+    "roster.spark.queries.view": ("StateUnavailableError", "StateView"),
+    "roster.pipeline.state_options": ("State",),
     "roster.spark.structured_streaming": ("ProgressCommitter", "commit_progress", "starting_offsets"),
     "roster.state.store": ("StateError",),
     "roster.state.windows": ("Window",),
@@ -134,7 +134,7 @@ def _check_pyspark() -> None:
     from pyspark.version import __version__  # noqa: PLC0415 - as late as the rest
 
     if int(__version__.partition(".")[0]) < _OLDEST_PYSPARK:
-        from roster.spark.errors import PipelineError  # noqa: PLC0415
+        from roster.pipeline.errors import PipelineError  # noqa: PLC0415
 
         problem = f"PySpark {__version__} is installed, and Roster needs {_OLDEST_PYSPARK}.0 or newer"
         raise PipelineError(problem, field="pyspark", fix=f"pip install 'pyspark>={_OLDEST_PYSPARK}'")

@@ -16,47 +16,47 @@ from roster.client import Admin, UnknownTopicError
 from roster.model import parse_addresses
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology, TopologyError, repartition_topic, repeated
+from roster.pipeline.batch_sink import BatchSink, Source
+from roster.pipeline.driver.member_protocol import Membership, group_member
+from roster.pipeline.driver.runner_protocol import BetweenBatches
+from roster.pipeline.driver.switching import Switching
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import Options
+from roster.pipeline.spark_schemas import arrow_schema, as_struct
+from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.dead_letters import DEAD_LETTER_SECONDS
+from roster.pipeline.tasks.reader import ReaderConfig
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
-from roster.spark.declared import Declared, DeclaredOperator, DeclaredSubtopology
-from roster.spark.driver.member_protocol import Membership, group_member
-from roster.spark.driver.runner_protocol import BetweenBatches
-from roster.spark.driver.switching import Switching
-from roster.spark.errors import PipelineError
+from roster.saved.grown_input import GrownInput
+from roster.sinks.kafka import KafkaSink
+from roster.sinks.parquet import ParquetSink
+from roster.sinks.positions import PositionedSink
+from roster.sinks.storage import runs_in_one_process
+from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtopology
+from roster.spark.jobs.preferred_locations import Cluster
 from roster.spark.jobs.runner import BatchWork, ReadBatches, SparkRunner
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.options import Options
-from roster.spark.schemas import arrow_schema, as_struct
-from roster.spark.sinks.batch_sink import BatchSink, Source
-from roster.spark.sinks.kafka import KafkaSink
-from roster.spark.sinks.parquet import ParquetSink
-from roster.spark.sinks.positions import PositionedSink
-from roster.spark.sinks.storage import runs_in_one_process
-from roster.spark.state.copies.preferred_locations import Cluster
-from roster.spark.state.copies.store_cleaner import cleaning
-from roster.spark.state.grown_input import GrownInput
-from roster.spark.state.joined_batches import BetweenJoinedBatches, JoinedBatches, OwnedTasks, TableJoins
-from roster.spark.state.operators import check_operator, check_options, with_steps
-from roster.spark.state.queries.pages import Served
-from roster.spark.state.serving import served_stores
-from roster.spark.state.stateful_batches import BetweenStatefulBatches, StatefulBatches
-from roster.spark.state.stores import Stores
-from roster.spark.state.table_sink import TableStateSink
-from roster.spark.state.tasks.operator_steps import check_keys
-from roster.spark.state.tasks.other_stream import columns_of
-from roster.spark.state.tasks.outgoing import ROWS
-from roster.spark.state.tasks.repartition import FIELD as REPARTITION
-from roster.spark.state.tasks.repartition import RepartitionTopic
-from roster.spark.state.tasks.stores import check_state_dir
-from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
-from roster.spark.state.tasks.table_join import Rows
+from roster.spark.joined_batches import BetweenJoinedBatches, JoinedBatches, OwnedTasks, TableJoins
+from roster.spark.queries.pages import Served
+from roster.spark.queries.served_stores import served_stores
+from roster.spark.stateful_batches import BetweenStatefulBatches, StatefulBatches
+from roster.spark.stateful_operators import check_operator, check_options, with_steps
 from roster.spark.steps import chained
-from roster.spark.tasks.arrow_function import ArrowFunction
-from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
-from roster.spark.tasks.reader import ReaderConfig
 from roster.state.definition import Definition
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
+from roster.stateful.store_cleaner import cleaning
+from roster.stateful.stores import Stores
+from roster.stateful.table_sink import TableStateSink
+from roster.stateful.tasks.host_stores import check_state_dir
+from roster.stateful.tasks.operator_steps import check_keys
+from roster.stateful.tasks.other_stream import columns_of
+from roster.stateful.tasks.outgoing import ROWS
+from roster.stateful.tasks.repartition import FIELD as REPARTITION
+from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
+from roster.stateful.tasks.table_join import Rows
 from roster.wire.compression import Compression
 
 log = logging.getLogger("roster.pipeline")

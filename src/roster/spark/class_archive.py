@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pyspark
 
+from roster.pipeline.errors import PipelineError
 from roster.records.native import cache_folder
-from roster.spark.errors import PipelineError
 
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """A JVM would print to its standard output that an archive does not fit."""

@@ -27,8 +27,8 @@ from roster.history.tables import SCHEMA, HistoryRows
 from roster.history.thinned import PACKED, packed_ends, packed_events, topics_read, unpacked
 from roster.records.native import OFFSETS, compiled
 from roster.security import Security
+from roster.sinks.parquet import ParquetSink
 from roster.spark.pipeline import Pipeline
-from roster.spark.sinks.parquet import ParquetSink
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _PART_BYTES = 64 << 20

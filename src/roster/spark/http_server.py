@@ -11,10 +11,10 @@ from http import HTTPStatus
 from roster._extras import missing_error
 from roster.http.pages import Answer, Page, error_answer
 from roster.model import parse_address
-from roster.spark.driver.reporting import Reporter
-from roster.spark.errors import PipelineError
-from roster.spark.options import Options
-from roster.spark.state.queries.pages import Served, ready_answer, state_pages
+from roster.pipeline.driver.reporting import Reporter
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import Options
+from roster.spark.queries.pages import Served, ready_answer, state_pages
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from roster.metrics.families import counter, gauge, histogram
 from roster.metrics.lag import partition_families
 from roster.metrics.positions import GroupPositions, PositionReader
 from roster.metrics.record_times import RecordTimes
-from roster.spark.batch import Progress, StoreProgress
-from roster.spark.options import Options
-from roster.spark.state.queries.pages import Served
+from roster.pipeline.batch import Progress, StoreProgress
+from roster.pipeline.options import Options
+from roster.spark.queries.pages import Served
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,15 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import as_columns
+from roster.pipeline.tasks.schema_frames import BARE, CONFLUENT
+from roster.pipeline.tasks.steps import BatchFunction
 from roster.schemas import Registry
-from roster.spark.declared import Declared
-from roster.spark.errors import PipelineError
-from roster.spark.options import as_columns
+from roster.spark.aggregate_columns import Aggregates
+from roster.spark.declarations import Declared
 from roster.spark.schema_steps import AvroParsed, FramedJsonParsed, ProtobufParsed
-from roster.spark.state.aggregate_columns import Aggregates
-from roster.spark.state.operators import (
+from roster.spark.stateful_operators import (
     OtherStream,
     Repartition,
     Stateful,
@@ -29,13 +31,11 @@ from roster.spark.state.operators import (
     late_rows,
     stream_join,
 )
-from roster.spark.state.tasks.subtopology import LateRows
 from roster.spark.steps import Filtered, Mapped, Parsed, Step
-from roster.spark.tasks.schema_frames import BARE, CONFLUENT
-from roster.spark.tasks.steps import BatchFunction
 from roster.state.definition import Migrate
 from roster.state.durations import Duration
 from roster.state.windows import SessionWindow, Window
+from roster.stateful.tasks.subtopology import LateRows
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -366,7 +366,7 @@ class Operations:
             migrate: {variable: function} for values with an earlier schema; see the page on changes.
 
         """
-        from roster.spark.state.processor import declare  # noqa: PLC0415 - brings pandas
+        from roster.spark.processor import declare  # noqa: PLC0415 - brings pandas
 
         stateful = declare.processing(
             self._spark,
@@ -414,7 +414,7 @@ class Operations:
             migrate: {"state": function}, as for `transform_with_state`.
 
         """
-        from roster.spark.state.processor import declare  # noqa: PLC0415 - brings pandas
+        from roster.spark.processor import declare  # noqa: PLC0415 - brings pandas
 
         stateful = declare.group_state(
             self._spark,

@@ -15,29 +15,29 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 
 from roster.model.options import taking
-from roster.spark.assembly import assembled, state_definitions
-from roster.spark.batch import Batch, Progress
-from roster.spark.driver.member_protocol import Membership, is_alone
-from roster.spark.driver.reporting import Reporter, enable_logging, level_of
-from roster.spark.driver.run import Run, client_id_of, until_reached
-from roster.spark.driver.signals import stopping
-from roster.spark.errors import FunctionError, PipelineError
-from roster.spark.foreign_names import (
+from roster.pipeline.batch import Batch, Progress
+from roster.pipeline.batch_sink import batch_sink
+from roster.pipeline.driver.member_protocol import Membership, is_alone
+from roster.pipeline.driver.reporting import Reporter, enable_logging, level_of
+from roster.pipeline.driver.run import Run, client_id_of, until_reached
+from roster.pipeline.driver.signals import stopping
+from roster.pipeline.errors import FunctionError, PipelineError
+from roster.pipeline.foreign_names import (
     explaining_names,
     own_name_of,
     refuse_foreign_arguments,
     refuse_foreign_names,
 )
+from roster.pipeline.options import Options, Tuning, checked
+from roster.pipeline.pipeline_options import PipelineOptions
+from roster.pipeline.sink import Sink
+from roster.spark.assembly import assembled, state_definitions
+from roster.spark.foreach_batch import ForeachBatch
 from roster.spark.http_server import serving
 from roster.spark.jobs.query_events import telling_spark
 from roster.spark.jobs.spark_jobs import check_session, is_stopped
 from roster.spark.operations import Operations, check_callable
-from roster.spark.options import Options, Tuning, checked
-from roster.spark.pipeline_options import PipelineOptions
-from roster.spark.sinks.base import Sink
-from roster.spark.sinks.batch_sink import batch_sink
-from roster.spark.sinks.foreach import ForeachBatch
-from roster.spark.state.queries.view import StateView, view_of
+from roster.spark.queries.view import StateView, view_of
 
 log = logging.getLogger(__name__)
 _running: list[str] = []

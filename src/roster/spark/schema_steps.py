@@ -11,11 +11,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from roster.records.native import AVRO, compiled
-from roster.schemas import Registered, Registry, RegistryError
-from roster.schemas.json_schema import json_schema
-from roster.spark.errors import PipelineError
-from roster.spark.registry_schemas import (
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.registry_schemas import (
     Source,
     check_registry,
     check_source,
@@ -25,13 +22,16 @@ from roster.spark.registry_schemas import (
     message_of,
     unanswered,
 )
-from roster.spark.schemas import arrow_schema, as_struct
+from roster.pipeline.spark_schemas import arrow_schema, as_struct
+from roster.pipeline.tasks.avro_values import AvroColumns
+from roster.pipeline.tasks.json_values import FramedJsonColumns
+from roster.pipeline.tasks.protobuf_values import ProtobufColumns, as_spark
+from roster.pipeline.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer
+from roster.pipeline.tasks.steps import BatchFunction
+from roster.records.native import AVRO, compiled
+from roster.schemas import Registered, Registry, RegistryError
+from roster.schemas.json_schema import json_schema
 from roster.spark.steps import check_mode, checked_fields, with_kept
-from roster.spark.tasks.avro_values import AvroColumns
-from roster.spark.tasks.json_values import FramedJsonColumns
-from roster.spark.tasks.protobuf_values import ProtobufColumns, as_spark
-from roster.spark.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer
-from roster.spark.tasks.steps import BatchFunction
 from roster.wire.avro.columns import layout, of_arrow
 from roster.wire.avro.program import with_aliases
 from roster.wire.avro.schema import SchemaError, Type, parse

@@ -19,10 +19,10 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from roster.pipeline.driver.reporting import enable_logging, level_of
+from roster.pipeline.driver.signals import exit_on_sigterm, exiting_on_sigint, held_until_done
+from roster.pipeline.errors import PipelineError, java_problem, reason_of
 from roster.spark.class_archive import archive_path, options_of
-from roster.spark.driver.reporting import enable_logging, level_of
-from roster.spark.driver.signals import exit_on_sigterm, exiting_on_sigint, held_until_done
-from roster.spark.errors import PipelineError, java_problem, reason_of
 
 log = logging.getLogger("roster.pipeline")
 

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from pyspark import cloudpickle
 from pyspark.sql.types import StructField, StructType
 
-from roster.spark.errors import PipelineError
-from roster.spark.schemas import arrow_schema, as_struct
-from roster.spark.tasks.arrow_function import ArrowFunction
-from roster.spark.tasks.json_values import JsonColumns, unsupported
-from roster.spark.tasks.steps import BatchFunction, Chain, Filter
-from roster.spark.tasks.value_columns import FAILFAST, PERMISSIVE
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.spark_schemas import arrow_schema, as_struct
+from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.json_values import JsonColumns, unsupported
+from roster.pipeline.tasks.steps import BatchFunction, Chain, Filter
+from roster.pipeline.tasks.value_columns import FAILFAST, PERMISSIVE
 
 
 class Step(Protocol):

@@ -21,10 +21,10 @@ from roster.client.live_group import members_of
 from roster.model import OffsetSpec, TopicPartition
 from roster.model.options import shown
 from roster.model.topics import offsets_by_topic
+from roster.pipeline.errors import PipelineError, reason_of
+from roster.pipeline.options import check_security, parse_bootstrap
 from roster.security import Security
-from roster.spark.errors import PipelineError, reason_of
 from roster.spark.jobs.spark_jobs import check_session
-from roster.spark.options import check_security, parse_bootstrap
 
 log = logging.getLogger(__name__)
 

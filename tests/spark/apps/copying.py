@@ -50,8 +50,8 @@ def run_dataframe(spark: Any, arguments: argparse.Namespace, function: Any, say:
 
 
 def main() -> None:
+    from roster.pipeline.options import Tuning
     from roster.spark import ParquetSink, Pipeline, session
-    from roster.spark.options import Tuning
 
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "group", "topic", "out"):

@@ -95,8 +95,8 @@ def pages(spark: Any, bootstrap: str, group: str, topic: str, out: str, letters:
 
 
 def main() -> None:
+    from roster.sinks.kafka_transactions import TransactionalSink
     from roster.spark import session
-    from roster.spark.sinks.kafka_transactions import TransactionalSink
 
     *arguments, killed_at = sys.argv[1:]
     commit, calls = TransactionalSink.commit, count(1)

@@ -18,11 +18,8 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 
 from roster.model.topology import Subtopology, repartition_topic
-from roster.spark.state.processor.code import Given
-from roster.spark.state.processor.operator import ProcessorOperator
-from roster.spark.state.tasks.operator_steps import _WithSteps
-from roster.spark.state.tasks.repartition import RepartitionTopic
-from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
+from roster.spark.processor.code import Given
+from roster.spark.processor.operator import ProcessorOperator
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
@@ -30,6 +27,9 @@ from roster.state.processor.batch import Plan, TimeMode
 from roster.state.sessions import SessionAggregation
 from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
+from roster.stateful.tasks.operator_steps import _WithSteps
+from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 from tests.spark.apps.stateful import KEYS, main
 
 if TYPE_CHECKING:

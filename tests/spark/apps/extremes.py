@@ -16,8 +16,8 @@ SCHEMA = "k string, word string, day date, at timestamp"
 
 
 def extremes(spark: Any, bootstrap: str, group: str, topic: str, out: str, directory: str, **options: Any) -> Pipeline:
+    from roster.pipeline.options import Tuning
     from roster.spark import KafkaSink, Pipeline, State
-    from roster.spark.options import Tuning
 
     class Near(Pipeline):
         _tuning = Tuning(acceptable_lag=20)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from roster.pipeline.batch import Batch
     from roster.spark import Pipeline
-    from roster.spark.batch import Batch
 
 SIZE = timedelta(seconds=2)
 
@@ -67,8 +67,8 @@ def joined(
 
 
 def main() -> None:
+    from roster.sinks.kafka_transactions import TransactionalSink
     from roster.spark import session
-    from roster.spark.sinks.kafka_transactions import TransactionalSink
 
     kind, *arguments = sys.argv[1:]
     commit = TransactionalSink.commit

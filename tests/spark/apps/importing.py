@@ -11,9 +11,9 @@ import sys
 from typing import Any
 
 from roster.client import Admin, TransactionalProducer
+from roster.saved.importing import Importer
 from roster.spark import session
 from roster.spark.state import import_state, repartition_state
-from roster.spark.state.saved.importing import Importer
 
 STEPS: dict[str, tuple[type, str]] = {
     "topics": (Importer, "_make_topics"),

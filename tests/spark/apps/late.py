@@ -16,11 +16,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.spark.sinks.table_places import PLACES
+from tests.sinks.table_places import PLACES
 
 if TYPE_CHECKING:
+    from roster.pipeline.batch_sink import BatchSink
     from roster.spark import Pipeline
-    from roster.spark.sinks.batch_sink import BatchSink
 
 WINDOW = timedelta(seconds=10)
 
@@ -69,8 +69,8 @@ def windows(
 
 
 def main() -> None:
+    from roster.sinks.kafka_transactions import TransactionalSink
     from roster.spark import session
-    from roster.spark.sinks.kafka_transactions import TransactionalSink
 
     kind, folder, bootstrap, group, topic, late, directory, most, killed_at = sys.argv[1:]
     commit, calls = TransactionalSink.commit, count(1)

@@ -31,40 +31,40 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from roster.model.topology import Subtopology, repartition_topic
+from roster.pipeline.batch_sink import Source
+from roster.pipeline.driver.loop import DriverLoop
+from roster.pipeline.driver.runner_protocol import Outcome, Refused
+from roster.pipeline.driver.switching import Switching
+from roster.pipeline.errors import SinkFencedError
+from roster.pipeline.options import Options, Tuning
+from roster.pipeline.tasks.json_values import JsonReader
+from roster.pipeline.tasks.reader import ReaderConfig
+from roster.pipeline.tasks.writer import written
 from roster.records.native import compiled
+from roster.saved import grown_input
+from roster.saved.tasks.moving import PlacedTask
 from roster.spark import KafkaSink, State
-from roster.spark.driver.loop import DriverLoop
-from roster.spark.driver.runner_protocol import Outcome, Refused
-from roster.spark.driver.switching import Switching
-from roster.spark.errors import SinkFencedError
-from roster.spark.options import Options, Tuning
-from roster.spark.sinks.batch_sink import Source
-from roster.spark.state import grown_input
-from roster.spark.state.copies.restore_schedule import deal
-from roster.spark.state.joined_batches import TableJoins
-from roster.spark.state.stateful_batches import BetweenStatefulBatches, summed, tokens_of
-from roster.spark.state.stores import Stores
-from roster.spark.state.tasks.moving import PlacedTask
-from roster.spark.state.tasks.repartition import RepartitionTopic
-from roster.spark.state.tasks.store_location import Place, keep_open
-from roster.spark.state.tasks.stores import Restored, process_id, stores_found
-from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
-from roster.spark.state.tasks.table_join import Lookup, Rows
-from roster.spark.state.tasks.task import RestoreJobs, StatefulTask, StoreKind, TopologyPlan
-from roster.spark.tasks.json_values import JsonReader
-from roster.spark.tasks.reader import ReaderConfig
-from roster.spark.tasks.write.task import written
+from roster.spark.joined_batches import TableJoins
+from roster.spark.stateful_batches import BetweenStatefulBatches, summed, tokens_of
 from roster.state.aggregate import Aggregation, Update
 from roster.state.aggregate_functions import Aggregate
 from roster.state.keys import encode_keys
+from roster.stateful.restore_schedule import deal
+from roster.stateful.stores import Stores
+from roster.stateful.tasks.host_stores import Restored, process_id, stores_found
+from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.store_location import Place, keep_open
+from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
+from roster.stateful.tasks.table_join import Lookup, Rows
+from roster.stateful.tasks.task import RestoreJobs, StatefulTask, StoreKind, TopologyPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from roster.model.tasks import TaskId
-    from roster.spark.batch import Batch, Split
-    from roster.spark.sinks.batch_sink import BatchSink
-    from roster.spark.state.tasks.stores import RestoreJob
+    from roster.pipeline.batch import Batch, Split
+    from roster.pipeline.batch_sink import BatchSink
+    from roster.stateful.tasks.host_stores import RestoreJob
 
 KEYS, GROUPS = 30, 7
 COLUMNS = pa.schema([("k", pa.int64()), ("n", pa.int64())])

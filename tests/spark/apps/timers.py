@@ -17,8 +17,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from roster.spark.state.processor.code import Given
-from roster.spark.state.processor.operator import ProcessorOperator
+from roster.spark.processor.code import Given
+from roster.spark.processor.operator import ProcessorOperator
 from roster.state.processor.batch import Plan, TimeMode
 from tests.spark.apps.stateful import KEYS, main
 

@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from roster.client import Admin
+from roster.pipeline.batch_sink import Source
+from roster.pipeline.driver.loop import DriverLoop
+from roster.pipeline.driver.member_protocol import group_member
+from roster.pipeline.driver.runner_protocol import Outcome, Refused
+from roster.pipeline.driver.switching import Switching
+from roster.pipeline.options import Options
+from roster.pipeline.tasks.reader import ReaderConfig, ReadTask
+from roster.pipeline.tasks.writer import written
 from roster.records.native import compiled
 from roster.spark import KafkaSink
-from roster.spark.driver.loop import DriverLoop
-from roster.spark.driver.member_protocol import group_member
-from roster.spark.driver.runner_protocol import Outcome, Refused
-from roster.spark.driver.switching import Switching
-from roster.spark.options import Options
-from roster.spark.sinks.batch_sink import Source
-from roster.spark.tasks.reader import ReaderConfig, ReadTask
-from roster.spark.tasks.write.task import written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roster.spark.batch import Batch, Split
-    from roster.spark.sinks.batch_sink import BatchSink
+    from roster.pipeline.batch import Batch, Split
+    from roster.pipeline.batch_sink import BatchSink
 
 
 _COLUMNS = {"key": BinaryType(), "value": BinaryType(), "topic": StringType(), "partition": IntegerType()}

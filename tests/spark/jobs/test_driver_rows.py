@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.spark.jobs.driver_rows import DriverRows
-from roster.spark.schemas import arrow_schema, as_struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import TaskContext
 
+from roster.pipeline.tasks.accumulators import ByTask
 from roster.spark.jobs import host_workers
 from roster.spark.jobs.host_workers import Guests, HostWorkers
+from roster.spark.jobs.worker_main import StartWorkers, connected
 from roster.spark.jobs.workers import WorkerEndedError, WorkerError
-from roster.spark.tasks.accumulators import ByTask
-from roster.spark.tasks.worker_main import StartWorkers, connected
 from tests.spark.apps.standalone import Standalone
 from tests.spark.programs import APPS, Application
 from tests.waiting import until

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roster.model import TopicPartition
-from roster.spark.batch import Progress, Range, StoreProgress
+from roster.pipeline.batch import Progress, Range, StoreProgress
 from roster.spark.jobs.query_events import shared, telling_spark
 from tests.spark.programs import APPS, Application
 

@@ -19,22 +19,21 @@ from hypothesis import strategies as st
 from pyspark import SparkFiles, TaskContext
 
 from roster.model import TopicPartition
+from roster.pipeline.batch import Batch, Owner, Range, Split
+from roster.pipeline.driver import offset_ranges
+from roster.pipeline.options import Tuning
+from roster.pipeline.spark_schemas import as_struct
+from roster.pipeline.tasks.accumulators import ByTask
+from roster.pipeline.tasks.python_workers import SentOnce
+from roster.pipeline.tasks.reader import ReaderConfig, ReadError
 from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, State
-from roster.spark.batch import Batch, Owner, Range, Split
-from roster.spark.driver import offset_ranges
-from roster.spark.jobs import local_workers, runner, small_batches, workers
+from roster.spark.jobs import local_workers, runner, small_batches, worker_main, workers
 from roster.spark.jobs.local_workers import LocalWorkers
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.task_errors import full_name
 from roster.spark.jobs.workers import WorkerEndedError, WorkerError
-from roster.spark.options import Tuning
-from roster.spark.schemas import as_struct
-from roster.spark.tasks import worker_main
-from roster.spark.tasks.accumulators import ByTask
-from roster.spark.tasks.python_workers import SentOnce
-from roster.spark.tasks.reader import ReaderConfig, ReadError
 from tests.spark.spark_topics import committed_records
 from tests.spark.tuned import tuned
 from tests.waiting import until

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import TaskContext
 
+from roster.pipeline.tasks import python_workers
+from roster.spark import stateful_batches
 from roster.spark.jobs import runner
 from roster.spark.jobs.slot_probe import worker_report
-from roster.spark.state import stateful_batches
-from roster.spark.tasks import python_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,8 +81,8 @@ def test_the_probe_for_a_slot_reads_its_input_to_the_end_so_that_its_worker_is_u
 @pytest.mark.process
 def test_the_worker_that_stays_is_ready_without_pyspark() -> None:
     program = (
-        "import sys; from roster.spark.tasks import worker_main; worker_main.load();"
-        " print('roster.spark.state.tasks.task' in sys.modules, 'pyspark' in sys.modules, 'py4j' in sys.modules)"
+        "import sys; from roster.spark.jobs import worker_main; worker_main.load();"
+        " print('roster.stateful.tasks.task' in sys.modules, 'pyspark' in sys.modules, 'py4j' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False", "False"]

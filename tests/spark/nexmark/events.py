@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 
-from roster.spark.tasks.result_records import as_records
+from roster.pipeline.tasks.result_records import as_records
 
 BEGIN = datetime(2026, 3, 1, 10, tzinfo=UTC)
 OF_FIFTY = (1, 3)

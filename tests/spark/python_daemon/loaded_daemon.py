@@ -16,8 +16,8 @@ LOADED = (
     "pyspark.worker",
     "pytest",
     "roster.spark.pipeline",
-    "roster.spark.state.processor.operator",
-    "roster.spark.state.tasks.task",
+    "roster.spark.processor.operator",
+    "roster.stateful.tasks.task",
     "roster.state.lmdb_store",
 )
 

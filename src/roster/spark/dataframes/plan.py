@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from roster.spark.errors import PipelineError, reason_of
+from roster.pipeline.errors import PipelineError, reason_of
 
 MARK = "roster.source"
 """Option of a leaf that names its source."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from roster.spark.batch import Progress, spark_names
+from roster.pipeline.batch import Progress, spark_names
 from roster.spark.jobs.query_events import query_id
 from roster.spark.pipeline import Pipeline
 

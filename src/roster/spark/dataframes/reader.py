@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
+from roster.pipeline.errors import PipelineError
 from roster.spark.dataframes.plan import leaf
 from roster.spark.dataframes.source_options import Source, source_of
-from roster.spark.errors import PipelineError
 from roster.spark.jobs.spark_jobs import check_session
 
 _sources: dict[str, Source] = {}

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from typing_extensions import override
 
-from roster.spark.batch import Batch
-from roster.spark.sinks.base import Sink
+from roster.pipeline.batch import Batch
+from roster.pipeline.sink import Sink
 
 _EPOCH = "streaming.sql.batchId"
 """Property of a job in which PySpark's function for `foreach` finds the batch's number."""

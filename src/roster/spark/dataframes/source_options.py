@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from roster.model.options import declared
-from roster.spark.errors import PipelineError
-from roster.spark.pipeline_options import PipelineOptions
-from roster.spark.state_options import State
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.pipeline_options import PipelineOptions
+from roster.pipeline.state_options import State
 
 log = logging.getLogger("roster.pipeline")
 

@@ -10,19 +10,19 @@ from urllib.parse import urlencode, urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from roster.pipeline.errors import PipelineError, reason_of
+from roster.pipeline.sink import Sink
+from roster.sinks.delta import DeltaSink
+from roster.sinks.kafka import KafkaSink
+from roster.sinks.parquet import ParquetSink
+from roster.sinks.postgres import PostgresSink
+from roster.spark.console_sink import ConsoleSink
 from roster.spark.dataframes.plan import check_row_by_row, on_batch, sources_of
 from roster.spark.dataframes.query import StreamQuery
 from roster.spark.dataframes.reader import marked_source
 from roster.spark.dataframes.sinks import FormatSink, FunctionSink, MemorySink, RowSink, described
 from roster.spark.dataframes.source_options import Source, is_own, of_client, own_options, source_of
-from roster.spark.errors import PipelineError, reason_of
 from roster.spark.pipeline import Pipeline
-from roster.spark.sinks.base import Sink
-from roster.spark.sinks.console import ConsoleSink
-from roster.spark.sinks.delta import DeltaSink
-from roster.spark.sinks.kafka import KafkaSink
-from roster.spark.sinks.parquet import ParquetSink
-from roster.spark.sinks.postgres import PostgresSink
 
 log = logging.getLogger("roster.pipeline")
 

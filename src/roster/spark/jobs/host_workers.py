@@ -26,8 +26,8 @@ from typing_extensions import override
 
 from roster.model.offsets import Arrival
 from roster.spark.jobs.executors import Executors
+from roster.spark.jobs.worker_main import CONNECT_SECONDS, StartWorkers, keep_alive
 from roster.spark.jobs.workers import Link, Workers, run
-from roster.spark.tasks.worker_main import CONNECT_SECONDS, StartWorkers, keep_alive
 
 log = logging.getLogger(__name__)
 

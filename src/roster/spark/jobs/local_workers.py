@@ -33,7 +33,7 @@ class _Process(NamedTuple):
     def start(cls, python: str, environment: Mapping[str, str]) -> _Process:
         ours, theirs = Pipe()
         number = theirs.fileno()
-        command = [python, "-m", "roster.spark.tasks.worker_main", str(number)]
+        command = [python, "-m", "roster.spark.jobs.worker_main", str(number)]
         with theirs:
             popen = subprocess.Popen(  # noqa: S603 - the session's own Python
                 command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[number], env=environment

@@ -22,7 +22,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from roster.model import TopicPartition
-from roster.spark.batch import Progress, Range, StoreProgress, spark_names, utc
+from roster.pipeline.batch import Progress, Range, StoreProgress, spark_names, utc
 
 log = logging.getLogger(__name__)
 

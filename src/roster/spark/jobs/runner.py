@@ -15,24 +15,24 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from roster.pipeline.batch import Batch, Split
+from roster.pipeline.batch_sink import BatchSink
+from roster.pipeline.driver.runner_protocol import Outcome, Refused
+from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError
+from roster.pipeline.registry_schemas import fetch_missing
+from roster.pipeline.spark_schemas import arrow_schema
+from roster.pipeline.tasks.accumulators import ByTask
+from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.missing_values import MissingValues
+from roster.pipeline.tasks.reader import Counts, ReaderConfig, ReadTask
+from roster.pipeline.tasks.writer import ReadWriteTask, TaskWriter, Writer
 from roster.records.produce import WriteError
-from roster.spark.batch import Batch, Split
-from roster.spark.driver.runner_protocol import Outcome, Refused
-from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.spark.jobs.driver_rows import DriverRows
 from roster.spark.jobs.slot_probe import SlotProbe, check_worker, worker_report
 from roster.spark.jobs.small_batches import SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.streaming_only import WAY_OUT, checked
 from roster.spark.jobs.task_errors import task_error
-from roster.spark.registry_schemas import fetch_missing
-from roster.spark.schemas import arrow_schema
-from roster.spark.sinks.batch_sink import BatchSink
-from roster.spark.tasks.accumulators import ByTask
-from roster.spark.tasks.arrow_function import ArrowFunction
-from roster.spark.tasks.missing_values import MissingValues
-from roster.spark.tasks.reader import Counts, ReaderConfig, ReadTask
-from roster.spark.tasks.write.task import ReadWriteTask, TaskWriter, Writer
 
 log = logging.getLogger(__name__)
 

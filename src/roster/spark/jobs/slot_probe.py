@@ -15,7 +15,7 @@ from typing import Any
 from pyspark import InheritableThread, SparkContext
 
 from roster import __version__
-from roster.spark.errors import PipelineError, reason_of
+from roster.pipeline.errors import PipelineError, reason_of
 
 _PARTS = {
     "roster": "Roster",
@@ -89,7 +89,7 @@ def worker_report() -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
             except Exception as error:
                 missing[name] = f"{type(error).__name__}: {error}"
         if not missing:
-            importlib.import_module("roster.spark.state.tasks.task")
+            import roster.stateful.tasks.task  # noqa: F401, PLC0415 - only where Roster is there
         version = getattr(sys.modules.get("roster"), "__version__", "")
         yield {
             "python": sys.executable,

@@ -15,15 +15,15 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from roster.model.offsets import Arrival
-from roster.spark.batch import Batch, Split
-from roster.spark.driver.batch_size import WorkerLimit
+from roster.pipeline.batch import Batch, Split
+from roster.pipeline.driver.batch_size import WorkerLimit
+from roster.pipeline.tasks.writer import conformed
 from roster.spark.jobs import host_workers
 from roster.spark.jobs.host_workers import HostWorkers
 from roster.spark.jobs.local_workers import LocalWorkers
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.task_errors import task_error
 from roster.spark.jobs.workers import WorkerEndedError, WorkerError, Workers
-from roster.spark.tasks.write.task import conformed
 
 log = logging.getLogger(__name__)
 

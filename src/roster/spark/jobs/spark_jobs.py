@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from roster.spark.errors import PipelineError
+from roster.pipeline.errors import PipelineError
 from roster.spark.jobs.slot_probe import task_counts
 
 log = logging.getLogger(__name__)

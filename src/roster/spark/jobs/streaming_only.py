@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from roster.spark.errors import PipelineError
+from roster.pipeline.errors import PipelineError
 
 WAY_OUT = (
     "The pipeline's own aggregate (with a Window for time), deduplicate, join and transform_with_state keep state over "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
+from roster.pipeline.tasks.reader import ReadError
 from roster.records.produce import WriteError
-from roster.spark.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
-from roster.spark.tasks.reader import ReadError
 from roster.state.store import StateError, StoreFullError
 
 _MAKERS: Mapping[type[Exception], Callable[[str], PipelineError | ReadError | WriteError]] = {

@@ -19,8 +19,8 @@ from pyspark import SparkContext, cloudpickle
 from pyspark.accumulators import _accumulatorRegistry
 
 from roster.model.offsets import Arrival
-from roster.spark.tasks.python_workers import SentOnce
-from roster.spark.tasks.worker_main import READY, Answer, Request
+from roster.pipeline.tasks.python_workers import SentOnce
+from roster.spark.jobs.worker_main import READY, Answer, Request
 
 _MORE_MEMORY = 1 << 30
 """Bytes by which a worker may grow; then it is replaced, as a function may leak."""

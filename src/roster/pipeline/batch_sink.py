@@ -1,0 +1,161 @@
+"""The sink as the driver sees it: what Roster's own sinks can do beyond `Sink`, and a custom one behind the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from roster.model import TopicPartition
+from roster.pipeline.batch import Batch, Owner
+from roster.pipeline.sink import Sink
+from roster.pipeline.spark_types import DataFrame, SparkSession, StructType
+from roster.pipeline.tasks.writer import Writer
+from roster.security import PLAINTEXT, Security
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Cluster and group that a pipeline reads from; the values are those of its options."""
+
+    bootstrap: str
+    group: str
+    group_instance_id: str | None = None
+    client_id: str = "roster"
+    request_timeout_ms: int = 30_000
+    security: Security = PLAINTEXT
+    dead_letters: str | None = None
+    """None: there is no topic for them. "": a sink may leave out rows, by RefusedRowsError. Else why it may not."""
+    noted: Callable[[TopicPartition, str], str] = lambda _, metadata: metadata
+    """Adds to the metadata of a partition's offset what else the pipeline keeps there."""
+
+
+class BatchSink(Sink):
+    """A sink that the driver's loop and the runner work with.
+
+    Methods are called on the pipeline's thread, in the order open, bind and warm_up, then take_over, claim, write and
+    commit or abort per batch, then close. A sink that can write inside the reading tasks has `task_writer` and
+    `collect` too: where the pipeline has no transform they take the place of `write`, and no row crosses into the JVM.
+    One in the source's own cluster may store the group's offsets with its results, in one transaction: then `bind`
+    returns a sink with `commits_offsets`.
+    """
+
+    commits_offsets: bool = False
+    """True if `commit` commits the group's offsets too, as the member and in the generation of `batch.owner`, which is
+    the present one then. A ClientError that is `retriable` makes the pipeline call it again while its partitions are
+    owned. `take_over` is called for newly assigned partitions, before the group's offsets are read."""
+
+    default_trigger_interval_ms: int | None = None
+    """Milliseconds between the starts of two batches if the pipeline's `trigger_interval_ms` is None; a full batch, and
+    the first one after partitions were assigned, do not wait. None: as many as let records be done within a second,
+    100 to 900 by what batches take."""
+
+    most_offsets: int | None = None
+    """The most offsets of a batch whose results go through the driver, by those before; None: any number."""
+
+    accepts_part: bool = False
+    """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
+    ends the batch at once. False: Spark fails the task, and retries it, before `write` returns."""
+
+    def check(self, schema: StructType) -> None:
+        """Raise PipelineError if rows with these columns cannot be written; before `open` where they are known."""
+
+    @override
+    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
+        """Check the sink before the pipeline joins `group`, within `timeout_ms`. Raise PipelineError if it cannot
+        work.
+        """
+
+    def bind(self, source: Source) -> BatchSink:
+        """Return the sink of batches from this source; the pipeline closes the one that it opened.
+
+        Raise PipelineError if the sink cannot work with the source.
+        """
+        return self
+
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        """Decide what earlier owners of newly assigned partitions left open."""
+
+    def offset_metadata(self, owner: Owner) -> str:
+        """Return the text to commit with the starting offset of each newly assigned partition; "": none is needed."""
+        return ""
+
+    def warm_up(self, df: DataFrame) -> None:
+        """Run what `write` would on a DataFrame without rows, before the pipeline joins, without effect.
+
+        By default its plan is run and the result dropped.
+        """
+        self.check(df.schema)
+        df.write.format("noop").mode("overwrite").save()
+
+    def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Return offsets that ranges of the next batch must not exceed; called before each batch with its positions."""
+        return {}
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> Any:
+        """As in `Sink`; not needed where `task_writer` always returns a writer and the pipeline has no transform."""
+        raise NotImplementedError
+
+    def task_writer(self, batch: Batch | None, schema: StructType) -> Writer | None:
+        """Return the writer, inside the tasks, of the batch's rows with these columns; None: `write` writes them.
+
+        Without a batch its tasks get no rows and must have no effect: they only load what a batch will need.
+        """
+        return None
+
+    def why_spark_writes(self, schema: StructType) -> str:
+        """Return why `task_writer` returns None for rows with these columns, and what to do; "": it never does."""
+        return ""
+
+    def begin(self, batch: Batch) -> None:
+        """Begin what need not wait for the results of a small batch, which `abort` drops; raises what `write` does."""
+
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> Any:
+        """Return what `commit` or `abort` needs, from what the tasks returned. Raises what `write` does.
+
+        `results` has one item a task, or is what a `FrameWriter` returned; it is empty if the job failed.
+        """
+        raise NotImplementedError
+
+    def abort(self, written: Any, batch: Batch) -> None:
+        """Drop the results of a batch that is not committed; `written` is None if `write` raised."""
+
+    def look(self) -> None:
+        """Raise PipelineError if the target is gone; called every few seconds while there are no records."""
+
+
+class CustomSink(BatchSink):
+    """A user's sink."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    @override
+    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
+        self._sink.open(spark, group)
+
+    @override
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        return self._sink.claim(partitions, owner, committed)
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> Any:
+        return self._sink.write(df, batch)
+
+    @override
+    def commit(self, written: Any, batch: Batch) -> None:
+        self._sink.commit(written, batch)
+
+    @override
+    def close(self) -> None:
+        self._sink.close()
+
+
+def batch_sink(sink: Sink) -> BatchSink:
+    """Return the sink as the driver works with it."""
+    return sink if isinstance(sink, BatchSink) else CustomSink(sink)

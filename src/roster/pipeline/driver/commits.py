@@ -1,0 +1,141 @@
+"""Commits of results and offsets, retried while their partitions are owned."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from roster.client import ClientError, CommitFenced, OffsetAndMetadata, Ownership
+from roster.model import TopicPartition
+from roster.pipeline.batch import Batch, Owner
+from roster.pipeline.batch_sink import BatchSink
+from roster.pipeline.driver.batch_guard import cancel_reason
+from roster.pipeline.driver.member_protocol import Membership
+from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
+from roster.pipeline.driver.switching import Switching
+from roster.pipeline.errors import SinkFencedError
+
+log = logging.getLogger("roster.spark")
+
+RETRY_SECONDS = 0.2
+_GIVE_UP_SECONDS = 10.0
+"""Time for which a stopping pipeline retries the commit of its last batch."""
+
+
+class Commits:
+    """What the loop commits, in the sink and in the group; call all methods on the pipeline's thread."""
+
+    def __init__(
+        self,
+        member: Membership,
+        sink: BatchSink,
+        between_batches: BetweenBatches,
+        switching: Switching | None,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._member, self._sink, self._between_batches = member, sink, between_batches
+        self._switching, self._is_stopping = switching, is_stopping
+
+    def abort(self, written: Any, batch: Batch) -> None:
+        """Undo a batch; `written` is what its tasks have returned, None if they did not end."""
+        self._between_batches.aborted(batch)
+        self._sink.abort(written, batch)
+
+    def results(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
+        """Commit a batch in the sink; return False if it is fenced or its partitions are lost.
+
+        Raises RefusedRowsError, the sink's own errors, and ClientError if it cannot be committed at all.
+        """
+        if not self._sink.commits_offsets:
+            try:
+                self._sink.commit(outcome.written, batch)
+            except SinkFencedError as error:
+                log.warning("batch %d is fenced by the sink: %s", batch.number, error)
+                return False
+            return True
+        return self._with_offsets(batch, outcome, ownership)
+
+    def _with_offsets(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
+        """Commit results and offsets in one atomic step of the sink."""
+        give_up = None
+        while True:
+            current, now = self._member.ownership(), time.monotonic()
+            reason = cancel_reason(batch, current, now, 0.0)
+            try:
+                if reason is None:
+                    generation, member_id = self._member.confirm(batch.ranges.keys(), ownership)
+                    owner = Owner(batch.owner.group, generation, member_id)
+                    self._sink.commit(outcome.written, replace(batch, owner=owner))
+                    return True
+            except (SinkFencedError, CommitFenced) as error:
+                reason = str(error)
+            except ClientError as error:
+                if not error.retriable:
+                    self.abort(outcome.written, batch)
+                    raise
+                give_up = give_up or now + _GIVE_UP_SECONDS
+                if not self._is_stopping() or now < give_up:
+                    self._member.wait(current.epoch, RETRY_SECONDS)
+                    continue
+                reason = f"the pipeline is stopping ({error})"
+            log.warning("batch %d is not committed: %s", batch.number, reason)
+            self.abort(outcome.written, batch)
+            return False
+
+    def offsets(self, batch: Batch, ownership: Ownership) -> Collection[TopicPartition]:
+        """Commit a batch's offsets in the group, under the ownership it was planned with.
+
+        Return the partitions whose positions are in doubt. Raises ClientError.
+        """
+        offsets = {p: OffsetAndMetadata(at, metadata=self.noted(p, "")) for p, at in batch.next_offsets.items()}
+        in_doubt: set[TopicPartition] = set()
+        give_up = None
+        while offsets:
+            try:
+                self._member.commit(offsets, ownership)
+                break
+            except CommitFenced as error:
+                fenced = error.partitions & offsets.keys() or frozenset(offsets)
+                log.warning("offsets of %d partitions are not committed: %s", len(fenced), error)
+                in_doubt |= fenced
+                offsets = {p: at for p, at in offsets.items() if p not in fenced}
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                now = time.monotonic()
+                give_up = give_up or now + _GIVE_UP_SECONDS
+                current = self._member.ownership()
+                reason = cancel_reason(batch, current, now, 0.0)
+                if reason is None and self._is_stopping() and now >= give_up:
+                    reason = "the pipeline is stopping"
+                if reason is not None:
+                    log.warning("offsets of batch %d are not committed: %s (%s)", batch.number, error, reason)
+                    return batch.ranges.keys()
+                self._member.wait(current.epoch, RETRY_SECONDS)
+        return in_doubt
+
+    def positions(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool
+    ) -> Collection[TopicPartition]:
+        """Commit offsets without a batch; return the partitions that must not be processed, as that failed.
+
+        Starting offsets are committed so that `latest` keeps its meaning and lag is known; only where the commit
+        `is_needed` does a failure count. Raises ClientError for one that a retry does not mend.
+        """
+        try:
+            self._member.commit(offsets, ownership)
+        except ClientError as error:
+            log.info("offsets not committed: %s", error)
+            if not is_needed:
+                return ()
+            if not error.retriable and not isinstance(error, CommitFenced):
+                raise
+            return offsets.keys()
+        return ()
+
+    def noted(self, partition: TopicPartition, metadata: str) -> str:
+        """Return the metadata of a partition's committed offset, with its standing in a switch."""
+        return metadata if self._switching is None else self._switching.noted(partition, metadata)

@@ -1,0 +1,518 @@
+"""The loop on the driver: micro-batches over the partitions assigned to the member.
+
+One pass: ownership → positions of newly assigned partitions → log end offsets → ranges and tasks → run the batch →
+commit in the sink → commit in the group. Revoked partitions are released between two passes, when no batch is running.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from roster._clock import wall_ms
+from roster.client import ClientError, ClosedError, OffsetAndMetadata, Ownership
+from roster.client.arrivals import MOST_WATCHED
+from roster.model import TopicPartition
+from roster.model.offsets import Arrival
+from roster.model.switch import Results
+from roster.pipeline.batch import Batch, Owner, Progress, Range, Split
+from roster.pipeline.batch_sink import BatchSink
+from roster.pipeline.driver import offset_ranges
+from roster.pipeline.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
+from roster.pipeline.driver.batch_size import BatchInterval, BatchSize, Suspects
+from roster.pipeline.driver.commits import RETRY_SECONDS, Commits
+from roster.pipeline.driver.member_protocol import Membership
+from roster.pipeline.driver.reporting import Reporter
+from roster.pipeline.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Refused, Runner
+from roster.pipeline.driver.starting_offsets import StartingPositions
+from roster.pipeline.driver.switching import Switching
+from roster.pipeline.driver.targets import Targets
+from roster.pipeline.errors import MissingSchemasError, RefusedRowsError, SinkFencedError
+from roster.pipeline.options import Options
+
+log = logging.getLogger("roster.spark")
+
+STOP_CHECK_SECONDS = 0.2
+"""Time between two looks at `stop` while waiting."""
+_SHORT_PAUSE = 1.0  # seconds
+_LOOKS_APART = 9
+"""Where brokers do not tell of records: a look for them costs a tenth of the time, or less of a second."""
+_LOOK_INTERVAL = 3.0
+"""Seconds between two looks at what a sink writes to while there is nothing to read."""
+
+
+class _Timer:
+    """Times of one batch: when it began, and how long each phase took."""
+
+    def __init__(self) -> None:
+        self.started_at = wall_ms()
+        """Wall-clock milliseconds."""
+        self.begun = self._lapped = time.monotonic()
+        self.phases: dict[str, int] = {}
+
+    def lap(self, phase: str) -> None:
+        """Record the milliseconds since the last lap."""
+        now = time.monotonic()
+        self.phases[phase] = round((now - self._lapped) * 1000)
+        self._lapped = now
+
+    @property
+    def duration_ms(self) -> int:
+        """Milliseconds from the start to the last lap."""
+        return round((self._lapped - self.begun) * 1000)
+
+
+def batch_size(options: Options) -> BatchSize:
+    """Make the size of batches that end near `target_batch_ms`, and well inside the rebalance timeout."""
+    longest = options.settings.rebalance_timeout_ms / 3000
+    return BatchSize(options.max_offsets_per_batch, min(options.target_batch_ms / 1000, longest), longest)
+
+
+class DriverLoop:
+    """Micro-batches of one group member, on the caller's thread."""
+
+    def __init__(
+        self,
+        member: Membership,
+        runner: Runner,
+        sink: BatchSink,
+        options: Options,
+        on_progress: Callable[[Progress], object] | None = None,
+        guard: BatchGuard | None = None,
+        reporter: Reporter | None = None,
+        first_batch: int = 0,
+        size: BatchSize | None = None,
+        suspects: Suspects | None = None,
+        between_batches: BetweenBatches | None = None,
+        switching: Switching | None = None,
+    ) -> None:
+        """`size` and `suspects` carry over what earlier loops of the same run learned."""
+        self._member, self._runner, self._sink, self._options = member, runner, sink, options
+        self._on_progress, self._between_batches = on_progress, between_batches or BetweenBatches()
+        self._switching = switching
+        self._reporter = reporter or Reporter(options.group)
+        self._starting_positions = StartingPositions(member, sink, options, self._reporter)
+        self._commits = Commits(member, sink, self._between_batches, switching, lambda: self._stopping)
+        self._targets = Targets(self._is_repartition, self._between_batches.log_ends)
+        margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
+        patience = options.max_batch_ms / 1000
+        self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
+        self._margin = margin
+        self._poll_seconds = options.tuning.poll_interval_ms / 1000
+        self._positions: dict[TopicPartition, int] = {}
+        self._ends: Mapping[TopicPartition, int] = {}
+        """The log end offsets at the last look."""
+        self._asked = float("-inf")
+        """When they were asked for; below, what brokers have sent since."""
+        self._arrivals: Mapping[TopicPartition, Sequence[Arrival]] = {}
+        self._adopted: Ownership | None = None
+        self._stopping = False
+        self.batches = first_batch
+        """The next batch's number."""
+        self._size = size or batch_size(options)
+        self._suspects = suspects or Suspects()
+        self._interval = BatchInterval()
+        self._batch_started = float("-inf")
+        self._looked = time.monotonic()
+        self._look_seconds = 0.0
+        """How long the last look for records took."""
+        self.last_progress: Progress | None = None
+
+    def stop(self, *, now: bool = False) -> None:
+        """End after the running batch, or with `now` cancel it uncommitted. Thread- and signal-safe."""
+        self._stopping = True
+        if now:
+            self._guard.cancel("the pipeline was told to stop at once")
+
+    @property
+    def stalled(self) -> str | None:
+        """Reason if a batch counted as stalled and the group was left, else None."""
+        return self._guard.stalled
+
+    def run(self, *, available_now: bool) -> None:
+        """Run batches until stopped or stalled or, with `available_now`, up to the log end offsets at the assignment.
+
+        The member must have been started; it is closed here only if a batch stalls. Raises PipelineError and
+        ClientError if the run cannot go on, and what a function, a task or the sink raised.
+        """
+        self._starting_positions.note_topics()
+        interval = self._sink.default_trigger_interval_ms or 0
+        if self._options.trigger_interval_ms is None and interval > 1_000 and not available_now:
+            self._reporter.line(
+                "small batches start apart, the sink's default; trigger_interval_ms changes it",
+                seconds=interval / 1000,
+                sink=type(self._sink).__name__,
+            )
+        self._guard.start()
+        try:
+            while not self._stopping and self.stalled is None:
+                self._reporter.tick()
+                self._runner.check()
+                try:
+                    ownership, worked = self._pass(available_now=available_now)
+                except ClientError as error:
+                    if isinstance(error, ClosedError) and self.stalled is not None:
+                        return
+                    if not error.retriable:
+                        raise
+                    log.warning("%s; trying again", error)
+                    self._idle(RETRY_SECONDS, self._member.ownership())
+                    continue
+                if worked:
+                    continue
+                if available_now and self._is_done(ownership) and self._targets.are_reached(self._positions):
+                    self._note_nothing_read()
+                    return
+                self._look_at_sink()
+                self._wait_for_records(self._poll_seconds, ownership)
+        finally:
+            self._guard.close()
+
+    def _pass(self, *, available_now: bool) -> tuple[Ownership, bool]:
+        """Do one pass; return the ownership it began with, and False if there was nothing to read."""
+        ownership = self._member.ownership()
+        if ownership.error is not None:
+            raise ownership.error
+        if ownership.revoking:
+            self._member.release(ownership.revoking)
+        self._adopt(ownership)
+        self._switch(ownership)
+        if not self._positions:
+            return ownership, self._restore(ownership, available_now=available_now)
+        timer = _Timer()
+        ends = self._ends = self._log_ends(available_now=available_now)
+        available = self._available(ends, available_now=available_now)
+        self._look_seconds = time.monotonic() - timer.begun
+        if not available:
+            return ownership, self._restore(ownership, available_now=available_now)
+        pause = self._pause(available, timer.begun, available_now=available_now)
+        if pause > 0:
+            self._asked = float("-inf")  # more will have come by then
+            if not self._restore(ownership, pause, available_now=available_now):
+                self._idle(self._until_look(pause), ownership)
+            return ownership, True
+        self._batch_started = timer.begun
+        if left := self._pass_over(available, ownership):
+            self._run_batch(ownership, left, ends, timer)
+        return ownership, True
+
+    def _log_ends(self, *, available_now: bool) -> Mapping[TopicPartition, int]:
+        """Return the log ends: as brokers told them with the records they sent, and asked for every so often."""
+        self._arrivals = self._member.arrivals(self._positions)
+        ends = {**self._ends, **{p: max(each[-1].end, self._ends.get(p, 0)) for p, each in self._arrivals.items()}}
+        is_known = self._positions.keys() <= ends.keys() and not any(map(self._is_repartition, self._arrivals))
+        is_told = bool(self._arrivals) or all(ends.get(p, at) <= at for p, at in self._positions.items())
+        age = time.monotonic() - self._asked
+        if is_known and is_told and not available_now and age < self._poll_seconds:
+            return ends
+        self._asked = time.monotonic()
+        return self._member.end_offsets(self._positions.keys())
+
+    def _run_batch(
+        self,
+        ownership: Ownership,
+        available: Mapping[TopicPartition, Range],
+        ends: Mapping[TopicPartition, int],
+        timer: _Timer,
+    ) -> None:
+        """Plan a batch, run it, and commit it in the sink and then in the group."""
+        most = self._size.limit
+        small = self._runner.most_offsets
+        if waiting := self._taking_over(available):  # the only batch between the results of two groups
+            available, most = {p: available[p] for p in waiting}, self._options.max_offsets_per_batch
+        elif small is not None and self._sink.default_trigger_interval_ms is None and small < (most or small + 1):
+            most = small
+            if sum(span.size for span in available.values()) > most:
+                self._batch_started = float("-inf")  # the rest does not wait for the next interval
+        chosen = self._suspects.choose(frozenset(available))
+        ranges = offset_ranges.limit({p: span for p, span in available.items() if p in chosen}, most)
+        deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks
+        ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
+        tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
+        found = [each for p, of in self._arrivals.items() if p in ranges for each in of if each.start < ranges[p].end]
+        batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=found)
+        if self._options.trigger_interval_ms == 0 and self._runner.takes_arrivals:
+            # The next batch is fetched meanwhile.
+            following = self._read({**self._positions, **batch.next_offsets})
+            seconds = self._options.target_batch_ms / 1000
+            self._member.watch(following, seconds, is_committed=self._is_committed)
+        timer.lap("plan")
+        refused: list[Mapping[int, Mapping[int, str]]] = []
+        while True:
+            outcome = self._work(batch, tasks, refused)
+            timer.lap("work")
+            try:
+                is_committed = outcome is not None and self._commits.results(batch, outcome, ownership)
+                break
+            except RefusedRowsError as error:
+                log.warning("batch %d is done again without bad rows: %s", batch.number, error)
+                refused.append(error.rows)
+        if outcome is None or not is_committed:
+            self._reporter.abandoned()
+            self._drop(batch.ranges.keys())
+            return
+        self._between_batches.committed(batch)
+        timer.lap("transaction" if self._sink.commits_offsets else "sink")
+        self.batches += 1
+        self._size.done(batch.offsets, timer.duration_ms / 1000)
+        self._suspects.done(batch.ranges)
+        self._positions.update(batch.next_offsets)
+        if not self._sink.commits_offsets:
+            self._drop(self._commits.offsets(batch, ownership))
+            timer.lap("group")
+        if self._switching is not None:
+            self._switching.ran(batch.ranges)
+        self._interval.done(timer.duration_ms / 1000)
+        self._report(
+            Progress(
+                group=batch.owner.group,
+                member_id=batch.owner.member_id,
+                generation=batch.generation,
+                batch=batch.number,
+                started_at=timer.started_at,
+                duration_ms=timer.duration_ms,
+                rows=outcome.rows,
+                dead_letters=outcome.dead_letters,
+                first_dead_letter=outcome.first_letter,
+                restored=outcome.restored,
+                restored_bytes=outcome.restored_bytes,
+                late=outcome.late,
+                standby_records=outcome.standby_records,
+                restoring=outcome.restoring,
+                stores=outcome.stores,
+                since_ms=None if self.last_progress is None else timer.started_at - self.last_progress.started_at,
+                ranges=ranges,
+                lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
+                tasks=len(tasks),
+                phases=timer.phases,
+            )
+        )
+
+    def _available(self, ends: Mapping[TopicPartition, int], *, available_now: bool) -> dict[TopicPartition, Range]:
+        """Return what there is to read; with `available_now` up to the log end offset seen first.
+
+        A range is empty if its task must run without records: for timers, or as it has had none for a time.
+        """
+        behind = {p for p, at in self._positions.items() if ends.get(p, at) > at}
+        ends = self._between_batches.readable(ends)
+        if available_now:
+            ends = self._targets.limit(ends)
+        bounds = self._sink.bounds(self._positions)
+        limits = {} if self._switching is None else self._switching.limits(self._positions)
+        if bounds or limits:
+            ends = {p: min(end, bounds.get(p, end), limits.get(p, end)) for p, end in ends.items()}
+        held = self._between_batches.held(self._positions) | {p for p in limits if limits[p] <= self._positions[p]}
+        due = self._between_batches.due(self._positions, behind, once=available_now)
+        return {
+            p: Range(at, max(at, ends[p]))
+            for p, at in self._positions.items()
+            if p not in held and (ends[p] > at or p in due)
+        }
+
+    def _restore(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
+        """Work on copies of state while no batch runs; return False if there was nothing to do.
+
+        With `available_now` only on those that partitions wait for.
+        """
+        if ownership.generation < 0:
+            return False
+        if available_now and not self._between_batches.held(self._positions):
+            return False
+        batch = Batch(self.batches, self._owner(ownership), {})
+        self._guard.begin(batch)
+        try:
+            worked = self._between_batches.restore(min(seconds, max(self._poll_seconds, SHORTEST_RESTORE)))
+        finally:
+            self._guard.end()
+        self._reporter.restoring(self._between_batches.restoring())
+        return worked
+
+    def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
+        """Return the seconds to wait before the next look; 0 or less if the batch may start."""
+        configured, most = self._options.trigger_interval_ms, self._size.limit
+        if self._taking_over(available):
+            return 0.0
+        if configured is not None:
+            return self._batch_started + configured / 1000 - now
+        if available_now or (most is not None and sum(span.size for span in available.values()) >= most):
+            return 0.0
+        suggested = self._sink.default_trigger_interval_ms
+        interval = self._interval.seconds if suggested is None else suggested / 1000
+        left = self._batch_started + interval - now
+        # A look in between finds out whether a batch is full, which only matters in a long pause.
+        return left if left < _SHORT_PAUSE else min(left, self._poll_seconds)
+
+    def _adopt(self, ownership: Ownership) -> None:
+        """Drop the positions of partitions no longer owned and find those of newly assigned ones."""
+        before = self._adopted
+        if before is not None and before.epoch == ownership.epoch and ownership.partitions <= self._positions.keys():
+            return
+        # Between two changes, or two member ids, another member may have owned a partition.
+        continuous = (
+            before is not None
+            and ownership.epoch - before.epoch <= 1
+            and ownership.member_id == before.member_id
+            and not ownership.lost & self._positions.keys()
+        )
+        kept = {p: at for p, at in self._positions.items() if continuous and p in ownership.partitions}
+        new = ownership.partitions - kept.keys()
+        self._reporter.owns(ownership, self._member.assignor)
+        owner = self._owner(ownership)
+        if new and self._sink.commits_offsets:
+            self._sink.take_over(new, owner)
+        if new:
+            self._between_batches.took(new)
+        committed = self._member.committed(sorted(new)) if new else {}
+        if self._switching is not None:
+            self._switching.took(committed)
+        found, uncommitted = self._starting_positions.find(committed, owner)
+        self._positions = {**kept, **found}
+        self._targets.adopt(ownership.partitions, new)
+        if new:
+            self._batch_started = float("-inf")  # newly assigned partitions may have a backlog: do not wait
+        self._adopted = ownership
+        metadata = self._sink.offset_metadata(owner)
+        is_needed = any(self._commits.noted(p, metadata) for p in found)
+        if committing := found.keys() if is_needed else uncommitted:
+            starts = {p: OffsetAndMetadata(found[p], metadata=self._commits.noted(p, metadata)) for p in committing}
+            self._drop(self._commits.positions(starts, ownership, is_needed=is_needed))
+
+    def _switch(self, ownership: Ownership) -> None:
+        """Take the next steps of a switch between two groups, if there is one; see `roster.model.switch`."""
+        if self._switching is None or not self._positions or not ownership.partitions <= self._positions.keys():
+            return
+        ahead = self._sink.bounds(self._positions)
+        steps = self._switching.look({p: at for p, at in self._positions.items() if p not in ahead})
+        if not steps:
+            self._reporter.stands(self._switching.results)
+            return
+        owner = self._owner(ownership)
+        metadata = self._sink.offset_metadata(owner)
+        noted = {p: OffsetAndMetadata(self._positions[p], metadata=at.added_to(metadata)) for p, at in steps.items()}
+        self._drop(self._commits.positions(noted, ownership, is_needed=True))
+        done = {p: each for p, each in steps.items() if p in self._positions}
+        self._switching.stand(done)
+        self._reporter.switched(done, self._positions, max(map(self._switching.silent, done), default=0))
+        if begun := [p for p, each in done.items() if each.results is Results.WRITES]:
+            self._sink.claim(begun, owner, {p: self._positions[p] for p in begun})
+            self._batch_started = float("-inf")  # they have waited long enough
+
+    def _taking_over(self, available: Mapping[TopicPartition, Range]) -> Collection[TopicPartition]:
+        return () if self._switching is None else self._switching.taking_over(available)
+
+    def _until_look(self, pause: float) -> float:
+        """Return the seconds to wait of a pause between two batches, so that a switch does not wait for its end."""
+        if self._switching is None:
+            return pause
+        return min(pause, max(self._switching.seconds_to_look, self._poll_seconds))
+
+    def _pass_over(
+        self, available: Mapping[TopicPartition, Range], ownership: Ownership
+    ) -> dict[TopicPartition, Range]:
+        """Go on without reading where records lead to nothing, and return what is left to read."""
+        passed = set() if self._switching is None else set(self._switching.passed_over(available))
+        if passed:
+            metadata = self._sink.offset_metadata(self._owner(ownership))
+            ends = {p: OffsetAndMetadata(available[p].end, metadata=self._commits.noted(p, metadata)) for p in passed}
+            self._drop(self._commits.positions(ends, ownership, is_needed=True))
+            self._positions |= {p: at.offset for p, at in ends.items() if p in self._positions}
+        return {p: span for p, span in available.items() if p not in passed}
+
+    def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]], refused: Refused = ()) -> Outcome | None:
+        """Run the batch; return None if it was cancelled or its partitions were lost meanwhile."""
+        self._guard.begin(batch)
+        try:
+            outcome = self._runner.run(batch, tasks, self._sink, refused)
+        except Exception as error:
+            reason = self._guard.end()
+            if reason is None and isinstance(error, SinkFencedError):
+                log.warning("batch %d is fenced by the sink: %s", batch.number, error)
+            elif reason is None and isinstance(error, MissingSchemasError):
+                log.info("batch %d is done again, with schemas that were not known: %s", batch.number, error.keys)
+            elif reason is None:
+                raise
+            if reason == OUTLASTS or self.stalled is not None:
+                self._size.cancelled(batch.offsets)
+                self._suspects.cancelled(batch.ranges)
+            self._commits.abort(None, batch)
+            return None
+        reason = self._guard.end()
+        if reason is None:
+            reason = cancel_reason(batch, self._member.ownership(), float("-inf"), self._margin)
+            if reason is not None:
+                log.warning("the results of batch %d are dropped: %s", batch.number, reason)
+        if reason is None:
+            return outcome
+        self._commits.abort(outcome.written, batch)
+        return None
+
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget positions in doubt; those of partitions still owned are looked up again."""
+        self._positions = {p: at for p, at in self._positions.items() if p not in partitions}
+
+    def _is_repartition(self, partition: TopicPartition) -> bool:
+        """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
+        return isinstance(self._options.topics, tuple) and partition.topic not in self._options.topics
+
+    def _is_done(self, ownership: Ownership) -> bool:
+        """Return True if all that was available is read; an empty assignment must last for one heartbeat interval."""
+        if ownership.generation < 0 or ownership.revoking:
+            return False
+        if not ownership.partitions:
+            epoch = ownership.epoch
+            settled = time.monotonic() + self._options.settings.heartbeat_interval_ms / 1000
+            while not self._stopping and (left := settled - time.monotonic()) > 0:
+                if self._member.wait(epoch, min(left, STOP_CHECK_SECONDS)).epoch != epoch:
+                    return False
+        return self._member.ownership().epoch == ownership.epoch
+
+    def _look_at_sink(self) -> None:
+        """Have the sink look at what it writes to, every few seconds."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_INTERVAL:
+            self._looked = now
+            self._sink.look()
+
+    def _note_nothing_read(self) -> None:
+        """Log why there was no batch."""
+        if self._positions and self.last_progress is None:
+            self._reporter.line("nothing is new: the group stands at the end of all partitions")
+        if not isinstance(self._options.topics, tuple) and not self._member.topics():
+            self._reporter.line("no topic matches", logging.WARNING, pattern=self._options.topics.pattern)
+
+    def _idle(self, seconds: float, ownership: Ownership) -> None:
+        """Wait for `seconds`, a change of ownership, or `stop`."""
+        until = time.monotonic() + seconds
+        while not self._stopping and (left := until - time.monotonic()) > 0:
+            if self._member.wait(ownership.epoch, min(left, STOP_CHECK_SECONDS)).epoch != ownership.epoch:
+                return
+
+    def _wait_for_records(self, seconds: float, ownership: Ownership) -> None:
+        """Wait for `seconds`, a change of ownership, `stop`, or records in partitions that had none left to read."""
+        read = self._read(self._positions)
+        if len(read) > MOST_WATCHED:
+            seconds = max(seconds, min(_LOOKS_APART * self._look_seconds, _SHORT_PAUSE))
+        if self._stopping or not read or seconds > STOP_CHECK_SECONDS:
+            self._idle(seconds, ownership)
+            return
+        self._member.wait_for_records(read, ownership.epoch, seconds, is_committed=self._is_committed)
+
+    def _read(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the positions of partitions that have no records left to read, as far as is known."""
+        return {p: at for p, at in positions.items() if self._ends.get(p, at) <= at}
+
+    @property
+    def _is_committed(self) -> bool:
+        return self._options.isolation_level == "read_committed"
+
+    def _owner(self, ownership: Ownership) -> Owner:
+        return Owner(self._options.group, ownership.generation, ownership.member_id)
+
+    def _report(self, progress: Progress) -> None:
+        self.last_progress = progress
+        log.debug("%s", progress)
+        self._reporter.progress(progress)
+        self._reporter.restoring(progress.restoring)
+        if self._on_progress is not None:
+            self._on_progress(progress)

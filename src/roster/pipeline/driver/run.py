@@ -1,0 +1,290 @@
+"""One run of a pipeline: wait for a task slot, warm up, join the group, run batches, leave; and again after a stall.
+
+A release that changes the state in place joins when no member of the earlier one is left.
+
+Warming up runs the pipeline's own plan on no rows. It forks Python workers, loads modules and compiled code, and checks
+the transform before the member joins: a partition that moves here waits for one batch, not for a start. The first
+member of a group joins meanwhile: nobody else has partitions, and the group waits some seconds for more members. It
+warms up what does small batches, where that is possible, and leaves Spark's workers to the first batch that needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from roster.client import ClientError, ClosedError
+from roster.pipeline.batch import Progress
+from roster.pipeline.batch_sink import BatchSink
+from roster.pipeline.driver.batch_size import Suspects
+from roster.pipeline.driver.loop import STOP_CHECK_SECONDS, DriverLoop, batch_size
+from roster.pipeline.driver.member_protocol import Membership
+from roster.pipeline.driver.reporting import Reporter
+from roster.pipeline.driver.runner_protocol import BetweenBatches, Runner
+from roster.pipeline.driver.switching import Switching
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import Options
+from roster.pipeline.tasks.reader import ReadError
+
+T = TypeVar("T")
+log = logging.getLogger("roster.spark")
+
+_FIRST_NOTICE = 5.0  # seconds of waiting for executors before a line in the log
+_NOTICE_INTERVAL = 30.0  # seconds between two such lines
+
+_OLD_LOOK = 1.0  # seconds between two looks at members of an earlier release
+
+WAITING, WARMING, JOINING, RUNNING = "waiting for executors", "warming up", "joining", "running"
+PAUSED = "paused"
+OLD_THERE = "waiting for the earlier release"
+
+
+class Probe(Protocol):
+    """A job of one small task, which ends when it has had a task slot."""
+
+    @property
+    def running(self) -> bool:
+        """True while an executor runs its task."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait up to `seconds` for its end; return False if it has not ended."""
+
+    def check(self) -> None:
+        """Raise PipelineError if the executors' Python cannot run a pipeline's tasks."""
+
+    def cancel(self) -> None:
+        """Cancel it."""
+
+
+class SlotRunner(Runner, Protocol):
+    """A runner that can probe for a task slot, and warm up."""
+
+    def ask_for_slot(self) -> Probe:
+        """Start a probe."""
+
+    def warm_up(self, sink: BatchSink, *, is_small: bool = False) -> bool:
+        """Run the plan on no rows. Raises as `run` does.
+
+        `is_small`: as a small batch only; return False if such a batch needs Spark, too.
+        """
+
+
+def until_reached(
+    attempt: Callable[[], T], seconds: float, stopping: Callable[[], bool], told: Callable[[str], object]
+) -> T | None:
+    """Return what the attempt returns; try again while brokers do not answer, up to so many seconds.
+
+    None: the run was stopped meanwhile. told: gets the reason, once. Raises the last error.
+    """
+    until, is_told = time.monotonic() + seconds, False
+    while not stopping():
+        try:
+            return attempt()
+        except (ClientError, PipelineError, ReadError) as error:
+            reason = error.__cause__ if isinstance(error, PipelineError) else error
+            may_pass = reason.retriable if isinstance(reason, ClientError) else isinstance(reason, ReadError)
+            if not may_pass or getattr(reason, "is_lost", False) or time.monotonic() >= until:
+                raise error from None
+            if not is_told:
+                told(str(error))
+            is_told = True
+        time.sleep(STOP_CHECK_SECONDS)
+    return None
+
+
+class Run:
+    """One run. Call `work` once, on the pipeline's thread, and `stop` on any."""
+
+    def __init__(
+        self,
+        options: Options,
+        runner: SlotRunner,
+        sink: BatchSink,
+        membership: Callable[[Options], Membership],
+        reporter: Reporter,
+        on_progress: Callable[[Progress], object] | None = None,
+        between_batches: BetweenBatches | None = None,
+        switching: Switching | None = None,
+        is_alone: Callable[[], bool] = lambda: False,
+        is_local: bool = False,
+    ) -> None:
+        """is_alone: says whether the group has no members, and tasks run here at once. is_local: they run here."""
+        self._options, self._runner, self._sink = options, runner, sink
+        self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
+        self._between_batches, self._switching = between_batches or BetweenBatches(), switching
+        self._is_alone, self._is_local = is_alone, is_local
+        self._stopping = threading.Event()
+        self._joining: Membership | None = None
+        self._loop: DriverLoop | None = None
+        self._last_progress: Progress | None = None
+        self.phase = WAITING
+
+    @property
+    def results(self) -> str:
+        """What becomes of the results, "" if that does not depend on another group."""
+        return "" if self._switching is None else self._switching.results
+
+    @property
+    def status(self) -> str:
+        """The phase, or that all owned partitions are paused."""
+        results = self.results if self.phase == RUNNING else ""
+        return PAUSED if results and "written" not in results else self.phase
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """Progress of the latest finished batch."""
+        return (self._loop.last_progress if self._loop is not None else None) or self._last_progress
+
+    def stop(self, *, now: bool = False) -> None:
+        """End after the running batch, or with `now` cancel it; waiting, warming up and joining end at once."""
+        self._stopping.set()
+        if self.phase == WARMING:
+            self._runner.cancel()
+        if self._loop is not None:
+            self._loop.stop(now=now)
+        if self._joining is not None:
+            self._joining.close()
+
+    def work(self, *, available_now: bool) -> None:
+        """Run until stopped or, with `available_now`, until all that was available is read.
+
+        Raises PipelineError, ClientError, and what a function, a task or the sink raised.
+        """
+        batches, size, suspects = 0, batch_size(self._options), Suspects()
+        self._reporter.line("warms executors up, then joins")
+        while True:
+            with contextlib.ExitStack() as cleanup:
+                member = self._warm_member(cleanup)
+                if member is None:
+                    return
+                loop = DriverLoop(
+                    member,
+                    self._runner,
+                    self._sink,
+                    self._options,
+                    self._on_progress,
+                    reporter=self._reporter,
+                    first_batch=batches,
+                    size=size,
+                    suspects=suspects,
+                    between_batches=self._between_batches,
+                    switching=self._switching,
+                )
+                self._loop, self.phase = loop, RUNNING
+                if not self._stopping.is_set():
+                    loop.run(available_now=available_now)
+                if loop.stalled is None:
+                    self._between_batches.settle()
+            if loop.stalled is None:
+                return
+            self._reporter.left(loop.stalled)
+            batches, self._last_progress = loop.batches, self.last_progress
+
+    def _until_reached(self, attempt: Callable[[], T]) -> T | None:
+        """Call `until_reached` with what the run has."""
+        seconds = self._options.start_timeout_ms / 1000
+        return until_reached(attempt, seconds, self._stopping.is_set, self._reporter.waits_for_brokers)
+
+    def _has_slot(self) -> bool:
+        """Wait until Spark has run a task of this application; return False if the run was stopped."""
+        self.phase = WAITING
+        probe, began = self._runner.ask_for_slot(), time.monotonic()
+        notice = _FIRST_NOTICE
+        while not probe.wait(STOP_CHECK_SECONDS):
+            if self._stopping.is_set():
+                probe.cancel()
+                return False
+            waited = time.monotonic() - began
+            if waited >= notice:
+                notice = waited + _NOTICE_INTERVAL
+                if not probe.running and self._is_local:
+                    what = "waits for a free core, which other jobs of this session have"
+                    self._reporter.line(what, logging.WARNING, seconds=round(waited))
+                elif not probe.running:
+                    self._reporter.line(
+                        "waits for executors", logging.WARNING, seconds=round(waited), partitions="none meanwhile"
+                    )
+        if self._stopping.is_set():
+            return False
+        probe.check()
+        return True
+
+    def _warm_up(self, *, is_small: bool = False) -> bool:
+        """Run the plan on no rows; return False if that was not possible, or the run was stopped meanwhile."""
+        self.phase = WARMING
+        began, is_warm = time.monotonic(), False
+        try:
+            if not self._stopping.is_set():
+                is_warm = self._runner.warm_up(self._sink, is_small=is_small)
+        except Exception:
+            if not self._stopping.is_set():
+                raise
+        log.debug("warmed up in %.1f s", time.monotonic() - began)
+        return is_warm and not self._stopping.is_set()
+
+    def _old_have_left(self) -> bool:
+        """Wait for members of an earlier release, which keep their tasks; return False if the run was stopped."""
+        notice = began = time.monotonic()
+        while left := self._until_reached(self._between_batches.old_members):
+            self.phase = OLD_THERE
+            if time.monotonic() >= notice:
+                notice = time.monotonic() + _NOTICE_INTERVAL
+                seconds = round(time.monotonic() - began)
+                self._reporter.line(
+                    "waits for the members of the earlier release to leave", members=left, seconds=seconds
+                )
+            self._stopping.wait(_OLD_LOOK)
+        return not self._stopping.is_set()
+
+    def _warm_member(self, cleanup: contextlib.ExitStack) -> Membership | None:
+        """Wait for a slot, warm up and join; return the member, which `cleanup` closes.
+
+        None: the run was stopped meanwhile.
+        """
+        if not self._stopping.is_set() and self._is_alone():
+            thread = cleanup.enter_context(ThreadPoolExecutor(1, "roster-join"))
+            self._between_batches.find_stores()
+            member = self._new_member(cleanup)
+            joining = thread.submit(self._join, member)
+            # The first batch of a small topic then waits for no Spark job; a large one is Spark's first.
+            is_warm = self._warm_up(is_small=True) or (self._has_slot() and self._warm_up())
+            self.phase = JOINING
+            return member if is_warm and joining.result() else None
+        if not self._has_slot():
+            return None
+        self.phase = WARMING
+        self._between_batches.find_stores()
+        if self._warm_up() and self._old_have_left():
+            self.phase, member = JOINING, self._new_member(cleanup)
+            return member if self._join(member) else None
+        return None
+
+    def _new_member(self, cleanup: contextlib.ExitStack) -> Membership:
+        member = self._membership(replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1)))
+        cleanup.callback(member.close)
+        member.statistics, self._joining = self._reporter.statistics, member
+        return member
+
+    def _join(self, member: Membership) -> bool:
+        """Join the group; return False if the run was stopped meanwhile."""
+        try:
+            if not self._stopping.is_set():
+                member.start(self._options.start_timeout_ms / 1000)
+        except ClosedError:
+            if not self._stopping.is_set():
+                raise
+        finally:
+            self._joining = None
+        return not self._stopping.is_set()
+
+
+def client_id_of(application: str) -> str:
+    """Make a client id of an application's name: characters fit for metrics and file names, at most 100 of them."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", application).strip("-")[:100] or "roster"

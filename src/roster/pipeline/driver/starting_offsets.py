@@ -1,0 +1,122 @@
+"""Starting offset of each newly assigned partition: the sink's position, else the group's, else `starting_offsets`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from roster.model import OffsetAndMetadata, OffsetSpec, TopicPartition
+from roster.pipeline.batch import Owner
+from roster.pipeline.batch_sink import BatchSink
+from roster.pipeline.driver.member_protocol import Membership
+from roster.pipeline.driver.reporting import Reporter, brief
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import Options
+
+log = logging.getLogger("roster.spark")
+
+
+class StartingPositions:
+    """Finds where newly assigned partitions start."""
+
+    def __init__(self, member: Membership, sink: BatchSink, options: Options, reporter: Reporter) -> None:
+        self._member, self._sink, self._options, self._reporter = member, sink, options, reporter
+        self._known: dict[str, int] = {}
+
+    def note_topics(self) -> None:
+        """Remember the topics' partition counts: `latest` applies to these, partitions added later start at earliest.
+
+        Raises PipelineError if `starting_offsets` names another partition.
+        """
+        if not isinstance(self._options.topics, tuple):
+            return
+        self._known = self._member.partitions_for(self._options.topics)
+        starting = self._options.start
+        for partition in sorted(starting) if isinstance(starting, Mapping) else ():
+            count = self._known.get(partition.topic)
+            if count is None:
+                raise PipelineError(f"{partition}: the pipeline does not read this topic", field="starting_offsets")
+            if partition.partition >= count:
+                raise PipelineError(f"{partition}: the topic has {count} partitions", field="starting_offsets")
+
+    def find(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None], owner: Owner
+    ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+        """Return the next offset of each partition, and the partitions whose starting offset must be committed to the
+        group.
+
+        committed: the partitions, with what the group has committed. Raises PipelineError if records to be read are
+        gone and `fail_on_data_loss` is set.
+        """
+        if not committed:
+            return {}, set()
+        partitions = list(committed)
+        group = {partition: found.offset for partition, found in committed.items() if found is not None}
+        in_sink = self._sink.claim(partitions, owner, group)
+        self._note_difference(group, in_sink)
+        begins = self._member.beginning_offsets(partitions)
+        ends = self._member.end_offsets(partitions)
+        fresh = [p for p in partitions if p not in in_sink and p not in group]
+        starts = {**self._first_offsets(fresh, begins, ends), **group, **in_sink}
+        for partition, start in starts.items():
+            begin, end = begins[partition], ends[partition]
+            if begin <= start <= end:
+                continue
+            problem = f"{partition}: the next offset is {start}, but the log holds {begin} to {end}"
+            if self._options.fail_on_data_loss or (start > end and partition in in_sink):
+                raise PipelineError(
+                    f"{problem}: records are gone or the topic was created anew",
+                    field="fail_on_data_loss",
+                    fix="Set it to False to go on with what is there, or use another group and output",
+                )
+            log.warning("%s; going on with what is there", problem)
+            # The range must begin at the sink's position; the reader skips the records that are gone.
+            if partition not in in_sink:
+                starts[partition] = begin
+        return starts, {p for p, start in starts.items() if group.get(p) != start}
+
+    def _note_difference(self, group: Mapping[TopicPartition, int], in_sink: Mapping[TopicPartition, int]) -> None:
+        """Log that reset group offsets do not make the pipeline re-read records whose results the sink holds."""
+        ahead = {p: at for p, at in in_sink.items() if at > group.get(p, at)}
+        for topic in sorted({p.topic for p in ahead}):
+            numbers = {p.partition: at for p, at in sorted(ahead.items()) if p.topic == topic}
+            behind = {p: group[TopicPartition(topic, p)] for p in numbers}
+            self._reporter.line(
+                f"the sink stands at {_offsets(numbers)}, the group at {_offsets(behind)}: the sink wins",
+                topic=topic,
+                partitions=brief(ahead.keys()),
+                to_read_again="reset the group and use another output, or remove this one",
+            )
+
+    def _first_offsets(
+        self,
+        partitions: Collection[TopicPartition],
+        begins: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        rule = self._options.start
+        if isinstance(rule, int):
+            at = self._member.offsets_for_times(dict.fromkeys(partitions, rule)) if partitions else {}
+            wanted = {p: OffsetSpec.LATEST if (offset := at.get(p)) is None else offset for p in partitions}
+        elif isinstance(rule, Mapping):
+            wanted = {p: rule.get(p, OffsetSpec.EARLIEST) for p in partitions}
+        else:
+            wanted = dict.fromkeys(partitions, int(OffsetSpec[rule.upper()]))
+            if rule == "latest":
+                # All records of a partition added since the start are new.
+                wanted.update(
+                    {p: OffsetSpec.EARLIEST for p in partitions if p.partition >= self._known.get(p.topic, 1 << 31)}
+                )
+        if isinstance(self._options.topics, tuple):
+            # A topic that the pipeline writes itself is always read from its start.
+            wanted |= {p: OffsetSpec.EARLIEST for p in partitions if p.topic not in self._options.topics}
+        return {
+            p: begins[p] if offset == OffsetSpec.EARLIEST else ends[p] if offset == OffsetSpec.LATEST else offset
+            for p, offset in wanted.items()
+        }
+
+
+def _offsets(by_partition: Mapping[int, int]) -> str:
+    """Format offsets as `5` if all are the same, else as `3 to 9`."""
+    least, most = min(by_partition.values()), max(by_partition.values())
+    return str(least) if least == most else f"{least} to {most}"

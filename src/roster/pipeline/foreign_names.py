@@ -1,0 +1,161 @@
+"""Errors for names of Spark, Structured Streaming and Kafka's consumer that say Roster's own."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable
+from typing import ParamSpec, TypeVar
+
+from roster.model.options import declared
+from roster.pipeline.consumer_settings import CONSUMER_SETTINGS
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.pipeline_options import PipelineOptions
+from roster.pipeline.state_options import State
+
+Parameters = ParamSpec("Parameters")
+T = TypeVar("T")
+
+
+def _plain(name: str) -> str:
+    """Reduce a name to its letters, in lower case."""
+    return re.sub(r"[^a-z]", "", name.lower())
+
+
+_OPTIONS = {
+    **{
+        _plain(name).removeprefix("kafka"): option.name
+        for option in declared(PipelineOptions).values()
+        for name in (option.kafka, option.spark)
+        if name
+    },
+    **{
+        _plain(name): f'consumer={{"{key}": ...}}'
+        for key, option in CONSUMER_SETTINGS.items()
+        for name in (key, option.name)
+    },
+    **{
+        _plain(name): f"state=State({option.name}=...)"
+        for option in declared(State).values()
+        for name in (option.kafka or option.name, option.name)
+    },
+    "startingtimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
+    "startingoffsetsbytimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
+    "autooffsetreset": "starting_offsets",
+    "topic": "topics",
+    "subscribepattern": "topics='pattern:REGEX'",
+    "pattern": "topics='pattern:REGEX'",
+    "processingtime": "trigger_interval_ms",
+    "trigger": "trigger_interval_ms",
+}
+"""Options of Spark's Kafka source and of Kafka's consumer, reduced by `_plain`, and those of a pipeline."""
+_WITHOUT = {
+    "assign": "partitions come from the group",
+    "checkpointlocation": "offsets live in the group and in the sink",
+    "endingoffsets": "run(available_now=True) ends with what is there",
+    "endingtimestamp": "run(available_now=True) ends with what is there",
+    "minoffsetspertrigger": "trigger_interval_ms spaces batches out",
+    "maxtriggerdelay": "trigger_interval_ms spaces batches out",
+    "groupidprefix": "the group is the one named by group",
+    "startingoffsetsbytimestampstrategy": "a moment past the last record means the end",
+    "availablenow": "it is an argument of run: run(available_now=True)",
+    "enableautocommit": "offsets are committed after each batch",
+}
+_OF_A_RUN = {
+    "trigger": "available_now=True, or trigger_interval_ms of Pipeline",
+    "availablenow": "available_now=True",
+    "once": "available_now=True",
+    "processingtime": "trigger_interval_ms of Pipeline",
+    "continuous": "trigger_interval_ms of Pipeline",
+    "outputmode": "results= of aggregate",
+    "queryname": "group of Pipeline",
+    "checkpointlocation": "nothing: offsets live in the group and in the sink",
+    "path": "write(ParquetSink(path))",
+    "format": "write(sink)",
+    "timeout": "wait(timeout)",
+}
+_METHODS = {
+    "awaittermination": "wait()",
+    "processallavailable": "run(available_now=True)",
+    "isactive": "is_active",
+    "lastprogress": "last_progress",
+    "recentprogress": "on_progress of Pipeline",
+    "writestream": "write(sink)",
+    "foreachbatch": "foreach_batch(function)",
+    "foreach": "foreach_batch(function)",
+    "trigger": "run(available_now=True), or trigger_interval_ms of Pipeline",
+    "outputmode": "results= of aggregate",
+    "queryname": "group of Pipeline",
+    "option": "the arguments of Pipeline and of the sink",
+    "options": "the arguments of Pipeline and of the sink",
+    "mapinarrow": "map_arrow(function, schema)",
+    "mapinpandas": "map_arrow(function, schema)",
+    "withwatermark": "aggregate(..., window=Window(column, size, grace=delay)), or event_time and delay of an operator",
+    "groupby": "aggregate(keys, aggregates), or transform(lambda df: df.groupBy(...)) for partial rows of each batch",
+    "agg": "aggregate(keys, aggregates)",
+    "dropduplicates": "deduplicate(keys, within=...)",
+    "dropduplicateswithinwatermark": "deduplicate(keys, within=...)",
+    "distinct": "deduplicate(keys, within=...)",
+    "transformwithstate": "transform_with_state(processor, key, output_schema)",
+    "transformwithstateinpandas": "transform_with_state(processor, key, output_schema, in_pandas=True)",
+    "applyinpandaswithstate": "apply_in_pandas_with_state(function, key, output_schema, state_schema)",
+    **dict.fromkeys(
+        ("select", "selectexpr", "where", "withcolumn", "withcolumns", "drop", "withcolumnrenamed"),
+        "transform(lambda df: ...), or map_arrow and filter in front of an operator with state",
+    ),
+}
+"""Methods of Spark's DataFrame, DataStreamWriter and StreamingQuery, reduced by `_plain`."""
+
+
+def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise PipelineError for a typo, or an option of Spark or Kafka's consumer, naming Roster's own."""
+    for name in given:
+        if name in known:
+            continue
+        plain = _plain(name)
+        plain = plain if plain in _OPTIONS or plain in _WITHOUT else plain.removeprefix("kafka")
+        near = difflib.get_close_matches(name, sorted(known), 1)
+        if plain in _WITHOUT:
+            fix = f"Leave it out: {_WITHOUT[plain]}"
+        elif plain in _OPTIONS:
+            fix = f"Use {_OPTIONS[plain]}"
+        else:
+            fix = f"Did you mean {near[0]}?" if near else "Settings of Kafka's consumers go into consumer={...}"
+        raise PipelineError("a pipeline has no option of this name", field=name, fix=fix)
+
+
+def refuse_foreign_arguments(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise PipelineError for a foreign argument of `run`, naming Roster's own."""
+    for name in given:
+        if name in known:
+            continue
+        if name in declared(PipelineOptions):
+            fix = "It is an option of Pipeline"
+        else:
+            fix = f"Use {_OF_A_RUN.get(_plain(name), ', '.join(sorted(known)))}"
+        raise PipelineError("a run has no argument of this name", field=name, fix=fix)
+
+
+def explaining_names(
+    refuse: Callable[[Iterable[str], Collection[str]], None],
+) -> Callable[[Callable[Parameters, T]], Callable[Parameters, T]]:
+    """Decorate a function to check the names of keyword arguments before Python does; the signature stays."""
+
+    def explained(function: Callable[Parameters, T]) -> Callable[Parameters, T]:
+        known = inspect.signature(function).parameters.keys() - {"self"}
+
+        @functools.wraps(function)
+        def checked(*values: Parameters.args, **options: Parameters.kwargs) -> T:
+            refuse(options, known)
+            return function(*values, **options)
+
+        return checked
+
+    return explained
+
+
+def own_name_of(method: str) -> str:
+    """Return Roster's counterpart of a Spark method, "" if it has none."""
+    return _METHODS.get(_plain(method), "")

@@ -1,0 +1,169 @@
+"""Schemas that the driver has or asks a registry for: those that a user names, and those that tasks miss."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from contextlib import suppress
+from http import HTTPStatus
+from importlib.util import find_spec
+from weakref import WeakValueDictionary
+
+from roster._extras import missing_error
+from roster.pipeline.errors import MissingSchemasError, PipelineError
+from roster.pipeline.tasks.protobuf_values import Message, files_of, renamed
+from roster.pipeline.tasks.schema_frames import Key, Known, Writer, framed
+from roster.schemas import Registered, Registry, RegistryError
+from roster.wire.avro.program import lacking
+from roster.wire.avro.schema import SchemaError, Type, loaded, parse
+
+log = logging.getLogger("roster.spark")
+
+
+class Source:
+    """Where the driver asks for schemas, and those that it knows; `fetch_missing` finds it as long as it is kept.
+
+    named: the columns that were named, as a reader's schema of Avro; a writer's schema without one is told.
+    """
+
+    def __init__(self, registry: Registry, framing: str, column: str) -> None:
+        self.registry, self.known = registry, Known(uuid.uuid4().hex, framing, column)
+        self.named: Type | None = None
+        _SOURCES[self.known.name] = self
+
+    def add(self, registered: Registered, key: Key | None = None) -> None:
+        """Know a schema. Raises RegistryError, ValueError for one of Protobuf whose files cannot be had, or read."""
+        files = tuple(files_in(self.registry, registered)) if registered.kind == "PROTOBUF" else ()
+        references = tuple(text for _, text in registered.references.values())
+        key = registered.id if key is None else key
+        self.known.writers[key] = Writer(registered.kind, registered.text, references, files)
+        self.tell(key)
+
+    def tell(self, key: Key) -> None:
+        """Warn of a schema that lacks a named column."""
+        if self.named is None or self.known.writers[key].kind != "AVRO":
+            return
+        with suppress(SchemaError):
+            if missing := sorted(set(lacking(self.known.avro(key), self.named))):
+                names = ", ".join(map(repr, missing))
+                log.warning("schema %s has no field %s: these columns are null in its records", key, names)
+
+
+_SOURCES: WeakValueDictionary[str, Source] = WeakValueDictionary()
+"""By the name that tasks tell when they miss a schema."""
+
+
+def fetch_missing(error: MissingSchemasError) -> None:
+    """Ask for the schemas that a task missed; one that the registry does not have, or refuses, is known as such.
+
+    Raises PipelineError if the registry does not let this client ask.
+    """
+    source = _SOURCES.get(error.source)
+    if source is None:
+        raise PipelineError(f"nobody knows where to ask for the schemas {error.keys}", field="registry")
+    absent = list[Key]()
+    for key in error.keys:
+        try:
+            registered = source.registry.schema(key)
+            if registered is not None:
+                source.add(registered, key)
+                continue
+        except RegistryError as refused:
+            if refused.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise unanswered(refused) from None
+            if not 400 <= refused.status < 500 or refused.status == HTTPStatus.TOO_MANY_REQUESTS:
+                log.warning("schema %s is asked for again: %s", key, refused)
+                break
+        except ValueError as error_of_files:
+            log.warning("schema %s cannot be read: %s", key, error_of_files)
+        absent.append(key)
+    source.known.note_absent(absent)
+    if absent:
+        told = ", ".join(map(str, absent[:3])) + (", …" if len(absent) > 3 else "")
+        log.warning("%r does not have %d schemas (%s): their records are bad", source.registry, len(absent), told)
+
+
+def unanswered(error: RegistryError) -> PipelineError:
+    """Return the error for a registry that refused."""
+    return PipelineError(str(error), field="registry", fix="Check its URL, `auth` and the names of subjects")
+
+
+def files_in(registry: Registry, registered: Registered) -> list[bytes]:
+    """Return the files of a Protobuf schema, in order of their use. Raises RegistryError, ValueError."""
+    named = [(name, key) for name, (key, _) in registered.references.items()]
+    return [*(renamed(registry.serialized(key), name) for name, key in named), registry.serialized(registered.id)]
+
+
+def check_registry(registry: object) -> None:
+    """Raise PipelineError for something else than a registry or None."""
+    if not isinstance(registry, Registry | None):
+        raise PipelineError(f"{registry!r} is none", field="registry", fix="Use Registry(url) of roster.spark")
+
+
+def check_text(schema: object) -> None:
+    """Raise PipelineError for a schema that is no text."""
+    if not isinstance(schema, str):
+        raise PipelineError(f"{schema!r} is no text", field="schema", fix="Use json.dumps(...) of it")
+
+
+def check_source(registry: Registry | None, descriptors: bytes | None, message: str, field: str) -> None:
+    """Raise PipelineError without the extra, without one source of descriptors, or if it does not say which message."""
+    if find_spec("ptars") is None:  # which brings protobuf
+        raise PipelineError(str(missing_error(field, "protobuf", ["ptars"])))
+    check_registry(registry)
+    if (registry is None) == (descriptors is None):
+        fix = "Name registry=Registry(url), or descriptors= of `protoc --include_imports --descriptor_set_out`"
+        raise PipelineError("one source of descriptors is needed", field=field, fix=fix)
+    if descriptors is not None and not message:
+        raise PipelineError("descriptors may have many", field="message", fix="Name one, such as 'shop.Order'")
+
+
+def message_of(
+    registry: Registry | None, descriptors: bytes | None, subject: str | None, name: str, field: str
+) -> tuple[Message, bytes]:
+    """Return a message, and what values begin with: the frame with the schema's id. Raises PipelineError."""
+    try:
+        frame = b""
+        if registry is None:
+            files = files_of(descriptors or b"")
+        else:
+            latest = latest_of(registry, subject, "PROTOBUF", field)
+            files = files_in(registry, latest)
+            frame = framed(latest.id)
+        if not files:
+            raise ValueError("the descriptors have no file")
+        message = Message(files, name)
+        message.handler().schema()
+    except RegistryError as error:
+        raise unanswered(error) from None
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        problem = f"no columns of message {name!r}: {error}".replace("\n", " ")
+        raise PipelineError(problem, field=field, fix="Check message= and the descriptors") from None
+    return message, frame + message.prefix if frame else b""
+
+
+def fingerprint_of(text: str) -> int:
+    """Return the CRC-64-AVRO of a schema's canonical form, signed. Raises SchemaError, MissingExtraError."""
+    if find_spec("fastavro") is None:
+        raise missing_error("avro_columns(framing='single-object')", "avro", ["fastavro"])
+    from fastavro.schema import SchemaParseException, fingerprint, to_parsing_canonical_form  # noqa: PLC0415 - an extra
+
+    parse(text)
+    try:
+        digest = fingerprint(to_parsing_canonical_form(loaded(text)), "CRC-64-AVRO")
+    except SchemaParseException as error:
+        raise SchemaError(str(error)) from None
+    return int.from_bytes(bytes.fromhex(digest), "little", signed=True)
+
+
+def latest_of(registry: Registry | None, subject: str | None, kind: str, field: str) -> Registered:
+    """Return the latest schema of a subject. Raises PipelineError."""
+    if subject is None or registry is None:
+        raise PipelineError("there is no one topic to name the subject by", field=field, fix="Name subject=")
+    try:
+        latest = registry.latest(subject)
+    except RegistryError as error:
+        raise unanswered(error) from None
+    if latest.kind != kind:
+        raise PipelineError(f"{subject} is of type {latest.kind}, not {kind}", field="subject", fix="Name another")
+    return latest

@@ -1,0 +1,190 @@
+"""Where the values of a column begin, and by which schema each was written."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.pipeline.errors import MissingSchemasError
+from roster.wire.avro.schema import SchemaError, Type, parse
+
+CONFLUENT, SINGLE_OBJECT, BARE = "confluent", "single-object", "none"
+FRAMINGS = (CONFLUENT, SINGLE_OBJECT, BARE)
+Key: TypeAlias = int | str
+"""A schema's id, its GUID as text, or its fingerprint."""
+ONLY: Key = 0
+"""Of the only schema of values without a frame."""
+_HEADERS = {"value": "__value_schema_id", "key": "__key_schema_id"}
+_MOST_ASKED, _MOST_ABSENT, _ABSENT_SECONDS = 100, 1_000, 300.0
+"""Of how many unknown schemas of one batch the registry is asked at a time, how many that it does not have are known,
+and how long: others are bad meanwhile, so that random ids do not keep it busy."""
+FRAME = 5
+"""Bytes of Confluent's frame."""
+ANY_ID = "confluent with any id"
+_SIZES = {CONFLUENT: FRAME, ANY_ID: FRAME, SINGLE_OBJECT: 10, BARE: 0}
+_MARKS = {CONFLUENT: (0,), ANY_ID: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
+
+
+def framed(key: int) -> bytes:
+    """Return what a value in Confluent's frame begins with."""
+    return b"\0" + key.to_bytes(4)
+
+
+class Writer(NamedTuple):
+    """A schema that values were written by."""
+
+    kind: str
+    text: str
+    references: tuple[str, ...] = ()
+    files: tuple[bytes, ...] = ()
+    """Of Protobuf: FileDescriptorProtos, in order of their use."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The schemas that tasks know, and the ids that the registry does not have; the driver adds to them.
+
+    name: by which the driver finds where to ask for others; "" if there is nowhere. column: of the values. absent: when
+    the registry may be asked again for each such id, on the driver's monotonic clock.
+    """
+
+    name: str
+    framing: str
+    column: str
+    writers: dict[Key, Writer] = field(default_factory=dict)
+    absent: dict[Key, float] = field(default_factory=dict)
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Forget what the registry is to be asked for again."""
+        now = time.monotonic()
+        for key in [key for key, until in self.absent.items() if until < now]:
+            del self.absent[key]
+        return self.__dict__
+
+    def note_absent(self, keys: Sequence[Key]) -> None:
+        """Know that the registry does not have schemas."""
+        self.absent.update(dict.fromkeys(keys, time.monotonic() + _ABSENT_SECONDS))
+
+    def to_ask(self, keys: Sequence[Key]) -> list[Key]:
+        """Return for which of these unknown schemas, the most important ones first, the registry is asked."""
+        return list(keys)[: max(0, min(_MOST_ASKED, _MOST_ABSENT - len(self.absent)))]
+
+    def avro(self, key: Key) -> Type:
+        """Return an Avro schema. Raises SchemaError."""
+        writer = self.writer(key, "AVRO")
+        return parse(writer.text, writer.references)
+
+    def writer(self, key: Key, kind: str) -> Writer:
+        """Return a schema of a kind. Raises SchemaError."""
+        writer = self.writers.get(key)
+        if writer is None:
+            raise SchemaError("the registry does not have it")
+        if writer.kind != kind:
+            raise SchemaError(f"it is of type {writer.kind}")
+        return writer
+
+    def named(self, key: Key) -> str:
+        """Return what an error calls a schema."""
+        return "the schema" if self.framing == BARE else f"schema {key}"
+
+
+class Frames(NamedTuple):
+    """Values without their frames: `keys` of each by number in `known`, -1 for null and bad ones. `in_header`: which
+    of them have their key there.
+    """
+
+    data: Any
+    starts: Any
+    ends: Any
+    numbers: Any
+    keys: list[Key]
+    bad: Mapping[int, str]
+    in_header: Any
+
+    def by_key(self) -> Iterator[tuple[Key, Any]]:
+        """Yield each schema's key, and the numbers of its rows."""
+        for number, key in enumerate(self.keys):
+            rows = np.flatnonzero(self.numbers == number)
+            if len(rows):
+                yield key, rows
+
+    @classmethod
+    def of(cls, values: pa.Array, known: Known, batch: pa.RecordBatch) -> Frames:
+        """Read the frames of binary values, and ids in headers. Raises MissingSchemasError for unknown ids."""
+        count, (_, ends_buffer, data_buffer) = len(values), values.buffers()
+        ends = np.frombuffer(ends_buffer, np.int32)[values.offset : values.offset + count + 1].astype(np.int64)
+        data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b"\0", np.uint8)
+        starts, ends = ends[:-1], ends[1:]
+        size, is_null = _SIZES[known.framing], np.asarray(values.is_null())
+        has_frame = ~is_null & (ends - starts >= size)
+        at = np.where(has_frame, starts, 0)
+        for place, mark in enumerate(_MARKS[known.framing]):
+            has_frame &= data[np.minimum(at + place, len(data) - 1)] == mark
+        rows = np.flatnonzero(has_frame)
+        ids, numbers = _distinct(_ids(data, starts[rows], known.framing))
+        keys: list[Key] = [int(each) for each in ids]
+        number_of = np.full(count, -1)
+        number_of[rows] = numbers
+        begins = starts + size
+        for key, found in _in_headers(batch, known.column) if known.framing == CONFLUENT else ():
+            number_of[found], begins[found] = len(keys), starts[found]
+            keys.append(key)
+        number_of[is_null] = -1
+        counts = np.bincount(number_of[number_of >= 0], minlength=len(keys))
+        is_known = known.framing == ANY_ID
+        unknown = [
+            n for n, key in enumerate(keys) if counts[n] and key not in known.writers and key not in known.absent
+        ]
+        if unknown and known.name and not is_known:
+            asked = known.to_ask([keys[number] for number in sorted(unknown, key=lambda n: -counts[n])])
+            if asked:
+                raise MissingSchemasError(known.name, asked)
+        unframed = np.flatnonzero((number_of < 0) & ~is_null).tolist()
+        bad = dict.fromkeys(unframed, f"the value does not begin with a frame ({known.framing})")
+        for number in () if is_known else unknown:
+            bad |= dict.fromkeys(np.flatnonzero(number_of == number).tolist(), f"schema {keys[number]} is not known")
+        if not is_known:
+            number_of[np.isin(number_of, unknown)] = -1
+        return cls(data, begins, ends, number_of, keys, bad, begins == starts)
+
+
+def _distinct(ids: Any) -> tuple[Any, Any]:
+    """Return the ids, each once, and for each value the number of its own."""
+    if len(ids) and (ids == ids[0]).all():
+        return ids[:1], np.zeros(len(ids), np.int64)
+    return np.unique(ids, return_inverse=True)
+
+
+def _ids(data: Any, starts: Any, framing: str) -> Any:
+    """Return the ids in frames: big-endian in 4 bytes, or as a little-endian fingerprint of 8."""
+    if framing in (BARE, ANY_ID) or not len(starts):
+        return np.zeros(len(starts), np.int64)
+    kind, place = (np.dtype(">i4"), 1) if framing == CONFLUENT else (np.dtype("<i8"), 2)
+    numbers: Any = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))  # one begins at each byte
+    return numbers[starts + place].astype(np.int64)
+
+
+def _in_headers(batch: pa.RecordBatch, column: str) -> Iterator[tuple[Key, Any]]:
+    """Yield the keys in headers, where Confluent's newer serializers put them, and the numbers of their rows."""
+    if "headers" not in batch.schema.names or column not in _HEADERS:
+        return
+    headers = batch.column("headers")
+    parents, flat = pc.list_parent_indices(headers), headers.flatten()
+    is_id = pc.equal(flat.field("key"), _HEADERS[column])
+    rows = np.asarray(parents.filter(is_id))
+    ids = flat.field("value").filter(is_id).dictionary_encode()
+    for number, text in enumerate(ids.dictionary.to_pylist()):
+        key: Key | None = None
+        if len(text) == 17 and text[0] == 1:
+            key = str(uuid.UUID(bytes=text[1:]))
+        elif len(text) == 5 and text[0] == 0:
+            key = int.from_bytes(text[1:])
+        if key is not None:
+            yield key, rows[np.flatnonzero(np.asarray(ids.indices) == number)]

@@ -1,0 +1,1 @@
+"""State exported, imported, moved, migrated and seeded, by Spark jobs that run once."""

@@ -1,0 +1,398 @@
+"""Tables of a database: tasks fill staging, and one transaction moves its rows and the positions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from typing_extensions import override
+
+from roster._extras import missing_error
+from roster.model import TopicPartition
+from roster.model.topology import repeated
+from roster.pipeline.batch import Batch
+from roster.pipeline.batch_sink import Source
+from roster.pipeline.errors import PipelineError, RefusedRowsError, SinkFencedError
+from roster.pipeline.spark_types import DataFrame, SparkSession, StructType
+from roster.pipeline.tasks.writer import Writer
+from roster.sinks.positions import PositionedSink
+from roster.sinks.storage import runs_in_one_process
+from roster.sinks.tasks.database import STAGING, DatabaseWriter, Server, Staged, unknown_record
+
+if TYPE_CHECKING or find_spec("sqlalchemy") is not None:
+    import sqlalchemy as sa
+    from sqlalchemy.schema import DropTable
+
+    from roster.sinks import database_tables as tables
+    from roster.sinks.tasks.sql_columns import MYSQL
+    from roster.sinks.tasks.sql_engine import engine_of
+
+log = logging.getLogger("roster.pipeline")
+
+_ORPHAN_SECONDS = 3600
+"""Age after which staging of any application is dropped."""
+_TIDYING_SECONDS = 300
+_DROPS_IN_TRANSACTION = ("postgresql", "sqlite")
+_MOST_SPANS = 8
+_SHOWN = ("host", "hostaddr", "port", "dbname", "service", "sslmode", "unix_socket", "mode", "uri")
+"""Parameters of a URL that messages show; others may be secrets."""
+
+Result = TypeVar("Result")
+
+
+class _Written(NamedTuple):
+    """Rows of a batch that are in staging."""
+
+    into: tables.Layout
+    staged: Sequence[Staged]
+
+
+class _RefusalError(PipelineError):
+    """The table refuses a row."""
+
+
+class DatabaseSink(PositionedSink):
+    """Writes rows to a table of a database that SQLAlchemy reaches, such as MariaDB or SQLite, exactly once.
+
+    `url` is SQLAlchemy's, for example "mariadb+pymysql://user:password@host/shop"; the database's driver must be
+    installed. `table` is a name, or "schema.name"; it is created by the first batch if it is missing.
+
+    `mode` "append" adds all rows. "upsert" keeps one row for each value of `keys`: a later row replaces an earlier one,
+    and results that a stateful pipeline takes back are deleted. By default the keys are those of the results.
+
+    Tasks write to tables named `roster_staging_…` beside it. One transaction on the driver moves their rows, and the
+    positions in the table `roster_positions`. The user of `url` must be allowed to create tables there.
+
+    A database that is away is waited for `timeout_ms` milliseconds, at start as long as for a broker.
+
+    Needs the extra `database`. Raises MissingExtraError without it, and PipelineError for an argument that is not
+    valid. A run fails with PipelineError if the database cannot be reached, a table that exists does not have the
+    columns of the rows, or it refuses a row.
+    """
+
+    name = "DatabaseSink"
+    _extra, _modules = "database", ["sqlalchemy"]
+    _example = "mariadb+pymysql://user:password@host/shop"
+
+    def __init__(
+        self, url: str, table: str, *, mode: str = "append", keys: str | Sequence[str] = (), timeout_ms: int = 120_000
+    ) -> None:
+        super().__init__(mode, keys)
+        if missing := [module for module in self._modules if find_spec(module) is None]:
+            raise missing_error(self.name, self._extra, missing)
+        self._url = self._parsed(url)
+        hidden = [name for name in self._url.query if name not in _SHOWN]
+        self._shown = self._url.difference_update_query(hidden).render_as_string()
+        namespace, _, self._table = str(table or "").rpartition(".")
+        self._namespace = namespace or None
+        if not self._table:
+            raise PipelineError("no table given", field="table", fix="For example 'orders' or 'shop.orders'")
+        if self._url.get_backend_name() in MYSQL and not self._url.database:
+            raise PipelineError("no database given", field="url", fix=f"For example {self._example}")
+        if not isinstance(timeout_ms, int) or timeout_ms < 1:
+            raise PipelineError(f"{timeout_ms!r} is no number of milliseconds", field="timeout_ms", fix="Use 1 or more")
+        self._timeout = self._patience = timeout_ms / 1000
+        self._run = uuid.uuid4().hex[:8]
+        self._opened: sa.Engine | None = None
+        self._known: tuple[StructType, tables.Layout] | None = None
+        self._has_created = False
+        self._tidied = time.monotonic()
+        self._dead_letters: str | None = None
+
+    def _parsed(self, url: str) -> sa.URL:
+        """Return the URL. Raise PipelineError, which does not repeat it, if it is none of a database."""
+        try:
+            parsed = sa.make_url(url)
+            dialect = parsed.get_dialect()
+            if dialect.is_async:
+                raise PipelineError(f"{parsed.drivername} is asynchronous", field="url", fix="Name another driver")
+            self._check_backend(parsed)
+            dialect.import_dbapi()
+        except sa.exc.ArgumentError:
+            raise PipelineError("it is no URL of a database", field="url", fix=f"For example {self._example}") from None
+        except ValueError:  # its text may be part of the password
+            fix = "Write /, @ and : of a user or password as %2F, %40 and %3A"
+            raise PipelineError("the port is no number", field="url", fix=fix) from None
+        except ModuleNotFoundError as error:
+            problem = f"{parsed.drivername} needs {error.name}, not installed here"
+            fix = f"Install it, or name a driver that is, as in {self._example}"
+            raise PipelineError(problem, field="url", fix=fix) from None
+        return parsed
+
+    def _check_backend(self, url: sa.URL) -> None:
+        """Raise PipelineError for a database that this sink does not write to."""
+        if url.get_backend_name() == "postgresql":
+            raise PipelineError("rows go to PostgreSQL by COPY", field="url", fix="Use PostgresSink")
+        name = url.database or ":memory:"
+        if url.get_backend_name() == "sqlite" and (":memory:" in name or url.query.get("mode") == "memory"):
+            raise PipelineError("tasks do not share this process's memory", field="url", fix="Name a file")
+
+    @property
+    def _dialect(self) -> str:
+        """The dialect's name; a URL of MySQL's may lead to a MariaDB."""
+        is_mariadb = self._opened is not None and getattr(self._opened.dialect, "is_mariadb", False)
+        return "mariadb" if is_mariadb else self._url.get_backend_name()
+
+    def _of_tasks(self) -> sa.URL:
+        """Return the URL that the tasks connect to."""
+        return self._url
+
+    @property
+    def _server(self) -> Server:
+        address = self._of_tasks().render_as_string(hide_password=False)
+        return Server(address, self._shown, self._dialect, self._patience)
+
+    @property
+    def _engine(self) -> sa.Engine:
+        if self._opened is None:
+            self._opened = engine_of(self._url, self._timeout)
+        return self._opened
+
+    def _transact(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Return what `work` does in a transaction, which is waited for. Raises PipelineError."""
+
+        def attempt() -> Result:
+            with self._engine.begin() as connection:
+                return work(connection)
+
+        try:
+            return self._server.patiently(attempt)
+        except sa.exc.SQLAlchemyError as error:
+            problem = f"{self._shown}: {self._server.said(error)}"
+            if self._server.is_of_a_row(error):
+                raise _RefusalError(f"{problem}{unknown_record(self._dead_letters)}") from None
+            fix = "Check url, table and columns, and what the user may do in the database"
+            raise PipelineError(problem, field=self.name, fix=fix) from None
+
+    @override
+    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
+        if self._dialect == "sqlite" and spark is not None and not runs_in_one_process(spark):
+            problem = "SQLite is a file of one host, and tasks run on others"
+            raise PipelineError(problem, field="url", fix="Use another database")
+        self._patience = timeout_ms / 1000
+        try:
+            self._transact(lambda _: None)  # from now on it is known what answers
+            super().open(spark, group, timeout_ms)
+        except (TypeError, ValueError) as error:
+            problem = f"{self._shown}: {self._server.said(error)}"
+            raise PipelineError(problem, field="url", fix="Correct its parameters") from None
+        finally:
+            self._patience = self._timeout
+        self._tidy()
+
+    @override
+    def bind(self, source: Source) -> DatabaseSink:
+        self._dead_letters = source.dead_letters
+        return self
+
+    def _positions(self, group: str) -> tables.PositionsTable:
+        return tables.PositionsTable(self._dialect, self._namespace, self._table, group)
+
+    def _has(self, table: sa.Table) -> bool:
+        return self._transact(lambda connection: sa.inspect(connection).has_table(table.name, table.schema))
+
+    def _create(self, table: sa.Table) -> None:
+        """Create a table if it is missing; another application may do so at the same moment."""
+        try:
+            self._transact(lambda connection: table.create(connection, checkfirst=True))
+        except PipelineError:
+            if not self._has(table):
+                raise
+
+    @override
+    def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        of_group = self._positions(group)
+        if not self._has(of_group.table):
+            return {}
+        found = self._transact(lambda connection: of_group.read(connection, partitions))
+        return {partition: at for partition, (at, _) in found.items()}
+
+    @override
+    def check(self, schema: StructType) -> None:
+        self._checked(schema)
+
+    def _checked(self, schema: StructType) -> tables.Layout:
+        """Return the table that rows with these columns need. Raise PipelineError for what no table has."""
+        self._check_keys(schema)
+        is_exact = self._dialect == "postgresql"
+        if twice := repeated([name if is_exact else name.lower() for name in schema.names]):
+            problem = f"there are two columns {twice[0]!r}{'' if is_exact else ', in upper or lower case'}"
+            raise PipelineError(problem, field="write", fix="Give each a name of its own")
+        if "" in schema.names:
+            raise PipelineError("a column has no name", field="write", fix="Give it one")
+        most, unit = self._url.get_dialect()().max_identifier_length, "bytes"
+        if self._dialect in MYSQL:
+            most, unit = 64, "characters"
+        for name in (self._table, *schema.names):
+            if len(name if self._dialect in MYSQL else name.encode()) > most:
+                raise PipelineError(f"the name {name!r} has more than {most} {unit}", field="write", fix="Shorten it")
+        keys = self._keys if self._is_upsert else ()
+        is_numbered = self._dead_letters == ""
+        return tables.layout(self._table, self._namespace, schema, keys, self._dialect, is_numbered=is_numbered)
+
+    def _layout(self, schema: StructType, *, creates: bool) -> tables.Layout:
+        """Return the table for rows with these columns. Raise PipelineError if it has others, or may not be written."""
+        if self._known is not None and self._known[0] == schema and (self._has_created or not creates):
+            return self._known[1]
+        wanted = self._checked(schema)
+        if creates:
+            self._create(self._positions("").table)
+            self._create(wanted.table)
+        limits = self._transact(lambda connection: tables.check_existing(connection, wanted, schema, self.name))
+        if not creates:
+            self._rehearse(wanted, is_there=limits is not None)
+        wanted = replace(wanted, limits=limits or {})
+        self._known, self._has_created = (schema, wanted), creates
+        return wanted
+
+    def _rehearse(self, wanted: tables.Layout, *, is_there: bool) -> None:
+        """Do what a batch without rows does, and take it back. Raise PipelineError if the user may not do it."""
+        token = uuid.uuid4().hex
+        staged, nowhere = Staged(f"{self._prefix}{token[:16]}", 0, deletes=1, nulls=1), TopicPartition("", 0)
+        positions = self._positions(token)
+        has_positions = self._has(positions.table)
+
+        def attempt(connection: sa.Connection) -> None:
+            (staging,) = wanted.staging([staged])
+            connection.execute(DropTable(staging, if_exists=True))
+            staging.create(connection)
+            for statement in wanted.moves([staged]) if is_there else ():
+                connection.execute(statement)
+            for known in ((), (nowhere,)) if has_positions else ():
+                positions.store(connection, {nowhere: 0}, token, known)
+            connection.rollback()
+
+        try:
+            self._transact(attempt)
+        finally:
+            if self._dialect not in _DROPS_IN_TRANSACTION:
+                self._drop([staged.name])
+
+    @property
+    def _prefix(self) -> str:
+        """What the names of staging begin with that is made now."""
+        return f"{STAGING}{int(time.time()):08x}_{self._run}_"
+
+    @override
+    def warm_up(self, df: DataFrame) -> None:
+        self._layout(df.schema, creates=False)
+        super().warm_up(df)
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> DatabaseWriter:
+        into = self._layout(schema, creates=batch is not None)
+        where = self._namespace, self._prefix
+        return DatabaseWriter(self._server, into.schema, into.keys, *where, self._dead_letters, into.limits)
+
+    @override
+    def collect(self, writer: Writer, results: Sequence[Staged | None], batch: Batch) -> _Written:
+        assert self._known is not None  # noqa: S101 - task_writer has found it
+        staged = [each._replace(task=task) for task, each in enumerate(results) if each is not None]
+        return _Written(self._known[1], staged)
+
+    @override
+    def commit(self, written: _Written, batch: Batch) -> None:
+        token = uuid.uuid4().hex
+        try:
+            refused: Mapping[int, Mapping[int, str]] = {
+                each.task: each.refused for each in written.staged if each.refused
+            }
+            if refused:
+                raise RefusedRowsError(refused, self.name)
+            self._transact(lambda connection: self._move(connection, token, written, batch))
+        except _RefusalError as error:
+            sets_aside = self._dead_letters == ""
+            refused = self._transact(lambda connection: self._refused(connection, written)) if sets_aside else {}
+            self.abort(written, batch)
+            if not refused:
+                raise self._refusal(error, batch) from None
+            raise RefusedRowsError(refused, self.name) from None
+        except (SinkFencedError, RefusedRowsError):
+            self.abort(written, batch)
+            raise
+        self._starts.update(batch.next_offsets)
+        if self._dialect not in _DROPS_IN_TRANSACTION:
+            self._drop([each.name for each in written.staged])
+        if time.monotonic() - self._tidied > _TIDYING_SECONDS:
+            self._tidy()
+
+    def _refusal(self, error: _RefusalError, batch: Batch) -> PipelineError:
+        spans = [f"{partition} {span.start}-{span.end - 1}" for partition, span in sorted(batch.ranges.items())]
+        more = [f"{len(spans) - _MOST_SPANS} more"] if len(spans) > _MOST_SPANS else []
+        of = ", ".join(spans[:_MOST_SPANS] + more)
+        fix = "Leave such rows out or correct them in map_arrow, or change the column or constraint"
+        if self._dead_letters is None:
+            fix += "; in a pipeline without state, dead_letter_topic takes their records"
+        return PipelineError(f"`{self._table}` refuses a row of {of}, {error}", field=self.name, fix=fix)
+
+    def _move(self, connection: sa.Connection, token: str, written: _Written, batch: Batch) -> None:
+        """Move the rows and the positions, unless an earlier attempt, whose answer was lost, has done so."""
+        table = self._positions(batch.owner.group)
+        found = table.read(connection, batch.ranges, lock=True)
+        if found and all(commit == token for _, commit in found.values()):
+            return
+        self._fence({partition: at for partition, (at, _) in found.items()}, batch)
+        try:
+            table.store(connection, batch.next_offsets, token, found)
+        except sa.exc.IntegrityError as error:
+            problem = f"another writer has just begun one of {', '.join(map(str, sorted(batch.ranges)))}"
+            raise SinkFencedError(f"{problem}; the batch's results were dropped", field=self.name) from error
+        if not written.staged:
+            return
+        self._check_staged(connection, written)
+        for statement in written.into.moves(written.staged):
+            connection.execute(statement)
+        if self._dialect in _DROPS_IN_TRANSACTION:
+            for each in written.into.staging(written.staged):
+                connection.execute(DropTable(each))
+
+    def _check_staged(self, connection: sa.Connection, written: _Written) -> None:
+        if lost := written.into.lost(connection, written.staged):
+            raise SinkFencedError(f"{lost} lost its rows; the batch is read again", field=self.name)
+
+    def _refused(self, connection: sa.Connection, written: _Written) -> dict[int, dict[int, str]]:
+        self._check_staged(connection, written)
+        return written.into.refused(connection, written.staged, self._server)
+
+    @override
+    def abort(self, written: _Written | None, batch: Batch) -> None:
+        self._drop([each.name for each in written.staged] if written else [])
+
+    def _drop(self, names: Sequence[str]) -> None:
+        """Drop staging tables; those that cannot be dropped now are dropped later."""
+        for name in names:
+            table = sa.Table(name, sa.MetaData(), schema=self._namespace)
+            try:
+                with self._engine.begin() as connection:
+                    connection.execute(DropTable(table, if_exists=True))
+            except sa.exc.SQLAlchemyError as error:
+                log.debug("%s stays for now: %s", name, self._server.said(error))
+
+    def _tidy(self) -> None:
+        """Drop staging of killed tasks: of this run, in which none works now, and what is old of others."""
+        self._tidied = time.monotonic()
+        with contextlib.suppress(sa.exc.SQLAlchemyError):
+            with self._engine.connect() as connection:
+                names = sa.inspect(connection).get_table_names(self._namespace)
+            self._drop([name for name in names if name.startswith(STAGING) and self._is_orphan(name)])
+
+    def _is_orphan(self, name: str) -> bool:
+        made, _, rest = name.removeprefix(STAGING).partition("_")
+        try:
+            return rest.startswith(self._run) or time.time() - int(made, 16) > _ORPHAN_SECONDS
+        except ValueError:
+            return False  # it only has a name like one
+
+    @override
+    def close(self) -> None:
+        super().close()
+        if self._opened is not None:
+            self._tidy()
+            self._opened.dispose()
+        self._opened = self._known = None

@@ -1,0 +1,410 @@
+"""A Delta table, exactly once by positions in the table's own commits."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from typing_extensions import override
+
+from roster._extras import missing_error
+from roster.model import TopicPartition
+from roster.pipeline.batch import Batch
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.spark_schemas import arrow_schema
+from roster.pipeline.spark_types import StructType
+from roster.sinks.delta_rules import asks, check_writable, has_mapping, missing_columns, rules_of
+from roster.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
+from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
+from roster.sinks.tasks.rules import Rules
+from roster.sinks.upsert import DataFile, bounds
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+else:  # type hints resolve without the extra
+    DeltaTable = Any
+
+log = logging.getLogger("roster.spark")
+
+_LONGEST_STATISTIC = 32
+"""Characters of a text's extremes that are written down."""
+_HIGHEST = "\U0010ffff"
+"""The character that sorts behind all others."""
+_PLAIN = "!$&'()+,/:;=@"
+"""Characters that deltalake does not escape in a path, beside letters, digits and `_.-~`."""
+_RETENTION = "delta.deletedFileRetentionDuration"
+_LOG_RETENTION = "delta.logRetentionDuration"
+_KEPT = "interval 1 hours"
+_TIDYING_SECONDS, _MERGED_TIDYING_SECONDS = 600, 10
+"""Seconds between two times that a table of upserts, or one with merges, is tidied up."""
+
+
+class DeltaSink(TableSink[DeltaTable]):
+    """Writes to the Delta table at `table`, exactly once.
+
+    With `mode="append"` each row is a row of the table. With `mode="upsert"` the table has one row for each value of
+    `keys`: a row replaces the one of its key, and a retracted result is deleted. `keys` may be left out behind a
+    stateful operator, whose keys they are then; they are integers, text, booleans, dates, times or bytes, and
+    `partition_by` is among them. A key's records must be in one partition of the topic: the last one wins.
+
+    `table` is a local path, or a URI that `deltalake` reaches with `storage_options`, such as `hdfs://host/table` or
+    `s3://bucket/table`; the executors reach it too. The table is created by the first batch, with `partition_by` as its
+    partition columns. Several applications of a group, and other writers, may append to it.
+
+    Each commit has, as the protocol's `txn` actions, the next offset of each partition of its batch: the application
+    id is `roster/<group>/<topic>/<partition>`. A commit goes through only if it is the first on the version read, and
+    the positions there are where the batch begins. Readers see a batch whole or not at all. Files of batches that
+    failed are removed as far as the driver knows them; the table's `vacuum` removes the rest.
+
+    An upsert replaces the files that hold its keys ([what that costs](../how-to/one-row-a-key.md)). It deletes them for
+    good when the table's property `delta.deletedFileRetentionDuration` has passed, which is an hour in a table made
+    here. The property `roster.keys` has the keys.
+
+    Small files of frequent batches are [merged while batches go on](../how-to/frequent-batches.md).
+
+    `compression` and `row_group_bytes` are as for `ParquetSink`; `target_file_bytes` too, and 16 MiB in upsert mode.
+    Needs the extra `delta`. Raises MissingExtraError without it, and PipelineError for an empty path. A run fails with
+    PipelineError if the table cannot be reached, rows have other columns than the table, or it has other keys.
+    """
+
+    name = "DeltaSink"
+    _empty_is_null = _has_folders = True
+    _settings = "storage_options"
+
+    def __init__(
+        self,
+        table: str | Path,
+        *,
+        mode: str = "append",
+        keys: str | Sequence[str] = (),
+        partition_by: str | Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+        compression: str = "snappy",
+        target_file_bytes: int | None = None,
+        row_group_bytes: int = 64 << 20,
+    ) -> None:
+        try:
+            import deltalake  # noqa: F401, PLC0415 - an extra of its own
+        except ModuleNotFoundError:
+            raise missing_error("DeltaSink", "delta", ["deltalake"]) from None
+        if not str(table):
+            raise PipelineError("no table given", field="table", fix="For example DeltaSink('out/flights')")
+        parts = urlsplit(str(table))
+        self._is_local = parts.scheme in {"", "file"}
+        path = unquote(parts.path) if parts.scheme else str(table)
+        where = str(Path(path).resolve()) if self._is_local else str(table)
+        if self._is_local and Path(where).is_file():
+            raise PipelineError(f"{where} is a file", field="table", fix="Name a folder, or a place for one")
+        super().__init__(where, mode, keys, partition_by, compression, target_file_bytes, row_group_bytes)
+        self._options = dict(storage_options or {})
+        self._seen = 0
+        self._offsets: dict[str, int | None] = {}
+        """Positions in the version `_offsets_at`, as far as they are known, by application id."""
+        self._offsets_at = -1
+        self._known: dict[str, DataFile] = {}
+        """Data files of the version read last, by their path."""
+        self._accepted: tuple[pa.Schema, tuple[Any, ...], Rules] | None = None
+        """Columns of rows, what a table asks, and what it so asks of the rows."""
+        self._tidied = time.monotonic()
+        self._tidying: Future[None] | None = None
+
+    @override
+    def _read(self) -> DeltaTable | None:
+        from deltalake import DeltaTable  # noqa: PLC0415
+        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+
+        try:
+            if self._table is None:
+                return DeltaTable(self._where, storage_options=self._options)
+            self._table.update_incremental()
+        except TableNotFoundError:
+            return None
+        return self._table
+
+    @override
+    def _stored(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        table, version = self._current, self._current.version()
+        if self._offsets_at != version:
+            self._offsets, self._offsets_at = {}, version
+        names = {p: _app_id(group, p) for p in partitions}
+        for name in names.values():
+            if name not in self._offsets:  # deltalake reads all commits since the last checkpoint for each
+                self._offsets[name] = table.transaction_version(name)
+        found = {p: self._offsets[name] for p, name in names.items()}
+        return {p: at for p, at in found.items() if at is not None}
+
+    @override
+    def _writer(self, schema: StructType, *, creates: bool) -> tuple[ParquetWriter, Rules | None]:
+        self.check(schema)
+        columns = arrow_schema(schema)
+        table = self._recent()
+        if table is None and creates:
+            table = self._create(columns)
+        names, rules = self._partition_by, None
+        if table is not None:
+            names = tuple(table.metadata().partition_columns)
+            known = columns, asks(table)
+            if self._accepted is None or self._accepted[:2] != known:
+                self._accepted = (*known, self._rules(table, schema))
+            rules = self._accepted[2]
+            columns = pa.schema([*columns, *list(rules.columns)[len(columns) :]])
+        filesystem = None if self._is_local else self._filesystem()
+        return self._file_writer(self._where if self._is_local else "", columns, names, filesystem), rules
+
+    def _rules(self, table: DeltaTable, schema: StructType) -> Rules:
+        """Return what the table asks of rows with these columns. Raise PipelineError for what is not done here."""
+        names, columns = tuple(table.metadata().partition_columns), arrow_schema(schema)
+        check_writable(table, is_upsert=self._is_upsert)
+        missing = missing_columns(table, columns)
+        self._check_partitioning(names)
+        self._check_partition_types(names, schema)
+        self._check_table(table)
+        rules = rules_of(table, [*columns.names, *(field.name for field in missing)], names)
+        if missing:
+            log.info("%s: %s is null in new rows", self._where, ", ".join(field.name for field in missing))
+        return rules
+
+    @override
+    def _asks(self) -> tuple[Any, ...]:
+        return asks(self._current)
+
+    @override
+    def _try_create(self, columns: pa.Schema) -> None:
+        from deltalake import DeltaTable  # noqa: PLC0415
+
+        DeltaTable.create(
+            self._where,
+            columns,
+            partition_by=list(self._partition_by),
+            storage_options=self._options,
+            configuration={KEYS: json.dumps(self._keys), _RETENTION: _KEPT} if self._is_upsert else None,
+            raise_if_key_not_exists=False,
+        )
+
+    def _check_table(self, table: DeltaTable) -> None:
+        """Raise PipelineError if the table's keys are others, or its files cannot be replaced here."""
+        self._check_declared(table.metadata().configuration.get(KEYS))
+        if self._is_upsert and _is_unread(table):
+            raise PipelineError("the table uses deletionVectors", field=self.name, fix="Write to a table without")
+
+    @override
+    def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
+        entries = pa.table(self._current.get_add_actions(flatten=True))
+        paths = [self._file_name(path) for path in entries["path"].to_pylist()]
+        entries = entries.set_column(entries.column_names.index("path"), "path", pa.array(paths, pa.string()))
+        fresh = entries.filter(pa.array([path not in self._known for path in paths], pa.bool_()))
+        names = writer.partition_by
+        statistics = {name: _typed(fresh, f"partition.{name}", writer.schema.field(name).type) for name in names}
+        for name in keys:
+            kind = writer.schema.field(name).type
+            kinds = {f"min.{name}": kind, f"max.{name}": kind, f"null_count.{name}": pa.int64()}
+            statistics |= {column: _typed(fresh, column, of) for column, of in kinds.items()}
+        ends = bounds(pa.table(statistics), names, keys)
+        values = zip(*(statistics[name].to_pylist() for name in names), strict=True) if names else [()] * len(fresh)
+        rows, sizes = fresh["num_records"].fill_null(0).to_pylist(), fresh["size_bytes"].to_pylist()
+        for path, count, size, (low, high, prefix), of in zip(
+            fresh["path"].to_pylist(), rows, sizes, ends, values, strict=True
+        ):
+            self._known[path] = DataFile(path, writer.path(path), count, size, low, high, of, prefix)
+        self._known = {path: self._known[path] for path in paths}
+        return list(self._known.values())
+
+    def _file_name(self, path: str) -> str:
+        """Return a file's name by its path in the log. Raise PipelineError for one that cannot be removed."""
+        name = unquote(path)
+        if quote(name, safe=_PLAIN) != path or "://" in path:  # deltalake writes a removal by its own escapes
+            fix = "Rewrite its files with OPTIMIZE (REORG TABLE for all), or write to another table"
+            raise PipelineError(f"the table's file {path} cannot be replaced by deltalake", field=self.name, fix=fix)
+        return name
+
+    @override
+    def _may_merge(self) -> bool:
+        table = self._current
+        if _is_unread(table):
+            return False
+        kept = f"set {_LOG_RETENTION} and {_RETENTION}, such as to '{_KEPT}'; they are 30 and 7 days by default"
+        if not {_RETENTION, _LOG_RETENTION}.intersection(table.metadata().configuration) and self._may_shorten(kept):
+            table.alter.set_table_properties({_RETENTION: _KEPT, _LOG_RETENTION: _KEPT})
+        return True
+
+    @override
+    def _tidy(self) -> None:
+        seconds = _MERGED_TIDYING_SECONDS if self._has_merged else _TIDYING_SECONDS
+        is_busy = self._tidying is not None and not self._tidying.done()
+        if (self._is_upsert or self._has_merged) and not is_busy and time.monotonic() - self._tidied >= seconds:
+            self._tidied, self._tidying = time.monotonic(), self._later(self._tidied_up)
+
+    def _tidied_up(self) -> None:
+        """Write a checkpoint; remove the log and the files of versions older than the table's properties say."""
+        from deltalake import DeltaTable  # noqa: PLC0415
+
+        try:
+            table = DeltaTable(self._where, storage_options=self._options)  # the other one is another thread's
+            table.create_checkpoint()
+            if table.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
+                table.cleanup_metadata()
+            table.vacuum(dry_run=False)
+        except Exception as error:  # of another writer's commit, for example: there is a next time
+            log.warning("%s: files that were replaced stay there: %s", self._where, named(error))
+
+    def _filesystem(self) -> Any:
+        from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415
+        from pyarrow.fs import PyFileSystem  # noqa: PLC0415
+
+        return PyFileSystem(DeltaStorageHandler(self._where, self._options))
+
+    @override
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415
+        from deltalake.transaction import (  # noqa: PLC0415
+            AddAction,
+            CommitProperties,
+            PostCommitHookProperties,
+            RemoveAction,
+            Transaction,
+        )
+
+        table = self._current
+        self._seen = table.version()
+        now = time.time_ns() // 1_000_000
+        names = written.writer.partition_by
+        roster: dict[str, Any] = {"commit": token}
+        transactions = []
+        if batch is None:
+            present = set(map(unquote, pa.table(table.get_add_actions())["path"].to_pylist()))
+            if _is_unread(table) or not all(file.name in present for file in written.removed):
+                raise CommitLostError("another writer has changed files")
+        else:
+            owner = batch.owner
+            roster |= {"group": owner.group, "generation": owner.generation, "member": owner.member_id}
+            transactions = [Transaction(_app_id(owner.group, p), span.end, now) for p, span in batch.ranges.items()]
+        is_change = batch is not None
+        actions: list[Any] = [
+            RemoveAction(file.name, is_change, now, file.size, _partition_values(names, file.values))
+            for file in written.removed
+        ]
+        for file in written.files:
+            values = _partition_values(names, file.values)
+            actions.append(AddAction(file.name, file.size, values, now, is_change, _statistics(file)))
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                list(names),
+                commit_properties=CommitProperties(
+                    custom_metadata={"roster": roster, "isBlindAppend": not written.removed},
+                    max_commit_retries=0,
+                    app_transactions=transactions,
+                ),
+                post_commithook_properties=PostCommitHookProperties(
+                    create_checkpoint=not self._has_merged,
+                    cleanup_expired_logs=False if self._has_merged else None,
+                ),
+            )
+        except (DeltaError, OSError) as error:
+            raise CommitLostError(named(error)) from error
+        self._read_at = float("-inf")  # deltalake's object stays at the version before
+        if self._offsets_at == self._seen:
+            self._offsets |= {each.app_id: each.version for each in transactions}
+            self._offsets_at += 1
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self._offsets_at = -1  # of a table that another one may have replaced by then
+
+    @override
+    def _has(self, token: str) -> bool:
+        table = self._current
+        since = table.version() - self._seen
+        return since > 0 and any((entry.get("roster") or {}).get("commit") == token for entry in table.history(since))
+
+
+def _is_unread(table: DeltaTable) -> bool:
+    """Return True if the table's files have not just its rows, or have other names for the columns."""
+    return has_mapping(table) or "deletionVectors" in (table.protocol().reader_features or ())
+
+
+def _app_id(group: str, partition: TopicPartition) -> str:
+    return f"roster/{group}/{partition.topic}/{partition.partition}"
+
+
+def _typed(entries: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column of a table's entries; nulls if there is none, as for bytes."""
+    if name not in entries.column_names:
+        return pa.chunked_array([pa.nulls(len(entries), kind)])
+    return entries[name].cast(kind)
+
+
+def _partition_values(names: Sequence[str], values: Sequence[Any]) -> dict[str, str | None]:
+    return {name: _text(value) for name, value in zip(names, values, strict=True)}
+
+
+def _text(value: Any) -> str | None:
+    """A partition's value as the protocol writes it; an empty text counts as null."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.isoformat() if isinstance(value, datetime.date) else str(value)
+
+
+def _statistics(file: WrittenFile) -> str:
+    """Return the number of rows, and each plain column's extremes and nulls, from the file's own metadata."""
+    footer = pq.read_metadata(pa.BufferReader(file.footer))
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for index in range(footer.num_columns):
+        column = footer.schema.column(index)
+        found = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
+        if "." in column.path or any(each is None or not each.has_null_count for each in found):
+            continue
+        nulls[column.name] = sum(each.null_count for each in found)
+        extremes = [(each.min, each.max) for each in found if each.has_min_max]
+        if extremes and all(_is_statistic(value) for pair in extremes for value in pair):
+            low, high = _least(min(low for low, _ in extremes)), _most(max(high for _, high in extremes))
+            least |= {column.name: low}
+            most |= {} if high is None else {column.name: high}
+    return json.dumps({"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls})
+
+
+def _is_statistic(value: Any) -> bool:
+    return isinstance(value, (str, int, datetime.date)) and not isinstance(value, bool)
+
+
+def _least(value: Any) -> Any:
+    """Return a minimum as the protocol writes it, not above the value: times in milliseconds, texts cut off."""
+    if isinstance(value, datetime.datetime):
+        return _instant(value)
+    return value[:_LONGEST_STATISTIC] if isinstance(value, str) else _plain(value)
+
+
+def _most(value: Any) -> Any:
+    """Return a maximum as the protocol writes it, not below the value; None if there is none."""
+    if isinstance(value, datetime.datetime):
+        below = datetime.timedelta(microseconds=-value.microsecond % 1000)
+        return None if value.replace(tzinfo=None) > datetime.datetime.max - below else _instant(value + below)  # noqa: DTZ901
+    if isinstance(value, str) and len(value) > _LONGEST_STATISTIC:
+        is_highest = value[_LONGEST_STATISTIC] == _HIGHEST
+        return None if is_highest else value[:_LONGEST_STATISTIC] + _HIGHEST
+    return _plain(value)
+
+
+def _instant(value: datetime.datetime) -> str:
+    plain = value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo is not None else value
+    return plain.isoformat(timespec="milliseconds") + ("" if value.tzinfo is None else "Z")
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime.date) else value

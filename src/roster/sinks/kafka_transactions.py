@@ -1,0 +1,319 @@
+"""A batch and the group's offsets as one Kafka transaction: the driver's part of an exactly-once `KafkaSink`.
+
+Tasks encode record batches without a producer, so Spark may run them as often as it likes. One writer then sends each
+partition's batches under this transaction's epoch: on any error the transaction is aborted, its epoch ends, and the
+batch is retried. Two fences keep applications apart: the epoch, which a new owner of partitions bumps for a dead one,
+and the group's generation, which comes with the offsets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from roster.client import (
+    Admin,
+    ClaimedBy,
+    CommitFenced,
+    CommitRetriable,
+    OffsetAndMetadata,
+    TransactionAbortedError,
+    TransactionalProducer,
+)
+from roster.model import TopicPartition
+from roster.pipeline.batch import Batch, Owner
+from roster.pipeline.batch_sink import BatchSink, Source
+from roster.pipeline.errors import PipelineError, SinkFencedError
+from roster.pipeline.spark_types import DataFrame, StructType
+from roster.pipeline.tasks.writer import RESULT, Writer, WriteTask, results_of
+from roster.records.encoding import EncodedBatch, EncodingWriter
+from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
+from roster.records.produce_decisions import ProducerIdentity
+from roster.security import Security
+from roster.sinks.tasks.shuffle import ExchangeWriter, Written
+
+log = logging.getLogger("roster.pipeline")
+
+TRANSACTION_TIMEOUT_MS = 60_000
+_MOST_DRIVER_BYTES = 16 << 20
+_FIRST_BYTES_PER_OFFSET = 1000
+_LONGEST_BEGUN = 5.0
+"""Seconds that a transaction may have been open before its records are made: far less than its timeout."""
+_MOST_ABORTED = 20
+"""Batches in a row that are aborted before the run ends: not what other applications do, but a setting, is at fault."""
+
+
+class OtherClusterError(Exception):
+    """The sink is not in the source's cluster."""
+
+
+def transactional_id(source: Source) -> str:
+    """Return the transactional id of a run: stable over restarts of a static member, else new."""
+    if source.group_instance_id is None:
+        return f"{source.group}-{uuid.uuid4()}"
+    # Group "a-b" with instance "c" must not have the id of group "a" with instance "b-c".
+    parts = f"{source.group}\0{source.group_instance_id}".encode()
+    return f"{source.group}-{source.group_instance_id}-{hashlib.sha256(parts).hexdigest()[:8]}"
+
+
+class KafkaTransactions:
+    """The transactions of one run, one after the other."""
+
+    def __init__(self, producer: TransactionalProducer, source: Source) -> None:
+        self._producer, self._source, self._group = producer, source, source.group
+        self._is_open = False
+        self._begun: tuple[ProducerIdentity, float] | None = None
+        """A transaction that has the offsets of a batch but no records yet, and since when it is open."""
+        self._written: Mapping[tuple[str, int], int | None] = {}
+        self.log_ends: Mapping[TopicPartition, int] = {}
+        """Ends of the logs that the last transaction wrote to from the driver, once it is committed."""
+        self._aborted = 0
+        self._bytes_per_offset: float = _FIRST_BYTES_PER_OFFSET
+
+    @classmethod
+    def start(cls, source: Source, bootstrap: str, security: Security, timeout_ms: int) -> KafkaTransactions:
+        """Take a transactional id. Raise OtherClusterError or ClientError if such transactions are impossible."""
+        producer = TransactionalProducer(
+            bootstrap,
+            transactional_id(source),
+            source.group,
+            transaction_timeout_ms=timeout_ms,
+            request_timeout_ms=source.request_timeout_ms,
+            client_id=source.client_id,
+            group_instance_id=source.group_instance_id,
+            security=security,
+        )
+        try:
+            cluster = producer.start()
+            if bootstrap != source.bootstrap:
+                with Admin(source.bootstrap, security=source.security) as admin:
+                    of_source = admin.cluster_id()
+                if cluster is None or cluster != of_source:
+                    raise OtherClusterError("it is not in the cluster that the pipeline reads from")
+        except BaseException:
+            producer.close()
+            raise
+        return cls(producer, source)
+
+    def close(self) -> None:
+        """Abort an open transaction, and disconnect."""
+        self._producer.close()
+
+    def metadata(self, owner: Owner) -> str:
+        """Return the text that names this run's transactional id beside committed offsets."""
+        return ClaimedBy(self._producer.transactional_id, owner.member_id).to_metadata()
+
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        """End transactions that earlier owners of partitions left open. Raise ClientError if their state is unknown."""
+        try:
+            fenced = self._producer.take_over(partitions, owner.generation, owner.member_id)
+        except CommitFenced as error:  # the member will find out by its next heartbeat
+            raise CommitRetriable(str(error), partitions=partitions, code=error.code) from None
+        for name in sorted(fenced):
+            log.info("%s: ended what an earlier owner had open: transactional_id=%s", self._group, name)
+
+    def task_writer(
+        self, batch: Batch | None, writer: KafkaWriter, partitions: Collection[TopicPartition]
+    ) -> EncodingWriter | ExchangeWriter:
+        """Return the encoder of a batch: for the driver to send if the batch is small, else for tasks of another stage.
+
+        Another stage costs more than some megabytes through the driver, whose memory does not hold many more.
+        `partitions` are the topic's, if there is one topic: the transaction of that stage has them all.
+        """
+        if batch is None or (not batch.rewrites_state and batch.offsets * self._bytes_per_offset <= _MOST_DRIVER_BYTES):
+            return EncodingWriter(writer, _MOST_DRIVER_BYTES)
+        return ExchangeWriter(writer, partial(self.begin, partitions))
+
+    def check_written(self, results: Sequence[Written], batch: Batch) -> None:
+        """Check what the tasks of an `ExchangeWriter` have written. Raises as `write` does."""
+        problems = [each for each in results if each.problem]
+        if problems:
+            final = next((each for each in problems if not each.is_lost), None)
+            if final is None:
+                raise self.lost(TransactionLostError(problems[0].problem))
+            raise WriteError(final.problem)
+        self._learn(sum(each.written_bytes for each in results), batch)
+
+    @property
+    def most_offsets(self) -> int:
+        """The most offsets of a batch that the driver writes, as far as is known."""
+        return max(int(_MOST_DRIVER_BYTES / self._bytes_per_offset), 1)
+
+    def _learn(self, size: int, batch: Batch) -> None:
+        if not batch.rewrites_state:
+            self._bytes_per_offset = max(size, 1) / max(batch.offsets, 1)
+
+    def write(self, results: Iterable[list[EncodedBatch] | None], writer: KafkaWriter, batch: Batch) -> None:
+        """Begin a transaction and write the tasks' record batches from the driver.
+
+        Raises SinkFencedError if the transaction is lost or a task made more than it may return; WriteError for errors
+        that another transaction would repeat; ClientError.
+        """
+        batches: list[EncodedBatch] = []
+        for some in results:
+            if some is None:
+                self._bytes_per_offset = float("inf")
+                raise SinkFencedError("records are larger than those before; once more, with tasks that write")
+            batches += some
+        self._learn(sum(each.body.size for each in batches), batch)
+        identity = self.begin({TopicPartition(each.topic, each.partition) for each in batches})
+        output = replace(writer, identity=identity).open()
+        try:
+            output.write_encoded(batches)
+            output.close()
+            self._written = output.ends
+        except BaseException as error:
+            output.abort()
+            if isinstance(error, TransactionLostError):
+                raise self.lost(error) from error
+            raise
+
+    def begin(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
+        """Begin a transaction that may write to these partitions. Raises as `write` does."""
+        self._written, self.log_ends = {}, {}
+        begun, self._begun = self._begun, None
+        try:
+            if begun is None or time.monotonic() > begun[1] + _LONGEST_BEGUN:
+                epoch = self._producer.begin()
+                begun = ProducerIdentity(*epoch, self._producer.transactional_id), 0.0
+                self._is_open = True
+            self._producer.add_partitions(partitions)
+        except TransactionAbortedError as error:
+            raise self.lost(error) from error
+        return begun[0]
+
+    def begin_with_offsets(self, batch: Batch) -> None:
+        """Begin the batch's transaction with its offsets, which then need no time once its records are made."""
+        self._begun = None
+        identity = self.begin(())
+        self._producer.send_offsets(self._offsets(batch), batch.owner.generation, batch.owner.member_id)
+        self._begun = identity, time.monotonic()
+
+    def _offsets(self, batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
+        metadata, noted = self.metadata(batch.owner), self._source.noted
+        return {p: OffsetAndMetadata(at, metadata=noted(p, metadata)) for p, at in batch.next_offsets.items()}
+
+    def commit(self, batch: Batch) -> None:
+        """Commit records and offsets. Raise SinkFencedError if neither counts, ClientError if that is unknown."""
+        try:
+            self._producer.commit(self._offsets(batch), batch.owner.generation, batch.owner.member_id)
+        except (TransactionAbortedError, CommitFenced) as error:
+            raise self.lost(error) from error
+        self._is_open, self._begun, self._aborted = False, None, 0
+        # Behind its records each log gets the transaction's marker.
+        self.log_ends = {TopicPartition(*of): end + 1 for of, end in self._written.items() if end is not None}
+
+    def abort(self) -> None:
+        """Abort an open transaction, which fences everything that still writes under its epoch."""
+        if self._is_open:
+            self._is_open, self._begun = False, None
+            self._producer.abort()
+
+    def lost(self, error: Exception) -> SinkFencedError | PipelineError:
+        """Return the exception for a transaction that cannot be committed."""
+        self._aborted += 1
+        if self._aborted <= _MOST_ABORTED:
+            return SinkFencedError(str(error))
+        return PipelineError(
+            f"{self._aborted} batches in a row could not be committed: {error}",
+            field="KafkaSink",
+            fix="Raise transaction.timeout.ms if they take longer than that, or lower max_offsets_per_batch",
+        )
+
+
+class RowsSink(Protocol):
+    """The sink whose records are written in transactions."""
+
+    def check(self, schema: StructType) -> None:
+        """As in `BatchSink`."""
+
+    def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:
+        """As in `BatchSink`."""
+
+    def written_columns(self, df: DataFrame) -> DataFrame:
+        """Return the rows with the columns that are written."""
+
+    def look(self) -> None:
+        """As in `BatchSink`."""
+
+
+class TransactionalSink(BatchSink):
+    """Records of batches and the group's offsets, in one transaction for each batch."""
+
+    accepts_part = True
+    commits_offsets = True
+
+    def __init__(
+        self,
+        sink: RowsSink,
+        transactions: KafkaTransactions,
+        writer: KafkaWriter,
+        partitions: Collection[TopicPartition],
+    ) -> None:
+        """`partitions` are those of the topics that are known beforehand."""
+        self._sink, self._transactions, self._writer, self._partitions = sink, transactions, writer, partitions
+
+    @property
+    @override
+    def most_offsets(self) -> int:  # type: ignore[override]
+        return self._transactions.most_offsets
+
+    @override
+    def check(self, schema: StructType) -> None:
+        self._sink.check(schema)
+
+    @override
+    def look(self) -> None:
+        self._sink.look()
+
+    @override
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        self._transactions.take_over(partitions, owner)
+
+    @override
+    def offset_metadata(self, owner: Owner) -> str:
+        return self._transactions.metadata(owner)
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> EncodingWriter | ExchangeWriter:
+        return self._transactions.task_writer(batch, self._sink.task_writer(batch, schema), self._partitions)
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        writer, rows = self.task_writer(batch, df.schema), self._sink.written_columns(df)
+        if isinstance(writer, ExchangeWriter):
+            results = writer.write(rows.mapInArrow(writer.task(None), writer.rows))
+        else:
+            work: Any = WriteTask(writer)
+            # A plan that Spark sees to be empty has no tasks; its offsets are to be committed all the same.
+            results = results_of(rows.mapInArrow(work, RESULT).collect()) or [[]]
+        self.collect(writer, results, batch)
+
+    @override
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
+        if not results:
+            return
+        if isinstance(writer, ExchangeWriter):
+            self._transactions.check_written(results[0], batch)
+        else:
+            self._transactions.write(results, self._writer, batch)
+
+    @override
+    def begin(self, batch: Batch) -> None:
+        self._transactions.begin_with_offsets(batch)
+
+    @override
+    def commit(self, written: None, batch: Batch) -> None:
+        self._transactions.commit(batch)
+
+    @override
+    def abort(self, written: None, batch: Batch) -> None:
+        self._transactions.abort()

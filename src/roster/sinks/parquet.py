@@ -1,0 +1,268 @@
+"""Parquet files, exactly once by positions that the sink keeps beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster.model import TopicPartition
+from roster.pipeline.batch import Batch, Owner
+from roster.pipeline.batch_sink import BatchSink
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import as_columns
+from roster.pipeline.tasks.writer import Writer
+from roster.sinks.commit_log import FOLDER, CommitLog
+from roster.sinks.parquet_settings import COMPRESSIONS, parquet_writer, why_spark_writes
+from roster.sinks.storage import Storage, runs_in_one_process
+from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
+from roster.sinks.tasks.partitions import check_partition_by
+
+_logger = logging.getLogger("roster.spark")
+
+SCHEMA = f"{FOLDER}/schema.json"
+"""Columns of the first batch, as Spark's JSON of a schema."""
+_COUNT_SECONDS = 30.0
+"""How long to wait for Spark's count of the rows written: its listeners run behind the job."""
+
+
+class WrittenFolder(NamedTuple):
+    """Files that do not count yet."""
+
+    folder: str
+    rows: int | None
+    """Rows written according to Spark or the tasks; None where the files cannot be on another machine's disk."""
+    files: Sequence[WrittenFile] | None = None
+    """Files that the tasks wrote; None: those that Spark left in the folder."""
+
+
+class ParquetSink(BatchSink):
+    """Parquet files below `path`, exactly once: `spark.read.parquet(path)` has each record's results once.
+
+    Positions lie beside the files (`<path>/_roster`, see `roster.sinks.commit_log`), so results and offsets count
+    in one step whatever the transform does, aggregates over several partitions included. All applications of a group
+    write to one path, which belongs to that group.
+
+    Without a transform the tasks write the files themselves, as Spark would: `compression` is a codec of Spark's (None:
+    the session's `spark.sql.parquet.compression.codec`), a file ends at `target_file_bytes` and a row group at
+    `row_group_bytes` of Arrow data, which a task keeps in memory. With a transform, and for types and Parquet settings
+    of the session that pyarrow does not know, Spark writes, by the session's own limits.
+
+    `path` is a folder or its `file:` URI; the driver and all executors must share it and its parent. If rows that an
+    executor wrote are missing on the driver's side, the run fails with PipelineError and nothing of the batch counts.
+    `partition_by` names columns whose values become folders.
+
+    Files that do not count yet lie beside the path in `.<name>.staging`, where readers of the whole tree
+    (DuckDB's or polars' `out/**/*.parquet`) do not see them, or in `<path>/_roster/staging` if nothing can be created
+    there. If no batch had rows, the output has one empty file with its columns, or with `partition_by` none: `read`
+    works anyway. Without a batch there is nothing to read.
+
+    Each batch writes files of its own, so a batch of less than `max_offsets_per_batch` starts 10 s after the one before
+    unless the pipeline's `trigger_interval_ms` is set.
+
+    Raises PipelineError for an empty path, another URI, an unknown compression, and limits below 1. A run fails with
+    PipelineError if the path cannot be written, holds another group's results, or its log is damaged.
+    """
+
+    default_trigger_interval_ms = 10_000
+    accepts_part = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        partition_by: str | Sequence[str] = (),
+        compression: str | None = None,
+        target_file_bytes: int = 256 << 20,
+        row_group_bytes: int = 64 << 20,
+        mode: str = "append",
+    ) -> None:
+        if mode != "append":
+            fix = "Use DeltaSink, IcebergSink or PostgresSink with mode='upsert' for one row a key"
+            raise PipelineError(f"{mode!r} is not possible: files are added only", field="mode", fix=fix)
+        if not str(path):
+            raise PipelineError("no path given", field="path", fix="For example ParquetSink('out/flights')")
+        if compression is not None and compression.lower() not in {*COMPRESSIONS, "lz4"}:
+            known = ", ".join(sorted({*COMPRESSIONS, "lz4"}))
+            raise PipelineError(f"{compression!r} is no compression", field="compression", fix=f"Use one of {known}")
+        for name, value in (("target_file_bytes", target_file_bytes), ("row_group_bytes", row_group_bytes)):
+            if value < 1:
+                raise PipelineError(f"{value} bytes", field=name, fix="Give a number of at least 1")
+        self._compression = compression
+        self._limits = {"target_file_bytes": target_file_bytes, "row_group_bytes": row_group_bytes}
+        self._path = str(path)
+        self._partition_by = as_columns(partition_by, "partition_by")
+        self._storage = Storage(self._path)
+        self._log: CommitLog | None = None
+        self._spark: SparkSession | None = None
+
+    @override
+    def check(self, schema: StructType) -> None:
+        check_partition_by(self._partition_by, schema)
+
+    @override
+    def open(self, spark: SparkSession | None, group: str | None = None, timeout_ms: int = 60_000) -> None:
+        self._spark = spark
+        try:
+            self._log = CommitLog(self._storage)
+            if group is not None:
+                self._log.prepare()
+            self._log.open()
+        except OSError as error:
+            raise PipelineError(
+                f"{self._path} cannot be used: {error.strerror or error}", field="path", fix="Name a writable folder"
+            ) from error
+        if group is not None:
+            self._log.check_group(group)
+
+    @override
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        return self._opened().claim(partitions, owner, committed)
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> WrittenFolder:
+        log = self._opened()
+        if not log.files:
+            self._storage.create(SCHEMA, df.schema.json().encode())
+        counted = None
+        if not runs_in_one_process(df.sparkSession):
+            counted = Observation()
+            df = df.observe(counted, F.count(F.lit(1)).alias("rows"))
+        folder = log.new_folder(batch.ranges)
+        writer = df.write if self._compression is None else df.write.option("compression", self._compression)
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        try:
+            writer.parquet(f"{self._storage.uri}/{folder}")
+            return WrittenFolder(folder, None if counted is None else _rows(counted))
+        except BaseException:
+            log.discard(folder)
+            raise
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | None:
+        log = self._opened()
+        if self._spark is None:
+            return None
+        writer = parquet_writer(self._spark, "", schema, self._partition_by, self._compression, **self._limits)
+        if writer is None or batch is None:
+            return writer
+        if not log.files:
+            self._storage.create(SCHEMA, schema.json().encode())
+        folder = log.new_folder(batch.ranges)
+        return replace(writer, root=(self._storage.root / folder).as_posix(), folder=folder)
+
+    @override
+    def why_spark_writes(self, schema: StructType) -> str:
+        """Return why rows with these columns are not written inside the tasks."""
+        if self._spark is None:
+            return "not all hosts share its path. Use one on a file system that they share"
+        return why_spark_writes(self._spark, schema, self._partition_by, self._compression)
+
+    @override
+    def collect(self, writer: Writer, results: Sequence[list[WrittenFile]], batch: Batch) -> WrittenFolder:
+        assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
+        log = self._opened()
+        files = [file for result in results for file in result]
+        if results and not files and not log.files and not self._partition_by:
+            files = [writer.write_empty()]
+        return WrittenFolder(writer.folder, sum(file.rows for file in files), files)
+
+    @override
+    def commit(self, written: WrittenFolder, batch: Batch) -> None:
+        log = self._opened()
+        local = self._storage.root / written.folder
+        counts = _counts(local, written)
+        rows = sum(counts.values())
+        if written.rows is not None and rows < written.rows:
+            log.discard(written.folder)
+            raise PipelineError(
+                f"executors wrote {written.rows} rows, of which the driver finds {rows} in {local}: they do not "
+                "share this disk; nothing of the batch is committed",
+                field="path",
+                fix="Use a path that driver and executors share with its parent (such as NFS), or DeltaSink",
+            )
+        # The first batch keeps an empty file: Spark cannot infer the columns of an output without files.
+        names = [name for name in counts if counts[name]] or ([] if log.files else list(counts)[:1])
+        log.commit(batch.owner, batch.ranges, written.folder, names, rows)
+
+    @override
+    def abort(self, written: WrittenFolder | None, batch: Batch) -> None:
+        if written is not None:
+            self._opened().discard(written.folder)
+
+    @override
+    def close(self) -> None:
+        self._log = None
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset of each partition that has results here. Raise PipelineError for a damaged log."""
+        return dict(self._fresh().positions)
+
+    def rows(self) -> int:
+        """Return the number of rows committed. Raise PipelineError for a damaged log."""
+        return self._fresh().rows
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the committed rows, after publishing what a writer that died had committed.
+
+        Raises PipelineError if no batch was ever written.
+        """
+        self.open(spark)
+        if self._opened().files:
+            return spark.read.parquet(self._storage.uri)
+        schema = self._storage.read(SCHEMA)
+        if schema is None:
+            raise PipelineError(f"{self._path} holds no results yet", field="path", fix="Run the pipeline first")
+        return spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
+
+    def _fresh(self) -> CommitLog:
+        """Read the log anew, without changing a running pipeline's view of it."""
+        log = CommitLog(self._storage)
+        log.open()
+        return log
+
+    def _opened(self) -> CommitLog:
+        if self._log is None:
+            raise PipelineError("the sink is not open", field="ParquetSink", fix="Give it to Pipeline.write")
+        return self._log
+
+
+def _counts(local: Path, written: WrittenFolder) -> dict[str, int]:
+    """Return the rows of each file of a folder that lies whole on this disk."""
+    if written.files is None:
+        # Without Spark's own and hidden ones.
+        paths = sorted(path for path in local.rglob("*.parquet") if not path.name.startswith((".", "_")))
+        return {path.relative_to(local).as_posix(): pq.read_metadata(path).num_rows for path in paths}
+    found = {}
+    for file in written.files:
+        with contextlib.suppress(FileNotFoundError):
+            if (local / file.name).stat().st_size == file.size:
+                found[file.name] = file.rows
+    return found
+
+
+def _rows(counted: Observation) -> int | None:
+    """Return the rows that passed; None, with a warning, if Spark's listeners do not deliver the count."""
+    found: list[int] = []
+    # `get` blocks without a limit where an event is dropped.
+    waiter = threading.Thread(target=lambda: found.append(int(counted.get["rows"])), name="roster-rows", daemon=True)
+    waiter.start()
+    waiter.join(_COUNT_SECONDS)
+    if not found:
+        _logger.warning("Spark has not said how many rows were written: the files found are not compared with that")
+        return None
+    return found[0]

@@ -1,0 +1,75 @@
+"""Rows split by the values of partition columns, and the folders that Spark gives them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.spark_types import StructType
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+"""Folder of null and of the empty string, which Spark treats alike."""
+
+_ESCAPED = {*map(chr, range(1, 32)), *"\"#%'*/:=?[\\]^{\x7f"}
+_PLAIN = frozenset({"boolean", "byte", "short", "integer", "long", "string", "date"})
+"""Spark's names of the types whose text is the same here as in Spark, whatever the session's settings."""
+
+
+def check_partition_by(names: Sequence[str], schema: StructType) -> None:
+    """Raise PipelineError if rows of these columns cannot be partitioned by these names."""
+    for name in names:
+        if name not in schema.names:
+            problem = f"the rows have no column `{name}` (they have {', '.join(schema.names)})"
+            raise PipelineError(problem, field="partition_by", fix="Name one of these")
+    if names and len(names) == len(schema.names):
+        raise PipelineError("all columns partition the output", field="partition_by", fix="Leave one out")
+
+
+def is_supported(type_name: str) -> bool:
+    """Return True if values of a type (`DataType.typeName()`) become the same folders here as in Spark."""
+    return type_name in _PLAIN
+
+
+def escaped(text: str) -> str:
+    """Return a column's name or value as part of a folder's name, with Hive's %XX escapes."""
+    return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
+
+
+def folder(names: Sequence[str], values: Sequence[Any]) -> str:
+    """Return the folders of a partition: `day=2024-01-01/shop=7`."""
+    return "/".join(f"{escaped(name)}={_text(value)}" for name, value in zip(names, values, strict=True))
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return NULL
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    return escaped(str(value))
+
+
+def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """Yield each combination of the columns' values with its rows in order, without those columns."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    for name in names:
+        encoded = pc.dictionary_encode(rows.column(name).combine_chunks(), null_encoding="encode")
+        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
+        # Renumber densely, so that a product over many columns does not overflow.
+        codes = np.unique(codes, return_inverse=True)[1]
+    order = np.argsort(codes, kind="stable")
+    ends = np.flatnonzero(np.diff(codes[order], append=-1)) + 1
+    rest = rows.drop_columns(list(names))
+    start = 0
+    for end in ends.tolist():
+        first = int(order[start])
+        values = tuple(rows.column(name)[first].as_py() for name in names)
+        yield values, rest if end - start == rows.num_rows else rest.take(pa.array(order[start:end]))
+        start = end

@@ -1,0 +1,211 @@
+"""Parses aggregates given as SQL text or as columns of PySpark's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import Column
+
+from roster.pipeline.errors import PipelineError
+from roster.spark.column_expressions import alias_of, class_of, expression_of, members, parsed
+from roster.state.aggregate_functions import (
+    ALL_ROWS,
+    BY_ANOTHER,
+    DEFAULTS,
+    FUNCTIONS,
+    IGNORING_NULLS,
+    PERCENTILES,
+    Aggregate,
+    Kind,
+)
+from roster.state.collected import sketch_size
+from roster.state.expressions import Call, Constant, Expression, Name
+from roster.state.store import StateError
+
+_FIELD = "aggregates"
+_ACCURACY = 10_000
+"""Accuracy of percentiles, as Spark's."""
+_EXAMPLE = "For example {'orders': 'count(*)', 'revenue': F.sum('price')}, or [F.sum('price').alias('revenue')]"
+
+Aggregates = Mapping[str, str | Column] | Sequence[Column]
+"""{result: SQL text or a column}, or columns with aliases."""
+
+
+def parse_aggregates(given: Aggregates) -> dict[str, Aggregate]:
+    """Return {result name: aggregate}. Raises PipelineError that names the one at fault."""
+    found: dict[str, Aggregate] = {}
+    for name, each in _named(given).items():
+        try:
+            found[name] = (Aggregate.parse(each) if isinstance(each, str) else None) or _aggregate(each)
+        except StateError as error:
+            raise PipelineError(f"{name!r}: {error}", field=_FIELD) from None
+    return found
+
+
+def _named(given: Aggregates) -> dict[str, str | Column]:
+    """Return the aggregates by name. Raises PipelineError for what has no names."""
+    if isinstance(given, Mapping) and given:
+        for name, each in given.items():
+            if not isinstance(name, str) or not name or not isinstance(each, str | Column):
+                raise PipelineError(f"{name!r}: {each!r} is no name and its aggregate", field=_FIELD, fix=_EXAMPLE)
+        return dict(given)
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(each, Column) for each in given):
+        raise PipelineError(f"{given!r} is no dict of results", field=_FIELD, fix=_EXAMPLE)
+    found: dict[str, str | Column] = {}
+    for each in given:
+        alias = alias_of(each)
+        if alias is None or alias in found:
+            problem = "has no alias" if alias is None else f"has the alias of another one, {alias!r}"
+            raise PipelineError(f"{_text(each)!r} {problem}", field=_FIELD, fix=_EXAMPLE)
+        found[alias] = each
+    return found
+
+
+def _aggregate(given: str | Column) -> Aggregate:
+    """Parse an aggregate. Raises StateError that quotes it."""
+    node = parsed(given)
+    try:
+        return _of_node(node)
+    except StateError as error:
+        raise StateError(f"{_text(given)!r}: {error}") from None
+
+
+def _of_node(node: Any) -> Aggregate:
+    if class_of(node) == "AggregateExpression":  # in SQL text, what `_GRAMMAR` names
+        made = node.aggregateFunction()
+        if class_of(made) in _GRAMMAR:
+            ignores_nulls = bool(made.ignoreNulls())
+            return _of_function(_GRAMMAR[class_of(made)], [made.child()], None, ignores_nulls=ignores_nulls)
+    if class_of(node) != "UnresolvedFunction":
+        raise _not_kept("compute with results in map_arrow behind it")
+    function, arguments = node.nameParts().mkString(".").lower(), members(node.arguments())
+    if node.isDistinct():
+        if function not in _DISTINCT or (function == "sum" and len(arguments) != 1) or not arguments:
+            raise _not_kept("deduplicate by the keys and the columns in front of it")
+        *others, last = [_where(_condition(node), expression_of(each)) for each in arguments]
+        found = _of_value(_DISTINCT[function], last)
+        for value in reversed(others):
+            found = _of_value(_DISTINCT[function], value, found)
+        return found
+    return _of_function(function, arguments, _condition(node), ignores_nulls=_ignores_nulls(node, arguments))
+
+
+def _of_function(
+    function: str, arguments: list[Any], condition: Expression | None, *, ignores_nulls: bool
+) -> Aggregate:
+    if function == "count_if" and len(arguments) == 1:
+        function, condition = "count", _both(expression_of(arguments[0]), condition)
+        arguments = []
+    if function in BY_ANOTHER and len(arguments) == 2:
+        value, by = map(expression_of, arguments)
+        return _of_value(BY_ANOTHER[function], value, by=_of_value(Kind.MIN, _where(condition, by)))
+    kind = {**FUNCTIONS, **PERCENTILES}.get(function)
+    if kind is Kind.COUNT and (not arguments or _is_all_rows(arguments)):
+        return Aggregate(kind, ALL_ROWS) if condition is None else _of_value(kind, _where(condition, _ONE))
+    if kind in IGNORING_NULLS and len(arguments) == 2:
+        arguments = arguments[:1]
+    if kind is not None and (not arguments or class_of(arguments[0]) == "UnresolvedStar"):
+        raise _not_kept("name a column, as in sum(price)")
+    if kind in _FURTHER:
+        found = _of_value(kind, _where(condition, expression_of(arguments[0])))
+        return replace(found, arguments=_further(kind, arguments[1:]))
+    if kind is None or len(arguments) != 1:
+        near = "approx_percentile(c, 0.5) is near it, in a state that does not grow"
+        raise _not_kept(near if function in ("median", "percentile") else "keep others with transform_with_state")
+    if kind in IGNORING_NULLS:
+        if condition is not None and not ignores_nulls:
+            raise _not_kept("a condition needs `ignore nulls`")
+        kind = IGNORING_NULLS[kind] if ignores_nulls else kind
+    return _of_value(kind, _where(condition, expression_of(arguments[0])))
+
+
+_GRAMMAR = {"First": "first", "Last": "last", "AnyValue": "any_value"}
+"""Functions that Spark's parser has rules for, by their classes."""
+_ONE = Constant(1, "int")
+_DISTINCT = {"count": Kind.COUNT_DISTINCT, "sum": Kind.SUM_DISTINCT}
+_MOST = "the most values, a whole number from 1 on"
+_FURTHER = {
+    Kind.COLLECT_LIST: _MOST,
+    Kind.COLLECT_SET: _MOST,
+    Kind.APPROX_COUNT_DISTINCT: "a relative standard deviation between 0.0008 and 1",
+    Kind.APPROX_PERCENTILE: "a percentage between 0 and 1, or an array of them, and an accuracy from 1 on",
+}
+"""Functions with further arguments, and what these are."""
+
+
+def _further(kind: Kind, nodes: list[Any]) -> tuple[Any, ...]:
+    """Return the arguments behind a column. Raises StateError for others than the function's."""
+    values = [_value(node) for node in nodes]
+    first, is_only = values[0] if values else None, len(values) == 1
+    if kind is Kind.APPROX_PERCENTILE:
+        shares = first if isinstance(first, tuple) else (first,)
+        accuracy = [*values, _ACCURACY][1] if 0 < len(values) < 3 else None
+        if shares and all(isinstance(each, int | float) and 0 <= each <= 1 for each in shares) and _is_most(accuracy):
+            return tuple(map(float, first)) if isinstance(first, tuple) else float(shares[0]), accuracy
+    elif not values:
+        return DEFAULTS[kind]
+    elif kind is Kind.APPROX_COUNT_DISTINCT and is_only and isinstance(first, int | float):
+        return (sketch_size(first),)
+    elif is_only and _is_most(first):
+        return (first,)
+    raise StateError(f"{kind.value} takes a column and {_FURTHER[kind]}")
+
+
+def _is_most(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _value(node: Any) -> Any:
+    """Return the value of a constant, of an array of them a tuple; None for anything else."""
+    if class_of(node) == "UnresolvedFunction" and node.nameParts().mkString(".").lower() == "array":
+        return tuple(_value(each) for each in members(node.arguments()))
+    found = expression_of(node)
+    value = found.value if isinstance(found, Constant) else None
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _of_value(kind: Kind, value: Expression, by: Aggregate | None = None) -> Aggregate:
+    if isinstance(value, Name):
+        return Aggregate(kind, value.column, by=by)
+    return Aggregate(kind, str(value), value, by)
+
+
+def _where(condition: Expression | None, value: Expression) -> Expression:
+    """Return the value where the condition is true, else null."""
+    return value if condition is None else Call("case", (condition, value))
+
+
+def _both(one: Expression, other: Expression | None) -> Expression:
+    return one if other is None else Call("and", (one, other))
+
+
+def _condition(node: Any) -> Expression | None:
+    """Return the condition of `filter (where …)`."""
+    return expression_of(node.filter().get()) if node.filter().isDefined() else None
+
+
+def _ignores_nulls(node: Any, arguments: list[Any]) -> bool:
+    said = node.ignoreNulls()
+    if not isinstance(said, bool):  # an option since Spark 4.1
+        said = said.isDefined() and said.get()
+    return bool(said or (len(arguments) == 2 and class_of(arguments[1]) == "Literal" and arguments[1].value() is True))
+
+
+def _is_all_rows(arguments: list[Any]) -> bool:
+    """Return True for a star, or a constant that is not null."""
+    if len(arguments) != 1:
+        return False
+    kind = class_of(arguments[0])
+    return kind == "UnresolvedStar" or (kind == "Literal" and arguments[0].value() is not None)
+
+
+def _text(given: str | Column) -> str:
+    return (given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>"))[:80]
+
+
+def _not_kept(way: str) -> StateError:
+    functions = ", ".join(sorted({*FUNCTIONS, *BY_ANOTHER, *PERCENTILES, "count_if"}))
+    return StateError(f"none of {functions}; {way}")

@@ -1,0 +1,226 @@
+"""The worker that stays: a Python process that runs the tasks of small batches, as a Spark worker on this host would.
+
+`spark/jobs/local_workers.py` starts it on the driver's host, where it inherits a socket; on a cluster a Spark task
+does (`StartWorkers`), and it connects to the driver. It reads pickled requests, one after the other, and answers each.
+It ends with the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import itertools
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from roster.model.offsets import Arrival
+from roster.pipeline.tasks.reader import hold_little, take_arrivals
+
+CONNECT_SECONDS = 30.0
+READY = b"ready"
+"""What a worker sends once it has loaded modules."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Request(NamedTuple):
+    """A task to run: a pickled function that is given its number and yields results.
+
+    files: Spark's folder of files that were added to the session. includes: names of Python archives in it. parts: of
+    this task and later ones, pickled, by number. has_none: parts of earlier requests are to be forgotten. arrivals:
+    records of the task that the driver has received.
+    """
+
+    files: str
+    includes: tuple[str, ...]
+    number: int
+    task: bytes
+    parts: Mapping[int, bytes]
+    has_none: bool
+    arrivals: tuple[Arrival, ...] = ()
+
+
+class Answer(NamedTuple):
+    """What a task yielded, and its updates of accumulators by id; or `problem`, the traceback of its error.
+
+    memory: bytes that this process holds for itself.
+    """
+
+    results: list[Any]
+    updates: dict[int, Any]
+    problem: str
+    memory: int
+
+
+@dataclass(frozen=True)
+class StartWorkers:
+    """A task of Spark's that starts a worker for each of its numbers, which connects to this address of the driver.
+
+    key: what both sides prove that they have.
+    """
+
+    host: str
+    port: int
+    key: bytes
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Start the workers in sessions of their own, as they outlive the task; yield their process ids."""
+        from pyspark import SparkFiles  # noqa: PLC0415 - in a worker of Spark's
+
+        for number in numbers:
+            command = [sys.executable, "-m", __name__, self.host, str(self.port), str(number)]
+            files = str(Path(SparkFiles.getRootDirectory()).absolute())
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            worker = subprocess.Popen(  # noqa: S603 - this Python
+                [*command, files], stdin=subprocess.PIPE, stdout=2, start_new_session=True, env=environment
+            )
+            with worker.stdin as pipe:  # type: ignore[union-attr]
+                pipe.write(self.key)
+            yield worker.pid
+
+
+def main(connection: Connection) -> None:
+    """Serve the driver until it closes the connection, or has died."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the driver decides
+    threading.Thread(target=_die_with, args=(connection.fileno(),), daemon=True).start()
+    stores = load()
+    stores.keep_open()
+    hold_little()
+    connection.send_bytes(READY)
+    importlib.import_module("pyspark")  # which a task may ask for where it runs
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        for number in itertools.count(1):
+            while not connection.poll(stores.UNUSED):
+                stores.close_unused()
+            request = Request(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from the driver
+            connection.send_bytes(_answer(request, number))
+            stores.close_unused()
+
+
+def load() -> Any:
+    """Load what all tasks need, without PySpark; return the module that keeps stores open."""
+    import roster.stateful.tasks.task  # noqa: F401, PLC0415 - Ctrl-C is ignored before that
+    from roster.stateful.tasks import store_location  # noqa: PLC0415 - likewise
+
+    return store_location
+
+
+def connected(host: str, port: int, number: int, files: str, key: bytes) -> Connection:
+    """Return a connection to the driver, which has been told the worker's number and Spark's folder of files here.
+
+    Raises OSError, and AuthenticationError if the other side is not the driver.
+    """
+    with socket.create_connection((host, port), CONNECT_SECONDS) as made:
+        made.settimeout(None)
+        keep_alive(made)
+        connection = Connection(made.detach())
+    answer_challenge(connection, key)
+    deliver_challenge(connection, key)
+    connection.send((number, files))
+    return connection
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Send without delay, and notice within half a minute that the other host is gone."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000)):
+        if hasattr(socket, name):  # not all systems have them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+_parts: dict[int, bytes] = {}
+"""Parts of tasks that were sent."""
+
+
+def _note_parts(request: Request) -> None:
+    if request.has_none:
+        _parts.clear()
+    _parts.update(request.parts)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes the parts of a task anew for each, as if they had been sent with it."""
+
+    def __init__(self, task: bytes) -> None:
+        super().__init__(io.BytesIO(task))
+        self._made: dict[int, Any] = {}
+
+    def persistent_load(self, number: int) -> Any:
+        """Return the part of this number."""
+        if number not in self._made:
+            self._made[number] = pickle.loads(_parts[number])  # noqa: S301 - from the driver
+        return self._made[number]
+
+
+def _answer(request: Request, number: int) -> bytes:
+    from pyspark.accumulators import _accumulatorRegistry  # noqa: PLC0415 - not at the start
+
+    _set_up(request, number)
+    _accumulatorRegistry.clear()
+    take_arrivals(request.arrivals)
+    _note_parts(request)
+    try:
+        work: Callable[[Iterable[int]], Iterable[Any]] = _Unpickler(request.task).load()
+        results = list(work(iter((request.number,))))
+        updates = {number: each._value for number, each in _accumulatorRegistry.items()}
+        return pickle.dumps((results, updates, "", _memory()))
+    except BaseException:  # of a function that ends its process, too
+        return pickle.dumps(([], {}, traceback.format_exc(), _memory()))
+
+
+def _set_up(request: Request, number: int) -> None:
+    """Give the task the surroundings that Spark's worker gives one; `number` of this worker's tasks."""
+    from pyspark import SparkFiles, TaskContext  # noqa: PLC0415 - as above
+
+    SparkFiles._root_directory, SparkFiles._is_running_on_worker = request.files, True
+    for path in (request.files, *(str(Path(request.files) / name) for name in request.includes)):
+        if path not in sys.path:
+            sys.path.insert(1, path)
+            importlib.invalidate_caches()
+    context: Any = TaskContext._getOrCreate()
+    context._stageId = context._attemptNumber = 0
+    context._partitionId = request.number
+    context._taskAttemptId, context._cpus, context._resources, context._localProperties = number, 1, {}, {}
+
+
+def _memory() -> int:
+    """Return the bytes of this process that are not pages of files; 0 where the system does not say."""
+    try:
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    except OSError:
+        return 0
+    return (resident - shared) * _PAGE
+
+
+def _die_with(descriptor: int) -> None:
+    """End the process once the driver has closed its side, whatever a task does meanwhile."""
+    hangup = select.poll()
+    hangup.register(descriptor, getattr(select, "POLLRDHUP", 0))  # over TCP only that tells
+    hangup.poll()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        main(Connection(int(sys.argv[1])))
+    else:
+        host, port, own_number, folder = sys.argv[1:]
+        try:
+            driver = connected(host, int(port), int(own_number), folder, sys.stdin.buffer.read())
+        except (OSError, EOFError, AuthenticationError) as problem:
+            sys.exit(f"no worker of small batches: the driver at {host}:{port} did not take it: {problem}")
+        main(driver)

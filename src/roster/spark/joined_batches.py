@@ -1,0 +1,198 @@
+"""Batches whose tasks join rows with tables: how far each batch reads them, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+from typing_extensions import override
+
+from roster.client import Admin, UnknownTopicError
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology, TopologyError, partition_count
+from roster.pipeline.batch import Batch
+from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import Options
+from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.reader import ReaderConfig
+from roster.spark.jobs.runner import Counted, Failed, Splits
+from roster.spark.jobs.spark_jobs import SparkJobs
+from roster.stateful.store_cleaner import Cleaning
+from roster.stateful.tasks.catch_up import StoreTarget
+from roster.stateful.tasks.host_stores import check_state_dir
+from roster.stateful.tasks.store_location import Place
+from roster.stateful.tasks.table_join import FIELD, JoinTask, Rows, TableSide, table_place
+
+
+class Tables:
+    """The driver's side of one table: how far each batch reads it."""
+
+    def __init__(self, admin: Admin, options: Options, source: str, topic: str, topic_id: str) -> None:
+        """`source`: topic of the rows to join. `topic`: the table."""
+        self._admin, self._source, self._topic = admin, source, topic
+        self.place = table_place(options.state.dir, options.group, topic, topic_id)
+
+    @classmethod
+    def open(cls, options: Options, table: str, sources: Any) -> Tables:
+        """Check that the table's partitions are those of the source. Raises PipelineError and ClientError.
+
+        sources: topics of the rows to join; there must be exactly one.
+        """
+        if not isinstance(sources, tuple) or len(sources) != 1:
+            what = "a table is joined with one topic, by its name"
+            raise PipelineError(what, field="topics", fix="Name one topic, or put repartition in front of join_table")
+        settings: dict[str, Any] = {
+            "request_timeout_ms": options.settings.request_timeout_ms,
+            "security": options.security,
+        }
+        with ExitStack() as unless_checked:
+            admin = unless_checked.enter_context(closing(Admin(options.bootstrap, **settings)))
+            counts, topic_id = {}, b""
+            for topic in (*sources, table):
+                try:
+                    found = admin.describe_topic(topic)
+                except UnknownTopicError:
+                    raise PipelineError(f"there is no topic {topic!r}", field=FIELD, fix="Create it first") from None
+                counts[topic], topic_id = len(found.partitions), found.topic_id or b"\0"
+            try:
+                partition_count(Subtopology(0, [*counts]), counts)
+            except TopologyError as error:
+                raise PipelineError(str(error), field=FIELD) from None
+            unless_checked.pop_all()
+        return cls(admin, options, sources[0], table, topic_id.hex())
+
+    def prepare(self, batch: Batch) -> dict[int, StoreTarget]:
+        """Return the table offset up to which each partition of a batch reads. Raises ClientError."""
+        sources = [partition for partition in batch.ranges if partition.topic == self._source]
+        logs = [TopicPartition(self._topic, partition.partition) for partition in sources]
+        begins, ends = self._admin.beginning_offsets(logs), self._admin.stable_offsets(logs)
+        return {log.partition: StoreTarget(log, begins[log], max(begins[log], ends[log]), {}, None) for log in logs}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+
+class TableJoins:
+    """Driver side of table joins: fixes the table offsets that a batch sees."""
+
+    def __init__(self, number: int, joined: Sequence[tuple[Rows, Tables]]) -> None:
+        """`number`: of the sub-topology."""
+        self.number, self._joined = number, joined
+        self._sides: tuple[TableSide, ...] = ()
+
+    @classmethod
+    def open(cls, options: Options, rows: Iterable[Rows], sources: Any, number: int = 0) -> TableJoins:
+        """Open the tables of these joins; see `Tables.open`. Raises PipelineError and ClientError.
+
+        number: of the sub-topology.
+        """
+        joined: list[tuple[Rows, Tables]] = []
+        with ExitStack() as unless_open:
+            for each in rows:
+                tables = Tables.open(options, each.topic, sources)
+                unless_open.callback(tables.close)
+                joined.append((each, tables))
+            unless_open.pop_all()
+        return cls(number, joined)
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the tables' stores lie."""
+        return [tables.place for _, tables in self._joined]
+
+    def begin(self, batch: Batch) -> None:
+        """Look up how far a batch reads the tables. Raises ClientError."""
+        self._sides = tuple(
+            TableSide(self.number, rows, tables.place, tables.prepare(batch)) for rows, tables in self._joined
+        )
+
+    def sides(self) -> tuple[TableSide, ...]:
+        """Return the tasks' side of the joins."""
+        return self._sides
+
+    def close(self) -> None:
+        """Close the connections."""
+        for _, tables in self._joined:
+            tables.close()
+
+
+class JoinedBatches:
+    """Batches whose tasks join their rows with tables."""
+
+    whole_partitions = True
+
+    def __init__(
+        self,
+        jobs: SparkJobs,
+        config: ReaderConfig,
+        function: ArrowFunction | None,
+        joins: TableJoins,
+        state_dir: str | None,
+        clean: Cleaning,
+    ) -> None:
+        """`function` maps records before the joins."""
+        self._jobs, self._config, self._function = jobs, config, function
+        self._joins, self._state_dir, self._clean = joins, state_dir, clean
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        """Check the state directories, and run the tasks that read nothing."""
+        check_state_dir(self._state_dir, self._jobs.on_each_host)
+        run()
+
+    def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
+        """Look up how far the batch reads the tables, and write it."""
+        self._clean()
+        self._joins.begin(batch)
+        return write(batch, tasks)
+
+    def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> JoinTask:
+        """Return what reads the tasks' splits and joins their rows."""
+        reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed}
+        return JoinTask(self._config, tasks, self._joins.sides(), **reading)
+
+    def hosts(self, tasks: Splits) -> Sequence[str | None]:
+        """Return None for each task: a host without a table makes its copy."""
+        return [None] * len(tasks)
+
+    def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
+        """Run a job of these tasks."""
+        return self._jobs.collect(len(tasks), work)
+
+
+class OwnedTasks:
+    """The tasks of an application without state: its tables are only copies of topics."""
+
+    def __init__(self) -> None:
+        self.tasks: frozenset[TaskId] = frozenset()
+
+    def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
+        """Return the tasks of the partitions owned."""
+        return self.tasks, frozenset()
+
+    def lost(self, tasks: Collection[TaskId]) -> None:
+        """Do nothing: the next batch makes a missing store again."""
+
+    def gave_up(self, tasks: Collection[TaskId]) -> None:
+        """Do nothing: there are no copies."""
+
+
+class BetweenJoinedBatches(BetweenBatches):
+    """Cleans the stores of tables; what they lack is read in the batch."""
+
+    def __init__(self, owned: OwnedTasks, clean: Cleaning) -> None:
+        self._owned, self._clean = owned, clean
+
+    @override
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return none, and record which partitions this application owns."""
+        self._owned.tasks = frozenset(TaskId(0, partition.partition) for partition in partitions)
+        return frozenset()
+
+    @override
+    def restore(self, seconds: float) -> bool:
+        self._clean()
+        return False

@@ -1,0 +1,129 @@
+"""Reads stores on their hosts: entries as bytes, as of the last committed batch of each task.
+
+With a local master the driver reads them. On a cluster a Spark job does, on the hosts that have the stores.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from roster._errors import one_line
+from roster.model.tasks import TaskId
+from roster.spark.jobs.preferred_locations import Cluster
+from roster.state.definition import Definition
+from roster.state.entries import Entries, Read, Span
+from roster.state.evolution import seen_as
+from roster.state.pending import WithChanges
+from roster.state.store import Snapshot, StateError, StoreMissingError
+from roster.stateful.store_targets import CommittedAttempt
+from roster.stateful.tasks.store_location import Place
+
+_reading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+"""Held while a store is read: a process may open an LMDB file only once."""
+
+
+class Wanted(NamedTuple):
+    """A task to read.
+
+    reached: lower bound of its store's changelog offset. attempt: the last committed one, whose changes the store has
+    pending or applied; None if unknown.
+    """
+
+    task: TaskId
+    reached: int
+    attempt: CommittedAttempt | None
+
+
+class Outcome(NamedTuple):
+    """Entries read from a task, None with a `problem`."""
+
+    task: TaskId
+    read: Read | None
+    problem: str = ""
+
+
+Reads: TypeAlias = Callable[[Span, Sequence[Wanted]], Iterable[Outcome]]
+
+
+@dataclass(frozen=True)
+class ReadsHere:
+    """Reads the stores of one changelog on this host, as the pipeline's definition has them; can be pickled."""
+
+    place: Place
+    definition: Definition
+
+    @cached_property
+    def _entries(self) -> Entries:
+        return self.definition.entries()
+
+    def __call__(self, span: Span, wanted: Iterable[Wanted]) -> Iterator[Outcome]:
+        """Yield the entries of each task's store."""
+        for each in wanted:
+            try:
+                yield Outcome(each.task, self._read(span, each))
+            except StateError as error:
+                yield Outcome(each.task, None, one_line(error))
+
+    def _read(self, span: Span, wanted: Wanted) -> Read:
+        """Return the entries of the copy of a task's store that has the last committed changes."""
+        for path in self.place.copies(str(wanted.task)):
+            try:
+                with self._snapshot(path, wanted) as snapshot:
+                    if snapshot is not None:
+                        return self._entries.read(seen_as(self.definition, snapshot), span)
+            except StoreMissingError:
+                break
+        if wanted.reached:
+            raise StateError(f"its store on this host is behind offset {wanted.reached}")
+        return Read()  # no batch yet
+
+    @staticmethod
+    @contextmanager
+    def _snapshot(path: Path, wanted: Wanted) -> Iterator[Snapshot | None]:
+        """Yield a store with the changes of the last committed batch, applied or not; None if it lacks them."""
+        from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
+
+        with _reading[path], LmdbStore(path, read_only=True) as store, store.snapshot() as snapshot:
+            pending, at, attempt = snapshot.pending(), snapshot.position.changelog, wanted.attempt
+            is_aside = pending is not None and attempt is not None and pending.token == attempt.token
+            if at < wanted.reached or (attempt is not None and at <= attempt.at and not is_aside):
+                yield None
+            elif pending is not None and is_aside:
+                yield WithChanges(snapshot, pending.changes())
+            else:
+                yield snapshot
+
+
+class ReadsOnExecutors:
+    """Reads stores by a Spark job of one task for each host; from any thread. It waits for a free core."""
+
+    def __init__(self, context: SparkContext, cluster: Cluster, here: ReadsHere) -> None:
+        self._context, self._cluster, self._here = context, cluster, here
+
+    def __call__(self, span: Span, wanted: Sequence[Wanted]) -> Sequence[Outcome]:
+        """Return the entries of each task's store. Raises StateError if the job fails."""
+        by_host: dict[tuple[str, ...], list[Wanted]] = {}
+        for each in wanted:
+            by_host.setdefault(self._cluster.hosts(each.task), []).append(each)
+        if not by_host:
+            return []
+        here, groups = self._here, list(by_host.values())
+        self._context.setLocalProperty("spark.job.description", "reads state")
+        try:
+            placed = self._cluster.placed(groups, [[each.task for each in group] for group in groups])
+            return placed.flatMap(lambda group: list(here(span, group))).collect()
+        except (PySparkException, Py4JError) as error:
+            raise StateError(f"the stores cannot be read: {str(error).partition(chr(10))[0]}") from None
+        finally:
+            self._context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]

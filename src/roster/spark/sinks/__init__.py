@@ -1,1 +1,0 @@
-"""Sinks: the contract (`base`) and the implementations; import public ones from `roster.spark`."""

@@ -1,1 +1,0 @@
-"""Work on stores outside batches: restoring, standby copies, cleaning, locations."""

@@ -1,1 +1,0 @@
-"""State saved while it runs: a consistent cut of a group, exported by a Spark job."""

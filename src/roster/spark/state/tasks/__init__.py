@@ -1,1 +1,0 @@
-"""Code that tasks of a stateful pipeline run on executors, pickled by the driver."""

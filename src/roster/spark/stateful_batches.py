@@ -1,0 +1,375 @@
+"""Batches whose tasks have stores: what is prepared, what the tasks do, what is noted afterwards and between them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import Accumulator
+from pyspark.errors import PySparkException
+from typing_extensions import override
+
+from roster.client import ClientError
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.pipeline.batch import Batch, Restoring, StoreProgress
+from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
+from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
+from roster.pipeline.tasks.accumulators import ByAttempt, ByTask
+from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.reader import ReaderConfig
+from roster.records.produce import WriteError
+from roster.spark.jobs.preferred_locations import Cluster
+from roster.spark.jobs.runner import Counted, Failed, Splits
+from roster.spark.jobs.small_batches import CancelledError
+from roster.spark.jobs.spark_jobs import SparkJobs
+from roster.spark.joined_batches import TableJoins
+from roster.stateful.definition_check import DefinitionCheck
+from roster.stateful.restore_schedule import Copies, deal
+from roster.stateful.store_cleaner import Cleaning
+from roster.stateful.stores import Stores
+from roster.stateful.tasks.catch_up import StoreTarget
+from roster.stateful.tasks.host_stores import Restored, RestoreJob, check_state_dir, found_here
+from roster.stateful.tasks.other_stream import spread, together
+from roster.stateful.tasks.outgoing import Backlog
+from roster.stateful.tasks.processing import Report
+from roster.stateful.tasks.task import STORE, RestoreJobs, StatefulTask
+from roster.wire.errors import ErrorCode
+
+log = logging.getLogger(__name__)
+
+_MOST_FENCED = 20
+"""Consecutive batches that may begin elsewhere than where their state ends, before the run fails."""
+
+_SETTLING = 10.0
+"""Seconds to apply the last batch's changes at the end of a run, of the worker and then of Spark's tasks for what it
+left; a store without them reads its changelog later."""
+
+Reports = dict[TaskId, tuple[Report, ...]]
+RunSmall = Callable[[Callable[[Iterable[int]], Iterable[Any]]], list[Any] | None]
+StoresOfTasks = dict[TaskId, tuple[StoreProgress, ...]]
+
+
+class StatefulBatches:
+    """Batches whose tasks have stores."""
+
+    whole_partitions = True
+
+    def __init__(
+        self,
+        jobs: SparkJobs,
+        cluster: Cluster | None,
+        config: ReaderConfig,
+        function: ArrowFunction | None,
+        stores: Stores,
+        joins: Sequence[TableJoins],
+        clean: Cleaning,
+        replayed: Callable[[], Collection[TaskId]],
+        paused: Callable[[Collection[TopicPartition]], Collection[TopicPartition]],
+    ) -> None:
+        """`stores` are open. cluster: of a session that is not local. joins: of each sub-topology.
+
+        replayed: tasks whose results in the next batch must not be sent. paused: partitions of tasks that write none.
+
+        Raises PipelineError if the group's state has another definition.
+        """
+        self._jobs, self._cluster, self._config, self._function = jobs, cluster, config, function
+        self._stores, self._joins, self._clean, self._replayed = stores, joins, clean, replayed
+        self._paused = paused
+        self._definition_check: DefinitionCheck | None = stores.definition_check(config)
+        self._topology, self._copies = stores.topology, stores.copies
+        self._targets: dict[TaskId, list[StoreTarget]] = {}
+        self.tokens: dict[TaskId, str] = {}
+        """The token of each task in the batch that ran last."""
+        self._seen: StoresOfTasks = {}
+        self._fenced = 0
+        self._backlogs: dict[int, Backlog] = {}
+        self._to_change: set[TopicPartition] = set()
+        self._reports: Accumulator[Reports] = jobs.context.accumulator({}, ByAttempt())
+        self._restored: Accumulator[dict[TopicPartition, Restored]] = jobs.context.accumulator({}, ByTask())
+        self._found: Accumulator[dict[str, dict[TopicPartition, int]]] = jobs.context.accumulator({}, ByTask())
+        self._ran: Accumulator[dict[int, str]] = jobs.context.accumulator({}, ByTask())
+        self._restore_jobs = RestoreJobs(done=self._restored, found=self._found)
+        jobs.when_cancelled(stores.targets.cancel)
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        """Load what a batch needs, and find the stores on the executors' hosts."""
+        found = None if self._cluster is None else self._found
+        self._found.value, self._restore_jobs = {}, RestoreJobs(found=found, ran=self._noting())
+        run()
+        if found is not None:
+            self._copies.found(found.value)
+
+    def find_stores(self) -> None:
+        """Check the state directories, and find the stores if they are on this host; else the warm-up does."""
+        check_state_dir(self._stores.options.state.dir, self._jobs.on_each_host)
+        if self._cluster is None:
+            self._copies.found(found_here(self._topology.places_by_log))
+
+    def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
+        """Look up how far each store has to go, deal copies to the batch's tasks, and write it."""
+        self._clean()
+        self._check_once_more()
+        replayed, paused = self._replayed(), self._stores.changelogs.tasks_of(self._paused(batch.ranges))
+        until = self._stores.idleness.until(batch)
+        looked = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
+        self._backlogs = {number: backlog for number, backlog in looked.items() if backlog is not None}
+        self._targets = {
+            task: [
+                target._replace(is_replay=task in replayed, is_paused=task in paused, idle_until=times)
+                for target, times in zip(targets, until.get(task) or [()] * len(targets), strict=True)
+            ]
+            for task, targets in self._stores.targets.prepare(batch).items()
+        }
+        targets = [target for each in self._targets.values() for target in each]
+        if not self._to_change.isdisjoint(target.changelog for target in targets):
+            batch = replace(batch, rewrites_state=True)
+            logging.getLogger("roster.pipeline").info(
+                "%s: this batch changes the entries of state, which takes longer", batch.owner.group
+            )
+            tasks = spread(tasks, self._jobs.cores)
+        for joins in self._joins:
+            joins.begin(batch)
+        task_of = self._topology.task_of
+        tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
+        self._reports.value, self._restored.value = {}, {}
+        jobs, seconds = self._copies.with_batch(self._copies.tasks_of(batch.ranges))
+        lanes = deal(jobs, len(tasks), self._jobs.cores)
+        self._restore_jobs = RestoreJobs(lanes, seconds, self._restored, ran=self._noting())
+        began = time.monotonic()
+        try:
+            outcome = write(batch, [*tasks, *[()] * (len(lanes) - len(tasks))])
+        except SinkFencedError as error:
+            raise self._moved(error) from None
+        except MissingSchemasError:
+            raise
+        except FunctionError as error:
+            raise with_batch(error, batch) from None
+        except WriteError as error:
+            raise named_change(error, self._reports.value) from None
+        self._fenced = 0
+        worked = {target.changelog: target.end for target in targets}
+        self._to_change.difference_update(worked)
+        self._copies.worked(worked | self._tables_read())
+        self._stores.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
+        self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
+        self.tokens = tokens_of(self._reports.value)
+        last = {task: attempts[-1].stores for task, attempts in self._reports.value.items()}
+        self._stores.idleness.worked(batch, last)
+        last = {task: self._named(task, each) for task, each in last.items()}
+        self._seen = {task: each for task, each in self._seen.items() if task in self._copies.active()} | last
+        return replace(summed(outcome, last, self._copies), stores=self._store_progress(last))
+
+    def _named(self, task: TaskId, stores: tuple[StoreProgress, ...]) -> tuple[StoreProgress, ...]:
+        """Return what a task did, with the names of partitions."""
+        plan, before = self._topology.plan_of(task), self._seen.get(task, stores)
+        parts = zip(stores, plan.nodes, before, strict=True)
+        return tuple(self._stores.source_names.named(each, plan, task, node, was) for each, node, was in parts)
+
+    def _tables_read(self) -> dict[TopicPartition, int]:
+        """Return the offsets of tables that the batch has seen."""
+        sides = [side for joins in self._joins for side in joins.sides() if side.rows.topic in self._topology.tables]
+        return {target.changelog: target.end for side in sides for target in side.targets.values()}
+
+    def _store_progress(self, last: StoresOfTasks) -> Mapping[str, Mapping[str, StoreProgress]]:
+        """Return what is known of each store, by name and task; tasks not in `last` did nothing in this batch."""
+        found: dict[str, dict[str, StoreProgress]] = {}
+        for task, stores in self._seen.items():
+            for node, seen in zip(self._topology.plan_of(task).nodes, stores, strict=True):
+                idle = seen._replace(
+                    changed=0, late=0, restored=0, restored_bytes=0, restore_ms=0, late_behind_ms={}, late_sources={}
+                )
+                found.setdefault(node.store, {})[str(task)] = seen if task in last else idle
+        return found
+
+    def _check_once_more(self) -> None:
+        """Check the definition again before the first batch: it may have changed since. Raises PipelineError."""
+        check, self._definition_check = self._definition_check, None
+        if check is not None:
+            check.check()
+            self._to_change = check.to_change
+
+    def _moved(self, error: SinkFencedError) -> PipelineError:
+        """Return the exception for a batch that does not begin where its state ends: positions are looked up again."""
+        self._fenced += 1
+        if self._fenced < _MOST_FENCED:
+            return error
+        fix = "Use another group, or `roster state reset` to begin without state"
+        return PipelineError(error.problem, field="group", fix=fix)
+
+    def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> StatefulTask:
+        """Return what reads the tasks' splits and processes them with their stores."""
+        jobs, tables = self._restore_jobs, {joins.number: joins.sides() for joins in self._joins}
+        reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed, "tables": tables}
+        reading["backlogs"] = self._backlogs
+        return StatefulTask(self._config, tasks, self._topology, self._targets, self._reports, jobs, **reading)
+
+    def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
+        """Run a job of these tasks, on the hosts of their stores if possible."""
+        if self._cluster is None:
+            return self._jobs.collect(len(tasks), work)
+        stores = self._stores_of(tasks)
+        results = self._cluster.placed(range(len(tasks)), stores).mapPartitions(work).collect()
+        if self._jobs.job_group is not None:
+            self._cluster.ran(self._jobs.job_group, stores, self._ran.value)
+        return results
+
+    def hosts(self, tasks: Splits) -> list[str | None]:
+        """Return the host of each task's stores."""
+        return [None] * len(tasks) if self._cluster is None else [*self._cluster.homes(self._stores_of(tasks))]
+
+    def _noting(self) -> Accumulator[dict[int, str]] | None:
+        """Return the accumulator of the stores that tasks saw, None if locations do not matter."""
+        self._ran.value = {}
+        return None if self._cluster is None else self._ran
+
+    def _stores_of(self, tasks: Splits) -> list[set[TaskId]]:
+        """Return the tasks whose stores each Spark task uses: tasks of its splits, or of its copies."""
+        lanes = self._restore_jobs.lanes
+        return [
+            {self._topology.task_of(split) for split in splits}
+            or ({job.task for job in lanes[number]} if number < len(lanes) else set())
+            for number, splits in enumerate(tasks)
+        ]
+
+    def settle(self, jobs: Sequence[RestoreJob], run_small: RunSmall) -> bool:
+        """Have the stores take the last batch's changes; return False if that failed."""
+        self._restore_jobs = RestoreJobs([list(jobs)], _SETTLING)
+        task = StatefulTask(self._config, [], self._topology, {}, jobs=self._restore_jobs)
+        done = run_small(task.restore_lanes) or []
+        self._copies.done(done)
+        seen = {each.changelog for each in done}
+        left = [job for job in jobs if job.changelog not in seen]
+        return not left or self.restore(left, _SETTLING)
+
+    def restore(self, jobs: Sequence[RestoreJob], seconds: float) -> bool:
+        """Restore copies in a Spark job without a batch; return False if that failed."""
+        lanes = deal(jobs, 0, self._jobs.cores)
+        self._restore_jobs = RestoreJobs(lanes, seconds, ran=self._noting())
+        task = StatefulTask(self._config, [], self._topology, {}, jobs=self._restore_jobs)
+        with self._jobs.under("copies", "keeps copies of state"):
+            try:
+                done = self.collect([()] * len(lanes), task.restore_lanes)
+            except (PySparkException, Py4JError) as error:
+                log.warning("copies of state cannot be worked on: %s", str(error).partition("\n")[0])
+                return False
+        self._copies.done(done)
+        return True
+
+
+class BetweenStatefulBatches(BetweenBatches):
+    """Restores copies and cleans up, and says which partitions wait for their store or run without records."""
+
+    def __init__(self, batches: StatefulBatches, stores: Stores, clean: Cleaning, run_small: RunSmall) -> None:
+        """run_small: runs a task without a Spark job, if that is possible."""
+        self._batches, self._stores, self._clean, self._run_small = batches, stores, clean, run_small
+
+    @override
+    def took(self, partitions: Collection[TopicPartition]) -> None:
+        self._stores.took(partitions)
+
+    @override
+    def old_members(self) -> int:
+        return self._stores.old_members()
+
+    @override
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        return self._stores.copies.held(partitions)
+
+    @override
+    def readable(self, ends: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        return {partition: min(end, self._stores.ends.get(partition, end)) for partition, end in ends.items()}
+
+    @override
+    def find_stores(self) -> None:
+        self._batches.find_stores()
+
+    @override
+    def due(
+        self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
+    ) -> frozenset[TopicPartition]:
+        due = self._stores.wakeups.due(partitions, once=once) | self._stores.idleness.due(partitions, behind, once=once)
+        backlogs = () if behind else self._stores.input_backlogs.values()
+        return due.union(*(backlog.due(partitions, once=once) for backlog in backlogs))
+
+    @override
+    def committed(self, batch: Batch) -> None:
+        self._stores.committed(self._batches.tokens, batch)
+
+    @override
+    def aborted(self, batch: Batch) -> None:
+        self._stores.aborted(batch)
+
+    @override
+    def restore(self, seconds: float) -> bool:
+        self._clean()
+        jobs, seconds = self._stores.copies.between_batches(seconds)
+        return bool(jobs) and self._batches.restore(jobs, seconds)
+
+    @override
+    def settle(self) -> None:
+        try:
+            targets = self._stores.targets.last(self._stores.copies.active())
+            jobs = [RestoreJob(task, target) for task, each in targets.items() for target in each]
+            if jobs and self._batches.settle(jobs, self._run_small):
+                self._clean()
+        except (CancelledError, ClientError, PipelineError) as error:
+            log.warning("%s", error)
+
+    @override
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._stores.log_ends(partitions)
+
+    @override
+    def restoring(self) -> Mapping[str, Restoring]:
+        return self._stores.copies.restoring()
+
+
+def summed(outcome: Outcome, tasks: StoresOfTasks, copies: Copies) -> Outcome:
+    """Return the outcome of a batch with the progress of its tasks' stores and of copies."""
+    stores = [store for each in tasks.values() for store in each]
+    return replace(
+        outcome,
+        restored=sum(store.restored for store in stores),
+        restored_bytes=sum(store.restored_bytes for store in stores),
+        late=sum(store.late for store in stores),
+        standby_records=copies.take_records(),
+        restoring=copies.restoring(),
+    )
+
+
+def with_batch(error: FunctionError, batch: Batch) -> PipelineError:
+    """Return the error of a stateful function with its batch added; other errors are returned unchanged."""
+    if error.field == STORE:
+        return PipelineError(error.problem, field=STORE)
+    if error.field == "map_arrow":
+        return error
+    read = sorted((p, span) for p, span in batch.ranges.items() if span.size)
+    spans = ", ".join(f"{p} offsets {span.start} to {span.end - 1}" for p, span in read)
+    problem = f"{error.problem}, batch {batch.number} ({spans or 'no records'})"
+    return FunctionError(problem, field=error.field or "", details=error.details)
+
+
+def named_change(error: WriteError, reports: Reports) -> WriteError | PipelineError:
+    """Return a PipelineError if a change is too large for its changelog, else the error as it is."""
+    refused = re.search(rf"(\S+)-\d+: {ErrorCode.MESSAGE_TOO_LARGE.name}", str(error))
+    changes = [report.large for attempts in reports.values() for report in attempts]
+    large = [each for each in changes if refused is not None and each.endswith(repr(refused[1]))]
+    if not large:
+        return error
+    return PipelineError(
+        f"{large[0]}, which takes fewer ({error.reason})",
+        field="max.message.bytes",
+        fix="Raise it for that topic, or keep less: approx_count_distinct and a smaller bound or accuracy do, and each"
+        " entry of a processor's map is a record of its own, a list is one",
+    )
+
+
+def tokens_of(reports: Reports) -> dict[TaskId, str]:
+    """Return the token of each task that only one attempt reported: of two, either may have written the records."""
+    return {task: attempts[0].token for task, attempts in reports.items() if len(attempts) == 1}

@@ -1,1 +1,0 @@
-"""Code that runs in Spark tasks on executors, pickled by the driver."""

@@ -1,0 +1,240 @@
+"""The changelog topics of a pipeline's stores: created at a group's first start, checked at every start."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
+from roster.model import TopicPartition
+from roster.model.repartition_note import repartition_folder
+from roster.model.tasks import TaskId
+from roster.model.topology import CHANGELOG_SETTINGS, Subtopology, TopologyError, changelog_topic, partition_count
+from roster.pipeline.errors import PipelineError
+
+_GROWN = (
+    "Stop the group and run `roster state repartition`, which places the keys anew; with repartition(..., partitions=)"
+    " in front of the state from the first day on, the input may grow"
+)
+
+
+class Logs(Protocol):
+    """Looks up offsets of logs, as `roster.client.Admin` does."""
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offsets."""
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log end offsets."""
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """The changelog topic of a store, with a partition for each task of its sub-topology.
+
+    refusal: why no task may go on, if its sources have more partitions; None if they have not.
+    """
+
+    topic: str
+    topic_id: str
+    partitions: int
+    of: Subtopology
+    refusal: PipelineError | None = None
+
+    def __getitem__(self, task: TaskId) -> TopicPartition:
+        return TopicPartition(self.topic, task.partition)
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """All tasks with state in the topic."""
+        return [TaskId(self.of.number, partition) for partition in range(self.partitions)]
+
+
+class Changelogs:
+    """The changelogs of all stores of a pipeline, and the tasks with state in them."""
+
+    def __init__(self, changelogs: Iterable[Changelog]) -> None:
+        """Changelogs of one sub-topology are in the order of its stores."""
+        self._all = tuple(changelogs)
+        self._by_subtopology: dict[int, list[Changelog]] = {}
+        for each in self._all:
+            self._by_subtopology.setdefault(each.of.number, []).append(each)
+        self._readers = {topic: of[0] for of in self._by_subtopology.values() for topic in of[0].of.sources}
+        self._owners: Mapping[str, Changelog] = {each.topic: each for each in self._all}
+
+    def __iter__(self) -> Iterator[Changelog]:
+        return iter(self._all)
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """All tasks with state, ascending."""
+        return [task for number in sorted(self._by_subtopology) for task in self._by_subtopology[number][0].tasks]
+
+    def logs_of(self, task: TaskId) -> list[TopicPartition]:
+        """Return the changelog partition of each store of a task."""
+        return [each[task] for each in self._by_subtopology[task.subtopology]]
+
+    def task_of_log(self, log: TopicPartition) -> TaskId:
+        """Return the task that has state in a changelog partition."""
+        return TaskId(self._owners[log.topic].of.number, log.partition)
+
+    def sources_in(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions among these that tasks with state read."""
+        return [partition for partition in partitions if partition.topic in self._readers]
+
+    def reader_of(self, source: TopicPartition) -> TaskId | None:
+        """Return the task with state that reads a partition; None if the changelog has no such partition."""
+        changelog = self._readers[source.topic]
+        return TaskId(changelog.of.number, source.partition) if source.partition < changelog.partitions else None
+
+    def tasks_of(self, partitions: Iterable[TopicPartition]) -> list[TaskId]:
+        """Return the tasks with state that read these partitions, each once; other partitions are skipped."""
+        readers = map(self.reader_of, self.sources_in(partitions))
+        return list(dict.fromkeys(task for task in readers if task is not None))
+
+    def check_same(self, admin: Admin) -> None:
+        """Raise PipelineError if a topic has been made anew."""
+        for each in self._all:
+            if (admin.describe_topic(each.topic).topic_id or b"\0").hex() != each.topic_id:
+                problem = f"the changelog {each.topic!r} has been made anew since this application started"
+                raise PipelineError(problem, field="group", fix="Start it again")
+
+    def check_grown(self, sources: Iterable[TopicPartition]) -> None:
+        """Raise PipelineError for a partition that tasks with state read and the changelog lacks."""
+        for source in sources:
+            if self.reader_of(source) is None:
+                changelog = self._readers[source.topic]
+                raise PipelineError(
+                    f"the topic {source.topic!r} has grown, its changelog {changelog.topic!r} has"
+                    f" {changelog.partitions} partitions: keys may have moved to partitions without their state",
+                    field="aggregate",
+                    fix=_GROWN,
+                )
+
+
+def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Changelog:
+    """Return the changelog of a store of the sub-topology; create it if the group has no offsets yet.
+
+    Raises PipelineError if its sources are not co-partitioned, if it is missing though the group has offsets, or has
+    other partitions or settings than required, and ClientError.
+    """
+    sources = of.sources
+    try:
+        name = changelog_topic(group, store)
+    except TopologyError as error:
+        raise PipelineError(str(error), field="store") from None
+    count = co_partitioned(admin, of)
+    if name not in admin.list_topics(internal=True):
+        _create(admin, group, name, sources, count)
+    _check_topics(admin, group, of)
+    found = admin.describe_topic(name)
+    _check_offsets(admin, group, name, sources, len(found.partitions))
+    refusal = None
+    if (before := len(found.partitions)) != count:
+        problem = (
+            f"topic {sources[0]!r} has {count} partitions and the changelog {name!r} has {before}: keys may have moved"
+            " to partitions that do not have their state"
+        )
+        refusal = PipelineError(problem, field="aggregate", fix=_GROWN)
+        if before > count:
+            raise refusal
+    _check_settings(admin, name)
+    return Changelog(name, (found.topic_id or b"\0").hex(), before, of, refusal)
+
+
+def check_whole(admin: Admin, group: str) -> None:
+    """Raise PipelineError if a `roster state repartition` of the group has not ended."""
+    notes = (repartition_folder(at.metadata) for at in admin.group_offsets(group, stable=False).values())
+    if folder := next(filter(None, notes), None):
+        raise PipelineError(
+            f"the state of {group!r} is being given other partitions",
+            field="group",
+            fix=f"Run `roster state repartition {group} --to {folder}` again, with the same options",
+        )
+
+
+def _check_topics(admin: Admin, group: str, of: Subtopology) -> None:
+    """Raise PipelineError if the group has offsets, but none in the topics that the pipeline reads."""
+    if of.number != 0:
+        return  # the repartition topic is the pipeline's own
+    worked = {partition.topic for partition in admin.group_offsets(group, stable=False)}
+    if worked and worked.isdisjoint(of.sources):
+        raise PipelineError(
+            f"the group {group!r} has read {', '.join(sorted(worked))}, and nothing of {', '.join(of.sources)}",
+            field="topics",
+            fix="Name the topic that its state is of, or another group",
+        )
+
+
+def co_partitioned(admin: Admin, of: Subtopology) -> int:
+    """Return the partition count of the sub-topology's sources. Raises PipelineError if they differ."""
+    counts = {}
+    for source in of.sources:
+        try:
+            counts[source] = len(admin.describe_topic(source).partitions)
+        except UnknownTopicError:
+            raise PipelineError(
+                f"there is no topic {source!r}",
+                field="topics",
+                fix="A stateful pipeline needs it at its start: its changelog has as many partitions",
+            ) from None
+    try:
+        return partition_count(of, counts)
+    except TopologyError as error:
+        raise PipelineError(str(error), field="join") from None
+
+
+def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:
+    partitions = [TopicPartition(source, number) for source in sources for number in range(count)]
+    worked = {p: at.offset for p, at in admin.group_offsets(group, partitions, stable=False).items()}
+    # Starting offsets are committed after the changelog is created, so they prove that it existed.
+    if worked:
+        raise PipelineError(
+            f"the group {group!r} has offsets of {min(worked).topic!r}, but its changelog {name!r} is not there:"
+            " it was deleted, or the group worked without state",
+            field="aggregate",
+            fix="Use another group, or delete this one (`roster state reset`) to begin without state",
+        )
+    try:
+        admin.create_topic(name, count, configs=CHANGELOG_SETTINGS)
+    except TopicExistsError:
+        return  # another application of the group created it first
+    except ClientError as error:
+        raise PipelineError(
+            f"the changelog {name!r} cannot be made: {error}",
+            field="aggregate",
+            fix=f"Or make it, with {count} partitions and cleanup.policy=compact",
+        ) from error
+
+
+def _check_offsets(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:
+    """Raise PipelineError if the group's offsets do not belong to the state."""
+    ends = admin.end_offsets([TopicPartition(name, number) for number in range(count)])
+    used = [TopicPartition(source, log.partition) for log, end in ends.items() if end > 0 for source in sources]
+    committed = admin.group_offsets(group, used, stable=False) if used else {}
+    fix = (
+        "`roster state reset` lets the group begin anew, or use another group; an import that did not end is run again"
+    )
+    for partition in sorted(used):
+        if partition not in committed:
+            problem = "the group has no offset of it, and would not go on where the state ends"
+        elif ClaimedBy.of(committed[partition].metadata) is None:
+            problem = f"the group's offset {committed[partition].offset} was set by another program, not with the state"
+        else:
+            continue
+        raise PipelineError(f"{partition} has state in {name!r}, but {problem}", field="group", fix=fix)
+
+
+def _check_settings(admin: Admin, name: str) -> None:
+    settings = admin.topic_configs(name)
+    for key, wanted in CHANGELOG_SETTINGS.items():
+        if settings.get(key) != wanted:
+            raise PipelineError(
+                f"the changelog {name!r} has {key}={settings.get(key)}, which would lose state",
+                field="aggregate",
+                fix=f"Set {key}={wanted}",
+            )

@@ -1,0 +1,130 @@
+"""Compares the definition of a group's state, read from the ends of its changelogs, with the pipeline's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster._errors import RosterError
+from roster.model import TopicPartition
+from roster.pipeline.batch import Split
+from roster.pipeline.tasks.reader import ReaderConfig, read_splits
+from roster.state.definition import STATE_KEY, UNSAID, Noted, OtherDefinitionError
+from roster.state.evolution import check, registry_after
+from roster.state.processor.variables import REGISTRY_KEY
+from roster.stateful.tasks.operator_steps import declared_by
+from roster.stateful.tasks.task import refused
+
+if TYPE_CHECKING:
+    from roster.stateful.changelogs import Changelogs, Logs
+    from roster.stateful.tasks.subtopology import SubtopologyPlan
+
+log = logging.getLogger("roster.pipeline")
+
+_FIRST = 64
+"""Offsets before the end of a changelog that the first look reads; each next one reads 16 times as many."""
+_MORE = 16
+
+_SAYING = pa.array([STATE_KEY, REGISTRY_KEY], pa.binary())
+
+Said = dict[bytes, bytes]
+"""The entries of a store that define the others."""
+
+
+class DefinitionCheck:
+    """Checks the changelogs of a pipeline before the group is joined, and before the first batch."""
+
+    def __init__(
+        self, config: ReaderConfig, logs: Logs, plans: Collection[SubtopologyPlan], changelogs: Changelogs
+    ) -> None:
+        self._config = replace(
+            config, isolation_level="read_committed", fail_on_data_loss=True, include_headers=False, dead_letters=None
+        )
+        self._logs = logs
+        nodes = [(plan.definitions[node.store], node) for plan in plans for node in plan.nodes]
+        self._kept = {each.topic: kept for each, kept in zip(changelogs, nodes, strict=True)}
+        self._all = [each[task] for each in changelogs for task in each.tasks]
+        self._told = set[str]()
+        self.is_first = False
+        """True if this release is the first one to change the state, as of the last check."""
+        self.to_change = set[TopicPartition]()
+        """Changelogs whose stores have another definition, as of the last check."""
+
+    def check(self) -> None:
+        """Raise PipelineError unless all state has the pipeline's definition, or one that may change to it.
+
+        Also ClientError and ReadError. Changes that are to be made are logged.
+        """
+        tried: set[tuple[str, bytes]] = set()
+        to_change, own = set[TopicPartition](), set[str]()
+        for partition, said in sorted(self._said().items()):
+            definition, node = self._kept[partition.topic]
+            try:
+                if STATE_KEY not in said:
+                    raise OtherDefinitionError(UNSAID)
+                registry = said.get(REGISTRY_KEY)
+                changes = check(definition, Noted.decode(said[STATE_KEY]), registry)
+                if changes:
+                    to_change.add(partition)
+                else:
+                    own.add(partition.topic)
+                for change in changes:
+                    self._tell(f"{node.store!r} of the group {self._config.group!r} changes in place: {change}")
+                if registry is not None and (partition.topic, registry) not in tried:
+                    tried.add((partition.topic, registry))
+                    declared_by(node.operator, registry_after(definition, registry))
+            except RosterError as error:
+                raise refused(node.store, self._config.group, partition.partition, error) from None
+        self.to_change = to_change
+        self.is_first = bool(to_change) and own.isdisjoint(log.topic for log in to_change)
+
+    def _tell(self, line: str) -> None:
+        """Log a line once."""
+        if line not in self._told:
+            self._told.add(line)
+            log.info("%s", line)
+
+    def _said(self) -> dict[TopicPartition, Said]:
+        """Return the defining entries at the end of each partition with records; {} if there are none."""
+        begins, ends = self._logs.beginning_offsets(self._all), self._logs.stable_offsets(self._all)
+        starts = {log: ends[log] for log in self._all if ends[log] > begins[log]}
+        found, size = dict[TopicPartition, Said](), _FIRST
+        while starts:
+            starts = {log: max(begins[log], ends[log] - size) for log in starts}
+            read = self._read({log: (start, ends[log]) for log, start in starts.items()})
+            found |= read
+            starts = {
+                log: start for log, start in starts.items() if start > begins[log] and not self._is_all(read.get(log))
+            }
+            size *= _MORE
+        return found
+
+    @staticmethod
+    def _is_all(said: Said | None) -> bool:
+        """Return True unless a store's defining entries may be earlier in the log, before aborted or partial ones."""
+        if said is None:
+            return False
+        try:
+            return STATE_KEY not in said or not _needs_list(said[STATE_KEY]) or REGISTRY_KEY in said
+        except OtherDefinitionError:
+            return True  # which is refused as it is
+
+    def _read(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, Said]:
+        """Return the defining entries in these offset ranges, for changelogs with committed records there."""
+        found: dict[TopicPartition, Said] = {}
+        for batch in read_splits(self._config, [Split(*log, *span) for log, span in spans.items()]):
+            table = pa.Table.from_batches([batch]).select(["topic", "partition", "key", "value"])
+            for each in table.group_by(["topic", "partition"]).aggregate([]).to_pylist():
+                found.setdefault(TopicPartition(**each), {})
+            for each in table.filter(pc.is_in(table["key"], _SAYING)).to_pylist():
+                found[TopicPartition(each["topic"], each["partition"])][each["key"]] = each["value"]
+        return found
+
+
+def _needs_list(data: bytes) -> bool:
+    return Noted.decode(data).definition.has_variables

@@ -1,0 +1,167 @@
+"""Cleans the stores on the executors' hosts: removes unkept stores, and enforces a limit of bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from roster._clock import wall_ms
+from roster.model.tasks import TaskId
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.state_options import State
+from roster.state.cleaning import clean, give_up, keep, sizes, task_name
+from roster.stateful.tasks.host_stores import process_id
+from roster.stateful.tasks.store_location import Place
+
+log = logging.getLogger("roster.spark")
+
+_MOST_PAUSE = 60.0
+"""Seconds between two marks that stores are kept: well below the delay after which others remove them."""
+_LIMIT_PAUSE = 10.0
+"""Seconds between two looks at sizes where these need a Spark job."""
+
+
+class Wanted(NamedTuple):
+    """Instructions for cleaning one host.
+
+    kept: the application's tasks. standby: the tasks among them of which it only has a copy. delay: seconds after which
+    stores that no application keeps are removed, None: not now. limit: bytes that stores may take.
+    """
+
+    kept: Collection[str]
+    standby: Collection[str]
+    delay: float | None
+    limit: int | None
+
+
+class Cleaned(NamedTuple):
+    """Result of cleaning a host: names of stores removed, bytes of copies given up by task, and bytes left."""
+
+    place: str
+    removed: Sequence[str]
+    given_up: Mapping[str, int]
+    bytes: int
+
+
+def clean_host(places: Sequence[Place], wanted: Wanted) -> Cleaned:
+    """Clean the stores of all changelogs on this host."""
+    now, given_up, removed = wall_ms() / 1000, {}, list[str]()
+    roots = [place.root for place in places]
+    for root in roots:
+        if wanted.delay is None:
+            keep(root, wanted.kept, now)
+        else:
+            removed += [path.name for path in clean(root, wanted.kept, wanted.delay, now)]
+    used = sum(sum(sizes(root).values()) for root in roots) if wanted.limit is not None else 0
+    if wanted.limit is not None and used > wanted.limit:
+        given_up = give_up(roots, wanted.standby, used - wanted.limit)
+        used -= sum(given_up.values())
+    return Cleaned(process_id(places[0]), removed, given_up, used)
+
+
+OnHosts = Callable[[Wanted], Sequence[Cleaned]]
+"""Cleans each host, some more than once, and returns what was done."""
+
+
+class Keeper(Protocol):
+    """Knows the tasks whose stores this application keeps."""
+
+    def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
+        """Return the tasks whose stores are kept here: active tasks, and copies."""
+
+    def lost(self, tasks: Collection[TaskId]) -> None:
+        """Record that stores of these tasks are gone."""
+
+    def gave_up(self, tasks: Collection[TaskId]) -> None:
+        """Record that copies of these tasks are gone and not wanted."""
+
+
+class Hosts(Protocol):
+    """Has work done where the stores are."""
+
+    @property
+    def is_local(self) -> bool:
+        """True if that is this process."""
+
+    def on_each_host(self, work: Callable[[], Cleaned]) -> Sequence[Cleaned]:
+        """Do the work on each host, on some more than once; return the results, none if it fails."""
+
+
+class StoreCleaner:
+    """Cleans the stores of one application; call all methods on the pipeline's thread."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        delay: float,
+        limit: int | None,
+        *,
+        is_local: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`delay` in seconds, `limit` in bytes for each host; `is_local`: looking needs no Spark job."""
+        self._keeper, self._delay, self._limit, self._now = keeper, delay, limit, now
+        self._pause = min(_MOST_PAUSE, delay / 4)
+        self._limit_pause = 0.0 if is_local else _LIMIT_PAUSE
+        self._cleans_from = now() + delay
+        """Do not clean before this: after a restart the group returns the old tasks first."""
+        self._done = now()
+        self._looked = float("-inf")
+
+    def take(self, on_hosts: OnHosts) -> None:
+        """Clean the stores if it is time. Raises PipelineError if active tasks' stores are beyond the limit."""
+        now = self._now()
+        is_due = now >= self._done + self._pause
+        if not is_due and (self._limit is None or now < self._looked + self._limit_pause):
+            return
+        delay = self._delay if is_due and now >= self._cleans_from else None
+        active, standby = self._keeper.kept()
+        done = on_hosts(Wanted(_texts(active | standby), _texts(standby), delay, self._limit))
+        self._looked = now
+        if is_due:
+            self._done = now
+        for place in {each.place: each for each in done}.values():
+            self._note(place)
+
+    def _note(self, place: Cleaned) -> None:
+        self._keeper.lost(_tasks(place.removed))
+        if place.given_up:
+            self._keeper.gave_up(_tasks(place.given_up))
+            log.warning(
+                "State.max_bytes %s: gave up the standby copies of %s (%d bytes); other applications may keep them",
+                *(self._limit, ", ".join(sorted(place.given_up)), sum(place.given_up.values())),
+            )
+        if self._limit is not None and place.bytes > self._limit:
+            raise PipelineError(
+                f"the stores of the tasks that run here take {place.bytes} bytes, the limit is {self._limit}",
+                field="State.max_bytes",
+                fix="Raise it, or add applications or hosts that take a part of the tasks",
+            )
+
+
+Cleaning = Callable[[], None]
+"""Cleans an application's stores if it is time; raises as `StoreCleaner.take`."""
+
+
+def cleaning(keeper: Keeper, state: State, places: Sequence[Place], hosts: Hosts) -> Cleaning:
+    """Return what cleans the stores at these places on all hosts."""
+    cleaner = StoreCleaner(keeper, state.cleanup_delay_ms / 1000, state.max_bytes, is_local=hosts.is_local)
+    return lambda: cleaner.take(lambda wanted: hosts.on_each_host(partial(clean_host, places, wanted)))
+
+
+def _texts(tasks: Collection[TaskId]) -> frozenset[str]:
+    return frozenset(map(str, tasks))
+
+
+def _tasks(names: Collection[str]) -> frozenset[TaskId]:
+    """Return the tasks of these stores; other names are those of copies that a user made."""
+    found = set()
+    for name in names:
+        with contextlib.suppress(ValueError):
+            found.add(TaskId.parse(task_name(Path(name))))
+    return frozenset(found)

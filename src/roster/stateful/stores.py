@@ -1,0 +1,259 @@
+"""The stores of a stateful pipeline as its driver knows them: topics, how far each has to go, copies and timers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from roster.client import Admin, TaskMember, UnknownTopicError
+from roster.client.live_group import members_of
+from roster.model import Address, TopicPartition, parse_address
+from roster.model.tasks import TaskId
+from roster.pipeline.batch import Batch
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import Options
+from roster.pipeline.tasks.reader import ReaderConfig
+from roster.sinks.kafka import KafkaSink
+from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
+from roster.stateful.changelogs import Changelog, Changelogs, check_whole, open_changelog
+from roster.stateful.definition_check import DefinitionCheck
+from roster.stateful.idleness import Idleness
+from roster.stateful.input_backlog import InputBacklog
+from roster.stateful.membership import task_member
+from roster.stateful.repartition_topic import Purge, check_all_are_read, open_repartition_topic
+from roster.stateful.restore_schedule import Copies
+from roster.stateful.source_names import SourceNames
+from roster.stateful.store_targets import StoreTargets
+from roster.stateful.tasks.placement import placing_keys
+from roster.stateful.tasks.store_location import Place
+from roster.stateful.tasks.subtopology import SubtopologyPlan, labelled
+from roster.stateful.tasks.table_join import table_place
+from roster.stateful.tasks.task import StoreKind, TopologyPlan
+from roster.stateful.wakeups import Wakeups
+
+_OF_OTHERS = 90.0
+"""Seconds to wait for transactions of others: longer than a producer's usual timeout."""
+
+
+class GrownTopics(Protocol):
+    """Looks at the keys of input topics, for which it may ask Spark."""
+
+    def check_new(
+        self,
+        admin: Admin,
+        sources: Sequence[str],
+        keys: Iterable[str],
+        start: str | int | Mapping[TopicPartition, int],
+        repartitioned: str,
+    ) -> None:
+        """Raise PipelineError if the group is new, and keys of an input topic are not all placed in one way."""
+
+    def ends(self, admin: Admin, changelogs: Iterable[Changelog]) -> Mapping[TopicPartition, int]:
+        """Return how far the topics that have grown are read. Raises PipelineError if that cannot be said."""
+
+
+class Stores:
+    """Call `open` first, and `took`, `committed` and `aborted` for what becomes of partitions and batches."""
+
+    topology: TopologyPlan
+    changelogs: Changelogs
+    targets: StoreTargets
+    copies: Copies
+    wakeups: Wakeups
+    idleness: Idleness
+
+    def __init__(
+        self,
+        options: Options,
+        plans: Sequence[SubtopologyPlan],
+        output: str | None,
+        encoding: RecordEncoding = AS_JSON,
+    ) -> None:
+        """`plans` are in order from source to sink. output: topic of the results, None if they are rows. encoding: of
+        results in that topic.
+        """
+        self.options, self.plans, self._output, self._encoding = options, labelled(plans), output, encoding
+        self._repartition = [each.repartition_source for each in self.plans if each.repartition_source is not None]
+        self.admin = self._new_admin()  # connects with the first batch
+        self._check: DefinitionCheck | None = None
+        self._written_ends: Callable[[], Mapping[TopicPartition, int]] = dict
+        self.ends: Mapping[TopicPartition, int] = {}
+        """Offsets up to which input topics that have grown are read."""
+        self.refusal: PipelineError | None = None
+        """What a run that reads only so far ends with."""
+        self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
+        """Deletes processed records of repartition topics."""
+        self.input_backlogs = {
+            plan.subtopology.number: InputBacklog(self.admin, options.group, plan.subtopology.sources, plan.source_at)
+            for plan in self.plans
+            if plan.repartition_sink is not None and plan.repartition_sink.is_labelled
+        }
+        """What is left to read in front of repartition topics whose rows have labels, by the sub-topology."""
+        self.source_names = SourceNames(self.admin, [topic for of in self.plans for topic in of.subtopology.sources])
+
+    def _new_admin(self) -> Admin:
+        options = self.options
+        return Admin(
+            options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security
+        )
+
+    def open(self, group: str, sink: KafkaSink, grown_input: GrownTopics) -> None:
+        """Make or check the topics of the stores, and have their records written by `sink`, which is open.
+
+        grown_input: says how far topics that have grown are read. Raises PipelineError and ClientError.
+        """
+        passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
+        with self._new_admin() as admin:
+            check_whole(admin, group)
+            for plan in self.plans:
+                if plan.nodes:
+                    keys = placing_keys(next(iter(plan.definitions.values()))).names
+                    arriving = "" if plan.repartition_source is None else plan.repartition_source.topic
+                    grown_input.check_new(admin, plan.subtopology.sources, keys, self.options.start, arriving)
+            check_all_are_read(admin, group, [source for plan in self.plans for source in plan.subtopology.sources])
+            for plan in self.plans:
+                if plan.repartition_source is not None:
+                    beside = [topic for topic in plan.subtopology.sources if topic != plan.repartition_source.topic]
+                    beside += [table.topic for table in plan.tables]
+                    passed += open_repartition_topic(admin, group, plan.repartition_source, beside)
+                for node in plan.nodes:
+                    changelogs.append(open_changelog(admin, group, plan.subtopology, node.store))
+                    late += [] if node.late is None else _partitions(admin, node.late.topic, "late_topic")
+            if (letters := self.options.dead_letter_topic) is not None:
+                late += _partitions(admin, letters, "dead_letter_topic")
+            tables = _tables(admin, self.plans)
+            self.refusal = next((each.refusal for each in changelogs if each.refusal is not None), None)
+            if self.refusal is not None:
+                self.ends = grown_input.ends(admin, changelogs)
+        counts = Counter(at.topic for at in passed)
+        self.plans = tuple(each.into(counts) for each in self.plans)
+        self.changelogs = Changelogs(changelogs)
+        places = {each.topic: table_place(self.options.state.dir, group, each.topic, each.topic_id) for each in tables}
+        self.topology = TopologyPlan(self.plans, self._kinds(), self._output, self._encoding, places)
+        self.targets = StoreTargets(self.admin, self.changelogs, _OF_OTHERS)
+        self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag, tables=tables)
+        self.wakeups = Wakeups(self.changelogs, timed=self._timed)
+        after = self.options.idle_seconds
+        joined = {
+            plan.subtopology.number: [None if node.other is None else node.other.topic for node in plan.nodes]
+            for plan in self.plans
+            if after and plan.closes
+        }
+        self.idleness = Idleness(self.changelogs, joined, after or 0.0)
+        carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
+        self._written_ends = lambda: sink.log_ends
+        sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
+
+    def _kinds(self) -> dict[str, StoreKind]:
+        definitions = {name: each for plan in self.plans for name, each in plan.definitions.items()}
+        places = [Place(self.options.state.dir, each.topic, each.topic_id) for each in self.changelogs]
+        return {name: StoreKind(place, each) for (name, each), place in zip(definitions.items(), places, strict=True)}
+
+    @property
+    def _timed(self) -> list[int]:
+        """Sub-topologies whose tasks may run without records; their results as rows would have no position."""
+        timed = [plan.subtopology.number for plan in self.plans if any(node.has_timers for node in plan.nodes)]
+        last = self.plans[-1].subtopology.number
+        return [number for number in timed if self._output is not None or number != last]
+
+    def definition_check(self, config: ReaderConfig) -> DefinitionCheck:
+        """Check the definition of the group's state, and return the check. Raises PipelineError, ClientError,
+        ReadError.
+        """
+        self._check = DefinitionCheck(config, self.admin, self.plans, self.changelogs)
+        self._check.check()
+        return self._check
+
+    def old_members(self) -> int:
+        """Return how many members the group has while its state is to be changed and all of it is an earlier release's.
+
+        Raises PipelineError, ClientError and ReadError.
+        """
+        if self._check is None or not self._check.is_first:
+            return 0
+        members = len(members_of(self.admin, self.options.group))
+        if members:
+            self._check.check()
+        return members if self._check.is_first else 0
+
+    @property
+    def application_server(self) -> Address | None:
+        """Address at which the application answers queries, None if it does not."""
+        address = self.options.state.application_server
+        return None if address is None else parse_address(address)
+
+    def member(self, options: Options) -> TaskMember:
+        """Make the group member of the pipeline."""
+        committed_only = [repartition.topic for repartition in self._repartition]
+        tables = self.topology.tables
+        subtopologies = [
+            replace(
+                of, stores=[*of.stores, *(f"{table.topic}-table" for table in plan.tables if table.topic in tables)]
+            )
+            for plan in self.plans
+            for of in [plan.subtopology]
+        ]
+        return task_member(options, subtopologies, self.copies, committed_only=committed_only)
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log ends, records of open transactions included. Raises ClientError."""
+        return self.admin.end_offsets(partitions)
+
+    def took(self, partitions: Collection[TopicPartition]) -> None:
+        """Record newly assigned partitions, after transactions of their earlier owners have ended.
+
+        Raises PipelineError if the state has been given other partitions since `open`, while the group had no member,
+        and ClientError.
+        """
+        check_whole(self.admin, self.options.group)
+        self.changelogs.check_same(self.admin)
+        self.targets.forget(partitions)
+        self.copies.took(partitions)
+        self.wakeups.took(partitions)
+        self.idleness.took(partitions)
+        for backlog in self.input_backlogs.values():
+            backlog.took()
+
+    def committed(self, tokens: dict[TaskId, str], batch: Batch) -> None:
+        """Record that a batch was committed, with the token of each task's attempt."""
+        self.targets.committed(tokens, batch, self._written_ends())
+        # If two attempts finished, only the changelog tells which changes were committed.
+        self.copies.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in tokens])
+        self.purge.committed(batch.next_offsets)
+        for backlog in self.input_backlogs.values():
+            backlog.committed(batch)
+
+    def aborted(self, batch: Batch) -> None:
+        """Record that a batch is not committed."""
+        self.targets.forget(batch.ranges)
+        self.idleness.took(batch.ranges)
+        self.copies.doubt(self.changelogs.tasks_of(batch.ranges))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.admin.close()
+
+
+def _tables(admin: Admin, plans: Iterable[SubtopologyPlan]) -> list[Changelog]:
+    """Return the tables that count as state of their tasks: each that one sub-topology joins, and that is there."""
+    joined = Counter(table.topic for plan in plans for table in plan.tables)
+    found: list[Changelog] = []
+    for plan in plans:
+        for topic in (table.topic for table in plan.tables if joined[table.topic] == 1):
+            with contextlib.suppress(UnknownTopicError):  # told elsewhere
+                table = admin.describe_topic(topic)
+                topic_id = (table.topic_id or b"\0").hex()
+                found.append(Changelog(topic, topic_id, len(table.partitions), plan.subtopology))
+    return found
+
+
+def _partitions(admin: Admin, topic: str, field: str) -> list[TopicPartition]:
+    """Return the partitions of a topic for late rows or dead letters. Raises PipelineError if it does not exist."""
+    try:
+        return [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
+    except UnknownTopicError:
+        fix = f"Create it, for example with `roster topics create {topic}`"
+        raise PipelineError(f"there is no topic {topic!r}", field=field, fix=fix) from None

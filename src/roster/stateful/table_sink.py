@@ -1,0 +1,210 @@
+"""The sink of a stateful pipeline whose results go to files or a table, and its state to Kafka.
+
+Results and their positions are committed first, then changelog and input offsets as one Kafka transaction. If that
+transaction fails, the sink's position is ahead of the state: the task's next owner replays the records in between into
+the state, and drops their results, which are in the sink already. That is exactly once as long as the state depends
+only on the records. Late rows are records in that transaction, so the replay sends them: they were not sent before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from typing_extensions import override
+
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.pipeline.batch import Batch, Owner
+from roster.pipeline.batch_sink import BatchSink, Source
+from roster.pipeline.driver.switching import Switching
+from roster.pipeline.errors import PipelineError, SinkFencedError
+from roster.pipeline.spark_types import SparkSession, StructType
+from roster.pipeline.tasks.writer import TaskOutput, TaskWriter, Writer
+from roster.sinks.kafka import KafkaSink
+from roster.stateful.stores import Stores
+from roster.stateful.tasks.outgoing import is_record
+
+log = logging.getLogger("roster.spark")
+
+
+class TableStateSink(BatchSink):
+    """Passes results to a sink with positions, and changelogs to a `KafkaSink`."""
+
+    accepts_part = True
+    commits_offsets = True
+
+    def __init__(
+        self, results: BatchSink, columns: StructType, kafka: KafkaSink, stores: Stores, switching: Switching | None
+    ) -> None:
+        """`columns` are those of the results."""
+        self.default_trigger_interval_ms = results.default_trigger_interval_ms
+        self._results, self._columns, self._stores = results, columns, stores
+        self._kafka, self._switching = kafka, switching
+        self._records: BatchSink = kafka
+        self._last = stores.plans[-1]
+        self._handle: Any = None
+        self._gaps: dict[TopicPartition, int] = {}
+        """End of the results of partitions whose state may be behind."""
+        self._replayed: frozenset[TaskId] = frozenset()
+
+    @override
+    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
+        self._results.open(spark, group, timeout_ms)
+        self._kafka.open(spark, group, timeout_ms)
+
+    @override
+    def bind(self, source: Source) -> BatchSink:
+        self._results, self._records = self._results.bind(source), self._kafka.bind(source)
+        return self
+
+    @override
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        self._records.take_over(partitions, owner)
+
+    @override
+    def offset_metadata(self, owner: Owner) -> str:
+        return self._records.offset_metadata(owner)
+
+    @override
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        partitions = self._with_results(partitions)
+        known = {partition: at for partition, at in committed.items() if partition in partitions}
+        found = self._results.claim(partitions, owner, known)
+        if self._last.repartition_source is not None:
+            _check_goes_on(found, committed)
+        if not self._last.nodes:
+            return found  # nothing to replay into state
+        for partition in partitions:
+            self._gaps.pop(partition, None)
+            at = found.get(partition)
+            if at is not None and partition not in committed and self._stores.options.start == "latest":
+                raise PipelineError(
+                    f"the results of {partition} end at {at}, and the group has no offset of it: records from there to"
+                    " the log's end would be passed over, and those before are in no state",
+                    field="starting_offsets",
+                    fix="Use 'earliest', which reads the state up to there again without results, or another group",
+                )
+            if at is not None and at > committed.get(partition, -1):
+                log.info("%s: the results end at %d, the state is read up to there without any", partition, at)
+                self._gaps[partition] = at
+        return {}
+
+    def _with_results(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions among these that tasks of the last sub-topology read: others send no results."""
+        return [partition for partition in partitions if partition.topic in self._last.subtopology.sources]
+
+    @override
+    def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Return the end of the results of tasks whose state is behind, for all their input partitions."""
+        behind = [p for p, at in positions.items() if at < self._gaps.get(p, 0)]
+        self._replayed = frozenset(self._stores.changelogs.tasks_of(behind))
+        return {p: max(self._gaps.get(p, at), at) for p, at in positions.items() if self._is_replayed(p)}
+
+    def _is_replayed(self, partition: TopicPartition) -> bool:
+        return not self._replayed.isdisjoint(self._stores.changelogs.tasks_of([partition]))
+
+    def replayed(self) -> frozenset[TaskId]:
+        """Return the tasks whose results in the next batch must not be sent: they are in the sink already."""
+        return self._replayed
+
+    def _new(self, batch: Batch) -> Batch:
+        """Return the part of a batch whose results are to be written and not in the sink yet."""
+        paused = () if self._switching is None else self._switching.paused(batch.ranges)
+        new = (p for p in self._with_results(batch.ranges) if p not in paused and not self._is_replayed(p))
+        ranges = {p: batch.ranges[p] for p in new}
+        return replace(batch, ranges=ranges)
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter:
+        new = None if batch is None else self._new(batch)
+        writer = self._results.task_writer(new if new is not None and new.ranges else None, self._columns)
+        if not isinstance(writer, TaskWriter):
+            why, _, fix = self._results.why_spark_writes(self._columns).partition(". ")
+            raise PipelineError(
+                f"{type(self._results).__name__} cannot write results of state inside the tasks: {why}",
+                field="write",
+                fix=f"{fix}, or use another sink" if fix else "Use another sink, such as DeltaSink",
+            )
+        return _Both(writer, self._kafka.encoding())
+
+    @override
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
+        assert isinstance(writer, _Both)  # noqa: S101 - made by task_writer
+        new = self._new(batch)
+        self._handle = None
+        if new.ranges:
+            self._handle = self._results.collect(writer.results, [result for result, _ in results], new)
+        self._records.collect(writer.records, [records for _, records in results], batch)
+
+    @override
+    def commit(self, written: Any, batch: Batch) -> None:
+        if self._handle is not None:
+            try:
+                self._results.commit(self._handle, self._new(batch))
+            except SinkFencedError:
+                self._handle = None  # dropped by the sink
+                raise
+            self._handle = None
+        self._records.commit(None, batch)
+
+    @override
+    def abort(self, written: Any, batch: Batch) -> None:
+        if self._handle is not None:
+            self._results.abort(self._handle, self._new(batch))
+            self._handle = None
+        self._records.abort(None, batch)
+
+    @override
+    def look(self) -> None:
+        self._kafka.look()
+
+    @override
+    def close(self) -> None:
+        self._results.close()
+        self._kafka.close()
+
+
+def _check_goes_on(found: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]) -> None:
+    """Raise PipelineError if results come from a repartition topic that is new to the group."""
+    if begun := sorted(partition for partition, at in found.items() if at > 0 and partition not in committed):
+        raise PipelineError(
+            f"the results of {begun[0]} end at {found[begun[0]]}, and the group has no offset of it: the topic was made"
+            " anew, with other records there",
+            field="write",
+            fix="Use another output, or remove this one",
+        )
+
+
+@dataclass(frozen=True)
+class _Both:
+    """Writes results and records of one batch."""
+
+    results: TaskWriter
+    records: TaskWriter
+
+    def open(self) -> _BothOutputs:
+        """Start the outputs of one attempt of a task."""
+        return _BothOutputs(self.results.open(), self.records.open())
+
+
+class _BothOutputs:
+    def __init__(self, results: TaskOutput, records: TaskOutput) -> None:
+        self._results, self._records = results, records
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        (self._records if is_record(rows) else self._results).write(rows)
+
+    def close(self) -> tuple[Any, Any]:
+        return self._results.close(), self._records.close()
+
+    def abort(self) -> None:
+        try:
+            self._results.abort()
+        finally:
+            self._records.abort()

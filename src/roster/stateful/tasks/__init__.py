@@ -1,0 +1,1 @@
+"""What tasks with state do, pickled by the driver."""

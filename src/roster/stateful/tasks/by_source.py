@@ -1,0 +1,108 @@
+"""Operators behind a repartition topic that tells sources: they go by a time for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.state.aggregate import Update
+from roster.state.event_time import AT, NOW_KEY, OF, STREAM_TIME_KEY, time_bytes, times_of, with_entries
+from roster.state.pending import WithChanges
+from roster.state.source_times import DELAY, NOTICE, SOURCE, SOURCES_KEY, SourceTimes
+from roster.state.store import Snapshot, Store
+from roster.state.stream_join import IS_OTHER, LEFT, TIME_KEYS, StreamJoin
+from roster.stateful.tasks.bad_records import set_aside
+from roster.stateful.tasks.operator_steps import Around
+from roster.stateful.tasks.processing import Operator
+
+
+def by_source(operator: Operator) -> Operator:
+    """Return the operator for rows with labels and notices; steps that follow it stay outside."""
+    return _inside(operator, BySource)
+
+
+def behind(operator: Operator, hold: int | None) -> Operator:
+    """Return an operator that gets the results of another one, behind the topic.
+
+    hold: the least time of the sources that hold the task back, None if none does.
+    """
+    return _inside(operator, lambda inner: Behind(inner, hold))
+
+
+def _inside(operator: Operator, around: Callable[[Operator], Around]) -> Operator:
+    if isinstance(operator, Around):
+        return replace(operator, operator=_inside(operator.operator, around))
+    return around(operator)
+
+
+@dataclass(frozen=True)
+class BySource(Around):
+    """Its operator gets labelled rows."""
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+        """Return results and changes of a batch's rows."""
+        return self._with_times(table, store, self.operator)
+
+    @property
+    def set_aside(self) -> Callable[[pa.Table, Snapshot], Update] | None:
+        """What finds the rows at which a processor fails; other operators are called with parts of the rows."""
+        return self._set_aside if hasattr(self.operator, "set_aside") else None
+
+    def _set_aside(self, table: pa.Table, store: Snapshot) -> Update:
+        update = self._with_times(table, store, lambda rows, view: set_aside(self.operator, rows, view))
+        places = self._places(table)
+        return replace(update, bad={int(places[row]): error for row, error in update.bad.items()})
+
+    def _places(self, table: pa.Table) -> Any:
+        """Return the places of the rows that the operator gets."""
+        return np.flatnonzero(table[NOTICE].is_null().to_numpy(zero_copy_only=False))
+
+    def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
+        return SourceTimes.over(table, self.time_column, store, key)
+
+    def _with_times(self, table: pa.Table, store: Any, operator: Callable[[pa.Table, Any], Update]) -> Update:
+        is_join = isinstance(self.operator, StreamJoin)
+        plain = [name for name in table.column_names if name not in {SOURCE, DELAY, NOTICE}]
+        if self._is_warm_up(table):
+            return operator(table, store)
+        own = table.filter(pc.invert(table[IS_OTHER])) if is_join else table
+        times = self._times(own, store, TIME_KEYS[LEFT] if is_join else STREAM_TIME_KEY)
+        if times is None:
+            return operator(table.select(plain), store)
+        rows = times.rows
+        if self.time_column is not None:
+            if not self.has_variables:  # a processor's watermark is that of the whole batch
+                rows = rows.append_column(AT, pa.array(times.at))
+            rows = rows.append_column(OF, pa.array(times.sources))
+        if is_join:
+            rows = pa.concat_tables([rows, table.filter(table[IS_OTHER]).select(plain)], promote_options="default")
+        update = operator(rows, WithChanges(store, {NOW_KEY: time_bytes(times.now)}))
+        update = replace(update, hold=times.hold, has_sources=True, held_by=times.held_by, held_ms=times.held // 1000)
+        if not times.is_known_new:
+            return update
+        return replace(update, changes=with_entries(update.changes, [SOURCES_KEY], [times.known]))
+
+    def _is_warm_up(self, table: pa.Table) -> bool:
+        return NOTICE not in table.column_names
+
+
+@dataclass(frozen=True)
+class Behind(BySource):
+    """Its operator gets results of the operator in front, which sources hold back to `hold`."""
+
+    hold: int | None
+
+    def _places(self, table: pa.Table) -> Any:
+        return np.argsort(times_of(table, self.time_column or "")[0], kind="stable")
+
+    def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
+        assert self.time_column is not None  # noqa: S101 - others are not behind anything
+        return SourceTimes.behind(table, self.time_column, store, key, self.hold)
+
+    def _is_warm_up(self, table: pa.Table) -> bool:
+        return False

@@ -1,0 +1,191 @@
+"""What a task of a stateful pipeline makes of results: records of topics, or rows of their own columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.model import TopicPartition
+from roster.pipeline.tasks.dead_letters import HEADERS, LetterRows
+from roster.pipeline.tasks.missing_values import Look
+from roster.pipeline.tasks.result_records import as_records
+from roster.pipeline.tasks.writer import conformed
+from roster.sinks.tasks.encoded_values import RecordEncoding
+from roster.sinks.tasks.updates import retracted
+from roster.state.source_times import Notice, SourceClock
+from roster.stateful.tasks.bad_records import Aside
+from roster.stateful.tasks.catch_up import StoreTarget
+from roster.stateful.tasks.repartition import FIELD as REPARTITION
+from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
+
+if TYPE_CHECKING:
+    from roster.state.aggregate import Update
+
+ROWS = "topic string, partition int, key binary, value binary, timestamp timestamp"
+"""Columns of the records that a task makes, as Spark DDL."""
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ],
+    {"rows": "records"},
+)
+_LETTER = _SCHEMA.append(pa.field("headers", HEADERS))
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What is left to read in the sources of a sub-topology when a batch is planned.
+
+    batch: names the attempt. behind: sources outside of the batch with more to read. reading: {source in the batch:
+    whether it has no more to read behind it}. is_for_all: whether partitions that get no rows hear of it. partitions:
+    how many the input has.
+    """
+
+    batch: int
+    behind: tuple[int, ...]
+    reading: Mapping[int, bool]
+    is_for_all: bool
+    partitions: int
+
+
+def is_record(rows: pa.RecordBatch) -> bool:
+    """Return True for records of a task, False for results that are rows of their own columns."""
+    return bool(rows.schema.metadata == _SCHEMA.metadata)
+
+
+@dataclass
+class Sent:
+    """What a Spark task has sent to a repartition topic of a batch: times of its sources, and to which partitions.
+
+    is_for_all: whether partitions that get no rows hear of it. tasks: the first source and their number, if they are.
+    """
+
+    topic: RepartitionTopic
+    backlog: Backlog
+    clocks: list[SourceClock] = field(default_factory=list)
+    partitions: set[int] = field(default_factory=set)
+    is_for_all: bool = False
+    tasks: tuple[int, ...] = ()
+
+    def clock(self, source: int) -> SourceClock:
+        """Return the clock of a source whose rows follow."""
+        self.clocks.append(SourceClock(source, self.topic.time))
+        return self.clocks[-1]
+
+    def of_task(self, plan: SubtopologyPlan, partition: int, updates: Sequence[Update]) -> SourceClock:
+        """Return the clock of a task with operators, whose rows follow. updates: of each operator in the batch."""
+        clock = self.clock(plan.source_at(TopicPartition(self.topic.topic, partition)))
+        clock.has_sources, clock.hold = plan.has_sources, updates[0].hold
+        clock.waits = clock.hold is not None or any(update.waits for update in updates)
+        self.tasks = plan.source_at(TopicPartition(self.topic.topic, 0)), self.backlog.partitions
+        # Others would not hear that it waits no longer.
+        self.is_for_all |= plan.has_sources or any(node.waiting is not None for node in plan.nodes)
+        return clock
+
+    def notices(self) -> Iterator[pa.RecordBatch]:
+        """Yield what those who read the rows have to know, for behind all of them."""
+        if not self.clocks:
+            return
+        times = {clock.source: clock.time for clock in self.clocks}
+        reading = self.backlog.reading
+        waiting = tuple(clock.source for clock in self.clocks if clock.waits)
+        ended = tuple(source for source in times if reading[source] and source not in waiting)
+        holds = {clock.source: clock.hold for clock in self.clocks if clock.has_sources}
+        notice = Notice(
+            self.backlog.batch, self.backlog.behind, tuple(reading), times, ended, waiting, holds, self.tasks
+        )
+        is_for_all = self.backlog.is_for_all or self.is_for_all
+        partitions = range(self.topic.partitions or 0) if is_for_all else sorted(self.partitions)
+        yield from _addressed(*self.topic.notices(notice, partitions).columns, topic=self.topic.topic).to_batches()
+
+
+class Outgoing:
+    """Makes what leaves a task."""
+
+    def __init__(self, output: str | None, encoding: RecordEncoding) -> None:
+        """`output`: topic of the results, None if they are rows. encoding: of results."""
+        self._output, self._encoding = output, encoding
+
+    def rows(
+        self,
+        rows: Iterator[pa.RecordBatch],
+        plan: SubtopologyPlan,
+        look: Look,
+        sent: Sent | None = None,
+        clock: SourceClock | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield a sub-topology's output, as `table`, of rows as they come. clock: of `sent`."""
+        for batch in rows:
+            table = pa.Table.from_batches([conformed(batch, plan.columns)])
+            for records in self.table(table, plan, look, clock):
+                if sent is not None:
+                    sent.partitions.update(pc.unique(records["partition"]).to_pylist())
+                yield records
+
+    def table(
+        self, rows: pa.Table, plan: SubtopologyPlan, look: Look, clock: SourceClock | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield a sub-topology's output: records for the repartition topic, or results. clock: of the rows' source."""
+        if plan.repartition_sink is not None:
+            look.at(rows, plan.repartition_sink.keys, REPARTITION)
+            records = plan.repartition_sink.to_records(rows, clock)
+            yield from _addressed(*records.columns, topic=plan.repartition_sink.topic).to_batches()
+        elif self._output is not None:
+            records = self._encoding.as_records(rows, plan.result_keys)
+            yield from _addressed(*records, topic=self._output).to_batches()
+        else:
+            yield from rows.replace_schema_metadata(None).to_batches()
+
+    def changes(self, update: Update, target: StoreTarget) -> pa.Table:
+        """Return the records of the changelog."""
+        topic, partition = target.changelog
+        keys, values = update.changes["key"], update.changes["value"]
+        return _addressed(keys, values, pa.array([partition] * len(keys), pa.int32()), topic=topic)
+
+    @staticmethod
+    def late(update: Update, node: OperatorNode) -> Iterator[pa.Table]:
+        """Yield the records of late rows, if there is a topic for them."""
+        if node.late is not None:
+            for rows in update.late_rows:
+                yield _addressed(*as_records(rows, node.late.keys), topic=node.late.topic)
+
+    def retracted(self, update: Update, node: OperatorNode) -> Iterator[pa.Table]:
+        """Yield what deletes retracted results, to be sent before the results: tombstones, or rows of keys."""
+        if update.retracted is None:
+            return
+        if self._output is None:
+            yield retracted(update.retracted, update.results.schema)
+        else:
+            keys = self._encoding.keys(update.retracted, node.operator.result_keys)
+            yield _addressed(keys, pa.nulls(len(keys), pa.binary()), topic=self._output)
+
+    @staticmethod
+    def letters(aside: Aside | None) -> Iterator[pa.RecordBatch]:
+        """Yield the records of dead letters."""
+        if aside is None:
+            return
+        aside.letters.close()
+        for letter in aside.letters.rows if isinstance(aside.letters, LetterRows) else ():
+            yield letter.append_column("partition", pa.nulls(1, pa.int32())).select(_LETTER.names).cast(_LETTER)
+
+
+def _addressed(keys: Any, values: Any, partitions: Any = None, times: Any = None, *, topic: str) -> pa.Table:
+    """Return records for a topic; a null partition is derived from the key, a null timestamp is the time of writing."""
+    rows = len(keys)
+    columns = [
+        pa.array([topic], pa.string()).take(pa.array([0] * rows, pa.int32())),
+        pa.nulls(rows, pa.int32()) if partitions is None else partitions,
+        keys.cast(pa.binary()),
+        values.cast(pa.binary()),
+        pa.nulls(rows, _SCHEMA.field("timestamp").type) if times is None else times,
+    ]
+    return pa.table(columns, schema=_SCHEMA)

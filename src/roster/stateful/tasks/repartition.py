@@ -1,0 +1,187 @@
+"""A repartition topic: the upstream task gives its rows another key, and the task that owns the key reads them.
+
+A record's key is that of a result (text, or of several columns a JSON array), and Kafka's default partitioner, murmur2
+of the key, says where it goes; rows whose key is null go to partition 0, so that they are one group. The value has
+all columns of the row, types and nulls kept. The record's time is the row's column `timestamp`, if it has one.
+
+A value has a label of its row's source where a stored row has its time, and a notice is a value without rows, followed
+by the notice. Releases that know neither read the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.model.topology import Subtopology
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.result_records import key_of_records
+from roster.pipeline.tasks.steps import applied
+from roster.state.keys import encode_keys
+from roster.state.rows import PREFIX_LENGTH as ROWS_PREFIX
+from roster.state.rows import RowLayout, StoredRows
+from roster.state.source_times import (
+    DELAY,
+    NOTICE,
+    SOURCE,
+    UNLABELLED,
+    UNTIMED,
+    Notice,
+    SourceClock,
+    labelled,
+    read_labels,
+)
+from roster.state.store import OtherRowsError, StateError
+from roster.stateful.tasks.placement import NO_KEY, partitions_of
+
+FIELD = "repartition"
+_TIME = "timestamp"
+_MICROSECONDS = pa.timestamp("us", "UTC")
+_RECORD = ["key", "value", "partition", "timestamp"]
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class RepartitionTopic:
+    """How rows are written to the topic and read back; pickled to the executors.
+
+    before: the upstream sub-topology. keys: columns of the new key. columns: of the rows. then: function applied to
+    rows that were read. partitions: of the topic, None: as many as the largest source has. is_labelled: whether rows
+    have labels of their sources. time: column by which the first operator behind it goes, None if `then` makes it.
+    """
+
+    before: Subtopology
+    topic: str
+    keys: tuple[str, ...]
+    columns: pa.Schema
+    then: ArrowFunction | None = None
+    partitions: int | None = None
+    is_labelled: bool = False
+    time: str | None = None
+
+    def __post_init__(self) -> None:
+        if missing := [name for name in self.keys if name not in self.columns.names]:
+            raise PipelineError(
+                f"no column {missing[0]!r}", field=FIELD, fix=f"Name one of {', '.join(self.columns.names)}"
+            )
+        try:
+            encode_keys(self.columns.empty_table(), self.keys)
+            RowLayout.of(self.columns)
+        except StateError as error:
+            problem = str(error).partition(": ")[2]
+            raise PipelineError(problem, field=FIELD, fix="Cast or leave it out in map_arrow before") from None
+
+    @cached_property
+    def layout(self) -> RowLayout:
+        """The layout of records' values."""
+        return RowLayout.of(self.columns)
+
+    def to_records(self, rows: pa.Table, clock: SourceClock | None = None) -> pa.Table:
+        """Return the records of rows: columns key, value, partition (null: by the key) and timestamp (null: now).
+
+        clock: of the rows' source, which their labels are of.
+
+        Producers know a topic's number of partitions for minutes, so its keys are placed here once it is known.
+        """
+        keys = key_of_records(rows, self.keys).cast(pa.binary())
+        count = len(rows)
+        labels = np.zeros(count, np.int64) if clock is None else clock.labels(rows)
+        values = self.layout.appended(pa.repeat(b"", count), rows, labels, np.arange(count))
+        partitions: Any = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
+        if self.partitions is not None and count:
+            whole = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+            places = partitions_of(whole, "murmur2", self.partitions)
+            partitions = pa.array(np.where(places == NO_KEY, 0, places), pa.int32())
+        return pa.table([keys, values, partitions, self._times(rows)], _RECORD)
+
+    def _times(self, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
+        if _TIME in rows.column_names and pa.types.is_timestamp(rows.schema.field(_TIME).type):
+            return rows[_TIME].cast(_MICROSECONDS, safe=False)
+        return pa.nulls(len(rows), _MICROSECONDS)
+
+    def notices(self, notice: Notice, partitions: Iterable[int]) -> pa.Table:
+        """Return the records of a notice for these partitions."""
+        (empty,) = self.layout.appended([None], self.columns.empty_table(), _NONE, _NONE).to_pylist()
+        numbers = pa.array(list(partitions), pa.int32())
+        values = pa.repeat(empty + notice.encode(), len(numbers)).cast(pa.large_binary())
+        empty_columns = pa.nulls(len(numbers), pa.binary()), pa.nulls(len(numbers), _MICROSECONDS)
+        return pa.table([empty_columns[0], values, numbers, empty_columns[1]], _RECORD)
+
+    def to_rows(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of records, with labels and notices if it has them.
+
+        Raises StateError for others' records, FunctionError if `then` fails.
+        """
+        try:
+            stored = self.layout.decode(records.column("value"))
+        except StateError:
+            raise OtherRowsError(
+                f"the records in {self.topic} have not the columns {', '.join(self.columns.names)} as they are now:"
+                " bring the release that wrote them to its end of the input first, or use another group"
+            ) from None
+        rows = stored.table.combine_chunks()
+        if not self.is_labelled:
+            yield from self._mapped(rows.to_batches())
+            return
+        read = self._labelled(records, stored)
+        columns = None if self.then is None else labelled(self.then.columns)
+        yield from read if columns is None else through_labelled(self._mapped, columns, read)
+
+    def _labelled(self, records: pa.RecordBatch, stored: StoredRows) -> Iterator[pa.RecordBatch]:
+        rows, (sources, delays) = stored.table.combine_chunks(), read_labels(stored.times)
+        notices = np.setdiff1d(np.arange(records.num_rows), stored.places)
+        before = np.searchsorted(stored.places, notices)
+        for begin, end in pairwise([*np.unique([0, *before, len(rows)]), len(rows)]):
+            for value in records.column("value").take(pa.array(notices[before == begin])).to_pylist():
+                yield _notice(value[ROWS_PREFIX:], labelled(self.columns))
+            for batch in rows.slice(begin, end - begin).to_batches():
+                yield _with_labels(batch, sources[begin:end], delays[begin:end])
+
+    def _mapped(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from (batch,) if self.then is None else applied(self.then, batch, "rows behind repartition")
+
+
+def through_labelled(
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    columns: pa.Schema,
+    labelled_rows: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a function makes of rows with labels, and notices, all with these columns.
+
+    It gets rows of one source at a time, so that what it makes of them is of that source.
+    """
+    for batch in labelled_rows:
+        if batch.num_rows == 1 and batch.column(NOTICE).is_valid()[0].as_py():
+            yield _notice(batch.column(NOTICE)[0].as_py(), columns)
+            continue
+        if not batch.num_rows:
+            continue
+        source, delay = (batch.column(name).to_numpy() for name in (SOURCE, DELAY))
+        is_untimed = delay == UNTIMED
+        names = [name for name in batch.schema.names if name not in {SOURCE, DELAY, NOTICE}]
+        changes = np.flatnonzero(np.diff(source) | np.diff(is_untimed)) + 1
+        for begin, end in pairwise([0, *changes, batch.num_rows]):
+            rows = batch.select(names).slice(begin, end - begin)
+            for made in function(iter((rows,))):
+                yield _with_labels(made, source[begin], UNTIMED if is_untimed[begin] else 0)
+
+
+def _notice(notice: bytes, columns: pa.Schema) -> pa.RecordBatch:
+    row = {SOURCE: UNLABELLED, DELAY: 0, NOTICE: notice}
+    return pa.RecordBatch.from_arrays([pa.array([row.get(of.name)], of.type) for of in columns], schema=columns)
+
+
+def _with_labels(batch: pa.RecordBatch, sources: Any, delays: Any) -> pa.RecordBatch:
+    """Return rows with labels: of each row, or the same for all."""
+    arrays = [np.broadcast_to(np.asarray(each, np.int64), batch.num_rows) for each in (sources, delays)]
+    columns = [*batch.columns, *map(pa.array, arrays), pa.nulls(batch.num_rows, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=labelled(batch.schema.remove_metadata()))

@@ -1,0 +1,192 @@
+"""Sub-topologies of a stateful pipeline as its tasks run them; pickled to the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from roster.model import TopicPartition
+from roster.model.topology import Subtopology
+from roster.state.definition import Definition, Migrate
+from roster.state.event_time import STREAM_TIME_KEY
+from roster.state.processor.batch import TimeMode
+from roster.state.processor.overlay import end_of
+from roster.state.processor.timers import BY_TIME
+from roster.state.source_times import labelled as with_labels
+from roster.state.source_times import source_of
+from roster.state.store import NoState
+from roster.state.stream_join import WAITING_KEY
+from roster.stateful.tasks.by_source import behind, by_source
+from roster.stateful.tasks.operator_steps import innermost, sides_of
+from roster.stateful.tasks.other_stream import OtherSide
+from roster.stateful.tasks.processing import Operator
+from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.table_join import Rows
+
+if TYPE_CHECKING:
+    from roster.state.aggregate import Update
+
+
+@dataclass(frozen=True)
+class LateRows:
+    """Topic of late rows, and the columns that form the record key."""
+
+    topic: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperatorNode:
+    """A stateful operator with the steps after it, the columns of its input rows, and its store's name.
+
+    in_order_of: column of times that a batch's results are sorted by, None: unsorted. migrate: of its definition.
+    """
+
+    operator: Operator
+    columns: pa.Schema
+    store: str
+    late: LateRows | None = None
+    other: OtherSide | None = None
+    in_order_of: str | None = None
+    migrate: Migrate = None
+
+    @property
+    def has_timers(self) -> bool:
+        """True if its keys may have processing-time timers."""
+        return getattr(self.operator, "has_timers", False)
+
+    @property
+    def waiting(self) -> tuple[bytes, bytes] | None:
+        """The span of entries in its store for results that it holds back until their time has come, None without."""
+        operator = innermost(self.operator)
+        if getattr(operator, "final", False):
+            return b"", STREAM_TIME_KEY[:1]
+        if getattr(operator, "keeps_all", False):
+            return WAITING_KEY, end_of(WAITING_KEY)
+        return (BY_TIME, end_of(BY_TIME)) if getattr(operator, "has_variables", False) else None
+
+    @property
+    def time_column(self) -> str | None:
+        """The column of times, if it goes by event time."""
+        return getattr(self.operator, "time_column", None)
+
+    @property
+    def closes(self) -> bool:
+        """True if it keeps something up to a stream time: windows, sessions, first times, rows of a join, timers."""
+        kept = self.operator.kept
+        has_event_timers = kept.get("time_mode") == TimeMode.EVENT.value
+        return self.other is not None or has_event_timers or not kept.keys().isdisjoint(("window", "session", "time"))
+
+
+@dataclass(frozen=True)
+class SubtopologyPlan:
+    """The plan of a sub-topology's tasks.
+
+    nodes: the operators in order; none if rows only get another key or are joined with tables. repartition_source: the
+    topic it reads; None: the pipeline's. repartition_sink: the topic it writes; None: the pipeline's sink. tables:
+    joined before the first operator, one after the other.
+    """
+
+    subtopology: Subtopology
+    nodes: tuple[OperatorNode, ...]
+    repartition_source: RepartitionTopic | None = None
+    repartition_sink: RepartitionTopic | None = None
+    tables: tuple[Rows, ...] = ()
+
+    @property
+    def closes(self) -> bool:
+        """True if one of its operators closes what it keeps at a stream time."""
+        return any(node.closes for node in self.nodes)
+
+    def into(self, counts: Mapping[str, int]) -> SubtopologyPlan:
+        """Return the plan for a repartition topic that has so many partitions."""
+        to = self.repartition_sink
+        return self if to is None else replace(self, repartition_sink=replace(to, partitions=counts[to.topic]))
+
+    @property
+    def definitions(self) -> dict[str, Definition]:
+        """Definition of each store's entries, by the store's name."""
+        names = [node.store for node in self.nodes]
+        return {
+            node.store: definition_of(node.operator, node.columns, node.migrate).among(self.subtopology.number, names)
+            for node in self.nodes
+        }
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """Columns of the output rows."""
+        if self.repartition_sink is not None:
+            return self.repartition_sink.columns
+        if not self.nodes:
+            return self.tables[-1].columns
+        last = self.nodes[-1]
+        return last.operator(last.columns.empty_table(), NoState()).results.schema
+
+    @property
+    def has_sources(self) -> bool:
+        """True if its rows come with labels of their sources."""
+        return self.repartition_source is not None and self.repartition_source.is_labelled
+
+    def at(self, node: OperatorNode, before: Update | None = None) -> tuple[Operator, pa.Schema]:
+        """Return a node's operator and the columns of its rows; with labels if its rows have them.
+
+        before: the first operator's update in the batch.
+        """
+        if self.has_sources and node is self.nodes[0]:
+            return by_source(node.operator), with_labels(node.columns)
+        if before is not None and before.has_sources and node.time_column is not None:
+            return behind(node.operator, before.hold), node.columns
+        return node.operator, node.columns
+
+    def source_at(self, partition: TopicPartition) -> int:
+        """Return the source that rows of an input partition have behind it: this partition, or its task."""
+        return source_of(min(self.own_sources) if self.nodes else partition.topic, partition.partition)
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns that form the record key of results."""
+        if self.nodes:
+            return self.nodes[-1].operator.result_keys
+        return () if self.repartition_source is None else self.repartition_source.keys
+
+    @property
+    def own_sources(self) -> Sequence[str]:
+        """The topics of its input rows, without the other sides of joins."""
+        others = [node.other.topic for node in self.nodes if node.other is not None]
+        return tuple(topic for topic in self.subtopology.sources if topic not in others)
+
+
+def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
+    """Return the plans with labels on the rows of repartition topics in front of operators that go by event time.
+
+    The time of a source is that of the first such operator's column, if rows have it as they are sent.
+    """
+    done = list(plans)
+    for number, plan in enumerate(plans[:-1]):
+        sink, following = plan.repartition_sink, plans[number + 1]
+        assert sink is not None  # noqa: S101 - all but the last have one
+        own = [node.time_column for node in following.nodes if node.time_column is not None]
+        later = [
+            node.time_column for each in plans[number + 2 :] for node in each.nodes if node.time_column is not None
+        ]
+        if not following.nodes or not (own or later):
+            continue
+        is_same = sink.then is None and all(table.then is None for table in following.tables)
+        column = (own or later)[0]
+        topic = replace(sink, is_labelled=True, time=column if is_same and column in sink.columns.names else None)
+        done[number] = replace(done[number], repartition_sink=topic)
+        done[number + 1] = replace(done[number + 1], repartition_source=topic)
+    return tuple(done)
+
+
+def definition_of(operator: Operator, columns: pa.Schema, migrate: Migrate = None) -> Definition:
+    """Return the definition of the operator's state, for rows with these columns."""
+    has_variables = getattr(operator, "has_variables", False)
+    keys, layout = operator.key_columns(columns), operator.layout(columns)
+    sides = sides_of(operator, columns)
+    found = Definition.of(operator.kept, keys, layout, has_variables=has_variables, sides=sides, migrate=migrate)
+    return replace(found, registry=getattr(operator, "registry", b""))

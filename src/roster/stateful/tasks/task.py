@@ -1,0 +1,437 @@
+"""The task's side of a stateful pipeline: whole ranges of partitions become records of output and changelogs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import override
+
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.pipeline.batch import Split
+from roster.pipeline.errors import FunctionError, PipelineError, SinkFencedError
+from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.dead_letters import DeadLetterQueue, LetterRows
+from roster.pipeline.tasks.missing_values import Look, together
+from roster.pipeline.tasks.python_workers import SentOnce
+from roster.pipeline.tasks.reader import (
+    PartitionTask,
+    ReaderConfig,
+    ReadError,
+    ReadTask,
+    TaskAccumulator,
+    held,
+    leave_interrupts_to_driver,
+    read_splits,
+    read_together,
+)
+from roster.pipeline.tasks.writer import conformed
+from roster.records.native import kernel
+from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
+from roster.state import checksums
+from roster.state.definition import Definition, OtherDefinitionError
+from roster.state.source_times import NOTICE
+from roster.state.source_times import labelled as with_labels
+from roster.state.store import NoState
+from roster.state.stream_join import in_columns
+from roster.stateful.tasks.bad_records import Aside, Steps
+from roster.stateful.tasks.catch_up import StoreTarget
+from roster.stateful.tasks.host_stores import Restored, RestoreJob, found_here, process_id, restore_copy
+from roster.stateful.tasks.outgoing import Backlog, Outgoing, Sent
+from roster.stateful.tasks.processing import Applies, Report, combined, new_token, process_batch
+from roster.stateful.tasks.repartition import RepartitionTopic, through_labelled
+from roster.stateful.tasks.store_location import Place, on_sound
+from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
+from roster.stateful.tasks.table_join import TableSide, fetch_table, through_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roster.state.aggregate import Update
+
+STORE = "store"
+"""The field of errors about what a store has."""
+
+
+def refused(store: str, group: str, partition: int, problem: object) -> PipelineError:
+    """Return the exception for a group's store with state that the pipeline cannot use."""
+    general = (
+        f"Go on with the pipeline that wrote it; take the state to another group (`roster state migrate {group}"
+        f" --function … --into …`); or begin anew: `roster state reset {group}`"
+    )
+    fix = problem.fix if isinstance(problem, OtherDefinitionError) else ""
+    return PipelineError(
+        f"{store!r} of the group {group!r}, partition {partition}: {problem}", field=STORE, fix=fix or general
+    )
+
+
+@dataclass(frozen=True)
+class StoreKind:
+    """The place of the stores of one name, and the definition of their entries."""
+
+    place: Place
+    definition: Definition
+
+
+@dataclass(frozen=True)
+class TopologyPlan(SentOnce):
+    """The plan of a pipeline's tasks; pickled to the executors.
+
+    stores: by name, in the order of operators. output: topic of the results, None if they are rows. encoding: of them.
+    tables: where the stores of joined tables are, by topic.
+    """
+
+    plans: tuple[SubtopologyPlan, ...]
+    stores: Mapping[str, StoreKind]
+    output: str | None
+    encoding: RecordEncoding = AS_JSON
+    tables: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def places(self) -> list[Place]:
+        """Places of operators' stores; the first identifies the applications that share them."""
+        return [kind.place for kind in self.stores.values()]
+
+    @property
+    def places_by_log(self) -> dict[str, Place]:
+        """Places of all stores by the topics that they are made of, operators' stores first."""
+        return {**{place.changelog: place for place in self.places}, **self.tables}
+
+    def task_of(self, split: Split) -> TaskId:
+        """Return the task that reads a split."""
+        of = next(plan.subtopology for plan in self.plans if split.topic in plan.subtopology.sources)
+        return TaskId(of.number, split.partition)
+
+    def plan_of(self, task: TaskId) -> SubtopologyPlan:
+        """Return the plan of a task."""
+        return next(plan for plan in self.plans if plan.subtopology.number == task.subtopology)
+
+
+@dataclass(frozen=True)
+class RestoreJobs:
+    """Restore jobs beside a batch: each Spark task's jobs, the seconds for them, and collectors of results.
+
+    done: collects {changelog partition: result}. found: collects {process id: {changelog partition: offset}} in
+    warm-ups. ran: collects {Spark task: process id}.
+    """
+
+    lanes: Sequence[Sequence[RestoreJob]] = ()
+    seconds: float = 0.0
+    done: TaskAccumulator[dict[TopicPartition, Restored]] | None = None
+    found: TaskAccumulator[dict[str, dict[TopicPartition, int]]] | None = None
+    ran: TaskAccumulator[dict[int, str]] | None = None
+
+
+class StatefulTask(PartitionTask):
+    """Reads each split and processes it with its task's stores.
+
+    `reports` collects `{task: (report,)}`, one for each attempt that ended; the others are as for `ReadTask`.
+    """
+
+    def __init__(
+        self,
+        config: ReaderConfig,
+        tasks: Sequence[Sequence[Split]],
+        work: TopologyPlan,
+        targets: Mapping[TaskId, Sequence[StoreTarget]],
+        reports: TaskAccumulator[dict[TaskId, tuple[Report, ...]]] | None = None,
+        jobs: RestoreJobs = RestoreJobs(),
+        failed: TaskAccumulator[dict[int, tuple[str, str]]] | None = None,
+        tables: Mapping[int, Sequence[TableSide]] = MappingProxyType({}),
+        backlogs: Mapping[int, Backlog] = MappingProxyType({}),
+        **reading: Any,
+    ) -> None:
+        """tables, backlogs: by sub-topology: joined with rows; of the input, if rows it sends are labelled.
+
+        `reading`: the other arguments of `ReadTask`.
+        """
+        super().__init__(config, tasks, failed=failed, **reading)
+        self._tables, self._backlogs = tables, backlogs
+        others = [node.other for plan in work.plans for node in plan.nodes if node.other is not None]
+        self._others = {
+            other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
+            for other in others
+        }
+        self._function: ArrowFunction | None = reading.get("function")
+        self._work, self._targets, self._reports = work, targets, reports
+        self._restore_jobs = jobs
+        self._failed = failed
+
+    @cached_property
+    def _committed(self) -> ReaderConfig:
+        """How repartition topics are read."""
+        headers = self._config.dead_letters is not None
+        return replace(self._config, isolation_level="read_committed", include_headers=headers, dead_letters=None)
+
+    @cached_property
+    def _outgoing(self) -> Outgoing:
+        return Outgoing(self._work.output, self._work.encoding)
+
+    @cached_property
+    def _arriving(self) -> ReadTask:
+        return ReadTask(self._committed, self._alone, None, self._counted)
+
+    @override
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        leave_interrupts_to_driver()
+        for task in tasks:
+            self._begin(task)
+            jobs = self._restore_jobs.lanes[task] if task < len(self._restore_jobs.lanes) else ()
+            if not self._numbers[task] and not jobs:
+                self._warm_up()
+            try:
+                yield from self._processed(self._numbers[task])
+            except FunctionError as error:
+                if self._failed is None or error.passing:
+                    raise
+                self._failed.add({self._numbers[task][0]: (str(error), error.details)})
+                return
+            for copy in self.restore(jobs):
+                if self._restore_jobs.done is not None:
+                    self._restore_jobs.done.add({copy.changelog: copy})
+
+    def _processed(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Process these splits; small ones are read at once, as are those of repartition topics."""
+        by_task: dict[TaskId, list[int]] = {}
+        together_by: dict[bool, list[Split]] = {True: [], False: []}
+        sources = {plan.repartition_source.topic for plan in self._work.plans if plan.repartition_source is not None}
+        for number in numbers:
+            split = self._splits[number]
+            by_task.setdefault(self._work.task_of(split), []).append(number)
+            together_by[split.topic in sources].append(split)
+        own = replace(self._config, include_headers=self._config.include_headers or self._committed.include_headers)
+        sinks = {plan.subtopology.number: plan.repartition_sink for plan in self._work.plans}
+        sent = {
+            number: Sent(sink, self._backlogs[number])
+            for number, sink in sinks.items()
+            if number in self._backlogs and sink
+        }
+        with read_together(own, together_by[False]), read_together(self._committed, together_by[True]):
+            for of_task in by_task.values():
+                look = Look(self._plan_at(of_task).own_sources)
+                aside = self._aside(of_task)
+                work = self._process if self._plan_at(of_task).nodes else self._pass_on
+                yield from work(of_task, look, aside, sent.get(self._plan_at(of_task).subtopology.number))
+                if aside is not None:
+                    look.seen = together(look.seen, aside.seen)
+                counted = () if aside is None else (aside.records, aside.letters.sent, aside.letters.first)
+                self._looked(of_task[0], look, *counted)
+            for each in sent.values():
+                yield from each.notices()
+
+    def restore_lanes(self, tasks: Iterable[int]) -> Iterator[Restored]:
+        """Restore the copies assigned to otherwise idle Spark tasks."""
+        for task in tasks:
+            self._begin(task)
+            yield from self.restore(self._restore_jobs.lanes[task])
+
+    def _begin(self, task: int) -> None:
+        """Load the loops of stores, and note where the task runs."""
+        checksums.use(kernel(self._config.compiled))
+        if self._restore_jobs.ran is not None and (places := self._work.places_by_log):
+            self._restore_jobs.ran.add({task: process_id(next(iter(places.values())))})
+
+    def restore(self, jobs: Iterable[RestoreJob]) -> Iterator[Restored]:
+        """Restore copies one after the other until the time is over; yield the results."""
+        until = time.monotonic() + self._restore_jobs.seconds
+        for job in jobs:
+            if time.monotonic() < until:
+                topic = job.changelog.topic
+                fetch = partial(fetch_table, self._config) if topic in self._work.tables else self._fetch
+                yield restore_copy(self._work.places_by_log[topic], job, fetch, until)
+
+    def _warm_up(self) -> None:
+        """Load what a batch needs, and find the stores on this host."""
+        import roster.state.lmdb_store  # noqa: F401, PLC0415 - needs an extra that the driver need not have loaded
+
+        work = self._work
+        for plan in work.plans:
+            for node in plan.nodes:
+                node.operator(node.columns.empty_table(), NoState())
+            if plan.repartition_sink is None:
+                work.encoding.as_records(plan.columns.empty_table(), plan.result_keys)
+            else:
+                plan.repartition_sink.to_records(plan.columns.empty_table())
+        for _ in self._reading.read([len(self._splits)]):
+            pass
+        if self._restore_jobs.found is not None:
+            self._restore_jobs.found.add(found_here(work.places_by_log))
+
+    def _plan_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
+        return self._work.plan_of(self._work.task_of(self._splits[numbers[0]]))
+
+    def _aside(self, numbers: Sequence[int]) -> Aside | None:
+        """Return what takes a task's bad records, None if these end the run."""
+        writer, task = self._config.dead_letters, self._work.task_of(self._splits[numbers[0]])
+        if writer is None:
+            return None
+        # Positions of rows that no state follows are the table's, and the batch's transaction may fail behind them.
+        is_apart = self._work.output is None and self._work.plan_of(task) is self._work.plans[-1]
+        is_apart = is_apart and not self._work.plans[-1].nodes
+        letters = (DeadLetterQueue if is_apart else LetterRows)(writer, self._config.group, task)
+        return Aside(letters, self._splits[numbers[0]])
+
+    def _pass_on(
+        self, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task without operators; those that are labelled, split by split."""
+        plan = self._plan_at(numbers)
+        if sent is None:
+            yield from self._outgoing.rows(self._own_rows(plan, numbers, look, aside), plan, look)
+        else:
+            for number in numbers:
+                rows, split = self._own_rows(plan, [number], look, aside), self._splits[number]
+                clock = sent.clock(plan.source_at(TopicPartition(split.topic, split.partition)))
+                yield from self._outgoing.rows(rows, plan, look, sent, clock)
+        yield from self._outgoing.letters(aside)
+
+    def _process(
+        self, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Process a task's splits: each operator takes the results of the one before."""
+        splits, work = [self._splits[number] for number in numbers], self._work
+        task, plan = work.task_of(splits[0]), self._plan_at(numbers)
+        rows = self._own_rows(plan, numbers, look, aside)
+        ends = {split.topic: split.end for split in splits}
+        token, reports, parts = new_token(), list[Report](), list[pa.Table]()
+        updates: list[Update] = []
+        for node, target in zip(plan.nodes, self._targets[task], strict=True):
+            own, columns = plan.at(node, updates[0] if updates else None)
+            is_first = node is plan.nodes[0]
+            operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=is_first)
+            given = held(self._given(node, columns, rows, numbers, look, aside))
+            table = pa.Table.from_batches(given, schema=columns)
+            waiting = None if sent is None else node.waiting
+            update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token, waiting)
+            updates.append(update)
+            if aside is not None:
+                aside.note(table)
+            reports.append(report)
+            parts += [
+                self._outgoing.changes(update, target),
+                *(() if target.is_paused else self._outgoing.late(update, node)),
+            ]
+            rows = iter(_ordered(update.results, node.in_order_of).to_batches())
+        if self._reports is not None:
+            self._reports.add({task: (combined(reports),)})
+        for part in parts:
+            yield from part.to_batches()
+        if not target.is_paused:
+            yield from self._outgoing.letters(aside)
+        if plan.repartition_sink is not None:
+            clock = None if sent is None else sent.of_task(plan, task.partition, updates)
+            yield from self._outgoing.rows(rows, plan, look, sent, clock)
+            return
+        if not target.is_replay and not target.is_paused:
+            for part in self._outgoing.retracted(update, node):
+                yield from part.to_batches()
+            yield from self._outgoing.table(update.results, plan, look)
+
+    def _applied(
+        self, node: OperatorNode, task: TaskId, target: StoreTarget, operator: Applies, *rest: Any
+    ) -> tuple[Update, Report]:
+        """Apply an operator to a batch at a task's store; `rest` are the other arguments of `process_batch`."""
+        kind = self._work.stores[node.store]
+        target = target if node.closes else target._replace(idle_until=())
+        with kind.place.open(str(task)) as store:
+            try:
+                return on_sound(store, partial(process_batch, store, target, operator, kind.definition, *rest))
+            except OtherDefinitionError as error:
+                what = refused(node.store, self._config.group, task.partition, error)
+                raise FunctionError.of(str(what)) from None
+
+    def _own_rows(
+        self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the sub-topology's input rows, without the other side of joins."""
+        tables, arriving = self._tables.get(plan.subtopology.number, ()), plan.repartition_source
+        for number in numbers:
+            split = self._splits[number]
+            if split.is_empty or split.topic not in plan.own_sources:
+                continue
+            joined = partial(through_tables, tables, split.partition, self._config, look)
+            if plan.has_sources and tables:
+                columns = with_labels(plan.tables[-1].columns)
+                joined = partial(through_labelled, joined, columns)
+            if aside is not None:
+                rows = self._apart(arriving, number, joined, aside)
+            elif arriving is None:
+                rows = joined(self._reading.read([number]))
+            else:
+                read = self._arriving.read([number])
+                rows = joined(row for records in read for row in arriving.to_rows(records))
+            yield from rows if arriving is None else _unpurged(rows)
+
+    def _apart(
+        self,
+        arriving: RepartitionTopic | None,
+        number: int,
+        joined: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        aside: Aside,
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a split's records that do not fail before the first operator."""
+        config, function = self._config, self._function
+        mapped: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] = lambda batch: iter((batch,))  # noqa: E731
+        if arriving is not None:
+            config, function, mapped = self._committed, None, arriving.to_rows
+        elif function is not None:
+            mapped = function.results
+        return aside.rows(config, self._splits[number], Steps(lambda batch: joined(mapped(batch)), "records", function))
+
+    def _given(
+        self,
+        node: OperatorNode,
+        columns: pa.Schema,
+        rows: Iterator[pa.RecordBatch],
+        numbers: Sequence[int],
+        look: Look,
+        aside: Aside | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield an operator's input with these columns: upstream rows, and rows of the other topic."""
+        other, use = node.other, node.operator.kept["operator"]
+        keys = [name for name in node.operator.key_columns(node.columns).names if name in node.columns.names]
+        if other is None:
+            yield from look.over((conformed(batch, columns) for batch in rows), keys, use)
+            return
+        left = with_labels(other.own) if NOTICE in columns.names else other.own
+        own = look.over((conformed(batch, left) for batch in rows), keys, use)
+        yield from (in_columns(batch, columns, is_other=False) for batch in own)
+        for number in numbers:
+            if self._splits[number].topic == other.topic and not self._splits[number].is_empty:
+                if aside is None:
+                    rows = self._others[other.topic].read([number])
+                else:
+                    steps = Steps(other.function.results, "records", other.function)
+                    rows = aside.rows(self._config, self._splits[number], steps)
+                read = (conformed(batch, other.other) for batch in rows)
+                for batch in look.over(read, keys, use, (other.topic,)):
+                    yield in_columns(batch, columns, is_other=True)
+
+    def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:
+        committed = replace(
+            self._config, isolation_level="read_committed", fail_on_data_loss=True, include_headers=False
+        )
+        return read_splits(committed, [Split(partition.topic, partition.partition, start, end)])
+
+
+def _unpurged(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what is read of a repartition topic."""
+    try:
+        yield from rows
+    except ReadError as error:
+        if not error.is_lost:
+            raise
+        # Records below the committed offset are purged; if ours are gone, our offset is stale.
+        raise SinkFencedError(f"they have been processed and deleted: {error}") from error
+
+
+def _ordered(rows: pa.Table, column: str | None) -> pa.Table:
+    """Return the rows stably sorted by a column; None: unchanged."""
+    return rows if column is None else rows.take(pc.sort_indices(rows, sort_keys=[(column, "ascending")]))

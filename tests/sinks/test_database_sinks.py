@@ -1,0 +1,888 @@
+"""Sinks into databases without Spark, each against the real server: exactly once, fenced, types, refusals, waiting."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import random
+import threading
+import time
+import warnings
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import types as T
+
+from roster.pipeline.spark_schemas import arrow_schema
+from roster.records.produce import WriteError
+from roster.sinks import database
+from roster.sinks.tasks import database as writing
+from roster.spark import DatabaseSink, PipelineError, PostgresSink, SinkFencedError
+from tests.examples_tried import examples
+from tests.real.realparts.databases import PASSWORD, MariaDb, Postgres, running
+from tests.sinks.table_places import T0, T1, batch, opened, plain
+from tests.sinks.table_worker import GROUP, KEYS, SCHEMA, latest, uncommitted, upserted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MARKS = [pytest.mark.real, pytest.mark.process]
+KINDS = ["sqlite", pytest.param("mariadb", marks=MARKS), pytest.param("postgres", marks=MARKS)]
+MARIADB, POSTGRES = (pytest.mark.parametrize("place", [kind], indirect=True) for kind in KINDS[1:])
+SERVERS = {"mariadb": MariaDb, "postgres": Postgres}
+
+
+class Place:
+    """A database of its own for one test."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.server = running(SERVERS[kind]) if kind in SERVERS else None
+        self.url = f"sqlite:///{folder}/shop.db" if self.server is None else self.server.create()
+        self.engine = sa.create_engine(
+            self.url.replace("postgresql://", "postgresql+psycopg://"),
+            poolclass=sa.NullPool,
+            isolation_level="AUTOCOMMIT",
+        )
+        self.opened: list[DatabaseSink] = []
+
+    def sink(self, table: str = "orders", **more: Any) -> DatabaseSink:
+        sink = (PostgresSink if self.kind == "postgres" else DatabaseSink)(self.url, table, **more)
+        self.opened.append(sink)
+        return sink
+
+    def run(self, statement: str) -> list[Any]:
+        with self.engine.connect() as connection:
+            done = connection.exec_driver_sql(statement)
+            return [tuple(row) for row in done] if done.returns_rows else []
+
+    def orders(self) -> list[Any]:
+        quote = "`" if self.kind == "mariadb" else '"'
+        return sorted(self.run(f"select {quote}partition{quote}, {quote}offset{quote}, shop from orders"))
+
+    def tables(self) -> list[str]:
+        return sorted(sa.inspect(self.engine).get_table_names())
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    place = Place(request.param, tmp_path)
+    yield place
+    for sink in place.opened:
+        sink.close()
+    place.engine.dispose()
+
+
+def store(sink: DatabaseSink, ranges: Any, write: Any = uncommitted) -> None:
+    of = batch(ranges)
+    sink.commit(write(sink, of), of)
+
+
+def write_rows(sink: DatabaseSink, columns: T.StructType, values: list[dict[str, Any]], start: int = 0) -> None:
+    """One batch with these rows, of one offset."""
+    of = batch({T0: (start, start + 1)})
+    writer = sink.task_writer(of, columns)
+    output = writer.open()
+    try:
+        for each in pa.Table.from_pylist(values, arrow_schema(columns)).to_batches():
+            output.write(each)
+        staged = output.close()
+    except BaseException:
+        output.abort()
+        raise
+    sink.commit(sink.collect(writer, [staged], of), of)
+
+
+def test_rows_and_positions_count_together_and_no_staging_is_left(place: Place) -> None:
+    sink = opened(place.sink(), T0, T1)
+    dropped = batch({T0: (0, 7)})
+    sink.abort(uncommitted(sink, dropped), dropped)
+    assert place.orders() == []
+    store(sink, {T0: (0, 10), T1: (0, 4)})
+    store(sink, {T1: (4, 9)})
+    assert place.orders() == plain({0: 10, 1: 9})
+    assert sink.positions(GROUP, [T0, T1]) == {T0: 10, T1: 9}
+    assert sink.positions("another", [T0]) == {}
+    assert place.sink("elsewhere").positions(GROUP, [T0]) == {}
+    assert place.tables() == ["orders", "roster_positions"]
+
+
+def test_of_two_owners_of_a_partition_one_wins(place: Place) -> None:
+    one, two = (opened(place.sink(), T0, member=name) for name in ("one", "two"))
+    for start in (0, 10):
+        of = batch({T0: (start, start + 10)})
+        first, second = uncommitted(one, of), uncommitted(two, of)
+        one.commit(first, of)
+        with pytest.raises(SinkFencedError, match="t-0 stands at"):
+            two.commit(second, of)
+    assert place.orders() == plain({0: 20})
+    assert place.tables() == ["orders", "roster_positions"]
+
+
+def test_two_owners_that_begin_a_partition_at_once_write_it_once(place: Place) -> None:
+    sinks = [opened(place.sink(), T0, T1) for _ in range(3)]
+    of, won = batch({T0: (0, 10), T1: (0, 10)}), []
+    written = [uncommitted(sink, of) for sink in sinks]
+
+    def commit(number: int) -> None:
+        try:
+            sinks[number].commit(written[number], of)
+            won.append(number)
+        except SinkFencedError:
+            pass
+
+    threads = [threading.Thread(target=commit, args=[number]) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert place.orders() == plain({0: 10, 1: 10})
+
+
+def test_one_row_a_key_is_left_after_updates_deletes_and_null_keys(place: Place) -> None:
+    for seed in range(examples(3)):
+        chance, table = random.Random(seed), f"updates_{seed}"
+        sink = opened(place.sink(table, mode="upsert", keys=KEYS), T0, T1)
+        at = {0: 0, 1: 0}
+        for _ in range(4):
+            spans = {0: chance.randrange(120), 1: chance.randrange(120)}
+            of = {T0: (at[0], at[0] + spans[0]), T1: (at[1], at[1] + spans[1])}
+            store(sink, of, upserted)
+            at = {number: at[number] + size for number, size in spans.items()}
+            assert sorted(place.run(f"select * from {table}"), key=repr) == latest(at)
+
+
+def test_keys_alone_make_a_row(place: Place) -> None:
+    columns = T.StructType([T.StructField("id", T.IntegerType())])
+    sink = opened(place.sink(mode="upsert", keys="id"), T0)
+    write_rows(sink, columns, [{"id": 1}, {"id": 2}, {"id": 1}])
+    write_rows(sink, columns, [{"id": 2}, {"id": 3}], 1)
+    assert sorted(place.run("select * from orders")) == [(1,), (2,), (3,)]
+
+
+def test_names_of_columns_are_taken_as_they_are(place: Place) -> None:
+    names = ["select", "Total %", 'say "x"', "a.b (c)", "ä:b"]
+    columns = T.StructType([T.StructField(name, T.LongType()) for name in names])
+    for mode, keys in (("append", ()), ("upsert", names[:2])):
+        sink = opened(place.sink(f"names_{mode}", mode=mode, keys=keys), T0)
+        for start in (0, 1):
+            write_rows(sink, columns, [dict(zip(names, range(5), strict=True))], start)
+        assert place.run(f"select * from names_{mode}") == [(0, 1, 2, 3, 4)] * (2 if mode == "append" else 1)
+
+
+def test_texts_that_differ_are_different_keys(place: Place) -> None:
+    columns = T.StructType([T.StructField("name", T.StringType()), T.StructField("n", T.LongType())])
+    names = ["a", "A", "a ", "ä", "", "日本", "a\tb", "'; drop"]
+    sink = opened(place.sink(mode="upsert", keys=["name"]), T0)
+    write_rows(sink, columns, [{"name": name, "n": n} for n, name in enumerate(names)])
+    write_rows(sink, columns, [{"name": name, "n": n + 10} for n, name in enumerate(names[:4])], 1)
+    found = dict(place.run("select name, n from orders"))
+    assert found == {name: n + 10 if n < 4 else n for n, name in enumerate(names)}
+
+
+ALL = T.StructType(
+    [
+        T.StructField("yes", T.BooleanType()),
+        T.StructField("tiny", T.ByteType()),
+        T.StructField("small", T.ShortType()),
+        T.StructField("whole", T.IntegerType()),
+        T.StructField("large", T.LongType()),
+        T.StructField("single", T.FloatType()),
+        T.StructField("double", T.DoubleType()),
+        T.StructField("price", T.DecimalType(38, 18)),
+        T.StructField("Text", T.StringType()),
+        T.StructField("bytes", T.BinaryType()),
+        T.StructField("day", T.DateType()),
+        T.StructField("at", T.TimestampType()),
+        T.StructField("local", T.TimestampNTZType()),
+        T.StructField("tags", T.ArrayType(T.StringType())),
+        T.StructField("of", T.MapType(T.StringType(), T.DoubleType())),
+        T.StructField(
+            "inner", T.StructType([T.StructField("d", T.DecimalType(9, 2)), T.StructField("b", T.BinaryType())])
+        ),
+    ]
+)
+AT = datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
+VALUES = {
+    "yes": True,
+    "tiny": -128,
+    "small": 32767,
+    "whole": -(2**31),
+    "large": 2**63 - 1,
+    "single": 0.5,
+    "double": 1e300,
+    "price": Decimal("-12345678901234567890.000000000000000001"),
+    "Text": "a'b\\c \n日本",
+    "bytes": b"\x00\xff'",
+    "day": date(1969, 12, 31),
+    "at": AT,
+    "local": AT.replace(tzinfo=None),
+    "tags": ["a", None, 'quote"'],
+    "of": {"x": 1.5, "nan": float("nan")},
+    "inner": {"d": Decimal("1.10"), "b": b"\xff"},
+}
+
+
+def test_values_of_every_type_come_back_as_they_were(place: Place) -> None:
+    sink = opened(place.sink(), T0)
+    of_map = {**VALUES, "of": list(VALUES["of"].items())}
+    write_rows(sink, ALL, [of_map, dict.fromkeys(ALL.names)])
+    table = sa.Table("orders", sa.MetaData(), autoload_with=place.engine)
+    with place.engine.connect() as connection:
+        found, empty = sorted(
+            (row._asdict() for row in connection.execute(sa.select(table))), key=lambda r: r["yes"] is None
+        )
+    assert set(empty.values()) == {None}
+    wanted = dict(VALUES)
+    nested = {"tags": ["a", None, 'quote"'], "of": {"x": 1.5, "nan": None}, "inner": {"d": "1.10", "b": "/w=="}}
+    for name, value in nested.items():
+        given = found.pop(name)
+        assert (json.loads(given) if isinstance(given, str) else given) == value
+        wanted.pop(name)
+    if place.kind != "postgres":
+        wanted["at"] = AT.replace(tzinfo=None)
+    if place.kind == "sqlite":
+        wanted["price"] = str(VALUES["price"])
+    found["yes"] = bool(found["yes"])
+    assert found == wanted
+    # The table that was made is one that is taken again.
+    write_rows(opened(place.sink(), T0), ALL, [dict.fromkeys(ALL.names)], 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "refused"),
+    [
+        (T.StringType(), "a\0b", {"postgres"}),
+        (T.ArrayType(T.StringType()), ["a\0b"], {"postgres"}),
+        (T.DoubleType(), float("nan"), {"sqlite", "mariadb"}),
+        (T.FloatType(), float("inf"), {"mariadb"}),
+    ],
+)
+def test_a_value_that_the_database_cannot_hold_is_named_and_no_row_is_lost(
+    place: Place, kind: T.DataType, value: Any, refused: set[str]
+) -> None:
+    columns = T.StructType([T.StructField("id", T.IntegerType()), T.StructField("odd", kind)])
+    sink, values = opened(place.sink(), T0), [{"id": 1, "odd": None}, {"id": 2, "odd": value}]
+    if place.kind in refused:
+        with pytest.raises(WriteError, match="column `odd` has"):
+            write_rows(sink, columns, values)
+    else:
+        write_rows(sink, columns, values)
+    assert len(place.run("select * from orders")) == (0 if place.kind in refused else 2)
+    assert place.tables() == ["orders", "roster_positions"]
+
+
+FIRST = {"postgres": -2_440_588, "mariadb": -719_162, "sqlite": -719_162}
+LAST = {"postgres": 2_145_042_905, "mariadb": 2_932_896, "sqlite": 2_932_896}
+DAY_US = 86_400_000_000
+
+
+def test_the_first_and_last_times_of_a_database_are_stored_and_others_named(place: Place) -> None:
+    times = pa.schema([("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
+    columns = T.StructType([T.StructField("day", T.DateType()), T.StructField("at", T.TimestampType())])
+    first, last = FIRST[place.kind], LAST[place.kind]
+    latest_us = min((last + 1) * DAY_US - 1, 2**63 - 1)
+
+    def write(day: int, at: int) -> None:
+        cells = pa.array([day], pa.int32()).cast(pa.date32()), pa.array([at], pa.int64()).cast(times.field("at").type)
+        output = place.sink().task_writer(batch({T0: (0, 1)}), columns).open()
+        try:
+            output.write(pa.record_batch(list(cells), schema=times))
+            output.close()
+        except WriteError:
+            output.abort()
+            raise
+
+    for day, at in ((first, first * DAY_US), (last, latest_us)):
+        write(day, at)
+    outside = [(first - 1, 0), (last + 1, 0), (2**31 - 1, 0), (0, first * DAY_US - 1), (0, -(2**63) + 1)]
+    outside += [(0, latest_us + 1)] if latest_us < 2**63 - 1 else []
+    for day, at in outside:
+        with pytest.raises(WriteError, match=f"column `{'at' if at else 'day'}` has a time"):
+            write(day, at)
+
+
+@MARIADB
+@pytest.mark.parametrize("text", ["x" * 17_000_000, "'" * 8_500_000])
+def test_a_row_that_is_larger_than_a_packet_is_no_reason_to_try_again(place: Place, text: str) -> None:
+    columns = T.StructType([T.StructField("text", T.StringType())])
+    with pytest.raises(WriteError, match=r"a row takes 17,000,000 bytes, .* max_allowed_packet\. Raise that"):
+        write_rows(opened(place.sink(), T0), columns, [{"text": "a"}, {"text": text}])
+    write_rows(opened(place.sink(), T0), columns, [{"text": "'" * 8_300_000}, {"text": "x" * 16_700_000}])
+    assert place.run("select sum(length(text)) from orders") == [(25_000_000,)]
+
+
+def test_text_with_a_backslash_before_u0000_is_no_nul(place: Place) -> None:
+    columns = T.StructType([T.StructField("tags", T.ArrayType(T.StringType()))])
+    write_rows(opened(place.sink(), T0), columns, [{"tags": ["\\u0000"]}])
+    (found,) = place.run("select tags from orders")[0]
+    assert (json.loads(found) if isinstance(found, str) else found) == ["\\u0000"]
+
+
+def test_one_error_lists_all_columns_that_differ(place: Place) -> None:
+    place.run("create table orders (shop varchar(20), price integer not null, extra integer not null, spare integer)")
+    fields = {"shop": T.StringType(), "price": T.LongType(), "day": T.DateType()}
+    columns = T.StructType([T.StructField(name, kind) for name, kind in fields.items()])
+    sink = place.sink(mode="upsert", keys="shop")
+    sink.open(None, GROUP)  # type: ignore[arg-type]
+    with pytest.raises(PipelineError) as caught:
+        sink.task_writer(None, columns)
+    text = str(caught.value)
+    assert "`day` (date) is none of the table's columns" in text
+    assert "the rows have no `extra`, which must not be null" in text
+    assert "spare" not in text
+    assert "unique constraint of exactly shop" in text
+    assert ("`price` is bigint, and INTEGER" in text) == (place.kind != "sqlite")
+    assert ("compared as" in text) == (place.kind == "mariadb")
+
+
+def begin(sink: DatabaseSink, **fields: T.DataType) -> None:
+    """What a run does with a sink before it joins its group."""
+    sink.open(None, GROUP)  # type: ignore[arg-type]
+    sink.task_writer(None, T.StructType([T.StructField(name, kind) for name, kind in fields.items()]))
+
+
+@MARIADB
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("name varchar(9) collate utf8mb4_nopad_bin, n bigint, unique (name(2))", r"unique index `name` of name\(2\)"),
+        ("name varchar(9) collate utf8mb4_nopad_bin unique, n bigint unique", "unique index `n` of n"),
+        (
+            "name varchar(9) collate utf8mb4_nopad_bin unique, n bigint, one int not null default 1 unique",
+            "index `one`",
+        ),
+    ],
+)
+def test_a_table_in_which_a_row_would_replace_one_with_another_key_is_refused(
+    place: Place, columns: str, problem: str
+) -> None:
+    place.run(f"create table orders ({columns})")
+    with pytest.raises(PipelineError, match=problem):
+        begin(place.sink(mode="upsert", keys="name"), name=T.StringType(), n=T.LongType())
+    begin(place.sink(), name=T.StringType(), n=T.LongType())
+
+
+COMPARED = {"sqlite": "collate nocase", "mariadb": "collate utf8mb4_bin", "postgres": "collate any_case"}
+
+
+def test_a_key_that_takes_different_texts_for_the_same_is_refused(place: Place) -> None:
+    if place.kind == "postgres":
+        place.run("create collation any_case (provider=icu, locale='und-u-ks-level2', deterministic=false)")
+    place.run(f"create table orders (id varchar(9) {COMPARED[place.kind]} unique, n bigint)")
+    with pytest.raises(PipelineError, match=r"the key `id` is compared as .*, for which different texts are the same"):
+        begin(place.sink(mode="upsert", keys="id"), id=T.StringType(), n=T.LongType())
+    begin(place.sink(), id=T.StringType(), n=T.LongType())
+
+
+def of_kinds(*cases: tuple[Any, ...]) -> list[Any]:
+    """Cases of one database each, which is the first value."""
+    return [pytest.param(*case, marks=MARKS if case[0] in SERVERS else ()) for case in cases]
+
+
+NO_INDEX = "the table has no unique constraint of exactly id"
+
+
+@pytest.mark.parametrize(
+    ("place", "table", "problem"),
+    of_kinds(
+        ("postgres", "id citext primary key", "the key `id` is compared as CITEXT, .*; use text"),
+        ("postgres", "id char(5) primary key", r"the key `id` is compared as CHAR\(5\), .*; use text"),
+        ("postgres", "id name primary key", '`id` is string, and name or "char" in the table'),
+        ("postgres", "id code primary key", "`id` is string, and code in the table"),
+        ("postgres", "id text unique deferrable", "the unique constraint `orders_id_key` is deferrable"),
+        ("postgres", "id text primary key, unique (id) deferrable", "the unique constraint .* is deferrable"),
+        ("postgres", "id text / unique index on orders (id) where n > 0", NO_INDEX),
+        ("postgres", "id text / unique index on orders (lower(id))", NO_INDEX),
+        ("postgres", "id text / unique index on orders (id collate any_case)", "the key `id` is compared as any_case"),
+        ("postgres", "id text unique / unique index on orders (id collate any_case)", "compared as any_case"),
+        (
+            "mariadb",
+            "id char(5) collate utf8mb4_nopad_bin unique",
+            r"compared as CHAR\(5\).*; use varchar or varbinary",
+        ),
+        (
+            "mariadb",
+            "id varchar(9) collate utf8mb4_nopad_bin unique, f varchar(9) as (lower(id)) virtual unique",
+            "a row would replace one with other keys by the unique index `f`",
+        ),
+        ("sqlite", "id text / unique index u on orders (id) where n > 0", NO_INDEX),
+        ("sqlite", "id text / unique index u on orders (lower(id))", NO_INDEX),
+        ("sqlite", "id text / unique index u on orders (id collate rtrim)", "the key `id` is compared as rtrim"),
+    ),
+    indirect=["place"],
+)
+def test_a_table_that_does_not_tell_keys_apart_is_refused_as_the_run_starts(
+    place: Place, table: str, problem: str
+) -> None:
+    if place.kind == "postgres":
+        place.run("create extension citext")
+        place.run("create domain code as varchar(2)")
+        place.run("create collation any_case (provider=icu, locale='und-u-ks-level2', deterministic=false)")
+    columns, _, index = table.partition(" / ")
+    place.run(f"create table orders (n bigint, {columns})")
+    if index:
+        place.run(f"create {index}")
+    with pytest.raises(PipelineError, match=problem), warnings.catch_warnings(action="ignore"):
+        begin(place.sink(mode="upsert", keys="id"), id=T.StringType(), n=T.LongType())
+
+
+AUTOMATIC = "column `x` has a null, for which .* makes a number of its own"
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "given", "kept", "changed", "problem"),
+    of_kinds(
+        ("postgres", "varchar(2)", T.StringType(), "ab", "ab  ", r"column `x` has a value whose end VARCHAR\(2\) cuts"),
+        ("postgres", "char(3)", T.StringType(), "ab ", "ab", r"column `x` has a value that CHAR\(3\) pads"),
+        ("postgres", "char(3)", T.StringType(), "abc", "abc ", r"column `x` has a value whose end CHAR\(3\) cuts"),
+        ("mariadb", "varchar(2)", T.StringType(), "ab", "ab  ", r"column `x` has a value whose end VARCHAR\(2\) cuts"),
+        ("mariadb", "char(3)", T.StringType(), "ab", "ab ", r"column `x` has a value whose end CHAR\(3\) cuts"),
+        ("mariadb", "tinytext", T.StringType(), "a" * 255, "ä" * 127 + "  ", "a value whose end TINYTEXT cuts"),
+        ("mariadb", "binary(3)", T.BinaryType(), b"abc", b"ab", r"column `x` has a value that BINARY\(3\) pads"),
+        ("mariadb", "int auto_increment primary key", T.IntegerType(), 0, None, AUTOMATIC),
+        ("sqlite", "integer primary key", T.IntegerType(), 0, None, AUTOMATIC),
+    ),
+    indirect=["place"],
+)
+def test_a_row_with_a_value_that_the_column_would_change_is_refused(
+    place: Place, kind: str, given: T.DataType, kept: Any, changed: Any, problem: str
+) -> None:
+    place.run(f"create table orders (x {kind})")
+    sink, columns = opened(place.sink(), T0), T.StructType([T.StructField("x", given)])
+    with pytest.raises(WriteError, match=problem):
+        write_rows(sink, columns, [{"x": kept}, {"x": changed}])
+    write_rows(sink, columns, [{"x": kept}])
+    assert place.run("select x from orders") == [(kept,)]
+
+
+@MARIADB
+def test_a_key_that_is_longer_than_the_table_that_was_made_for_it_is_refused(place: Place) -> None:
+    columns = T.StructType([T.StructField("id", T.StringType())])
+    sink = opened(place.sink(mode="upsert", keys="id"), T0)
+    write_rows(sink, columns, [{"id": "a" + " " * 764}])
+    with pytest.raises(WriteError, match=r"column `id` has a value whose end VARCHAR\(765\) cuts off"):
+        write_rows(sink, columns, [{"id": "a" + " " * 765}], 1)
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("clause", ["ignore", "replace"])
+def test_a_table_that_would_drop_what_breaks_a_constraint_gets_an_error_instead(place: Place, clause: str) -> None:
+    place.run(f"create table orders (id bigint unique on conflict {clause})")
+    sink, columns = opened(place.sink(), T0), T.StructType([T.StructField("id", T.LongType())])
+    with pytest.raises(PipelineError, match="UNIQUE constraint failed"):
+        write_rows(sink, columns, [{"id": 1}, {"id": 1}])
+
+
+@MARIADB
+def test_a_float_is_read_as_it_was_written(place: Place) -> None:
+    columns = T.StructType([T.StructField("x", T.FloatType())])
+    write_rows(opened(place.sink(), T0), columns, [{"x": 16777215.0}])
+    assert place.run("select x from orders") == [(16777215.0,)]
+    place.run("create table short (x float)")
+    with pytest.raises(PipelineError, match="`x` is float, and FLOAT in the table"):
+        begin(place.sink("short"), x=T.FloatType())
+
+
+@MARIADB
+def test_unique_indexes_that_find_no_row_of_another_key_are_no_reason_to_refuse(place: Place) -> None:
+    columns = "pk int auto_increment primary key, id bigint unique, n bigint, x int unique, unique (id, n)"
+    place.run(f"create table orders ({columns})")
+    schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("n", T.LongType())])
+    sink = place.sink(mode="upsert", keys="id")
+    begin(sink, **{field.name: field.dataType for field in schema.fields})
+    for at, n in enumerate([5, 7]):
+        write_rows(sink, schema, [{"id": 1, "n": n}, {"id": 2, "n": n}], at)
+    assert place.run("select id, n from orders") == [(1, 7), (2, 7)]
+
+
+@MARIADB
+@pytest.mark.parametrize("table", ["orders", "roster_positions"])
+def test_a_table_without_transactions_is_refused(place: Place, table: str) -> None:
+    place.run(f"create table {table} (id bigint) engine = MyISAM")
+    with pytest.raises(PipelineError, match=f"`{table}` has the engine MyISAM, which has no transactions; use InnoDB"):
+        place.sink().task_writer(None, T.StructType([T.StructField("id", T.LongType())]))
+
+
+@MARIADB
+def test_tables_have_transactions_whatever_the_servers_default_is(place: Place) -> None:
+    place.url += "&init_command=SET default_storage_engine=MyISAM"
+    uncommitted(opened(place.sink(), T0), batch({T0: (0, 10)}))
+    engines = place.run("select engine from information_schema.tables where table_schema = database()")
+    assert engines == [("InnoDB",)] * 3
+
+
+@MARIADB
+def test_zero_is_no_request_for_the_next_number(place: Place) -> None:
+    place.run("create table orders (id bigint auto_increment primary key)")
+    write_rows(opened(place.sink(), T0), T.StructType([T.StructField("id", T.LongType())]), [{"id": 7}, {"id": 0}])
+    assert place.run("select id from orders") == [(0,), (7,)]
+
+
+@MARIADB
+def test_tables_whose_names_differ_in_case_have_positions_of_their_own(place: Place) -> None:
+    store(opened(place.sink("Orders"), T0), {T0: (0, 5)})
+    other = opened(place.sink("orders"), T0)
+    assert other.positions(GROUP, [T0]) == {}
+    store(other, {T0: (0, 3)})
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "given", "shown"),
+    [
+        pytest.param("mariadb", "double(9, 2)", T.DoubleType(), "DOUBLE.9, 2.", marks=MARKS),
+        pytest.param("mariadb", "set('a')", T.StringType(), "SET", marks=MARKS),
+        pytest.param("mariadb", "point", T.StringType(), "of a type that SQLAlchemy does not know", marks=MARKS),
+        pytest.param("postgres", "point", T.StringType(), "of a type that SQLAlchemy does not know", marks=MARKS),
+        ("sqlite", "", T.StringType(), "of a type that SQLAlchemy does not know"),
+    ],
+    indirect=["place"],
+)
+def test_a_column_that_would_change_values_or_has_a_strange_type_is_named(
+    place: Place, kind: str, given: T.DataType, shown: str
+) -> None:
+    place.run(f"create table orders (x {kind})")
+    with pytest.raises(PipelineError, match=f"`x` is {given.simpleString()}, and {shown}.* in the table"):
+        begin(place.sink(), x=given)
+
+
+@POSTGRES
+def test_a_number_that_the_table_always_makes_itself_is_named_as_the_run_starts(place: Place) -> None:
+    place.run("create table orders (id bigint generated always as identity)")
+    with pytest.raises(PipelineError, match="`id` is computed by the table"):
+        begin(place.sink(), id=T.LongType())
+
+
+def test_names_that_the_database_takes_for_one_are_refused(place: Place) -> None:
+    columns = T.StructType([T.StructField("id", T.LongType()), T.StructField("ID", T.LongType())])
+    if place.kind == "postgres":
+        place.sink().check(columns)
+    else:
+        with pytest.raises(PipelineError, match="there are two columns 'id', in upper or lower case"):
+            place.sink().check(columns)
+
+
+@MARIADB
+def test_a_name_that_mariadb_finds_too_long_is_refused(place: Place) -> None:
+    place.sink().check(T.StructType([T.StructField("ä" * 64, T.LongType())]))
+    with pytest.raises(PipelineError, match="has more than 64 characters"):
+        place.sink().check(T.StructType([T.StructField("x" * 65, T.LongType())]))
+
+
+def test_a_refused_start_leaves_nothing_behind(place: Place) -> None:
+    place.run("create table orders (id bigint not null, n bigint)")
+    with pytest.raises(PipelineError, match="must not be null"):
+        begin(place.sink(), n=T.LongType())
+    with pytest.raises(PipelineError, match="unique constraint"):
+        begin(place.sink(mode="upsert", keys="id"), id=T.LongType())
+    assert place.tables() == ["orders"]
+    begin(place.sink(), id=T.LongType())
+    assert place.tables() == ["orders"]
+
+
+RIGHTS = {
+    "postgres": ["usage on schema public", "create on schema public", "select on orders", "insert on orders"],
+    "mariadb": ["select on *", "create on *", "drop on *", "insert on *"],
+}
+"""What a user of an appending sink needs, the first to connect at all."""
+
+
+@pytest.mark.parametrize("place", KINDS[1:], indirect=True)
+def test_a_right_that_is_missing_is_noticed_as_the_run_starts(place: Place) -> None:
+    columns, user = {"id": T.LongType()}, f"user_{place.url.partition('shop_')[2].partition('?')[0]}"
+    place.run("create table orders (id bigint primary key)")
+    if place.kind == "postgres":
+        store(place.sink("other"), {T0: (0, 1)})
+        place.run(f"create role {user} login password 'word'")
+        place.run(f"grant all on roster_positions to {user}")
+        place.run("revoke all on schema public from public")
+        url, to = place.url.replace(f"roster:{PASSWORD}", f"{user}:word"), user
+    else:
+        place.run(f"create user {user}@localhost identified by 'word'")
+        url, to = place.url.replace("root@", f"{user}:word@"), f"{user}@localhost"
+    before = place.tables()
+    for right in RIGHTS[place.kind]:
+        place.run(f"grant {right.replace('*', place.engine.url.database + '.*')} to {to}")
+        sink = (PostgresSink if place.kind == "postgres" else DatabaseSink)(url, "orders")
+        place.opened.append(sink)
+        if right == RIGHTS[place.kind][-1]:
+            begin(sink, **columns)
+        else:
+            with pytest.raises(PipelineError, match=r"(?i)denied.*what the user may do") as caught:
+                begin(sink, **columns)
+            assert "word" not in str(caught.value).replace("password", "")
+        assert place.tables() == before
+    upserting = type(sink)(url, "orders", mode="upsert", keys="id")
+    place.opened.append(upserting)
+    with pytest.raises(PipelineError, match=r"(?i)denied"):
+        begin(upserting, **columns)
+
+
+def test_a_database_that_may_only_be_read_is_noticed_as_the_run_starts(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path)
+    place.run("create table orders (id bigint)")
+    with pytest.raises(PipelineError, match="readonly database"):
+        begin(DatabaseSink(f"sqlite:///file:{tmp_path}/shop.db?mode=ro&uri=true", "orders"), id=T.LongType())
+
+
+def test_a_table_with_wider_columns_and_more_of_them_is_taken(place: Place) -> None:
+    text = "varchar(99) collate utf8mb4_nopad_bin" if place.kind == "mariadb" else "varchar(99)"
+    place.run(f"create table orders (shop {text} unique, n bigint, note varchar(9) default 'new', id integer)")
+    columns = T.StructType([T.StructField("n", T.IntegerType()), T.StructField("shop", T.StringType())])
+    sink = opened(place.sink(mode="upsert", keys="shop"), T0)
+    write_rows(sink, columns, [{"n": 1, "shop": "a"}])
+    place.run("update orders set note = 'kept'")
+    write_rows(sink, columns, [{"n": 2, "shop": "a"}, {"n": 3, "shop": "b"}], 1)
+    assert sorted(place.run("select shop, n, note from orders")) == [("a", 2, "kept"), ("b", 3, "new")]
+
+
+def test_a_row_that_the_table_refuses_ends_the_run_and_moves_no_position(place: Place) -> None:
+    place.run("create table orders (id bigint check (id < 5))")
+    columns = T.StructType([T.StructField("id", T.IntegerType())])
+    sink = opened(place.sink(), T0)
+    told = r"(?i)`orders` refuses a row of t-0 0-0, .*constraint.*\. Leave such rows out .*dead_letter_topic takes"
+    with pytest.raises(PipelineError, match=told) as caught:
+        write_rows(sink, columns, [{"id": 4}, {"id": 5}])
+    if place.kind == "postgres":
+        assert "row contains (5)" in str(caught.value)
+    assert place.run("select * from orders") == []
+    assert sink.positions(GROUP, [T0]) == {}
+
+
+def test_columns_that_change_within_a_run_are_checked_again(place: Place) -> None:
+    sink = opened(place.sink(), T0)
+    store(sink, {T0: (0, 3)})
+    with pytest.raises(PipelineError, match="`region` \\(string\\) is none of the table's columns"):
+        sink.task_writer(batch({T0: (3, 6)}), T.StructType([*SCHEMA.fields, T.StructField("region", T.StringType())]))
+
+
+def test_rows_that_staging_has_lost_are_not_taken_for_written(place: Place) -> None:
+    """As after a crash of PostgreSQL, which empties tables without a log."""
+    sink = opened(place.sink(), T0)
+    for harm in ("delete from", "drop table"):
+        of = batch({T0: (0, 10)})
+        written = uncommitted(sink, of)
+        place.run(f"{harm} {next(name for name in place.tables() if name.startswith('roster_staging_'))}")
+        with pytest.raises(SinkFencedError, match="lost its rows"):
+            sink.commit(written, of)
+    assert place.orders() == []
+    assert sink.positions(GROUP, [T0]) == {}
+    store(sink, {T0: (0, 10)})
+    assert place.orders() == plain({0: 10})
+
+
+def test_staging_of_killed_tasks_is_dropped(place: Place) -> None:
+    dead = opened(place.sink(), T0)
+    uncommitted(dead, batch({T0: (0, 10)}))
+    (left,) = [name for name in place.tables() if name.startswith("roster_staging_")]
+    opened(place.sink(), T0)
+    assert left in place.tables()  # its application may be alive
+    old = left.replace(left.split("_")[2], f"{int(time.time()) - database._ORPHAN_SECONDS - 60:08x}")
+    place.run(f"alter table {left} rename to {old}")
+    opened(place.sink(), T0)
+    assert not [name for name in place.tables() if name.startswith("roster_staging_")]
+    uncommitted(dead, batch({T0: (0, 10)}))
+    dead.close()
+    assert place.tables() == ["orders", "roster_positions"]
+
+
+def test_a_commit_whose_answer_is_lost_counts_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = opened(place.sink(), T0)
+    store(sink, {T0: (0, 5)})
+    commits = sa.Connection._commit_impl
+
+    def lost(connection: sa.Connection) -> None:
+        commits(connection)
+        monkeypatch.undo()
+        raise sa.exc.OperationalError("commit", {}, Exception(), connection_invalidated=True)
+
+    of = batch({T0: (5, 10)})
+    written = uncommitted(sink, of)
+    monkeypatch.setattr(sa.Connection, "_commit_impl", lost)
+    sink.commit(written, of)
+    assert sa.Connection._commit_impl is commits
+    assert place.orders() == plain({0: 10})
+    with pytest.raises(SinkFencedError):
+        sink.commit(written, of)
+
+
+def test_staging_whose_creation_was_not_answered_is_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = opened(place.sink(), T0)
+    store(sink, {T0: (0, 5)})
+    create = sa.Table.create
+
+    def lost(table: sa.Table, *given: Any, **more: Any) -> None:
+        create(table, *given, **more)
+        monkeypatch.undo()
+        raise sa.exc.OperationalError("create", {}, Exception(), connection_invalidated=True)
+
+    monkeypatch.setattr(sa.Table, "create", lost)
+    store(sink, {T0: (5, 10)})
+    assert place.orders() == plain({0: 10})
+    assert place.tables() == ["orders", "roster_positions"]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_database_that_is_away_is_waited_for(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(kind, tmp_path)
+    assert place.server is not None
+    sink = opened(place.sink(), T0)
+    store(sink, {T0: (0, 5)})
+    caplog.set_level(logging.WARNING, "roster.pipeline")
+    sleep = time.sleep
+
+    def first(starting: threading.Thread, seconds: float) -> None:
+        """The server starts while the sink makes its first pause."""
+        monkeypatch.undo()
+        starting.start()
+        sleep(seconds)
+
+    for moment in ("task", "commit", "claim"):
+        at = sink.positions(GROUP, [T0])[T0]
+        of = batch({T0: (at, at + 5)})
+        written = uncommitted(sink, of) if moment == "commit" else None
+        place.server.kill()
+        starting = threading.Thread(target=place.server.start)
+        caplog.clear()
+        monkeypatch.setattr(writing.time, "sleep", functools.partial(first, starting))
+        try:
+            if moment == "claim":
+                assert sink.positions(GROUP, [T0]) == {T0: at}
+            elif moment == "task":
+                store(sink, {T0: (at, at + 5)})
+            else:
+                try:
+                    sink.commit(written, of)
+                except SinkFencedError:  # the staging of PostgreSQL is empty after a crash
+                    assert kind == "postgres"
+                    store(sink, {T0: (at, at + 5)})
+        finally:
+            monkeypatch.undo()
+            starting.join()
+        assert any("does not answer; waiting for up to 120 s" in line for line in caplog.messages)
+        assert any("answers again" in line for line in caplog.messages)
+        assert PASSWORD not in caplog.text
+    assert place.orders() == plain({0: 15})
+    for each in place.opened:
+        each.close()
+
+
+def test_a_database_that_stays_away_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    url = f"postgresql://roster:{PASSWORD}@/shop?host={tmp_path}&password={PASSWORD}"
+    sink = PostgresSink(url, "orders")
+    with pytest.raises(PipelineError, match=r"PostgresSink: .*shop") as caught:
+        sink.open(None, GROUP, timeout_ms=1)  # type: ignore[arg-type]
+    assert PASSWORD not in str(caught.value) + repr(sink)
+
+
+@pytest.mark.parametrize("kind", KINDS[2:])
+def test_a_refused_login_is_not_waited_for(kind: str, tmp_path: Path) -> None:
+    place = Place(kind, tmp_path)
+    sink = PostgresSink(place.url.replace(PASSWORD, "wrong-word"), "orders")
+    began = time.monotonic()
+    with pytest.raises(PipelineError, match="authentication failed") as caught:
+        sink.open(None, GROUP, timeout_ms=3_600_000)  # type: ignore[arg-type]
+    assert time.monotonic() - began < 60
+    assert "wrong-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: DatabaseSink(f"no url {PASSWORD}", "t"), "url: it is no URL of a database"),
+        (lambda: DatabaseSink("nosuch://x", "t"), "url: it is no URL of a database"),
+        (lambda: DatabaseSink("postgresql+psycopg://h/d", "t"), "Use PostgresSink"),
+        (lambda: DatabaseSink("sqlite://", "t"), "url: tasks do not share this process's memory"),
+        (lambda: DatabaseSink("mysql+mysqldb://h/d", "t"), "needs MySQLdb, not installed here"),
+        (lambda: DatabaseSink("sqlite+aiosqlite:///x", "t"), "url: "),
+        (lambda: PostgresSink("sqlite:///x", "t"), "sqlite is not PostgreSQL"),
+        (lambda: PostgresSink("postgresql+psycopg2://h/d", "t"), "is not PostgreSQL"),
+        (lambda: PostgresSink("postgresql://h/d", ""), "table: no table given"),
+        (lambda: PostgresSink(f"postgresql://u:x@y:{PASSWORD}@h/d", "t"), "url: the port is no number"),
+        (lambda: DatabaseSink(f"mariadb+pymysql://u:x@{PASSWORD}:x@h/d", "t"), "as %2F, %40 and %3A"),
+        (lambda: DatabaseSink("mariadb+pymysql://u@h", "t"), "url: no database given"),
+        (lambda: DatabaseSink("sqlite:///file:x?mode=memory&uri=true", "t"), "url: tasks do not share"),
+        (lambda: PostgresSink("postgresql://h/d", "t", mode="merge"), "mode: 'merge' is not possible"),
+        (lambda: PostgresSink("postgresql://h/d", "t", keys="id"), "Add mode='upsert'"),
+        (lambda: PostgresSink("postgresql://h/d", "t", timeout_ms=0), "timeout_ms: 0 is no number"),
+    ],
+)
+def test_arguments_are_checked_at_once(make: Any, problem: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        make()
+    assert problem in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["password", "passwd", "sslpassword", "pasword"])
+def test_no_parameter_of_a_url_that_may_be_a_secret_is_shown(name: str, tmp_path: Path) -> None:
+    url = f"mariadb+pymysql://u@h/d?unix_socket={tmp_path}/none&{name}=s3%2Fxyz"
+    sink = DatabaseSink(url, "t", timeout_ms=1)
+    with pytest.raises(PipelineError) as caught:
+        sink.open(None, GROUP, timeout_ms=1)  # type: ignore[arg-type]
+    assert "unix_socket" in str(caught.value)
+    assert "xyz" not in str(caught.value)
+
+
+def test_a_url_may_be_an_object_of_sqlalchemys() -> None:
+    url = sa.make_url(f"postgresql://u:{PASSWORD}@h/d")
+    assert PostgresSink(url, "t")._url.password == PASSWORD  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["nosuch=1", "connect_timeout=soon"])
+def test_a_parameter_of_a_url_that_the_driver_does_not_take_is_one_error(option: str) -> None:
+    sink = DatabaseSink(f"mariadb+pymysql://u@h/d?{option}", "t")
+    with pytest.raises(PipelineError, match=r"url: mariadb.*Correct its parameters"):
+        sink.open(None, GROUP)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"id": T.IntegerType(), "": T.IntegerType()}, "a column has no name"),
+        (
+            {"id": T.IntegerType(), "gap": T.DayTimeIntervalType(), "nothing": T.NullType()},
+            "`gap` is interval .*`nothing` is void",
+        ),
+        ({"id": T.IntegerType(), "x" * 64: T.IntegerType()}, "has more than 63 bytes"),
+        ({"id": T.IntegerType(), "roster_row": T.IntegerType()}, "is a column of staging"),
+        ({"n": T.IntegerType()}, "the rows have no column `id`"),
+        ({"id": T.DoubleType()}, "keys: "),
+    ],
+)
+def test_rows_are_checked_before_work_begins(fields: dict[str, T.DataType], problem: str) -> None:
+    sink = PostgresSink("postgresql://h/d", "t", mode="upsert", keys="id")
+    with pytest.raises(PipelineError, match=problem):
+        sink.check(T.StructType([T.StructField(name, kind) for name, kind in fields.items()]))
+
+
+def test_a_database_that_sqlalchemy_merely_reaches_gets_plain_statements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database.tables, "_UPSERTS", {})
+    place = Place("sqlite", tmp_path)
+    sink = opened(place.sink("updates", mode="upsert", keys=KEYS), T0, T1)
+    for start in (0, 100, 200):
+        store(sink, {T0: (start, start + 100), T1: (start, start + 100)}, upserted)
+    assert sorted(place.run("select * from updates"), key=repr) == latest({0: 300, 1: 300})
+    sink.close()
+
+
+def test_two_tables_of_a_group_have_positions_of_their_own(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path)
+    one, two = (opened(place.sink(name), T0) for name in ("orders", "copies"))
+    store(one, {T0: (0, 5)})
+    assert two.positions(GROUP, [T0]) == {}
+    store(two, {T0: (0, 5)})
+    assert place.run("select count(*) from copies") == [(5,)]
+    for sink in place.opened:
+        sink.close()

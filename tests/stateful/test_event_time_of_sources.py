@@ -1,0 +1,634 @@
+"""Event time behind repartition topics against a plain computation, for any chain, cuts, order, moves and deaths."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.model import TopicPartition
+from roster.model.topology import Subtopology
+from roster.pipeline.batch import Batch, Owner, Range
+from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.missing_values import Look
+from roster.state import source_times
+from roster.state.aggregate_functions import Aggregate
+from roster.state.deduplicate import Deduplication
+from roster.state.pending import WithChanges
+from roster.state.processor.batch import Plan, TimeMode, take
+from roster.state.processor.states import MapState
+from roster.state.saved.parts import merged_marks
+from roster.state.sessions import SessionAggregation
+from roster.state.source_times import SourceTimes
+from roster.state.source_times import labelled as with_labels
+from roster.state.store import NoState
+from roster.state.stream_join import StreamJoin, in_columns
+from roster.state.windows import Window, WindowedAggregation
+from roster.stateful.input_backlog import InputBacklog
+from roster.stateful.tasks.operator_steps import Around
+from roster.stateful.tasks.other_stream import OtherSide, columns_of
+from roster.stateful.tasks.outgoing import Outgoing, Sent
+from roster.stateful.tasks.placement import partitions_of
+from roster.stateful.tasks.processing import is_left
+from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, labelled
+from tests.examples_tried import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
+TIME = pa.timestamp("us", "UTC")
+COLUMNS = pa.schema([("k", pa.string()), ("t", TIME)])
+RIGHT = pa.schema([("k", pa.string()), ("s", TIME)])
+COUNTS = {"n": Aggregate.parse("count(*)")}
+SIZE, GRACE, END, PARTITIONS = 6, 3, 10_000, 2
+WINDOWS = WindowedAggregation(("k",), COUNTS, Window("t", SIZE * SECOND, grace=GRACE * SECOND), final=True)
+UPDATES = WindowedAggregation(("k",), COUNTS, WINDOWS.window, final=False)
+SESSIONS = SessionAggregation(("k",), COUNTS, Window.session("t", SIZE * SECOND, grace=GRACE * SECOND), final=True)
+WITHIN = 4
+SELDOM = Deduplication(("k",), "w", 20 * SECOND)
+FIRST = Deduplication(("k", "t"), "t", GRACE * SECOND)
+JOIN = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, keeps_all=False)
+OUTER = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, keeps_all=True)
+Row = tuple[str, int]
+
+
+def wider(aggregate: str, column: str = "w", keys: tuple[str, ...] = ("k",), grace: int = 0) -> Any:
+    """Windows of twice the size over the results of an operator."""
+    window = Window(column, 2 * SIZE * SECOND, grace=grace * SECOND)
+    return WindowedAggregation(keys, {"total": Aggregate.parse(aggregate)}, window, final=True)
+
+
+@dataclass(frozen=True)
+class Renamed(Around):
+    """An operator whose results have the window's start as `w`, as a step behind it would."""
+
+    def __call__(self, table: pa.Table, store: Any, /) -> Any:
+        update = self.operator(table, store)
+        results = update.results.drop_columns(["window_end"]).rename_columns({"window_start": "w"})
+        return replace(update, results=results)
+
+
+class Code:
+    """A user's code that counts the rows of each key by windows, with a timer at the end of each."""
+
+    def __init__(self) -> None:
+        self.results: list[tuple[str, datetime, int]] = []
+
+    def open(self, state: Any, table: pa.Table) -> None:
+        self._state, self._table = state, table
+        number = pa.schema([("n", pa.int64())])
+        self._counts = state.map(MapState, "counts", number, number)
+
+    def rows(self, _key: Any, begin: int, end: int, _now: Any, *, is_new: bool) -> None:
+        for at in self._table["t"].slice(begin, end - begin).to_pylist():
+            start = window_of(seconds(at))
+            (before,) = self._counts.getValue((start,)) or (0,)
+            self._counts.updateValue((start,), (before + 1,))
+            self._state.register_timer((start + SIZE) * 1000)
+
+    def timer(self, key: Any, at: int, _now: Any) -> None:
+        start = at // 1000 - SIZE
+        self.results.append((key[0], EPOCH + start * SECOND, self._counts.getValue((start,))[0]))
+        self._counts.removeKey((start,))
+        self._state.delete_timer(at)
+
+    @staticmethod
+    def threshold(now: int) -> int:
+        return now
+
+    def close(self) -> pa.Table:
+        return pa.table(list(zip(*self.results, strict=True)) or [[], [], []], TIMED)
+
+
+TIMED = pa.schema([("k", pa.string()), ("w", TIME), ("n", pa.int64())])
+
+
+class Timers:
+    """An operator with timers of event time."""
+
+    result_keys, time_column, has_variables = ("k",), "t", True
+    kept: ClassVar[dict[str, Any]] = {"operator": "timers", "time_mode": TimeMode.EVENT.value}
+
+    @staticmethod
+    def key_columns(columns: pa.Schema) -> pa.Schema:
+        return pa.schema([columns.field("k")])
+
+    def __call__(self, table: pa.Table, store: Any) -> Any:
+        plan = Plan(("k",), TimeMode.EVENT, "t", (GRACE + 1) * SECOND)
+        return take(table, store, plan, Code(), clock=lambda: 0)
+
+
+TIMERS = Timers()
+WINDOWS_, UPDATES_ = Renamed(WINDOWS), Renamed(UPDATES)
+LAG = SIZE + GRACE
+"""By how much an update of a window is behind the largest one."""
+FAR = 2 * WITHIN + GRACE + 1
+PLACED, TOTALS = ("k", "window_start", "n"), ("k", "window_start", "total")
+CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
+    "repartition, final": ([("k",), WINDOWS], (PLACED, "n")),
+    "final, repartition, final": ([WINDOWS_, ("k",), wider("sum(n)")], (TOTALS, "sum")),
+    "updates, repartition, final": ([UPDATES_, ("k",), wider("max(n)", grace=LAG)], (TOTALS, "max")),
+    "repartition, final, final": ([("k",), WINDOWS_, wider("sum(n)")], (TOTALS, "sum")),
+    "repartition, updates, final": ([("k",), UPDATES_, wider("max(n)", grace=LAG)], (TOTALS, "max")),
+    "repartition, join": ([("k",), JOIN], (("k", "t", "s"), "pairs")),
+    "repartition, join, outer": ([("k",), OUTER], (("k", "t", "s"), "pairs")),
+    "repartition, join, final": ([("k",), JOIN, wider("count(*)", "t", grace=FAR)], (TOTALS, "pairs of windows")),
+    "join, repartition, final": ([JOIN, ("k",), wider("count(*)", "t", grace=FAR)], (TOTALS, "pairs of windows")),
+    "repartition, join, repartition, final": (
+        [("k",), JOIN, ("t",), wider("count(*)", "t", ("t",), FAR)],
+        (("t", "total"), "pairs of times"),
+    ),
+    "repartition, final, repartition, final": (
+        [("k",), WINDOWS_, ("n",), wider("count(*)", keys=("n",))],
+        (("n", "window_start", "total"), "sizes"),
+    ),
+    "repartition, final, deduplicate": ([("k",), WINDOWS_, SELDOM], (("k", "w"), "seldom")),
+    "repartition, final, repartition, deduplicate": ([("k",), WINDOWS_, ("k",), SELDOM], (("k", "w"), "seldom")),
+    "timers, repartition, final": ([TIMERS, ("k",), wider("sum(n)")], (TOTALS, "sum")),
+    "repartition, timers, final": ([("k",), TIMERS, wider("sum(n)")], (TOTALS, "sum")),
+    "repartition, timers, repartition, final": (
+        [("k",), TIMERS, ("n",), wider("count(*)", keys=("n",))],
+        (("n", "window_start", "total"), "sizes"),
+    ),
+    "repartition, deduplicate, repartition, final": (
+        [("k",), FIRST, ("t",), wider("count(*)", "t", ("t",), GRACE)],
+        (("t", "total"), "times"),
+    ),
+}
+"""Steps of each chain; columns of its results, and what they are."""
+
+
+def plans_of(chain: Sequence[Any], *, is_mapped: bool = False) -> tuple[SubtopologyPlan, ...]:
+    """Plans of operators; a tuple of columns stands for a repartition by them. is_mapped: with a step behind it."""
+    plans: list[SubtopologyPlan] = []
+    columns, nodes, arriving = COLUMNS, list[OperatorNode](), None
+    for step in [*chain, None]:
+        sources = ("in",) if arriving is None else (arriving.topic,)
+        others = tuple(node.other.topic for node in nodes if node.other is not None)
+        of = Subtopology(len(plans), (*sources, *others), tuple(node.store for node in nodes))
+        if step is None:
+            plans.append(SubtopologyPlan(of, tuple(nodes), arriving))
+        elif isinstance(step, tuple):
+            then = ArrowFunction(lambda batch: batch, columns) if is_mapped else None
+            topic = RepartitionTopic(of, f"to-{len(plans) + 1}", step, columns, then, PARTITIONS)
+            plans.append(SubtopologyPlan(of, tuple(nodes), arriving, topic))
+            nodes, arriving = [], topic
+        else:
+            other = None
+            if isinstance(step, StreamJoin):
+                other = OtherSide("right", ArrowFunction(lambda batch: batch, RIGHT), columns, RIGHT)
+                columns = columns_of(other)
+            nodes.append(OperatorNode(step, columns, f"s{len(plans)}-{len(nodes)}", other=other))
+            columns = step(columns.empty_table(), NoState()).results.schema
+    return labelled(plans)
+
+
+class World:
+    """Topics with rows, and applications that run tasks in transactions."""
+
+    def __init__(
+        self, rng: random.Random, logs: list[list[Row]], chain: Sequence[Any], *, is_mapped: bool = False
+    ) -> None:
+        self.rng, self.logs, self.clock, self.plans = rng, logs, 0.0, plans_of(chain, is_mapped=is_mapped)
+        self.topics: dict[TopicPartition, list[Any]] = {
+            TopicPartition("in", number): log for number, log in enumerate(logs)
+        }
+        names = [topic for plan in self.plans for topic in plan.subtopology.sources if topic != "in"]
+        self.topics |= {TopicPartition(topic, number): [] for topic in names for number in range(PARTITIONS)}
+        self.committed = dict.fromkeys(self.topics, 0)
+        self.stores: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
+        self.apps = [self.backlogs() for _ in range(2)]
+        self.results: list[dict[str, Any]] = []
+        self.late: Counter[str] = Counter()
+
+    def backlogs(self) -> dict[int, InputBacklog]:
+        admin: Any = SimpleNamespace(
+            describe_topic=lambda name: SimpleNamespace(
+                partitions=[SimpleNamespace(partition=at.partition) for at in self.topics if at.topic == name]
+            ),
+            end_offsets=lambda of: {at: len(self.topics[at]) for at in of},
+            group_offsets=lambda _, of, stable: {at: SimpleNamespace(offset=self.committed[at]) for at in of},
+        )
+        return {
+            plan.subtopology.number: InputBacklog(
+                admin, "g", plan.subtopology.sources, plan.source_at, lambda: self.clock
+            )
+            for plan in self.plans
+            if plan.repartition_sink is not None and plan.repartition_sink.is_labelled
+        }
+
+    def task_of(self, at: TopicPartition) -> tuple[int, int]:
+        number = next(number for number, plan in enumerate(self.plans) if at.topic in plan.subtopology.sources)
+        return number, at.partition
+
+    def plan(self, partitions: Sequence[TopicPartition], most: int, app: dict[int, InputBacklog]) -> Any:
+        """Plan a batch of these partitions, whose ranges begin where the group stands."""
+        ranges = {}
+        for at in partitions:
+            begin = self.committed[at]
+            ranges[at] = Range(begin, min(len(self.topics[at]), begin + self.rng.randint(1, most)))
+        batch = Batch(0, Owner("g", 1, "m"), ranges)
+        backlogs = {number: backlog.before(batch) for number, backlog in app.items()}
+        return app, batch, backlogs
+
+    def work(self, app: dict[int, InputBacklog], batch: Batch, backlogs: dict[int, Any]) -> None:
+        """Run a planned batch and commit it."""
+        by_task: dict[tuple[int, int], list[TopicPartition]] = defaultdict(list)
+        for at in batch.ranges:
+            by_task[self.task_of(at)].append(at)
+        of_tasks: list[dict[TopicPartition, list[bytes]]] = []
+        changes: list[tuple[tuple[str, int], Any]] = []
+        for tasks in self._dealt(list(by_task)):
+            sent = {
+                number: Sent(self.plans[number].repartition_sink, backlog)  # type: ignore[arg-type]
+                for number, backlog in backlogs.items()
+                if backlog is not None
+            }
+            records = list[Any]()
+            for number, partition in tasks:
+                spans = {at: batch.ranges[at] for at in by_task[number, partition]}
+                records += self._process(self.plans[number], partition, spans, sent.get(number), changes)
+            for each in sent.values():
+                records += each.notices()
+            by_partition = defaultdict(list)
+            for part in records:
+                for record in part.to_pylist():
+                    by_partition[TopicPartition(record["topic"], record["partition"])].append(record["value"])
+            of_tasks.append(by_partition)
+        for task in self.rng.sample(of_tasks, len(of_tasks)):
+            for at, values in task.items():
+                self.topics[at].extend(values)
+        for place, update in changes:
+            self._store(place, update)
+        for at, span in batch.ranges.items():
+            self.committed[at] = span.end
+        for backlog in app.values():
+            backlog.committed(batch)
+
+    def _store(self, place: tuple[str, int], changes: pa.Table) -> None:
+        for key, value in zip(changes["key"].to_pylist(), changes["value"].to_pylist(), strict=True):
+            self.stores[place].pop(key, None)
+            if value is not None:
+                self.stores[place][key] = value
+
+    def _process(
+        self,
+        plan: SubtopologyPlan,
+        partition: int,
+        spans: dict[TopicPartition, Range],
+        sent: Sent | None,
+        changes: list[Any],
+    ) -> list[Any]:
+        outgoing, look, records = Outgoing(None, None), Look(()), list[Any]()  # type: ignore[arg-type]
+        own = {at: span for at, span in spans.items() if at.topic in plan.own_sources}
+        if not plan.nodes:
+            assert sent is not None
+            for at, span in own.items():
+                clock = sent.clock(plan.source_at(at))
+                records += outgoing.rows(iter(self._rows(plan, at, span)), plan, look, sent, clock)
+            return records
+        rows = [batch for at, span in own.items() for batch in self._rows(plan, at, span)]
+        updates = list[Any]()
+        for node in plan.nodes:
+            operator, columns = plan.at(node, updates[0] if updates else None)
+            if node.other is not None:
+                rows = [in_columns(batch, columns, is_other=False) for batch in rows]
+                for at, span in spans.items():
+                    if at.topic == "right":
+                        batch = batch_of(self.topics[at][slice(*span)], RIGHT)
+                        rows.append(in_columns(batch, columns, is_other=True))
+            store: Any = WithChanges(NoState(), self.stores[node.store, partition])
+            update = operator(pa.Table.from_batches(rows, columns), store)
+            assert set(update.results.column_names).isdisjoint({*with_labels(pa.schema([])).names, "\0at", "\0of"})
+            if node.waiting is not None and is_left(store, update.changes, *node.waiting):
+                update = replace(update, waits=True)
+            self._check_late(node, update)
+            changes.append(((node.store, partition), update.changes))
+            updates.append(update)
+            rows = update.results.to_batches()
+        if plan.repartition_sink is None:
+            self.results += update.results.to_pylist()
+            return []
+        clock = None if sent is None else sent.of_task(plan, partition, updates)
+        return [*outgoing.rows(iter(rows), plan, look, sent, clock)]
+
+    def _check_late(self, node: OperatorNode, update: Any) -> None:
+        self.late[node.store] += update.late
+        assert node.operator is TIMERS or sum(map(len, update.late_rows)) == update.late
+        assert all(not name.startswith("\0") for rows in update.late_rows for name in rows.column_names)
+
+    def _rows(self, plan: SubtopologyPlan, at: TopicPartition, span: Range) -> list[pa.RecordBatch]:
+        values = self.topics[at][slice(*span)]
+        cut = self.rng.randint(0, len(values))
+        parts = [part for part in (values[:cut], values[cut:]) if part]
+        if plan.repartition_source is None:
+            return [batch_of(part, COLUMNS) for part in parts]
+        records = [pa.record_batch([pa.array(part, pa.binary())], ["value"]) for part in parts]
+        return [batch for part in records for batch in plan.repartition_source.to_rows(part)]
+
+    def _dealt(self, tasks: list[Any]) -> list[list[Any]]:
+        self.rng.shuffle(tasks)
+        cut = self.rng.randint(0, len(tasks))
+        return [each for each in (tasks[:cut], tasks[cut:]) if each]
+
+    def run(self) -> None:
+        """Take steps in any order; in the end all is read, and everything closes."""
+        rng, flying = self.rng, list[Any]()
+        for _ in range(rng.choice([5, 30, 60])):
+            self.clock += rng.choice([0, 0.4, 2])
+            step = rng.random()
+            busy = {self.task_of(at) for _, batch, _ in flying for at in batch.ranges}
+            apps = [app for app in self.apps if all(app is not planned[0] for planned in flying)]
+            free = [at for at in self.topics if self.task_of(at) not in busy]
+            if step < 0.5 and free and apps:
+                some = rng.sample(free, rng.randint(1, len(free)))
+                flying.append(self.plan(some, rng.choice([1, 3, 100]), rng.choice(apps)))
+            elif step < 0.9 and flying:
+                planned = flying.pop(rng.randrange(len(flying)))
+                if rng.random() < 0.8:  # else it is aborted, as by a death
+                    self.work(*planned)
+            elif step < 0.95:
+                self.apps[rng.randrange(2)] = self.backlogs()
+            else:
+                for backlog in rng.choice(self.apps).values():
+                    backlog.took()
+        self._end()
+
+    def _end(self) -> None:
+        """Close everything by last rows of each source, and read all until nobody has anything to tell."""
+        for at, log in self.topics.items():
+            if at.topic in {"in", "right"}:
+                log.extend(("end", END * number) for number in range(1, 5))
+        owned = [[at for at in self.topics if at.partition % 2 == number] for number in range(2)]
+        for _ in range(200):
+            self.clock += 2
+            is_quiet = True
+            for of, app in zip(owned, self.apps, strict=True):
+                behind = [at for at in of if self.committed[at] < len(self.topics[at])]
+                due = behind or [at for backlog in app.values() for at in backlog.due(of, once=True)]
+                if due:
+                    is_quiet = False
+                    self.work(*self.plan(due, self.rng.choice([2, 100]), app))
+            if is_quiet:
+                return
+        raise AssertionError("it does not come to an end")
+
+
+def batch_of(rows: Sequence[Row], columns: pa.Schema) -> pa.RecordBatch:
+    keys, times = columns.names
+    return pa.RecordBatch.from_pylist([{keys: k, times: EPOCH + t * SECOND} for k, t in rows], columns)
+
+
+def seconds(value: Any) -> Any:
+    return (value - EPOCH) // SECOND if isinstance(value, datetime) else value
+
+
+def logs_of(rng: random.Random, delay: int, most: int = 3) -> list[list[Row]]:
+    """Sources with rows that are in order but for so many seconds; one is hours ahead of another, some are empty."""
+    logs = []
+    for _ in range(rng.randint(1, most)):
+        at, rows = rng.choice([0, 5, 500]), []
+        for _ in range(rng.choice([0, 3, 15])):
+            at += rng.choice([0, 1, 4, 20])
+            rows.append((rng.choice("abc"), max(at - rng.randint(0, delay), 1)))
+        logs.append(rows)
+    return logs
+
+
+def kept(log: list[Row], size: int, grace: int = GRACE) -> list[Row]:
+    """The rows that are not late by windows of a size; 0: by their own time."""
+    largest, rows = -1, []
+    for key, time in log:
+        largest = max(largest, time)
+        if (window_of(time, size) + size + grace > largest) if size else (time + grace >= largest):
+            rows.append((key, time))
+    return rows
+
+
+def window_of(time: int, size: int = SIZE) -> int:
+    return time // size * size
+
+
+def totals(counts: Sequence[Counter[Any]], of: Any) -> Counter[Any]:
+    """By key and window of twice the size, what an aggregate makes of these counts by key and window."""
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for each in counts:
+        for (key, start), n in each.items():
+            groups[key, window_of(start, 2 * SIZE)].append(n)
+    return Counter((*place, of(numbers)) for place, numbers in groups.items())
+
+
+def pairs(left: list[Row], right: list[Row]) -> Counter[Any]:
+    return Counter((k, t, s) for k, t in left for key, s in right if k == key and abs(t - s) <= WITHIN)
+
+
+def seldom(windows: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The first window of each key, and each that is more than 20 seconds behind the one before."""
+    last: dict[str, int] = {}
+    rows = []
+    for key, start in windows:
+        if key not in last or last[key] + 20 < start:
+            last[key] = start
+            rows.append((key, start))
+    return rows
+
+
+def chain_problem(rng: random.Random, name: str, delay: int = GRACE, *, is_mapped: bool = False) -> str:
+    """How a run of a chain of operators differs from the plain computation, "" if it does not."""
+    chain, columns = CHAINS[name]
+    if TIMERS in chain:
+        delay = min(delay, GRACE)  # which rows are late depends on batches, as in Spark
+    logs, rights = logs_of(rng, delay), list[list[Row]]()
+    size = 0 if any(step is own for step in chain for own in (JOIN, OUTER, FIRST)) else SIZE
+    rows = [kept(log, size) for log in logs]
+    late = sum(map(len, logs)) - sum(map(len, rows))
+    by_source = [Counter((key, window_of(time)) for key, time in of) for of in rows]
+    together = sum(by_source, Counter())
+    world = World(rng, logs, chain, is_mapped=is_mapped)
+    if JOIN in chain or OUTER in chain:
+        given = sorted((row for log in logs_of(rng, 0) for row in log), key=lambda row: row[1])
+        places = partitions_of(pa.array([key.encode() for key, _ in given], pa.binary()), "murmur2", PARTITIONS)
+        rights = [[row for row, of in zip(given, places, strict=True) if of == number] for number in range(PARTITIONS)]
+        for number, log in enumerate(rights):
+            world.topics[TopicPartition("right", number)] += log
+    joined = pairs([row for of in rows for row in of], [row for log in rights for row in log])
+    if name == "repartition, join, outer":
+        partnered = {(k, t) for k, t, _ in joined}
+        joined += Counter((k, t, None) for of in rows for k, t in of if (k, t) not in partnered)
+    if name.startswith("join"):
+        joined = sum(map(pairs, rows, [*rights, [], []]), Counter())
+    wanted = {
+        "n": lambda: Counter((*place, n) for place, n in together.items()),
+        "sum": lambda: totals(by_source if chain[0] in (WINDOWS_, TIMERS) else [together], sum),
+        "max": lambda: totals(by_source if chain[0] is UPDATES_ else [together], max),
+        "sizes": lambda: totals([Counter((n, start) for (_, start), n in together.items())], sum),
+        "times": lambda: Counter((t, n) for t, n in Counter(t for _, t in {row for of in rows for row in of}).items()),
+        "pairs": lambda: joined,
+        "seldom": lambda: Counter(seldom(sorted(together))),
+        "pairs of windows": lambda: totals([Counter((k, t) for k, t, _ in joined.elements())], sum),
+        "pairs of times": lambda: Counter((t, n) for t, n in Counter(t for _, t, _ in joined.elements()).items()),
+    }[columns[-1]]()
+    world.run()
+    found = Counter(
+        row
+        for row in (tuple(seconds(each[name]) for name in columns[0]) for each in world.results)
+        if not any(isinstance(value, int) and value > END - 100 for value in row) and "end" not in row
+    )
+    return (
+        ""
+        if (found, world.late.total()) == (wanted, late)
+        else f"{found - wanted} {wanted - found} {world.late} {late}"
+    )
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@given(seed=st.integers(0, 1 << 32), delay=st.sampled_from([0, GRACE, 30]))
+@settings(max_examples=examples(20))
+def test_rows_are_late_only_within_their_partition_and_results_are_those_of_a_plain_computation(
+    name: str, seed: int, delay: int
+) -> None:
+    assert chain_problem(random.Random(seed), name, delay) == ""
+
+
+@pytest.mark.parametrize("name", ["repartition, final", "repartition, updates, final", "final, repartition, final"])
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=examples(10))
+def test_steps_behind_a_repartition_do_not_make_rows_late(name: str, seed: int) -> None:
+    assert chain_problem(random.Random(seed), name, GRACE, is_mapped=True) == ""
+
+
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=examples(20))
+def test_sessions_are_those_of_a_plain_computation(seed: int) -> None:
+    rng = random.Random(seed)
+    logs = logs_of(rng, GRACE)
+    by_key = defaultdict(list)
+    for key, time in sorted(row for log in logs for row in log):
+        by_key[key].append(time)
+    wanted = []
+    for key, times in by_key.items():
+        start = last = times[0]
+        number = 0
+        for time in times:
+            if time - last > SIZE:
+                wanted.append((key, start, number))
+                start, number = time, 0
+            last, number = time, number + 1
+        wanted.append((key, start, number))
+    world = World(rng, logs, [("k",), SESSIONS])
+    world.run()
+    found = [(each["k"], seconds(each["window_start"]), each["n"]) for each in world.results if each["k"] != "end"]
+    assert sorted(found) == sorted(wanted)
+    assert world.late.total() == 0
+
+
+def _forgets_moved(patch: pytest.MonkeyPatch) -> None:
+    look = InputBacklog._look
+    patch.setattr(InputBacklog, "_look", lambda self: (look(self), self._behind.clear()))
+
+
+def _ends_before_its_rows(patch: pytest.MonkeyPatch) -> None:
+    least = source_times._least
+    patch.setattr(source_times, "_least", lambda notice, _, times: least(notice._replace(reading=()), {}, times))
+
+
+def _forwards_nothing(patch: pytest.MonkeyPatch) -> None:
+    of_task = Sent.of_task
+    patch.setattr(
+        Sent, "of_task", lambda self, *given: of_task(self, *given[:2], [replace(u, hold=None) for u in given[2]])
+    )
+
+
+def _forgets_what_waits(patch: pytest.MonkeyPatch) -> None:
+    of_task = Sent.of_task
+    patch.setattr(
+        Sent, "of_task", lambda self, *given: of_task(self, *given[:2], [replace(u, waits=False) for u in given[2]])
+    )
+
+
+FAULTS = {
+    "the fastest source": lambda patch: patch.setattr(
+        source_times, "_least", lambda *given: (max(given[2].values(), default=0), 0)
+    ),
+    "a source that moved is forgotten": _forgets_moved,
+    "ended before its rows": _ends_before_its_rows,
+    "a task in the middle forwards nothing": _forwards_nothing,
+    "a task with results to come has ended": _forgets_what_waits,
+}
+TRIED = [
+    ("repartition, final", "the fastest source"),
+    ("repartition, final", "a source that moved is forgotten"),
+    ("repartition, final", "ended before its rows"),
+    ("repartition, updates, final", "the fastest source"),
+    ("repartition, join", "the fastest source"),
+    ("repartition, final, repartition, final", "a source that moved is forgotten"),
+    ("repartition, deduplicate, repartition, final", "a task in the middle forwards nothing"),
+    ("final, repartition, final", "a task with results to come has ended"),
+]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(("name", "fault"), TRIED)
+def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: str) -> None:
+    FAULTS[fault](monkeypatch)
+    assert any(chain_problem(random.Random(seed), name) for seed in range(60))
+
+
+def test_rows_of_a_release_without_labels_go_by_their_largest_time() -> None:
+    world = World(random.Random(1), [[]], [("k",), WINDOWS])
+    at = TopicPartition("to-1", 0)
+    world.topics[at] += unlabelled([("a", 1), ("a", 30), ("a", 2)])
+    world.work(*world.plan([at], 1, {}))
+    while world.committed[at] < 3:
+        world.work(*world.plan([at], 1, {}))
+    assert [each["n"] for each in world.results] == [1]
+    assert world.late.total() == 1
+    world.logs[0] += [("a", 3), ("a", 40), ("a", 60)]
+    world.run()
+    assert world.late.total() == 2, "what they have closed stays closed"
+
+
+def unlabelled(rows: list[Row]) -> list[bytes]:
+    """Records as an earlier release sends them."""
+    sink = plans_of([("k",), WINDOWS])[0].repartition_sink
+    assert sink is not None
+    values: list[bytes] = sink.to_records(pa.Table.from_batches([batch_of(rows, COLUMNS)]))["value"].to_pylist()
+    return values
+
+
+def notice_of(tasks: tuple[int, ...], waiting: tuple[int, ...], largest: int) -> pa.Table:
+    """The first task tells its time, and which tasks wait."""
+    first, _ = tasks
+    told = source_times.Notice(7, (), (first,), {first: largest * 1_000_000}, (first,), waiting, {}, tasks)
+    row = {source_times.SOURCE: 0, source_times.DELAY: 0, source_times.NOTICE: told.encode()}
+    return pa.Table.from_pylist([row], with_labels(COLUMNS))
+
+
+def test_a_task_that_waits_holds_back_merged_tasks_until_it_is_there_no_longer() -> None:
+    first = source_times.source_of("to-1", 0)
+    waiting = source_times.Notice(5, (), (), {first + 3: 9_000_000}, (), (first + 3,), {}, (first, 4)).encode()
+    row = {source_times.SOURCE: 0, source_times.DELAY: 0, source_times.NOTICE: waiting}
+    heard = SourceTimes.over(pa.Table.from_pylist([row], with_labels(COLUMNS)), "t", NoState())
+    others = SourceTimes.over(notice_of((first, 4), (), 70), "t", NoState())
+    assert heard is not None
+    assert others is not None
+    assert (heard.now, others.now) == (9_000_000, 70_000_000)
+    key = source_times.SOURCES_KEY
+    for marks in ([heard.known, others.known], [others.known, heard.known]):
+        store: Any = WithChanges(NoState(), merged_marks([{key: known} for known in marks if known is not None]))
+        after = SourceTimes.over(notice_of((first, 4), (), 80), "t", store)
+        assert after is not None
+        assert (after.now, after.hold, after.held_by) == (9_000_000, 9_000_000, first + 3)
+        fewer = SourceTimes.over(notice_of((first, 2), (), 80), "t", store)
+        assert fewer is not None
+        assert (fewer.now, fewer.hold, fewer.held_by) == (80_000_000, None, 0)
