@@ -387,9 +387,10 @@ def _is_number(value: Any) -> bool:
 def _written(value: Any) -> str:
     """Return a value as JSON, as Jackson writes it."""
     if isinstance(value, _Pairs):
-        return f"{{{','.join(f'{_written(name)}:{_written(each)}' for name, each in value)}}}"
+        # No generators and no map: Python 3.12 bounds how deep calls from C may nest, whatever its limit is.
+        return f"{{{','.join([f'{_written(name)}:{_written(each)}' for name, each in value])}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(_written, value))}]"
+        return f"[{','.join([_written(each) for each in value])}]"
     if isinstance(value, float):
         return _as_java(value)
     return _ESCAPED.sub(_capitals, json.dumps(value, ensure_ascii=False))
