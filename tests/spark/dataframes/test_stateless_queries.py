@@ -235,11 +235,11 @@ def test_a_union_of_one_topic_reads_it_twice_and_of_two_is_refused(
 def test_jdbc_to_postgresql_is_its_own_sink_and_to_others_sparks_writer(spark: SparkSession, topics: Topics) -> None:
     writer = write_stream(reader(spark, topics, "unread").load()).format("jdbc")
     options = {"dbtable": "shop.orders", "user": "me", "password": "p&w", "driver": "org.postgresql.Driver"}
-    sink = writer._sink({"url": "jdbc:postgresql://db:5433/shop?sslmode=require", **options}, None)
+    sink = writer._sink({"url": "jdbc:postgresql://db:5433/shop?sslmode=require", **options}, None, "b:9092")
     assert isinstance(sink, PostgresSink)
     assert dict(sink._url.query) == {"sslmode": "require", "user": "me", "password": "p&w"}
     assert "p&w" not in sink._shown
     for url, more in (("jdbc:mysql://db/shop", {}), ("jdbc:postgresql://db/shop", {"batchsize": "9"})):
-        sink = writer._sink({"url": url, "dbtable": "orders", **more}, None)
+        sink = writer._sink({"url": url, "dbtable": "orders", **more}, None, "b:9092")
         assert isinstance(sink, FormatSink)
         assert (sink.format, sink.path, sink.options) == ("jdbc", None, {"url": url, "dbtable": "orders", **more})

@@ -5,7 +5,7 @@ All that reads or builds plans of Catalyst is here: Spark has no public way to d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from pyspark.errors import AnalysisException
@@ -117,40 +117,44 @@ def check_row_by_row(df: DataFrame, output_mode: str) -> None:
 def on_batch(df: DataFrame) -> Callable[[DataFrame], DataFrame]:
     """Return the function that applies what a streaming frame says to a batch's records."""
     spark: Any = df.sparkSession
-    plan = _analyzed(df)
+    plan_over = _over_records(_analyzed(df), spark._jvm)
 
     def applied(batch: DataFrame) -> DataFrame:
-        replaced = _replaced(plan, batch, spark._jvm)
-        dataset = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, replaced)
-        return ClassicDataFrame(dataset, spark)
+        plan = plan_over(_analyzed(batch))
+        return ClassicDataFrame(
+            spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark
+        )
 
     return applied
 
 
-def _replaced(node: Any, batch: Any, jvm: Any) -> Any:
-    """Return a plan with the batch's frame in place of its leaves, and without watermarks."""
+def _over_records(node: Any, jvm: Any) -> Callable[[Any], Any]:
+    """Return what makes a plan of this one: a batch's plan in place of its leaves, and no watermarks.
+
+    The plan is walked here, once: each call into the JVM costs a batch time.
+    """
+    if not node.isStreaming():
+        return lambda _: node
     children, kind = _members(node.children()), _kind(node)
     if kind == _WATERMARK:
-        return _replaced(children[0], batch, jvm)
-    if _options(node) is not None or (kind == "Project" and MARK in (_options(children[0]) or ())):
-        return _records(node, batch, jvm)
-    if not node.isStreaming():
-        return node
-    replaced = [_replaced(child, batch, jvm) for child in children]
-    return node.withNewChildren(jvm.PythonUtils.toSeq(replaced))
+        return _over_records(children[0], jvm)
+    if kind == _LEAF or (kind == "Project" and MARK in (_options(children[0]) or ())):
+        columns = _members(node.output())
+        return lambda batch: _records(columns, batch, jvm)
+    parts = [_over_records(child, jvm) for child in children]
+    return lambda batch: node.withNewChildren(jvm.PythonUtils.toSeq([part(batch) for part in parts]))
 
 
-def _records(leaf_node: Any, batch: Any, jvm: Any) -> Any:
+def _records(columns: Sequence[Any], batch: Any, jvm: Any) -> Any:
     """Return the batch's records under the names and ids of a leaf's columns."""
-    below = batch._jdf.queryExecution().analyzed()
-    columns = {column.name(): column for column in _members(below.output())}
+    by_name = {column.name(): column for column in _members(batch.output())}
     catalyst, to_seq = jvm.org.apache.spark.sql.catalyst, jvm.PythonUtils.toSeq
     none, nothing = jvm.scala.Option.apply(None), to_seq([])
     named = [
-        catalyst.expressions.Alias(columns[own.name()], own.name(), own.exprId(), nothing, none, nothing)
-        for own in _members(leaf_node.output())
+        catalyst.expressions.Alias(by_name[own.name()], own.name(), own.exprId(), nothing, none, nothing)
+        for own in columns
     ]
-    return catalyst.plans.logical.Project(to_seq(named), below)
+    return catalyst.plans.logical.Project(to_seq(named), batch)
 
 
 def _analyzed(df: Any) -> Any:

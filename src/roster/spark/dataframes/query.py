@@ -10,11 +10,11 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from roster.pipeline.batch import Progress, spark_names
-from roster.spark.jobs.query_events import query_id
+from roster.pipeline.batch import Progress
+from roster.spark.jobs.query_events import query_id, query_progress
 from roster.spark.pipeline import Pipeline
 
-_KEPT = 100
+KEPT = 100
 """Batches in `recentProgress`, as by default in Spark."""
 _WAITING = ("new", "starting", "waiting for executors", "warming up", "waiting for the earlier release", "joining")
 
@@ -22,24 +22,18 @@ _WAITING = ("new", "starting", "waiting for executors", "warming up", "waiting f
 class StreamQuery:
     """A query that runs as a member of a consumer group; made by `StreamWriter.start`."""
 
-    def __init__(self, group: str, name: str | None, sink: str, explained: Callable[[bool], str]) -> None:
-        """Explained: returns the text of `explain`, given whether it is to be extended."""
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        recent: deque[Progress],
+        group: str,
+        name: str | None,
+        sink: str,
+        explained: Callable[[bool], str],
+    ) -> None:
+        """pipeline: started. recent: its last batches. explained: returns the text of `explain`, extended or not."""
+        self._pipeline, self._recent = pipeline, recent
         self._group, self._name, self._sink, self._explained = group, name, sink, explained
-        self._recent: deque[StreamingQueryProgress] = deque(maxlen=_KEPT)
-        self._pipeline: Pipeline
-
-    def started(self, pipeline: Pipeline, *, available_now: bool) -> StreamQuery:
-        """Start the pipeline of this query."""
-        self._pipeline = pipeline
-        pipeline.start(available_now=available_now)
-        return self
-
-    def progressed(self, progress: Progress) -> None:
-        """Keep the progress of a batch."""
-        ids = {"id": str(self.id), "runId": str(self.runId)}
-        sink = {"description": self._sink, "numOutputRows": -1, "metrics": {}}
-        document: dict[str, Any] = {**ids, **spark_names(progress), "name": self._name, "sink": sink}
-        self._recent.append(StreamingQueryProgress.fromJson(document))
 
     @property
     def id(self) -> uuid.UUID:
@@ -72,12 +66,16 @@ class StreamQuery:
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
         """Progress of the last batch; None before the first."""
-        return self._recent[-1] if self._recent else None
+        return self._as_in_spark(self._recent[-1]) if self._recent else None
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
         """Progress of the last 100 batches."""
-        return list(self._recent)
+        return [self._as_in_spark(progress) for progress in list(self._recent)]
+
+    def _as_in_spark(self, progress: Progress) -> StreamingQueryProgress:
+        ids = {"id": str(self.id), "runId": str(self.runId)}
+        return StreamingQueryProgress.fromJson(query_progress(progress, ids, self._sink) | {"name": self._name})
 
     def exception(self) -> BaseException | None:
         """Return the error that ended the query; None if it runs or ended without one."""

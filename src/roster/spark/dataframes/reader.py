@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from roster.pipeline.errors import PipelineError
 from roster.spark.dataframes.plan import leaf
-from roster.spark.dataframes.source_options import Source, source_of
+from roster.spark.dataframes.source_options import Source, WithOptions, source_of
 from roster.spark.jobs.spark_jobs import check_session
 
 _sources: dict[str, Source] = {}
@@ -25,13 +25,13 @@ def read_stream(spark: SparkSession) -> StreamReader:
     return StreamReader(spark)
 
 
-class StreamReader:
+class StreamReader(WithOptions):
     """Reads topics as a streaming DataFrame; made by `read_stream`."""
 
     def __init__(self, spark: SparkSession) -> None:
+        super().__init__()
         check_session(spark)
         self._spark = spark
-        self._options: dict[str, str] = {}
 
     def format(self, source: str) -> Self:
         """Accept "kafka", the only source. Raises PipelineError for others."""
@@ -39,19 +39,6 @@ class StreamReader:
             raise PipelineError(
                 f"{source!r} is not read by a group", field="format", fix='Use "kafka", or spark.readStream'
             )
-        return self
-
-    def option(self, key: str, value: object) -> Self:
-        """Set an option of Spark's Kafka source, or `roster.` and the name of one of `Pipeline`."""
-        self._options = {name: old for name, old in self._options.items() if name.lower() != key.lower()}
-        if value is not None:
-            self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
-        return self
-
-    def options(self, **options: object) -> Self:
-        """Set several options."""
-        for key, value in options.items():
-            self.option(key, value)
         return self
 
     def load(self) -> DataFrame:

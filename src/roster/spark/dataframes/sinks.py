@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from roster.pipeline.batch import Batch
 from roster.pipeline.sink import Sink
+from roster.spark.console_sink import ConsoleSink
 
 _EPOCH = "streaming.sql.batchId"
 """Property of a job in which PySpark's function for `foreach` finds the batch's number."""
@@ -110,12 +111,15 @@ class MemorySink(Sink):
         df.sparkSession.createDataFrame(self._rows, df.schema).createOrReplaceTempView(self._name)
 
 
+def is_at_least_once(sink: Sink) -> bool:
+    """Return True for a sink that may have records of a batch again after a failure."""
+    return isinstance(sink, FormatSink | FunctionSink | RowSink | MemorySink | ConsoleSink)
+
+
 def described(sink: Sink) -> str:
     """Return a sink's description for `explain`: what it is, and how often it has each record."""
     name = type(sink).__name__
     if isinstance(sink, FormatSink):
-        what = f"format({sink.format!r})" if sink.table is None else f"table {sink.table!r}"
-        return f"{what} by Spark's batch writer, at least once"
-    if isinstance(sink, FunctionSink | RowSink | MemorySink) or name == "ConsoleSink":
-        return f"{name}, at least once"
-    return f"{name}, exactly once"
+        name = f"format({sink.format!r})" if sink.table is None else f"table {sink.table!r}"
+        name += " by Spark's batch writer"
+    return f"{name}, {'at least' if is_at_least_once(sink) else 'exactly'} once"

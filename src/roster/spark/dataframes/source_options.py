@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from roster.model.options import declared
 from roster.pipeline.errors import PipelineError
@@ -60,6 +60,26 @@ class Source:
     def has_headers(self) -> bool:
         """True if the column `headers` is read."""
         return bool(self.keywords.get("include_headers", False))
+
+
+class WithOptions:
+    """Options that methods set one by one; names count in any case, as in Spark, and stay as they were written."""
+
+    def __init__(self) -> None:
+        self._options: dict[str, str] = {}
+
+    def option(self, key: str, value: object) -> Self:
+        """Set an option of Spark's, or `roster.` and the name of one of `Pipeline`; None takes it away."""
+        self._options = {name: old for name, old in self._options.items() if name.lower() != key.lower()}
+        if value is not None:
+            self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: object) -> Self:
+        """Set several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
 
 
 def source_of(options: Mapping[str, str]) -> Source:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode, urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from roster.pipeline.batch import Progress
 from roster.pipeline.errors import PipelineError, reason_of
 from roster.pipeline.sink import Sink
 from roster.sinks.delta import DeltaSink
@@ -18,10 +21,10 @@ from roster.sinks.parquet import ParquetSink
 from roster.sinks.postgres import PostgresSink
 from roster.spark.console_sink import ConsoleSink
 from roster.spark.dataframes.plan import check_row_by_row, on_batch, sources_of
-from roster.spark.dataframes.query import StreamQuery
+from roster.spark.dataframes.query import KEPT, StreamQuery
 from roster.spark.dataframes.reader import marked_source
-from roster.spark.dataframes.sinks import FormatSink, FunctionSink, MemorySink, RowSink, described
-from roster.spark.dataframes.source_options import Source, is_own, of_client, own_options, source_of
+from roster.spark.dataframes.sinks import FormatSink, FunctionSink, MemorySink, RowSink, described, is_at_least_once
+from roster.spark.dataframes.source_options import Source, WithOptions, is_own, of_client, own_options, source_of
 from roster.spark.pipeline import Pipeline
 
 log = logging.getLogger("roster.pipeline")
@@ -41,13 +44,13 @@ def write_stream(df: DataFrame) -> StreamWriter:
     return StreamWriter(df)
 
 
-class StreamWriter:
+class StreamWriter(WithOptions):
     """Starts a query that is a member of a consumer group; made by `write_stream`."""
 
     def __init__(self, df: DataFrame) -> None:
+        super().__init__()
         self._df = df
         self._format, self._name, self._mode = "", "", "append"
-        self._options: dict[str, str] = {}
         self._partition_by: tuple[str, ...] = ()
         self._function: Sink | None = None
         self._interval_ms: int | None = None
@@ -96,19 +99,6 @@ class StreamWriter:
         self._interval_ms = None if processingTime is None else self._milliseconds(processingTime)
         return self
 
-    def option(self, key: str, value: object) -> Self:
-        """Set an option of the sink, or `roster.` and the name of one of `Pipeline`."""
-        self._options = {name: old for name, old in self._options.items() if name.lower() != key.lower()}
-        if value is not None:
-            self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
-        return self
-
-    def options(self, **options: object) -> Self:
-        """Set several options."""
-        for key, value in options.items():
-            self.option(key, value)
-        return self
-
     def partitionBy(self, *cols: str | list[str]) -> Self:  # noqa: N802
         """Set the columns whose values become folders."""
         self._partition_by = tuple(name for each in cols for name in ([each] if isinstance(each, str) else each))
@@ -152,18 +142,9 @@ class StreamWriter:
         Raises PipelineError for what the frame, the options and the sink cannot be, all before a broker is asked. What
         comes later ends the query: `awaitTermination` raises it, and `exception` returns it.
         """
-        self.options(**options)
         if path is not None:
-            self.option("path", path)
-        if format is not None:
-            self.format(format)
-        if outputMode is not None:
-            self.outputMode(outputMode)
-        if partitionBy is not None:
-            self.partitionBy(partitionBy)
-        if queryName is not None:
-            self.queryName(queryName)
-        return self._started(None)
+            options["path"] = path
+        return self._with(options, format, outputMode, partitionBy, queryName)._started(None)
 
     def toTable(  # noqa: N802
         self,
@@ -175,16 +156,27 @@ class StreamWriter:
         **options: object,
     ) -> StreamQuery:
         """Append to a table of Spark's catalog, at least once; else as `start`."""
+        return self._with(options, format, outputMode, partitionBy, queryName)._started(tableName)
+
+    def _with(
+        self,
+        options: Mapping[str, object],
+        form: str | None,
+        mode: str | None,
+        columns: str | list[str] | None,
+        name: str | None,
+    ) -> Self:
+        """Set what the arguments of `start` and `toTable` say; those that are None say nothing."""
         self.options(**options)
-        if format is not None:
-            self.format(format)
-        if outputMode is not None:
-            self.outputMode(outputMode)
-        if partitionBy is not None:
-            self.partitionBy(partitionBy)
-        if queryName is not None:
-            self.queryName(queryName)
-        return self._started(tableName)
+        if form is not None:
+            self.format(form)
+        if mode is not None:
+            self.outputMode(mode)
+        if columns is not None:
+            self.partitionBy(columns)
+        if name is not None:
+            self.queryName(name)
+        return self
 
     def _started(self, table: str | None) -> StreamQuery:
         df, source = self._df, self._source()
@@ -200,20 +192,19 @@ class StreamWriter:
                 group,
             )
             given = {name: value for name, value in given.items() if name not in checkpoint}
-        sink = self._sink(given, table)
+        sink = self._sink(given, table, source.bootstrap)
         what = described(sink)
-        if "at least once" in what:
+        if is_at_least_once(sink):
             log.info("%s: %s", group, what)
-        query = StreamQuery(
-            group, self._name or None, type(sink).__name__, lambda extended: _explained(df, what, extended)
-        )
         if self._interval_ms is not None:
             keywords["trigger_interval_ms"] = self._interval_ms
+        recent: deque[Progress] = deque(maxlen=KEPT)
         pipeline = Pipeline(
-            df.sparkSession, source.bootstrap, group, source.topics, on_progress=query.progressed, **keywords
+            df.sparkSession, source.bootstrap, group, source.topics, on_progress=recent.append, **keywords
         )
-        pipeline.transform(on_batch(df)).write(sink)
-        return query.started(pipeline, available_now=self._is_available_now)
+        pipeline.transform(on_batch(df)).write(sink).start(available_now=self._is_available_now)
+        explained = partial(_explained, df, what)
+        return StreamQuery(pipeline, recent, group, self._name or None, type(sink).__name__, explained)
 
     def _source(self) -> Source:
         marks, kafka = sources_of(self._df)
@@ -231,7 +222,7 @@ class StreamWriter:
         except PySparkException as error:
             raise PipelineError(reason_of(error), field="trigger(processingTime)") from None
 
-    def _sink(self, options: Mapping[str, str], table: str | None) -> Sink:
+    def _sink(self, options: Mapping[str, str], table: str | None, bootstrap: str) -> Sink:
         """Return the sink that format, functions and options name."""
         named = {name.lower(): value for name, value in options.items()}
         if self._function is not None:
@@ -240,7 +231,7 @@ class StreamWriter:
             return FormatSink(self._format, None, table, options, self._partition_by)
         kind = self._format.lower()
         if kind == "kafka":
-            return self._kafka_sink(named)
+            return _kafka_sink(named, bootstrap)
         if kind == "console":
             return _console_sink(named)
         if kind == "memory":
@@ -264,17 +255,18 @@ class StreamWriter:
             return sink
         return FormatSink(self._format or kind, path, None, options, self._partition_by)
 
-    def _kafka_sink(self, options: Mapping[str, str]) -> Sink:
-        settings = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
-        if unknown := sorted(options.keys() - {f"kafka.{name}" for name in settings} - {"topic"}):
-            raise PipelineError("Spark's Kafka sink has no option of this name", field=unknown[0])
-        bootstrap = settings.pop("bootstrap.servers", None) or self._source().bootstrap
-        return KafkaSink(bootstrap, options.get("topic"), **of_client(settings, "options"))
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(f"a writer of streams has no {name!r}", name=name, obj=self)
+
+
+def _kafka_sink(options: Mapping[str, str], source: str) -> Sink:
+    settings = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+    if unknown := sorted(options.keys() - {f"kafka.{name}" for name in settings} - {"topic"}):
+        raise PipelineError("Spark's Kafka sink has no option of this name", field=unknown[0])
+    bootstrap = settings.pop("bootstrap.servers", None) or source
+    return KafkaSink(bootstrap, options.get("topic"), **of_client(settings, "options"))
 
 
 def _console_sink(options: Mapping[str, str]) -> Sink:

@@ -47,6 +47,11 @@ def query_id(group: str) -> uuid.UUID:
     return uuid.uuid5(_QUERIES, group)
 
 
+def query_progress(progress: Progress, ids: Mapping[str, str], sink: str) -> dict[str, Any]:
+    """Return a batch as Spark's `StreamingQueryProgress` has it in JSON. ids: of the query and the run."""
+    return {**ids, **spark_names(progress), "sink": {"description": sink, "numOutputRows": -1, "metrics": {}}}
+
+
 class QueryEvents:
     """Tells Spark of one run, from a thread of its own: a batch never waits for it."""
 
@@ -89,11 +94,10 @@ class QueryEvents:
         self._streams.postListenerEvent(started(*ids, self._group, utc(time.time() * 1000)))
         keeps = self._is_kept()
         totals, count = self._registered(), dict.fromkeys(_METRICS, 0)
-        sink = {"description": self._sink, "numOutputRows": -1, "metrics": {}}
         while batches := self._gathered():
             if keeps or len(self._streams.listListeners()):
                 for progress in shared(batches):
-                    told = {**self._ids, **spark_names(progress), "sink": sink}
+                    told = query_progress(progress, self._ids, self._sink)
                     event = parse(json.dumps({"Event": f"{listener}QueryProgressEvent", "progress": told}))
                     self._streams.postListenerEvent(event)
             for progress in batches:
