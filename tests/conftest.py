@@ -52,8 +52,8 @@ STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many processes as cores, and one more where tests wait for programs: each collects all tests."""
-    return (os.cpu_count() or 1) + ("not process" not in config.option.markexpr)
+    """As many processes as cores, and two more where tests wait for programs: each collects all tests."""
+    return (os.cpu_count() or 1) + (0 if "not process" in config.option.markexpr else 2)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,7 +1,7 @@
 """How tests are dealt to the processes of pytest-xdist: file by file, and those of a kind to a process of that kind.
 
-The first process takes the files with real parts, so that there is one Apache Kafka; the others take those with Spark,
-so that the first starts no session before the end. Dear files come first, by the last run's CPU seconds.
+The first process takes the files with real parts, so that there is one Apache Kafka. The next two take those with Spark,
+so that there are two sessions. A fourth takes all others. Dear files come first, by the last run's CPU seconds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 KINDS = ("real", "spark")
 """Marks, the first that a file has counts; all other files are `""`."""
-FIRST, OTHERS = ("real", "", "spark"), ("spark", "", "real")
-"""The order in which the first process takes kinds of files, and that of all others."""
+ORDERS = {"gw0": ("real", "", "spark"), "gw1": ("spark", "", "real"), "gw2": ("spark", "", "real")}
+"""The order in which a process takes kinds of files."""
+OTHERS = ("", "real", "spark")
 
 
 class ByKind(LoadScopeScheduling):
@@ -38,7 +39,7 @@ class ByKind(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         kinds = json.loads(self._kinds.read_text())
-        order = FIRST if node.gateway.id == "gw0" else OTHERS
+        order = ORDERS.get(node.gateway.id, OTHERS)
         file = min(self.workqueue, key=lambda file: (order.index(kinds[file]), -self._seconds[file], file))
         self.workqueue.move_to_end(file, last=False)
         super()._assign_work_unit(node)

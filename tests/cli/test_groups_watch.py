@@ -185,6 +185,7 @@ def test_a_broker_that_never_answered_is_a_failure_at_once(capsys, monkeypatch):
     assert "--bootstrap" in capsys.readouterr().err
 
 
+@pytest.mark.gate
 def test_a_group_of_kip_848_shows_its_epoch_and_owners(apache_kafka, capsys):
     from confluent_kafka import Consumer
 

@@ -147,7 +147,7 @@ def loads(bootstrap: str, topic: str, shell: str, *arguments: str, given: bytes 
 
 @pytest.mark.process
 @pytest.mark.parametrize("file", ["-", "/dev/stdin"])
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_standard_input_is_checked_whole_before_anything_is_sent(bootstrap, file):
     topic = f"stdin{file.count('/')}"
     good = b"a\n" + b"1\n" * 5000

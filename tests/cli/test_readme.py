@@ -187,6 +187,7 @@ def test_the_readme_and_getting_started_can_be_done_one_after_the_other():
 
 @pytest.mark.process
 @pytest.mark.timeout(600)
+@pytest.mark.gate
 def test_the_page_on_assignors_runs(tmp_path):
     page = (ROOT / "docs" / "how-to" / "choose-an-assignor.md").read_text()
     output = run_blocks(page, tmp_path, "roster topics create orders --partitions 6\n")

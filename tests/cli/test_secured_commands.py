@@ -129,6 +129,7 @@ def test_an_empty_variable_is_no_file(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "--config: /nowhere.properties: cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.gate
 def test_a_history_is_polled_where_the_records_may_not_be_read(
     secured_kafka: SecuredKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

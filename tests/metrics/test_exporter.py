@@ -236,6 +236,7 @@ def test_what_cannot_be_asked_keeps_its_last_values(roster_broker: Cluster) -> N
     assert series(text, "roster_exporter_errors_total") == {("cluster",): 1, ("group",): 1}
 
 
+@pytest.mark.gate
 def test_scrapes_have_no_gap_while_the_group_commits(roster_broker: Cluster) -> None:
     group, topic = unique("busy"), roster_broker.create_topic(partitions=2, records=50)
     stopped = threading.Event()

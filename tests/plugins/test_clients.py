@@ -279,6 +279,7 @@ def owned_by(member: Member) -> Callable[[], set[int]]:
 
 @pytest.mark.parametrize("leader", ["java", "plug-in"])
 @pytest.mark.parametrize("strategy", [for_kafka_python.RosterSticky, for_kafka_python.RosterCooperativeSticky])
+@pytest.mark.gate
 def test_java_and_a_plug_in_keep_what_they_need_not_give_up_whoever_leads(
     roster_broker, client, polling, leader, strategy
 ):

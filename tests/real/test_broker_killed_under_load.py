@@ -136,6 +136,7 @@ def written(cluster: Cluster, topic: str, count: int) -> dict[tuple[int, int], s
     return found
 
 
+@pytest.mark.gate
 def test_nothing_acknowledged_is_lost(mortal_broker: BrokerProcess, client: Callable[..., Member]) -> None:
     seed = int(os.environ.get("ROSTER_SEED", "12"))
     chance = random.Random(seed)

@@ -31,7 +31,7 @@ def test_alone_it_joins_consumes_commits_leaves_and_comes_back_to_its_offsets(cl
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_all_kinds_in_one_group(cluster, client, assignor):
     count = 2 * len(KINDS)
     topic, group = cluster.create_topic(partitions=count, records=5), unique("group")
@@ -76,7 +76,7 @@ def test_any_client_leads_java_kafka_python_and_roster(cluster, client, leader):
 
 
 @pytest.mark.parametrize("leader", COOPERATIVE)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(1)
 def test_cooperative_members_keep_what_they_need_not_give_up(cluster, client, leader):
     count = 2 * len(COOPERATIVE)
     topic, group = cluster.create_topic(partitions=count, records=5), unique("group")

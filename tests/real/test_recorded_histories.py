@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from roster._clock import wall_ms
 from roster.client import Admin
@@ -69,6 +70,7 @@ def test_what_rosters_leader_says_stands_in_the_records_of_any_broker(cluster: A
         assert {tp for each in admin.describe_group(group).members for tp in each.assignment} == partitions(topic, 8)
 
 
+@pytest.mark.sampled(1)
 def test_what_real_clients_did_is_named_or_unknown(cluster: Any, client: Any, tmp_path: Path) -> None:
     stem, group = unique("topic"), unique("group")
     topic = cluster.create_topic(stem, partitions=6)
@@ -127,6 +129,7 @@ def test_what_real_clients_did_is_named_or_unknown(cluster: Any, client: Any, tm
     assert seen >= {"joined", "left_or_expired", "static_member_replaced", "partitions_added", "subscription_changed"}
 
 
+@pytest.mark.gate
 def test_a_group_of_the_new_protocol_has_its_epochs_owners_and_causes(apache_kafka: Any, client: Any) -> None:
     topic, group = apache_kafka.create_topic(unique("topic"), partitions=6), unique("group")
     opened: list[Any] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from roster.broker import BrokerConfig
 from roster.broker.described_settings import broker_settings
 from tests.real.realparts.exchange import Exchange, scenario
@@ -88,6 +90,7 @@ def test_the_brokers_settings_have_kafkas_names_and_types(x):
     x.note("types", {each["name"]: each["config_type"] for each in told["results"][0]["configs"]})
 
 
+@pytest.mark.gate
 @scenario
 def test_resources_with_settings(x):
     topic = x.topic()

@@ -209,6 +209,7 @@ def _answer(address: Address, user: str, message: Any, version: int) -> Any:
             return repr(error)
 
 
+@pytest.mark.gate
 def test_logins_are_answered_as_apache_kafka_answers_them(addresses: dict[str, Address]) -> None:
     tokens = {
         "PLAIN": (b"\0rita\0wrong", b"\0nobody\0x", b"", b"rita", b"otto\0rita\0" + PASSWORDS["rita"].encode()),

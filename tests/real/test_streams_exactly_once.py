@@ -92,7 +92,7 @@ def reader(cluster: Cluster) -> Iterator[tuple[str, Reader]]:
     made.close()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_every_word_is_counted_once(cluster, word_count, reader, tmp_path):
     source = cluster.create_topic("words-in", partitions=3)
     target, seen = reader

@@ -318,6 +318,7 @@ def read_in_epoch(
     return rows, session.knowledge.epochs[topic, 0][1]
 
 
+@pytest.mark.gate
 def test_gaps_that_compaction_left_on_apache_kafka(apache_kafka: Cluster) -> None:
     compacting = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100"}
     chance = random.Random(7)

@@ -79,6 +79,7 @@ def test_a_missing_acl_says_what_to_grant(secured_kafka: SecuredKafka, topic: st
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"])
+@pytest.mark.sampled(1)
 def test_logins_are_renewed_on_the_same_connection(
     secured_kafka: SecuredKafka, topic: str, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def totals_of(sent: list[Record]) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 def test_several_stores_and_rows_on_their_way_are_of_one_moment(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

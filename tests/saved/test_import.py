@@ -29,6 +29,7 @@ def unordered(found: Export, store: str) -> list[str]:
     return sorted(map(str, rows(found, store)))
 
 
+@pytest.mark.gate
 def test_a_group_goes_on_from_an_import_with_rows_on_their_way_as_the_one_that_never_moved(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ CUTS = ("_check_empty", "_write", "_wait_until_seen")
 """Before topics are deleted, amid the transaction, and after its commit."""
 
 
+@pytest.mark.gate
 def test_a_group_goes_on_after_its_input_has_grown(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

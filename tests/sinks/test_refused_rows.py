@@ -251,6 +251,7 @@ def test_what_is_no_rows_fault_still_ends_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.process
+@pytest.mark.gate
 def test_refused_rows_of_a_pipeline_are_dead_letters_and_with_state_the_error_says_why_not(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

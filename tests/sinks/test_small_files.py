@@ -240,7 +240,7 @@ def _work(kind: str, folder: str, member: str, end: Any) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", FILES)
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_kills_amid_merges_of_two_applications_with_one_table(kind: str, tmp_path: Path) -> None:
     context = forking()
     place, chance = FILES[kind](str(tmp_path)), random.Random(7)

@@ -78,6 +78,7 @@ def plainly(sent: Rows) -> tuple[Counter[Any], Counter[int]]:
         pytest.param("postgres", marks=[pytest.mark.gate, pytest.mark.real]),
     ],
 )
+@pytest.mark.gate
 def test_table_and_late_rows_are_exact_though_the_driver_is_killed_in_between(
     spark: SparkSession, topics: Topics, tmp_path: Path, kind: str
 ) -> None:

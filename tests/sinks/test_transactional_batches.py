@@ -83,6 +83,7 @@ def test_offsets_are_committed_where_a_transform_leaves_no_row(spark: SparkSessi
     assert committed_records(both, out) == []
 
 
+@pytest.mark.gate
 def test_a_failed_batch_leaves_nothing_for_readers_of_committed_records(
     spark: SparkSession, topics: Topics, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

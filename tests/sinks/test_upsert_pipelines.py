@@ -48,7 +48,7 @@ def sessions(rows: list[tuple[str, int]]) -> set[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_sessions_that_grow_backwards_leave_one_row_each(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

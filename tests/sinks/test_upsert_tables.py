@@ -72,6 +72,7 @@ def test_the_last_row_of_each_key_is_there(place: Place, partition_by: list[str]
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", FILES)
+@pytest.mark.gate
 def test_a_table_in_an_object_store(kind: str, tmp_path: Path, s3: Server) -> None:
     place = FILES[kind](str(tmp_path), s3)
     sink = opened(sink_of(place, partition_by=["partition"]), T0, T1)

@@ -106,6 +106,7 @@ RELEASES: dict[str, Release] = {
 }
 
 
+@pytest.mark.gate
 def test_the_totals_go_on_after_each_release_that_was_refused(
     spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ def test_the_totals_go_on_after_each_release_that_was_refused(
     assert (shops.results(), members) == (expected + Counter({30: 10}), 1)
 
 
+@pytest.mark.gate
 def test_results_may_be_added_reordered_renamed_and_left_out_and_the_totals_go_on(
     spark: SparkSession, topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -54,7 +54,7 @@ def kinds(rebalance: dict[str, Any]) -> set[str]:
     return {cause["kind"] for cause in rebalance["causes"]}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_what_was_done_to_a_group_is_what_its_history_says(
     spark: SparkSession, cluster: Any, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

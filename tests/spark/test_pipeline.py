@@ -157,7 +157,7 @@ def test_a_batch_without_results_counts(spark: SparkSession, topics: Topics, gro
 
 
 @pytest.mark.parametrize("partition_by", [(), ("partition",)], ids=["plain", "partitioned"])
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_an_output_without_rows_can_be_read(
     spark: SparkSession, topics: Topics, group: str, tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
@@ -193,6 +193,7 @@ def test_a_path_may_have_spaces_percent_signs_and_any_letters(
     assert len(list(out.glob("*.parquet"))) == 1
 
 
+@pytest.mark.gate
 def test_partition_by_makes_folders(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
     topic = topics.create(2, 20)
     sink = ParquetSink(str(tmp_path), partition_by=["partition"])
@@ -520,6 +521,7 @@ def test_a_failed_start_is_heard(
         pipeline.wait()
 
 
+@pytest.mark.gate
 def test_stopped_while_no_broker_answers_it_ends_at_once_and_well(spark: SparkSession, group: str) -> None:
     pipeline = Pipeline(spark, "127.0.0.1:1", group, ["t"], start_timeout_ms=2**31 - 1).foreach_batch(print).start()
     until(lambda: pipeline.status == "joining")
@@ -528,6 +530,7 @@ def test_stopped_while_no_broker_answers_it_ends_at_once_and_well(spark: SparkSe
     assert (pipeline.status, pipeline.exception) == ("stopped", None)
 
 
+@pytest.mark.gate
 def test_a_batch_that_gets_nowhere_gives_the_partitions_to_others(
     spark: SparkSession, topics: Topics, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -49,6 +49,7 @@ def secrets(kafka: SecuredKafka) -> list[str]:
     return [USER_PASSWORD, KEY_PASSWORD, key]
 
 
+@pytest.mark.gate
 def test_pipelines_leave_no_secret_in_logs_plans_reprs_and_the_event_log(
     secured_kafka: SecuredKafka, tmp_path: Path
 ) -> None:

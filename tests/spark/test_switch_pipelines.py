@@ -105,7 +105,7 @@ def texts(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("kind", ["kafka", "delta", "parquet"])
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_each_record_has_one_result_where_there_is_no_state(
     spark: SparkSession, topics: Topics, tmp_path: Path, capsys: Any, kind: str
 ) -> None:

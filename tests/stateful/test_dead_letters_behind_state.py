@@ -66,6 +66,7 @@ def found_letters(topics: Topics, letters: str, count: int) -> list[dict[str, st
     return found
 
 
+@pytest.mark.gate
 def test_bad_records_at_every_place_are_set_aside_once_through_a_kill(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

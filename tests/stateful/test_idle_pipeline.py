@@ -59,6 +59,7 @@ def found(topics: Topics, out: str) -> list[tuple[tuple[datetime, str], int]]:
     return sorted(((datetime.fromisoformat(row["window_start"]), row["k"]), row["count"]) for row in results)
 
 
+@pytest.mark.gate
 def test_each_window_of_quiet_partitions_comes_once_though_its_owner_is_killed_behind_it(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

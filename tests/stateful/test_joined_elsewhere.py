@@ -124,7 +124,7 @@ def test_two_applications_send_each_row_once_with_what_tables_of_another_key_say
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_rows_are_in_the_table_once_though_the_offsets_are_behind(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -146,7 +146,7 @@ def test_rows_are_in_the_table_once_though_the_offsets_are_behind(
 
 
 @pytest.mark.parametrize("has_state", [False, True])
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_a_table_is_not_gone_on_with_once_the_topic_before_it_is_another_one(
     spark: SparkSession, topics: Topics, tmp_path: Path, *, has_state: bool
 ) -> None:
@@ -199,7 +199,7 @@ def test_results_of_an_operator_are_joined_with_a_table_of_another_key(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_tables_that_no_application_has_a_task_for_are_removed(
     spark: SparkSession, topics: Topics, tmp_path: Path, *, elsewhere: bool
 ) -> None:

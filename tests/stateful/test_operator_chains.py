@@ -388,6 +388,7 @@ class Later(Passing):
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.gate
 def test_timers_in_front_of_repartition_wait_for_no_records_where_results_go_to_files(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

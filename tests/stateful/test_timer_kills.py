@@ -85,7 +85,7 @@ def check_timers(
 
 @pytest.mark.parametrize("mode", [TimeMode.PROCESSING, TimeMode.EVENT])
 @pytest.mark.parametrize("standbys", ["0", "1"] if ROUNDS >= 10 else ["0"])
-@pytest.mark.sampled(1)
+@pytest.mark.gate
 def test_what_a_timer_sends_is_there_once_whatever_befalls_its_owner(
     tmp_path: Path, mode: TimeMode, standbys: str
 ) -> None:

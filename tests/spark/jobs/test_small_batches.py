@@ -480,6 +480,7 @@ def test_the_first_pipeline_of_a_session_has_the_process_that_was_started_with_s
     until(lambda: not local_workers._early, 10)
 
 
+@pytest.mark.gate
 def test_a_task_has_the_surroundings_of_spark_s_own(spark: SparkSession, worker: LocalWorkers, tmp_path: Path) -> None:
     (tmp_path / "added_here.py").write_text("VALUE = 7\n")
     (tmp_path / "file.txt").write_text("text")
@@ -673,6 +674,7 @@ def test_a_worker_that_dies_in_a_batch_leaves_it_to_spark(spark: SparkSession, t
     assert sorted(row.offset for row in sink.read(spark).collect()) == sorted([*range(5)] * 2)
 
 
+@pytest.mark.gate
 def test_a_backlog_is_counted_once_by_several_workers_of_which_one_dies(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,6 +240,7 @@ def test_state_goes_on_in_the_next_run_and_in_another_place(
         run("two")
 
 
+@pytest.mark.gate
 def test_a_function_with_group_state_sends_results_without_keys(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def test_pytest_finds_the_plugin():
 
 
 @pytest.mark.process
+@pytest.mark.gate
 def test_fixtures_settings_and_scopes(tmp_path):
     (tmp_path / "conftest.py").write_text("""
 import pytest
@@ -98,6 +99,7 @@ def shown(title: str) -> str:
 
 @pytest.mark.process
 @pytest.mark.parametrize("title", ["Test a consumer", "Test failures of single requests", "Test a crash of the broker"])
+@pytest.mark.sampled(1)
 def test_the_page_on_consumers(tmp_path, title):
     (tmp_path / "conftest.py").write_text("import tests.real.realparts.kafka_python  # mends a join it may lose\n")
     (tmp_path / "test_page.py").write_text(shown(title))
