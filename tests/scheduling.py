@@ -1,7 +1,7 @@
 """How tests are dealt to the processes of pytest-xdist: file by file, and those of a kind to a process of that kind.
 
-The first process takes the files with real parts, so that there is one Apache Kafka. The next two take those with Spark,
-so that there are two sessions. A fourth takes all others. Dear files come first, by the last run's CPU seconds.
+The first process takes the files with real parts, so that there is one Apache Kafka. The next two take those with
+Spark, so that there are two sessions. A fourth takes all others. Dear files come first, by the last run's CPU seconds.
 """
 
 from __future__ import annotations

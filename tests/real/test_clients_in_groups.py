@@ -152,6 +152,7 @@ def test_a_topic_that_a_static_member_returns_with_is_read(cluster, client):
     second.wait_for(lambda m: m.owned >= partitions(topics[1], 3), what="the topic that nobody else reads")
 
 
+@pytest.mark.sampled(1)
 def test_killed_members_partitions_move_after_its_session(cluster, client, tmp_path):
     topic, group = cluster.create_topic(partitions=4, records=5), unique("group")
     everything = partitions(topic, 4)

@@ -124,6 +124,7 @@ def test_the_demos_job_runs_with_other_options_only(secured_kafka: SecuredKafka,
     assert [text for text in texts if USER_PASSWORD in text] == []
 
 
+@pytest.mark.gate
 def test_a_kafka_sink_says_what_is_missing(secured_kafka: SecuredKafka) -> None:
     topic, address = secured_kafka.create_topic("shop"), secured_kafka.address("SECURE")
     cases = [

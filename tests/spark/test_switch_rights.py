@@ -187,6 +187,7 @@ def test_the_command_names_each_right_that_it_lacks(roster: Guarded, tmp_path: P
     switched_with_rights_given_one_by_one(roster, tmp_path, capsys)
 
 
+@pytest.mark.gate
 def test_the_command_names_each_right_that_it_lacks_on_apache_kafka(
     apache: Guarded, tmp_path: Path, capsys: Any
 ) -> None:
