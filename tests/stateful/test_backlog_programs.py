@@ -83,6 +83,25 @@ def test_every_window_of_a_backlog_is_right(
     check([each for each in results if not each[0][0].startswith("end")], counted(partitions), progress)
 
 
+def test_every_window_over_two_topics_one_six_hours_ahead_is_right(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    partitions = hours_ahead(random.Random(5))
+    both, out, progress = [topics.create(1) for _ in partitions], topics.create(1), list[Progress]()
+    for topic, rows in zip(both, ended(partitions), strict=True):
+        send(topics, topic, [rows])
+    options: dict[str, Any] = {"state": State(dir=str(tmp_path / "state")), "max_offsets_per_batch": 700}
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    made = Pipeline(spark, topics.bootstrap, group, both, on_progress=progress.append, **options)
+    made.json_columns("region string, at timestamp")
+    window = Window("at", "30 minutes", grace="5 minutes")
+    made.aggregate("region", {"n": "count(*)"}, window=window, results="final")
+    made.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
+    check(found(topics, out), counted(partitions), progress)
+    held = [store.held_by for each in progress for of in each.stores.values() for store in of.values()]
+    assert f"{both[0]}-0" in held or f"{both[1]}-0" in held
+
+
 def test_every_window_behind_two_repartitions_and_another_operator_is_right(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ from roster.state.windows import Window, WindowedAggregation
 from roster.stateful.input_backlog import InputBacklog
 from roster.stateful.tasks.operator_steps import Around
 from roster.stateful.tasks.other_stream import OtherSide, columns_of
-from roster.stateful.tasks.outgoing import Outgoing, Sent
+from roster.stateful.tasks.outgoing import Outgoing, Sent, by_split
 from roster.stateful.tasks.placement import partitions_of
 from roster.stateful.tasks.processing import is_left
 from roster.stateful.tasks.repartition import RepartitionTopic
@@ -51,6 +51,7 @@ COLUMNS = pa.schema([("k", pa.string()), ("t", TIME)])
 RIGHT = pa.schema([("k", pa.string()), ("s", TIME)])
 COUNTS = {"n": Aggregate.parse("count(*)")}
 SIZE, GRACE, END, PARTITIONS = 6, 3, 10_000, 2
+INPUTS = ("in", "also in")
 WINDOWS = WindowedAggregation(("k",), COUNTS, Window("t", SIZE * SECOND, grace=GRACE * SECOND), final=True)
 UPDATES = WindowedAggregation(("k",), COUNTS, WINDOWS.window, final=False)
 SESSIONS = SessionAggregation(("k",), COUNTS, Window.session("t", SIZE * SECOND, grace=GRACE * SECOND), final=True)
@@ -135,6 +136,8 @@ LAG = SIZE + GRACE
 FAR = 2 * WITHIN + GRACE + 1
 PLACED, TOTALS = ("k", "window_start", "n"), ("k", "window_start", "total")
 CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
+    "final": ([WINDOWS], (PLACED, "n of tasks")),
+    "join, outer": ([OUTER], (("k", "t", "s"), "pairs")),
     "repartition, final": ([("k",), WINDOWS], (PLACED, "n")),
     "final, repartition, final": ([WINDOWS_, ("k",), wider("sum(n)")], (TOTALS, "sum")),
     "updates, repartition, final": ([UPDATES_, ("k",), wider("max(n)", grace=LAG)], (TOTALS, "max")),
@@ -168,12 +171,12 @@ CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
 """Steps of each chain; columns of its results, and what they are."""
 
 
-def plans_of(chain: Sequence[Any], *, is_mapped: bool = False) -> tuple[SubtopologyPlan, ...]:
+def plans_of(chain: Sequence[Any], *, is_mapped: bool = False, topics: int = 1) -> tuple[SubtopologyPlan, ...]:
     """Plans of operators; a tuple of columns stands for a repartition by them. is_mapped: with a step behind it."""
     plans: list[SubtopologyPlan] = []
     columns, nodes, arriving = COLUMNS, list[OperatorNode](), None
     for step in [*chain, None]:
-        sources = ("in",) if arriving is None else (arriving.topic,)
+        sources = INPUTS[:topics] if arriving is None else (arriving.topic,)
         others = tuple(node.other.topic for node in nodes if node.other is not None)
         of = Subtopology(len(plans), (*sources, *others), tuple(node.store for node in nodes))
         if step is None:
@@ -197,13 +200,21 @@ class World:
     """Topics with rows, and applications that run tasks in transactions."""
 
     def __init__(
-        self, rng: random.Random, logs: list[list[Row]], chain: Sequence[Any], *, is_mapped: bool = False
+        self,
+        rng: random.Random,
+        logs: list[list[Row]],
+        chain: Sequence[Any],
+        *,
+        is_mapped: bool = False,
+        topics: int = 1,
     ) -> None:
-        self.rng, self.logs, self.clock, self.plans = rng, logs, 0.0, plans_of(chain, is_mapped=is_mapped)
+        """topics: how many the logs are dealt to, one after the other."""
+        self.rng, self.logs, self.clock = rng, logs, 0.0
+        self.plans = plans_of(chain, is_mapped=is_mapped, topics=topics)
         self.topics: dict[TopicPartition, list[Any]] = {
-            TopicPartition("in", number): log for number, log in enumerate(logs)
+            TopicPartition(INPUTS[number % topics], number // topics): log for number, log in enumerate(logs)
         }
-        names = [topic for plan in self.plans for topic in plan.subtopology.sources if topic != "in"]
+        names = [topic for plan in self.plans for topic in plan.subtopology.sources if topic not in INPUTS]
         self.topics |= {TopicPartition(topic, number): [] for topic in names for number in range(PARTITIONS)}
         self.committed = dict.fromkeys(self.topics, 0)
         self.stores: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
@@ -221,10 +232,10 @@ class World:
         )
         return {
             plan.subtopology.number: InputBacklog(
-                admin, "g", plan.subtopology.sources, plan.source_at, lambda: self.clock
+                admin, "g", plan.subtopology.sources, plan.source_at, lambda: self.clock, is_sent=plan.is_labelling
             )
             for plan in self.plans
-            if plan.repartition_sink is not None and plan.repartition_sink.is_labelled
+            if plan.is_labelling or plan.is_by_split
         }
 
     def task_of(self, at: TopicPartition) -> tuple[int, int]:
@@ -252,12 +263,13 @@ class World:
             sent = {
                 number: Sent(self.plans[number].repartition_sink, backlog)  # type: ignore[arg-type]
                 for number, backlog in backlogs.items()
-                if backlog is not None
+                if backlog is not None and self.plans[number].is_labelling
             }
             records = list[Any]()
             for number, partition in tasks:
                 spans = {at: batch.ranges[at] for at in by_task[number, partition]}
-                records += self._process(self.plans[number], partition, spans, sent.get(number), changes)
+                of = sent.get(number), backlogs.get(number)
+                records += self._process(self.plans[number], partition, spans, of, changes)
             for each in sent.values():
                 records += each.notices()
             by_partition = defaultdict(list)
@@ -286,9 +298,10 @@ class World:
         plan: SubtopologyPlan,
         partition: int,
         spans: dict[TopicPartition, Range],
-        sent: Sent | None,
+        of: tuple[Sent | None, Any],
         changes: list[Any],
     ) -> list[Any]:
+        sent, backlog = of
         outgoing, look, records = Outgoing(None, None), Look(()), list[Any]()  # type: ignore[arg-type]
         own = {at: span for at, span in spans.items() if at.topic in plan.own_sources}
         if not plan.nodes:
@@ -298,6 +311,9 @@ class World:
                 records += outgoing.rows(iter(self._rows(plan, at, span)), plan, look, sent, clock)
             return records
         rows = [batch for at, span in own.items() for batch in self._rows(plan, at, span)]
+        if plan.is_by_split:
+            by_topic = ((at.topic, iter(self._rows(plan, at, span))) for at, span in own.items())
+            rows = list(by_split(plan, partition, by_topic, backlog))
         updates = list[Any]()
         for node in plan.nodes:
             operator, columns = plan.at(node, updates[0] if updates else None)
@@ -367,7 +383,7 @@ class World:
     def _end(self) -> None:
         """Close everything by last rows of each source, and read all until nobody has anything to tell."""
         for at, log in self.topics.items():
-            if at.topic in {"in", "right"}:
+            if at.topic in {*INPUTS, "right"}:
                 log.extend(("end", END * number) for number in range(1, 5))
         owned = [[at for at in self.topics if at.partition % 2 == number] for number in range(2)]
         for _ in range(200):
@@ -428,8 +444,10 @@ def totals(counts: Sequence[Counter[Any]], of: Any) -> Counter[Any]:
     return Counter((*place, of(numbers)) for place, numbers in groups.items())
 
 
-def pairs(left: list[Row], right: list[Row]) -> Counter[Any]:
-    return Counter((k, t, s) for k, t in left for key, s in right if k == key and abs(t - s) <= WITHIN)
+def pairs(left: list[Row], right: list[Row], *, is_outer: bool) -> Counter[Any]:
+    found = Counter((k, t, s) for k, t in left for key, s in right if k == key and abs(t - s) <= WITHIN)
+    partnered = {(k, t) for k, t, _ in found}
+    return found + Counter((k, t, None) for k, t in left if is_outer and (k, t) not in partnered)
 
 
 def seldom(windows: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -443,7 +461,9 @@ def seldom(windows: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return rows
 
 
-def chain_problem(rng: random.Random, name: str, delay: int = GRACE, *, is_mapped: bool = False) -> str:
+def chain_problem(
+    rng: random.Random, name: str, delay: int = GRACE, *, is_mapped: bool = False, topics: int = 1
+) -> str:
     """How a run of a chain of operators differs from the plain computation, "" if it does not."""
     chain, columns = CHAINS[name]
     if TIMERS in chain:
@@ -452,25 +472,25 @@ def chain_problem(rng: random.Random, name: str, delay: int = GRACE, *, is_mappe
     size = 0 if any(step is own for step in chain for own in (JOIN, OUTER, FIRST)) else SIZE
     rows = [kept(log, size) for log in logs]
     late = sum(map(len, logs)) - sum(map(len, rows))
-    by_source = [Counter((key, window_of(time)) for key, time in of) for of in rows]
-    together = sum(by_source, Counter())
-    world = World(rng, logs, chain, is_mapped=is_mapped)
+    of_tasks = [[row for log in rows[begin : begin + topics] for row in log] for begin in range(0, len(rows), topics)]
+    by_task = [Counter((key, window_of(time)) for key, time in of) for of in of_tasks]
+    together = sum(by_task, Counter())
+    world = World(rng, logs, chain, is_mapped=is_mapped, topics=topics)
     if JOIN in chain or OUTER in chain:
         given = sorted((row for log in logs_of(rng, 0) for row in log), key=lambda row: row[1])
         places = partitions_of(pa.array([key.encode() for key, _ in given], pa.binary()), "murmur2", PARTITIONS)
         rights = [[row for row, of in zip(given, places, strict=True) if of == number] for number in range(PARTITIONS)]
         for number, log in enumerate(rights):
             world.topics[TopicPartition("right", number)] += log
-    joined = pairs([row for of in rows for row in of], [row for log in rights for row in log])
-    if name == "repartition, join, outer":
-        partnered = {(k, t) for k, t, _ in joined}
-        joined += Counter((k, t, None) for of in rows for k, t in of if (k, t) not in partnered)
+    sides = [([row for of in rows for row in of], [row for log in rights for row in log])]
     if name.startswith("join"):
-        joined = sum(map(pairs, rows, [*rights, [], []]), Counter())
+        sides = list(zip(of_tasks, [*rights, [], []], strict=False))
+    joined = sum((pairs(*both, is_outer=OUTER in chain) for both in sides), Counter())
     wanted = {
         "n": lambda: Counter((*place, n) for place, n in together.items()),
-        "sum": lambda: totals(by_source if chain[0] in (WINDOWS_, TIMERS) else [together], sum),
-        "max": lambda: totals(by_source if chain[0] is UPDATES_ else [together], max),
+        "n of tasks": lambda: Counter((*place, n) for of in by_task for place, n in of.items()),
+        "sum": lambda: totals(by_task if chain[0] in (WINDOWS_, TIMERS) else [together], sum),
+        "max": lambda: totals(by_task if chain[0] is UPDATES_ else [together], max),
         "sizes": lambda: totals([Counter((n, start) for (_, start), n in together.items())], sum),
         "times": lambda: Counter((t, n) for t, n in Counter(t for _, t in {row for of in rows for row in of}).items()),
         "pairs": lambda: joined,
@@ -492,12 +512,12 @@ def chain_problem(rng: random.Random, name: str, delay: int = GRACE, *, is_mappe
 
 
 @pytest.mark.parametrize("name", CHAINS)
-@given(seed=st.integers(0, 1 << 32), delay=st.sampled_from([0, GRACE, 30]))
+@given(seed=st.integers(0, 1 << 32), delay=st.sampled_from([0, GRACE, 30]), topics=st.sampled_from([1, 2]))
 @settings(max_examples=examples(20))
 def test_rows_are_late_only_within_their_partition_and_results_are_those_of_a_plain_computation(
-    name: str, seed: int, delay: int
+    name: str, seed: int, delay: int, topics: int
 ) -> None:
-    assert chain_problem(random.Random(seed), name, delay) == ""
+    assert chain_problem(random.Random(seed), name, delay, topics=topics) == ""
 
 
 @pytest.mark.parametrize("name", ["repartition, final", "repartition, updates, final", "final, repartition, final"])
@@ -566,6 +586,9 @@ FAULTS = {
     "a task with results to come has ended": _forgets_what_waits,
 }
 TRIED = [
+    ("final", "the fastest source"),
+    ("final", "ended before its rows"),
+    ("join, outer", "the fastest source"),
     ("repartition, final", "the fastest source"),
     ("repartition, final", "a source that moved is forgotten"),
     ("repartition, final", "ended before its rows"),
@@ -581,7 +604,8 @@ TRIED = [
 @pytest.mark.parametrize(("name", "fault"), TRIED)
 def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: str) -> None:
     FAULTS[fault](monkeypatch)
-    assert any(chain_problem(random.Random(seed), name) for seed in range(60))
+    topics = 1 if "repartition" in name else 2
+    assert any(chain_problem(random.Random(seed), name, topics=topics) for seed in range(60))
 
 
 def test_rows_of_a_release_without_labels_go_by_their_largest_time() -> None:

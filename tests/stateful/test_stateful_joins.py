@@ -140,7 +140,7 @@ def test_two_streams_are_joined_exactly_through_restarts_and_a_lost_store(
     }
     assert kept == sorted(in_time, key=lambda row: (row[1], row[0]))
     assert topics.committed(group).keys() == topics.ends(orders).keys() | topics.ends(payments).keys()
-    with pytest.raises(PipelineError, match=rf"join: the topics .* equally many partitions.*{orders} 2, {out} 1"):
+    with pytest.raises(PipelineError, match=rf"topics: the topics .* equally many partitions.*{orders} 2, {out} 1"):
         (
             Pipeline(spark, topics.bootstrap, f"{group}-2", orders)
             .json_columns("k string", keep=["timestamp"])

@@ -98,8 +98,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: B
     jobs = SparkJobs(spark, options.group)
     if not declared.operators and len(declared.subtopologies) == 1:
         return _stateless(jobs, options, config, function, columns, declared, sink)
-    has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
-    check_options(own, has_transform=has_transform, first_has_state=first_has_state)
+    check_options(own, has_transform=declared.transform is not None)
     plans = subtopology_plans(own, declared, columns, as_struct(config.schema))
     _check_state_dir(spark, own)
     return _stateful(jobs, options, config, function, plans, sink)

@@ -294,14 +294,11 @@ def check_operator(operator: Operator, columns: pa.Schema) -> None:
         raise PipelineError(problem or part, field=part if problem else "aggregate") from None
 
 
-def check_options(options: Options, *, has_transform: bool, first_has_state: bool = True) -> None:
-    """Raise PipelineError for options that a stateful pipeline with these topics cannot have."""
-    if not isinstance(options.topics, tuple) or (len(options.topics) > 1 and first_has_state):
+def check_options(options: Options, *, has_transform: bool) -> None:
+    """Raise PipelineError for options that a stateful pipeline cannot have."""
+    if not isinstance(options.topics, tuple):
         raise PipelineError(
-            "a stateful pipeline reads one topic, by its name: with several, an assignor may give partitions of one"
-            " number to different members",
-            field="topics",
-            fix="Name one topic, or put repartition in front of what has state: it takes the rows of several",
+            "topics that come later have no state", field="topics", fix="Name the topics of a pipeline with state"
         )
     if options.assignors != as_tuple(DEFAULT_ASSIGNORS):
         raise PipelineError(

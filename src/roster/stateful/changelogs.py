@@ -185,7 +185,7 @@ def co_partitioned(admin: Admin, of: Subtopology) -> int:
     try:
         return partition_count(of, counts)
     except TopologyError as error:
-        raise PipelineError(str(error), field="join") from None
+        raise PipelineError(str(error), field="topics") from None
 
 
 def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:

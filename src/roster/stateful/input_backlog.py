@@ -1,4 +1,4 @@
-"""What is left to read in the input in front of a repartition topic: it holds event time back behind the topic."""
+"""What is left to read in a sub-topology's input: it holds event time back, in its tasks or behind a repartition."""
 
 from __future__ import annotations
 
@@ -29,9 +29,14 @@ class InputBacklog:
         topics: Collection[str],
         source_at: Callable[[TopicPartition], int],
         now: Callable[[], float] = time.monotonic,
+        *,
+        is_sent: bool = True,
     ) -> None:
-        """source_at: returns the source that a partition's rows have; it has been read if all its partitions have."""
-        self._source_at = source_at
+        """source_at: returns the source that a partition's rows have; it has been read if all its partitions have.
+
+        is_sent: others hear of it, behind a repartition.
+        """
+        self._source_at, self._is_sent = source_at, is_sent
         self._admin, self._group, self._topics, self._now = admin, group, topics, now
         self._partitions: list[TopicPartition] = []
         self._looked = float("-inf")
@@ -52,7 +57,7 @@ class InputBacklog:
         Raises ClientError.
         """
         own = [at for at in partitions if at.topic in self._topics]
-        if not own or not self._is_committed or not self._behind:
+        if not own or not self._is_sent or not self._is_committed or not self._behind:
             return ()
         if not once and self._now() - self._looked < _APART:
             return ()
@@ -85,6 +90,7 @@ class InputBacklog:
             {source: source not in behind for source in sorted(reading)},
             is_for_all or bool(self._behind),
             max(at.partition for at in self._partitions) + 1,
+            frozenset(self._behind),
         )
 
     def committed(self, batch: Batch) -> None:

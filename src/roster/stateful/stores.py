@@ -87,11 +87,13 @@ class Stores:
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
         self.input_backlogs = {
-            plan.subtopology.number: InputBacklog(self.admin, options.group, plan.subtopology.sources, plan.source_at)
+            plan.subtopology.number: InputBacklog(
+                self.admin, options.group, plan.subtopology.sources, plan.source_at, is_sent=plan.is_labelling
+            )
             for plan in self.plans
-            if plan.repartition_sink is not None and plan.repartition_sink.is_labelled
+            if plan.is_labelling or plan.is_by_split
         }
-        """What is left to read in front of repartition topics whose rows have labels, by the sub-topology."""
+        """What is left to read where rows get labels of their sources, by the sub-topology."""
         self.source_names = SourceNames(self.admin, [topic for of in self.plans for topic in of.subtopology.sources])
 
     def _new_admin(self) -> Admin:

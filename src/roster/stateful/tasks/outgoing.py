@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,11 @@ from roster.pipeline.tasks.result_records import as_records
 from roster.pipeline.tasks.writer import conformed
 from roster.sinks.tasks.encoded_values import RecordEncoding
 from roster.sinks.tasks.updates import retracted
-from roster.state.source_times import Notice, SourceClock
+from roster.state.source_times import Notice, SourceClock, labelled, source_of
 from roster.stateful.tasks.bad_records import Aside
 from roster.stateful.tasks.catch_up import StoreTarget
 from roster.stateful.tasks.repartition import FIELD as REPARTITION
-from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.repartition import RepartitionTopic, notice_row, with_source
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Backlog:
 
     batch: names the attempt. behind: sources outside of the batch with more to read. reading: {source in the batch:
     whether it has no more to read behind it}. is_for_all: whether partitions that get no rows hear of it. partitions:
-    how many the input has.
+    how many the input has. left: partitions of the input with more to read behind the batch.
     """
 
     batch: int
@@ -55,6 +55,32 @@ class Backlog:
     reading: Mapping[int, bool]
     is_for_all: bool
     partitions: int
+    left: frozenset[TopicPartition] = frozenset()
+
+
+def by_split(
+    plan: SubtopologyPlan,
+    partition: int,
+    rows_of: Iterable[tuple[str, Iterator[pa.RecordBatch]]],
+    backlog: Backlog | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield a task's rows with labels of the input partitions that they are from, and a notice behind them.
+
+    rows_of: the rows of each topic. backlog: of the sub-topology; None: all has been read.
+    """
+    node, clocks = plan.nodes[0], list[SourceClock]()
+    for topic, rows in rows_of:
+        clocks.append(SourceClock(source_of(topic, partition), plan.time_of_splits))
+        for batch in rows:
+            if plan.time_of_splits is not None:
+                clocks[-1].labels(pa.Table.from_batches([batch]))
+            yield with_source(batch, clocks[-1].source, 0)
+    batch_name, left = (1, frozenset[TopicPartition]()) if backlog is None else (backlog.batch, backlog.left)
+    behind = {source_of(*at) for at in left if at.topic in plan.own_sources and at.partition == partition}
+    times = {clock.source: clock.time for clock in clocks}
+    ended = tuple(source for source in times if source not in behind)
+    notice = Notice(batch_name, tuple(sorted(behind - times.keys())), tuple(times), times, ended)
+    yield notice_row(notice.encode(), labelled(node.columns if node.other is None else node.other.own))
 
 
 def is_record(rows: pa.RecordBatch) -> bool:

@@ -141,9 +141,9 @@ class RepartitionTopic:
         before = np.searchsorted(stored.places, notices)
         for begin, end in pairwise([*np.unique([0, *before, len(rows)]), len(rows)]):
             for value in records.column("value").take(pa.array(notices[before == begin])).to_pylist():
-                yield _notice(value[ROWS_PREFIX:], labelled(self.columns))
+                yield notice_row(value[ROWS_PREFIX:], labelled(self.columns))
             for batch in rows.slice(begin, end - begin).to_batches():
-                yield _with_labels(batch, sources[begin:end], delays[begin:end])
+                yield with_source(batch, sources[begin:end], delays[begin:end])
 
     def _mapped(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -161,7 +161,7 @@ def through_labelled(
     """
     for batch in labelled_rows:
         if batch.num_rows == 1 and batch.column(NOTICE).is_valid()[0].as_py():
-            yield _notice(batch.column(NOTICE)[0].as_py(), columns)
+            yield notice_row(batch.column(NOTICE)[0].as_py(), columns)
             continue
         if not batch.num_rows:
             continue
@@ -172,16 +172,17 @@ def through_labelled(
         for begin, end in pairwise([0, *changes, batch.num_rows]):
             rows = batch.select(names).slice(begin, end - begin)
             for made in function(iter((rows,))):
-                yield _with_labels(made, source[begin], UNTIMED if is_untimed[begin] else 0)
+                yield with_source(made, source[begin], UNTIMED if is_untimed[begin] else 0)
 
 
-def _notice(notice: bytes, columns: pa.Schema) -> pa.RecordBatch:
+def notice_row(notice: bytes, columns: pa.Schema) -> pa.RecordBatch:
+    """Return a notice with these columns."""
     row = {SOURCE: UNLABELLED, DELAY: 0, NOTICE: notice}
     return pa.RecordBatch.from_arrays([pa.array([row.get(of.name)], of.type) for of in columns], schema=columns)
 
 
-def _with_labels(batch: pa.RecordBatch, sources: Any, delays: Any) -> pa.RecordBatch:
-    """Return rows with labels: of each row, or the same for all."""
+def with_source(batch: pa.RecordBatch, sources: Any, delays: Any) -> pa.RecordBatch:
+    """Return rows with labels. sources, delays: of each row, or the same for all."""
     arrays = [np.broadcast_to(np.asarray(each, np.int64), batch.num_rows) for each in (sources, delays)]
     columns = [*batch.columns, *map(pa.array, arrays), pa.nulls(batch.num_rows, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=labelled(batch.schema.remove_metadata()))

@@ -88,7 +88,7 @@ class SubtopologyPlan:
 
     nodes: the operators in order; none if rows only get another key or are joined with tables. repartition_source: the
     topic it reads; None: the pipeline's. repartition_sink: the topic it writes; None: the pipeline's sink. tables:
-    joined before the first operator, one after the other.
+    joined before the first operator, one after the other. is_by_split: each input partition of a task is a source.
     """
 
     subtopology: Subtopology
@@ -96,6 +96,7 @@ class SubtopologyPlan:
     repartition_source: RepartitionTopic | None = None
     repartition_sink: RepartitionTopic | None = None
     tables: tuple[Rows, ...] = ()
+    is_by_split: bool = False
 
     @property
     def closes(self) -> bool:
@@ -129,7 +130,12 @@ class SubtopologyPlan:
     @property
     def has_sources(self) -> bool:
         """True if its rows come with labels of their sources."""
-        return self.repartition_source is not None and self.repartition_source.is_labelled
+        return self.is_by_split or (self.repartition_source is not None and self.repartition_source.is_labelled)
+
+    @property
+    def is_labelling(self) -> bool:
+        """True if it sends rows with labels of their sources."""
+        return self.repartition_sink is not None and self.repartition_sink.is_labelled
 
     def at(self, node: OperatorNode, before: Update | None = None) -> tuple[Operator, pa.Schema]:
         """Return a node's operator and the columns of its rows; with labels if its rows have them.
@@ -147,6 +153,14 @@ class SubtopologyPlan:
         return source_of(min(self.own_sources) if self.nodes else partition.topic, partition.partition)
 
     @property
+    def time_of_splits(self) -> str | None:
+        """The column of times of a task's input partitions, None if its first operator goes by it or rows have none."""
+        first, *others = self.nodes
+        sent = None if self.repartition_sink is None else self.repartition_sink.time
+        later = [*(node.time_column for node in others), sent] if first.time_column is None else []
+        return next((name for name in later if name is not None and _has_times(first.columns, name)), None)
+
+    @property
     def result_keys(self) -> tuple[str, ...]:
         """Columns that form the record key of results."""
         if self.nodes:
@@ -161,11 +175,14 @@ class SubtopologyPlan:
 
 
 def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
-    """Return the plans with labels on the rows of repartition topics in front of operators that go by event time.
+    """Return the plans with labels on the rows in front of operators that go by event time.
 
-    The time of a source is that of the first such operator's column, if rows have it as they are sent.
+    These are rows of repartition topics, and of tasks that read several topics. The time of a source is that of the
+    first such operator's column, if rows have it as they are sent.
     """
     done = list(plans)
+    is_timed = any(node.time_column is not None for plan in plans for node in plan.nodes)
+    done[0] = replace(plans[0], is_by_split=is_timed and bool(plans[0].nodes) and len(plans[0].own_sources) > 1)
     for number, plan in enumerate(plans[:-1]):
         sink, following = plan.repartition_sink, plans[number + 1]
         assert sink is not None  # noqa: S101 - all but the last have one
@@ -177,10 +194,14 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
             continue
         is_same = sink.then is None and all(table.then is None for table in following.tables)
         column = (own or later)[0]
-        topic = replace(sink, is_labelled=True, time=column if is_same and column in sink.columns.names else None)
+        topic = replace(sink, is_labelled=True, time=column if is_same and _has_times(sink.columns, column) else None)
         done[number] = replace(done[number], repartition_sink=topic)
         done[number + 1] = replace(done[number + 1], repartition_source=topic)
     return tuple(done)
+
+
+def _has_times(columns: pa.Schema, name: str) -> bool:
+    return name in columns.names and pa.types.is_timestamp(columns.field(name).type)
 
 
 def definition_of(operator: Operator, columns: pa.Schema, migrate: Migrate = None) -> Definition:

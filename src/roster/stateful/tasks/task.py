@@ -44,7 +44,7 @@ from roster.state.stream_join import in_columns
 from roster.stateful.tasks.bad_records import Aside, Steps
 from roster.stateful.tasks.catch_up import StoreTarget
 from roster.stateful.tasks.host_stores import Restored, RestoreJob, found_here, process_id, restore_copy
-from roster.stateful.tasks.outgoing import Backlog, Outgoing, Sent
+from roster.stateful.tasks.outgoing import Backlog, Outgoing, Sent, by_split
 from roster.stateful.tasks.processing import Applies, Report, combined, new_token, process_batch
 from roster.stateful.tasks.repartition import RepartitionTopic, through_labelled
 from roster.stateful.tasks.store_location import Place, on_sound
@@ -211,7 +211,7 @@ class StatefulTask(PartitionTask):
         sent = {
             number: Sent(sink, self._backlogs[number])
             for number, sink in sinks.items()
-            if number in self._backlogs and sink
+            if number in self._backlogs and sink is not None and sink.is_labelled
         }
         with read_together(own, together_by[False]), read_together(self._committed, together_by[True]):
             for of_task in by_task.values():
@@ -299,6 +299,13 @@ class StatefulTask(PartitionTask):
         splits, work = [self._splits[number] for number in numbers], self._work
         task, plan = work.task_of(splits[0]), self._plan_at(numbers)
         rows = self._own_rows(plan, numbers, look, aside)
+        if plan.is_by_split:
+            rows_of = (
+                (self._splits[number].topic, self._own_rows(plan, [number], look, aside))
+                for number in numbers
+                if self._splits[number].topic in plan.own_sources
+            )
+            rows = by_split(plan, task.partition, rows_of, self._backlogs.get(task.subtopology))
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
         updates: list[Update] = []
@@ -357,7 +364,7 @@ class StatefulTask(PartitionTask):
             if split.is_empty or split.topic not in plan.own_sources:
                 continue
             joined = partial(through_tables, tables, split.partition, self._config, look)
-            if plan.has_sources and tables:
+            if arriving is not None and arriving.is_labelled and tables:
                 columns = with_labels(plan.tables[-1].columns)
                 joined = partial(through_labelled, joined, columns)
             if aside is not None:
