@@ -32,7 +32,7 @@ class Source:
         _SOURCES[self.known.name] = self
 
     def add(self, registered: Registered, key: Key | None = None) -> None:
-        """Know a schema. Raises RegistryError, ValueError for one of Protobuf whose files cannot be had, or read."""
+        """Know a schema. Raises RegistryError, SchemaError for one of Protobuf whose files cannot be read."""
         files = tuple(files_in(self.registry, registered)) if registered.kind == "PROTOBUF" else ()
         references = tuple(text for _, text in registered.references.values())
         key = registered.id if key is None else key
@@ -74,7 +74,7 @@ def fetch_missing(error: MissingSchemasError) -> None:
             if not 400 <= refused.status < 500 or refused.status == HTTPStatus.TOO_MANY_REQUESTS:
                 log.warning("schema %s is asked for again: %s", key, refused)
                 break
-        except ValueError as error_of_files:
+        except SchemaError as error_of_files:
             log.warning("schema %s cannot be read: %s", key, error_of_files)
         absent.append(key)
     source.known.note_absent(absent)
@@ -89,7 +89,7 @@ def unanswered(error: RegistryError) -> PipelineError:
 
 
 def files_in(registry: Registry, registered: Registered) -> list[bytes]:
-    """Return the files of a Protobuf schema, in order of their use. Raises RegistryError, ValueError."""
+    """Return the files of a Protobuf schema, in order of their use. Raises RegistryError, SchemaError."""
     named = [(name, key) for name, (key, _) in registered.references.items()]
     return [*(renamed(registry.serialized(key), name) for name, key in named), registry.serialized(registered.id)]
 
@@ -131,12 +131,12 @@ def message_of(
             files = files_in(registry, latest)
             frame = framed(latest.id)
         if not files:
-            raise ValueError("the descriptors have no file")
+            raise SchemaError("the descriptors have no file")
         message = Message(files, name)
-        message.handler().schema()
+        message.handler()
     except RegistryError as error:
         raise unanswered(error) from None
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except SchemaError as error:
         problem = f"no columns of message {name!r}: {error}".replace("\n", " ")
         raise PipelineError(problem, field=field, fix="Check message= and the descriptors") from None
     return message, frame + message.prefix if frame else b""

@@ -6,6 +6,7 @@ import base64
 import pickle
 import random
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from roster.pipeline.tasks.value_columns import rows_at_fault
 from roster.schemas import Registry
 from roster.spark.schema_steps import ProtobufParsed
 from roster.testing import SchemaRegistry
+from roster.wire.avro.schema import SchemaError
 from tests.examples_tried import examples
 
 with warnings.catch_warnings():
@@ -399,12 +401,65 @@ def test_mutated_values_are_refused_or_read_with_the_rows_between_them_unharmed(
 
 
 def test_a_message_that_contains_itself_or_is_missing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"shop.Node contains itself, and columns cannot"):
+    with pytest.raises(SchemaError, match=r"shop.Node contains itself, and columns cannot"):
         Message([FILE.SerializeToString()], "shop.Node")
-    with pytest.raises(KeyError, match=r"shop.None"):
+    with pytest.raises(SchemaError, match=r"there is no message 'shop.None'"):
         Message([FILE.SerializeToString()], "shop.None")
-    with pytest.raises(KeyError, match=r"the file gone.proto is missing"):
+    with pytest.raises(SchemaError, match=r"the file gone.proto is missing"):
         Message([descriptor_pb2.FileDescriptorProto(name="a", dependency=["gone.proto"]).SerializeToString()], "A")
+
+
+def _imports(name: str) -> Callable[[Any, Any], None]:
+    return lambda file, _: file.dependency.append(name)
+
+
+def _has(**more: Any) -> Callable[[Any, Any], None]:
+    return lambda _, message: message.field.add(**{"name": "b", "number": 2, "type": F.TYPE_INT32, "label": 1} | more)
+
+
+def _reserves(_: Any, message: Any) -> None:
+    message.reserved_range.add(start=1, end=5)
+
+
+def _has_itself_in_a_map(_: Any, message: Any) -> None:
+    entry = message.nested_type.add(name="BEntry")
+    entry.options.map_entry = True
+    field(entry, "key", 1, F.TYPE_STRING)
+    field(entry, "value", 2, F.TYPE_MESSAGE, ".M")
+    field(message, "b", 2, F.TYPE_MESSAGE, ".M.BEntry", repeated=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_has(name="a"), "the file 'x.proto' does not fit the others: .*duplicate field name"),
+        (_has(number=1), "the file 'x.proto' does not fit the others: .*duplicate field number"),
+        (_has(name="A"), "no columns can be made of M: x.proto: camel-case name of field 'a' conflicts with field 'A'"),
+        (_has(type=F.TYPE_MESSAGE, type_name=".Gone"), "the file 'x.proto' does not fit the others: .*'.Gone'"),
+        (_has(type=F.TYPE_MESSAGE, type_name=".M"), "M contains itself"),
+        (_has_itself_in_a_map, "M contains itself"),
+        (_has(oneof_index=3), "the file 'x.proto' does not fit the others: .*oneof_index out of range"),
+        (lambda file, _: setattr(file, "syntax", "editions"), "the file 'x.proto' has an edition; use syntax"),
+        (_reserves, "no columns can be made of M: x.proto: field number '1' conflicts with reserved range"),
+        (_imports("gone.proto"), "the file gone.proto is missing"),
+        (_imports("google/protobuf/gone.proto"), "the file google/protobuf/gone.proto is missing"),
+        (_imports("x.proto"), "the file 'x.proto' does not fit the others: .*"),
+        (lambda file, _: file.ClearField("message_type"), "there is no message '' in its files"),
+    ],
+)
+def test_files_that_no_columns_are_made_of_are_one_kind_of_error(
+    change: Callable[[Any, Any], None], problem: str
+) -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")
+    message = file.message_type.add(name="M")
+    field(message, "a", 1, F.TYPE_INT32)
+    change(file, message)
+    with pytest.raises(SchemaError, match=f"^{problem}"):
+        Message([file.SerializePartialToString()], "").handler()
+    files = descriptor_pb2.FileDescriptorSet(file=[file]).SerializePartialToString()
+    step = ProtobufParsed(None, "M", files, None, "value", BARE, "FAILFAST", ())
+    with pytest.raises(PipelineError, match=r"protobuf_columns: no columns of message 'M': .*Check message="):
+        step.resolved(GIVEN)
 
 
 def test_groups_nested_a_million_deep_do_not_harm() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster._errors import one_line
 from roster.pipeline.tasks.schema_frames import ANY_ID, CONFLUENT, FRAME, Frames, Key, Known
 from roster.pipeline.tasks.value_columns import BadValuesError, Read, ValueColumns, in_order
 from roster.schemas.protobuf_schema import make_optional
@@ -37,12 +38,17 @@ class Message:
     def __init__(self, files: Sequence[bytes], name: str) -> None:
         """name: the full name; "": the first message of the last file.
 
-        Raises KeyError without it, TypeError for files that do not fit, ValueError for a message that contains itself.
+        Raises SchemaError for files that do not fit together, and a message that is missing or that columns cannot be
+        made of.
         """
         self._files = tuple(files)
-        file = self._pool().FindFileByName(_file(files[-1]).name)
+        pool = self._pool()
+        file = pool.FindFileByName(_file(files[-1]).name)
         self.name: str = name or next((each.full_name for each in file.message_types_by_name.values()), "")
-        found = self._pool().FindMessageTypeByName(self.name)
+        try:
+            found = pool.FindMessageTypeByName(self.name)
+        except KeyError:
+            raise SchemaError(f"there is no message {self.name!r} in its files") from None
         _size(found, (), {})
         path: list[int] = []
         while (parent := found.containing_type) is not None:
@@ -68,15 +74,22 @@ class Message:
             files.append(file.SerializeToString())
         try:
             return Message(files, self.name) if is_new else self
-        except TypeError:  # a name that is taken
+        except SchemaError:  # a name that is taken
             return self
 
     def _pool(self) -> Any:
         from google.protobuf.descriptor_pool import DescriptorPool  # noqa: PLC0415 - an extra
 
-        pool = DescriptorPool()
-        for data in self._all():
-            pool.AddSerializedFile(data)
+        pool, name = DescriptorPool(), ""
+        try:
+            for data in self._all():
+                file = _file(data)
+                name = file.name
+                if file.syntax == "editions":  # ptars reads none
+                    raise SchemaError(f"the file {name!r} has an edition; use syntax = 'proto3' or 'proto2'")
+                pool.AddSerializedFile(data)
+        except (TypeError, RecursionError) as error:
+            raise SchemaError(f"the file {name!r} does not fit the others: {one_line(error, 200)}") from None
         return pool
 
     def _all(self) -> Iterator[bytes]:
@@ -96,13 +109,24 @@ class Message:
             yield from needed(name)
 
     def handler(self, *, with_zeros: bool = False) -> Any:
-        """Return what makes record batches of values, and values of record batches. with_zeros: -0.0 is written."""
+        """Return what makes record batches of values, and values of record batches. with_zeros: -0.0 is written.
+
+        Raises SchemaError if it can make no columns.
+        """
         from ptars import PtarsConfig  # noqa: PLC0415 - an extra
         from ptars._lib import ProtoRegistry  # noqa: PLC0415
 
         config = PtarsConfig(timestamp_unit="us", duration_unit="us", list_value_name="element", enum_repr="string")
         files = map(_with_presence, self._all()) if with_zeros else self._all()
-        return ProtoRegistry(list(files)).create_for_message(self.name, config)
+        try:
+            made = ProtoRegistry(list(files)).create_for_message(self.name, config)
+            made.schema()
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # its panics are none of Exception
+            problem = one_line(error, 200).rpartition(" on an `Err` value: ")[2]
+            raise SchemaError(f"no columns can be made of {self.name}: {problem}") from None
+        return made
 
     def descriptor(self) -> Any:
         """Return the descriptor of the message, by Google's own library."""
@@ -119,13 +143,13 @@ def _size(message: Any, inside: tuple[str, ...], done: dict[str, tuple[int, int]
     """Return the fields and the levels of a message. Raises ValueError if it contains itself, or has too many."""
     name = message.full_name
     if name in inside:
-        raise ValueError(f"{name} contains itself, and columns cannot")
+        raise SchemaError(f"{name} contains itself, and columns cannot")
     if name not in done:
         inner = [field.message_type for field in message.fields if field.message_type is not None]
         sizes = [_size(each, (*inside, name), done) for each in inner if len(inside) <= _DEEPEST]
         done[name] = len(message.fields) + sum(count for count, _ in sizes), 1 + max((d for _, d in sizes), default=0)
         if done[name][0] > _MOST or done[name][1] + len(inside) > _DEEPEST:
-            raise ValueError(f"{name} has more than {_MOST} fields, or is nested deeper than {_DEEPEST} levels")
+            raise SchemaError(f"{name} has more than {_MOST} fields, or is nested deeper than {_DEEPEST} levels")
     return done[name]
 
 
@@ -136,7 +160,7 @@ def _file(data: bytes) -> Any:
     try:
         return FileDescriptorProto.FromString(data)
     except (DecodeError, RecursionError):
-        raise ValueError("a schema is no FileDescriptorProto, or nested too deep") from None
+        raise SchemaError("a schema is no FileDescriptorProto, or nested too deep") from None
 
 
 def _with_presence(data: bytes) -> bytes:
@@ -154,14 +178,14 @@ def _with_presence(data: bytes) -> bytes:
 
 
 def files_of(data: bytes) -> list[bytes]:
-    """Return the files of a FileDescriptorSet. Raises ValueError if it is none."""
+    """Return the files of a FileDescriptorSet. Raises SchemaError if it is none."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - an extra
     from google.protobuf.message import DecodeError  # noqa: PLC0415
 
     try:
         return [each.SerializeToString() for each in FileDescriptorSet.FromString(data).file]
     except DecodeError:
-        raise ValueError("descriptors are no FileDescriptorSet") from None
+        raise SchemaError("descriptors are no FileDescriptorSet") from None
 
 
 def renamed(data: bytes, name: str) -> bytes:
@@ -174,9 +198,12 @@ def renamed(data: bytes, name: str) -> bytes:
 
 def _of_google(name: str) -> bytes:
     found = _KNOWN.fullmatch(name)
-    if found is None:
-        raise KeyError(f"the file {name} is missing")
-    module = importlib.import_module(f"google.{found[1]}.{found[2]}_pb2")
+    try:
+        module = found and importlib.import_module(f"google.{found[1]}.{found[2]}_pb2")
+    except ModuleNotFoundError:
+        module = None
+    if module is None:
+        raise SchemaError(f"the file {name} is missing")
     data: bytes = module.DESCRIPTOR.serialized_pb
     return data
 
@@ -293,7 +320,7 @@ class ProtobufColumns(ValueColumns):
             writer = self._known.writer(key, "PROTOBUF")
             try:
                 message = Message(writer.files, self._message.name)
-            except (KeyError, TypeError, ValueError, RecursionError) as error:
+            except SchemaError as error:
                 raise SchemaError(f"it has no message {self._message.name} ({error})") from None
             self._message, self._paths[key] = self._message.with_symbols(message), message.path
             self._handler = self._parser = None
