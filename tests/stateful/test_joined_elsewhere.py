@@ -7,15 +7,19 @@ import random
 import uuid
 from collections import Counter
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import pytest
 
 from roster.cli.root import run as roster
+from roster.model import TopicPartition
 from roster.pipeline.errors import SinkFencedError
-from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, State, Window
+from roster.pipeline.options import Tuning
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Progress, State, Window
 from roster.state.cleaning import stores_below
+from roster.stateful.tasks.host_stores import stores_found
 from tests.librdkafka import idempotent_producer
 from tests.sinks.test_stateful_tables import KINDS, Stopped, fails
 from tests.spark.apps.late import Results
@@ -227,6 +231,63 @@ def test_tables_that_no_application_has_a_task_for_are_removed(
     finally:
         running.stop(now=True)
         running.wait(120)
+
+
+def as_json(rows: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.record_batch({"value": [json.dumps(row) for row in rows.to_pylist()]})
+
+
+class Near(Pipeline):
+    _tuning = Tuning(acceptable_lag=20)
+
+
+@pytest.mark.gate
+def test_a_table_is_a_store_where_nothing_else_has_state(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """Its tasks are the group's: a second application has copies that catch up, and takes tasks over with them."""
+    orders, cities, out = Orders(topics), topics.create(2), topics.create(2)
+    producer = idempotent_producer(topics.bootstrap)
+    for number in range(1000):
+        producer.produce(cities, json.dumps({"city": f"c{number // 5}"}), f"u{number % 5}")
+    assert producer.flush(60) == 0
+    entries = topics.admin.end_offsets([TopicPartition(cities, number) for number in (0, 1)])
+
+    def application(name: str, **options: Any) -> Pipeline:
+        state = State(dir=str(tmp_path / name), standbys=1)
+        made = Near(spark, topics.bootstrap, orders.group, orders.topic, state=state, **QUICK, **options)
+        made.json_columns(ORDERS).join_table(cities, "user", "city string").map_arrow(as_json, "value string")
+        return made.write(KafkaSink(topics.bootstrap, out))
+
+    def copies(name: str) -> dict[TopicPartition, int]:
+        roots: Any = [SimpleNamespace(root=root) for root in {path.parent for path in stores_below(tmp_path / name)}]
+        found = {task.partition: at for root in roots for task, at in stores_found(root).items()}
+        return {TopicPartition(cities, number): at for number, at in found.items()}
+
+    def rows() -> list[dict[str, Any]]:
+        return [json.loads(value or b"") for _, _, value in committed_records(topics, out)]
+
+    orders.send(100)
+    with pytest.raises(PipelineError, match=r"assignors: a pipeline with state or tables .*State\(standbys"):
+        application("one", assignors=["range"]).run(available_now=True)
+    seen: list[Progress] = []
+    one, two = application("one").start(), application("two", on_progress=seen.append)
+    try:
+        until(lambda: len(rows()) == 100, 180, "the results of one")
+        assert copies("one") == entries
+        two.start()
+        until(lambda: copies("two") == entries, 180, "copies of both tasks")
+        one.stop(now=True)
+        one.wait(120)
+        orders.send(100)
+        until(lambda: len(rows()) >= 200, 180, "the results of two")
+        assert sum(progress.standby_records for progress in seen) > 0
+    finally:
+        for each in (one, two):
+            each.stop(now=True)
+            each.wait(120)
+    last = {f"u{number}": "c199" for number in range(5)}
+    assert by_id(rows()) == [{**order, "city": last[order["user"]]} for order in orders.sent]
 
 
 def test_what_does_not_reach_the_results_is_named(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:

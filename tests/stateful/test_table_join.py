@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from roster.model import TopicPartition
+from roster.model.topology import Subtopology
 from roster.pipeline.batch import Batch, Owner, Range, Split
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options
@@ -24,7 +25,9 @@ from roster.spark.operations import Operations
 from roster.spark.stateful_operators import TableJoin
 from roster.spark.steps import Filtered, Mapped, chained
 from roster.stateful.tasks import table_join
-from roster.stateful.tasks.table_join import JoinTask, Rows
+from roster.stateful.tasks.subtopology import SubtopologyPlan
+from roster.stateful.tasks.table_join import Rows
+from roster.stateful.tasks.task import JoinTask, TopologyPlan
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
@@ -88,7 +91,9 @@ class Joined:
         joins.begin(Batch(0, Owner("g", 1, "m"), ranges))
         splits = [(Split(p.topic, p.partition, span.start, span.end),) for p, span in ranges.items()]
         config = ReaderConfig(bootstrap=self.topics.bootstrap, group="g")
-        task = JoinTask(config, [*splits, ()], joins.sides(), function=function)
+        plan = SubtopologyPlan(Subtopology(0, (self.source,)), (), tables=tuple(ways))
+        work = TopologyPlan((plan,), {}, None)
+        task = JoinTask(config, [*splits, ()], work, {}, tables={0: joins.sides()}, backlogs={}, function=function)
         task = pickle.loads(pickle.dumps(task))
         found = [row for part in task.read(range(len(splits) + 1)) for row in part.to_pylist()]
         joins.close()
@@ -159,6 +164,10 @@ def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_p
         ),
         (
             lambda: operations().join_table("t", "k", ENTRY).join_table("t", "k", ENTRY),
+            "join_table: 't' is joined already",
+        ),
+        (
+            lambda: operations().join_table("t", "k", ENTRY).repartition("j").join_table("t", "j", RANK),
             "join_table: 't' is joined already",
         ),
     ],

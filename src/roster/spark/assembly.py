@@ -37,16 +37,16 @@ from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtop
 from roster.spark.jobs.preferred_locations import Cluster
 from roster.spark.jobs.runner import BatchWork, ReadBatches, SparkRunner
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.joined_batches import BetweenJoinedBatches, JoinedBatches, OwnedTasks, TableJoins
+from roster.spark.joined_batches import TableJoins, joined_source
 from roster.spark.queries.pages import Served
 from roster.spark.queries.served_stores import served_stores
 from roster.spark.stateful_batches import BetweenStatefulBatches, StatefulBatches
-from roster.spark.stateful_operators import check_operator, check_options, with_steps
+from roster.spark.stateful_operators import check_assignors, check_operator, check_options, with_steps
 from roster.spark.steps import chained
 from roster.state.definition import Definition
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
-from roster.stateful.store_cleaner import cleaning
+from roster.stateful.store_cleaner import Cleaning, cleaning
 from roster.stateful.stores import Stores
 from roster.stateful.table_sink import TableStateSink
 from roster.stateful.tasks.host_stores import check_state_dir
@@ -57,6 +57,7 @@ from roster.stateful.tasks.repartition import FIELD as REPARTITION
 from roster.stateful.tasks.repartition import RepartitionTopic
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.stateful.tasks.table_join import Rows
+from roster.stateful.tasks.task import JoinTask
 from roster.wire.compression import Compression
 
 log = logging.getLogger("roster.pipeline")
@@ -143,14 +144,7 @@ def _stateful(
         stores.open(options.group, kafka, GrownInput(jobs.spark, config))
         if stores.refusal is not None:
             options = replace(options, starting_offsets="earliest")  # of partitions that are new
-        joins: list[TableJoins] = []
-        for plan in plans:
-            if plan.tables:
-                joins.append(TableJoins.open(options, plan.tables, plan.own_sources, plan.subtopology.number))
-                opened.callback(joins[-1].close)
-        cluster = None if jobs.is_local else Cluster(jobs.context)
-        places = [*stores.topology.places, *(place for each in joins for place in each.places)]
-        clean = cleaning(stores.copies, options.state, places, jobs)
+        joins, cluster, clean = _tables_and_cleaning(jobs, stores, opened)
         paused = (lambda _: ()) if switching is None else switching.paused
         batches = StatefulBatches(jobs, cluster, config, function, stores, joins, clean, replayed, paused)
         runner = SparkRunner(jobs, batches, as_struct(ROWS), small=options.tuning.small_batch_offsets)
@@ -168,6 +162,23 @@ def _stateful(
             switching,
             stores.refusal,
         )
+
+
+def _tables_and_cleaning(
+    jobs: SparkJobs, stores: Stores, opened: contextlib.ExitStack
+) -> tuple[list[TableJoins], Cluster | None, Cleaning]:
+    """Return the table joins beside these stores, which `opened` closes, where tasks run, and what cleans the stores.
+
+    Raises PipelineError and ClientError.
+    """
+    joins: list[TableJoins] = []
+    for plan in stores.plans:
+        if plan.tables:
+            joins.append(TableJoins.open(stores.options, plan.tables, plan.own_sources, plan.subtopology.number))
+            opened.callback(joins[-1].close)
+    places = [*stores.topology.places, *(place for each in joins for place in each.places)]
+    cluster = None if jobs.is_local else Cluster(jobs.context)
+    return joins, cluster, cleaning(stores.copies, stores.options.state, places, jobs)
 
 
 def _check_paused(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
@@ -213,18 +224,21 @@ def _stateless(
     tables, joined = _joined(first, columns)
     if declared.transform is None:
         sink.check(joined)
-    if tables:
-        _check_state_dir(jobs.spark, options)
     with contextlib.ExitStack() as opened:
         work: BatchWork = ReadBatches(jobs, config, function)
-        between = BetweenBatches()
+        between, membership = BetweenBatches(), group_member
         if tables:
-            joins = TableJoins.open(options, tables, options.topics)
-            opened.callback(joins.close)
-            owned = OwnedTasks()
-            clean = cleaning(owned, options.state, joins.places, jobs)
-            work = JoinedBatches(jobs, config, function, joins, options.state.dir, clean)
-            between = BetweenJoinedBatches(owned, clean)
+            check_assignors(options)
+            _check_state_dir(jobs.spark, options)
+            of = Subtopology(0, joined_source(options.topics))
+            stores = Stores(options, [SubtopologyPlan(of, (), tables=tables)], None)
+            opened.callback(stores.close)
+            stores.open(options.group, None, GrownInput(jobs.spark, config))
+            joins, cluster, clean = _tables_and_cleaning(jobs, stores, opened)
+            work = batches = StatefulBatches(
+                jobs, cluster, config, function, stores, joins, clean, frozenset, lambda _: (), JoinTask
+            )
+            between, membership = BetweenStatefulBatches(batches, stores, clean), stores.member
         sink.open(jobs.spark, options.group, options.start_timeout_ms)
         opened.callback(sink.close)
         admin = opened.enter_context(
@@ -236,7 +250,7 @@ def _stateless(
         sink = sink.bind(replace(source, noted=switching.noted))
         runner = SparkRunner(jobs, work, joined, declared.transform, options.tuning.small_batch_offsets)
         opened.callback(runner.close)
-        return Assembly(options, runner, sink, opened.pop_all(), between_batches=between, switching=switching)
+        return Assembly(options, runner, sink, opened.pop_all(), membership, (), between, switching)
 
 
 def _check_state_dir(spark: SparkSession, options: Options) -> None:

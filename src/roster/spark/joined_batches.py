@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
-from typing_extensions import override
-
 from roster.client import Admin, UnknownTopicError
 from roster.model import TopicPartition
-from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology, TopologyError, partition_count
 from roster.pipeline.batch import Batch
-from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options
-from roster.pipeline.tasks.arrow_function import ArrowFunction
-from roster.pipeline.tasks.reader import ReaderConfig
-from roster.spark.jobs.runner import Counted, Failed, Splits
-from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.stateful.store_cleaner import Cleaning
 from roster.stateful.tasks.catch_up import StoreTarget
-from roster.stateful.tasks.host_stores import check_state_dir
 from roster.stateful.tasks.store_location import Place
-from roster.stateful.tasks.table_join import FIELD, JoinTask, Rows, TableSide, table_place
+from roster.stateful.tasks.table_join import FIELD, Rows, TableSide, table_place
+
+
+def joined_source(sources: Any) -> tuple[str]:
+    """Return the topic of the rows to join. Raises PipelineError unless it is one, by its name."""
+    if not isinstance(sources, tuple) or len(sources) != 1:
+        what = "a table is joined with one topic, by its name"
+        raise PipelineError(what, field="topics", fix="Name one topic, or put repartition in front of join_table")
+    return sources
 
 
 class Tables:
@@ -41,9 +39,7 @@ class Tables:
 
         sources: topics of the rows to join; there must be exactly one.
         """
-        if not isinstance(sources, tuple) or len(sources) != 1:
-            what = "a table is joined with one topic, by its name"
-            raise PipelineError(what, field="topics", fix="Name one topic, or put repartition in front of join_table")
+        joined_source(sources)
         settings: dict[str, Any] = {
             "request_timeout_ms": options.settings.request_timeout_ms,
             "security": options.security,
@@ -118,81 +114,3 @@ class TableJoins:
         """Close the connections."""
         for _, tables in self._joined:
             tables.close()
-
-
-class JoinedBatches:
-    """Batches whose tasks join their rows with tables."""
-
-    whole_partitions = True
-
-    def __init__(
-        self,
-        jobs: SparkJobs,
-        config: ReaderConfig,
-        function: ArrowFunction | None,
-        joins: TableJoins,
-        state_dir: str | None,
-        clean: Cleaning,
-    ) -> None:
-        """`function` maps records before the joins."""
-        self._jobs, self._config, self._function = jobs, config, function
-        self._joins, self._state_dir, self._clean = joins, state_dir, clean
-
-    def warm_up(self, run: Callable[[], None]) -> None:
-        """Check the state directories, and run the tasks that read nothing."""
-        check_state_dir(self._state_dir, self._jobs.on_each_host)
-        run()
-
-    def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
-        """Look up how far the batch reads the tables, and write it."""
-        self._clean()
-        self._joins.begin(batch)
-        return write(batch, tasks)
-
-    def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> JoinTask:
-        """Return what reads the tasks' splits and joins their rows."""
-        reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed}
-        return JoinTask(self._config, tasks, self._joins.sides(), **reading)
-
-    def hosts(self, tasks: Splits) -> Sequence[str | None]:
-        """Return None for each task: a host without a table makes its copy."""
-        return [None] * len(tasks)
-
-    def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
-        """Run a job of these tasks."""
-        return self._jobs.collect(len(tasks), work)
-
-
-class OwnedTasks:
-    """The tasks of an application without state: its tables are only copies of topics."""
-
-    def __init__(self) -> None:
-        self.tasks: frozenset[TaskId] = frozenset()
-
-    def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
-        """Return the tasks of the partitions owned."""
-        return self.tasks, frozenset()
-
-    def lost(self, tasks: Collection[TaskId]) -> None:
-        """Do nothing: the next batch makes a missing store again."""
-
-    def gave_up(self, tasks: Collection[TaskId]) -> None:
-        """Do nothing: there are no copies."""
-
-
-class BetweenJoinedBatches(BetweenBatches):
-    """Cleans the stores of tables; what they lack is read in the batch."""
-
-    def __init__(self, owned: OwnedTasks, clean: Cleaning) -> None:
-        self._owned, self._clean = owned, clean
-
-    @override
-    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return none, and record which partitions this application owns."""
-        self._owned.tasks = frozenset(TaskId(0, partition.partition) for partition in partitions)
-        return frozenset()
-
-    @override
-    def restore(self, seconds: float) -> bool:
-        self._clean()
-        return False

@@ -71,16 +71,18 @@ class StatefulBatches:
         clean: Cleaning,
         replayed: Callable[[], Collection[TaskId]],
         paused: Callable[[Collection[TopicPartition]], Collection[TopicPartition]],
+        task: type[StatefulTask] = StatefulTask,
     ) -> None:
         """`stores` are open. cluster: of a session that is not local. joins: of each sub-topology.
 
         replayed: tasks whose results in the next batch must not be sent. paused: partitions of tasks that write none.
+        task: what runs on the executors.
 
         Raises PipelineError if the group's state has another definition.
         """
         self._jobs, self._cluster, self._config, self._function = jobs, cluster, config, function
         self._stores, self._joins, self._clean, self._replayed = stores, joins, clean, replayed
-        self._paused = paused
+        self._paused, self._task = paused, task
         self._definition_check: DefinitionCheck | None = stores.definition_check(config)
         self._topology, self._copies = stores.topology, stores.copies
         self._targets: dict[TaskId, list[StoreTarget]] = {}
@@ -207,7 +209,7 @@ class StatefulBatches:
         jobs, tables = self._restore_jobs, {joins.number: joins.sides() for joins in self._joins}
         reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed, "tables": tables}
         reading["backlogs"] = self._backlogs
-        return StatefulTask(self._config, tasks, self._topology, self._targets, self._reports, jobs, **reading)
+        return self._task(self._config, tasks, self._topology, self._targets, self._reports, jobs, **reading)
 
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
         """Run a job of these tasks, on the hosts of their stores if possible."""
@@ -265,8 +267,10 @@ class StatefulBatches:
 class BetweenStatefulBatches(BetweenBatches):
     """Restores copies and cleans up, and says which partitions wait for their store or run without records."""
 
-    def __init__(self, batches: StatefulBatches, stores: Stores, clean: Cleaning, run_small: RunSmall) -> None:
-        """run_small: runs a task without a Spark job, if that is possible."""
+    def __init__(
+        self, batches: StatefulBatches, stores: Stores, clean: Cleaning, run_small: RunSmall = lambda _: None
+    ) -> None:
+        """run_small: runs a task without a Spark job, if that is possible; returns None if it is not."""
         self._batches, self._stores, self._clean, self._run_small = batches, stores, clean, run_small
 
     @override

@@ -300,15 +300,20 @@ def check_options(options: Options, *, has_transform: bool) -> None:
         raise PipelineError(
             "topics that come later have no state", field="topics", fix="Name the topics of a pipeline with state"
         )
-    if options.assignors != as_tuple(DEFAULT_ASSIGNORS):
-        raise PipelineError(
-            "a stateful pipeline places its tasks by their state",
-            field="assignors",
-            fix="Leave it out: State(standbys=...) says how many copies there are",
-        )
+    check_assignors(options)
     if has_transform:
         raise PipelineError(
             "a transform's rows leave the task that has their state",
             field="transform",
             fix="Use map_arrow before, or another pipeline behind",
+        )
+
+
+def check_assignors(options: Options) -> None:
+    """Raise PipelineError if assignors are named for tasks that have stores."""
+    if options.assignors != as_tuple(DEFAULT_ASSIGNORS):
+        raise PipelineError(
+            "a pipeline with state or tables places its tasks by their stores",
+            field="assignors",
+            fix="Leave it out: State(standbys=...) says how many copies there are",
         )

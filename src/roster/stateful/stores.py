@@ -102,10 +102,12 @@ class Stores:
             options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security
         )
 
-    def open(self, group: str, sink: KafkaSink, grown_input: GrownTopics) -> None:
+    def open(self, group: str, sink: KafkaSink | None, grown_input: GrownTopics) -> None:
         """Make or check the topics of the stores, and have their records written by `sink`, which is open.
 
-        grown_input: says how far topics that have grown are read. Raises PipelineError and ClientError.
+        sink: None if there are none to write. grown_input: says how far topics that have grown are read.
+
+        Raises PipelineError and ClientError.
         """
         passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
         with self._new_admin() as admin:
@@ -145,6 +147,8 @@ class Stores:
             if after and plan.closes
         }
         self.idleness = Idleness(self.changelogs, joined, after or 0.0)
+        if sink is None:
+            return
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         self._written_ends = lambda: sink.log_ends
         sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
@@ -240,11 +244,10 @@ class Stores:
 
 
 def _tables(admin: Admin, plans: Iterable[SubtopologyPlan]) -> list[Changelog]:
-    """Return the tables that count as state of their tasks: each that one sub-topology joins, and that is there."""
-    joined = Counter(table.topic for plan in plans for table in plan.tables)
+    """Return the tables that are joined and there, each in one sub-topology; they are state of its tasks."""
     found: list[Changelog] = []
     for plan in plans:
-        for topic in (table.topic for table in plan.tables if joined[table.topic] == 1):
+        for topic in (table.topic for table in plan.tables):
             with contextlib.suppress(UnknownTopicError):  # told elsewhere
                 table = admin.describe_topic(topic)
                 topic_id = (table.topic_id or b"\0").hex()

@@ -11,12 +11,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
@@ -24,7 +23,7 @@ from roster.pipeline.batch import Split
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.json_values import JsonReader
 from roster.pipeline.tasks.missing_values import Look
-from roster.pipeline.tasks.reader import PartitionTask, ReaderConfig, read_splits
+from roster.pipeline.tasks.reader import ReaderConfig, read_splits
 from roster.pipeline.tasks.result_records import record_keys
 from roster.pipeline.tasks.steps import applied
 from roster.state.store import Value
@@ -122,32 +121,3 @@ def fetch_table(config: ReaderConfig, partition: TopicPartition, start: int, end
     committed = replace(config, isolation_level="read_committed", include_headers=False)
     for batch in read_splits(committed, [Split(partition.topic, partition.partition, start, end)]):
         yield batch.filter(pc.is_valid(batch.column("key")))
-
-
-class JoinTask(PartitionTask):
-    """Reads each split and joins its rows."""
-
-    def __init__(
-        self,
-        config: ReaderConfig,
-        tasks: Sequence[Sequence[Split]],
-        tables: Sequence[TableSide],
-        **reading: Any,
-    ) -> None:
-        """`reading` are the other arguments of `ReadTask`."""
-        super().__init__(config, tasks, **reading)
-        self._tables = tables
-
-    @override
-    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        for task in tasks:
-            if not self._numbers[task]:
-                import roster.state.lmdb_store  # noqa: F401, PLC0415 - loads what a batch needs
-
-                yield from self._reading.read([len(self._splits)])
-            for number in self._numbers[task]:
-                split = self._splits[number]
-                look = Look([split.topic])
-                joined = partial(through_tables, self._tables, split.partition, self._config, look)
-                yield from joined(self._reading.read([number]))
-                self._looked(number, look)

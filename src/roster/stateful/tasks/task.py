@@ -251,6 +251,14 @@ class StatefulTask(PartitionTask):
         """Load what a batch needs, and find the stores on this host."""
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - needs an extra that the driver need not have loaded
 
+        self._load()
+        for _ in self._reading.read([len(self._splits)]):
+            pass
+        if self._restore_jobs.found is not None:
+            self._restore_jobs.found.add(found_here(self._work.places_by_log))
+
+    def _load(self) -> None:
+        """Load what the operators and the encoding of results need."""
         work = self._work
         for plan in work.plans:
             for node in plan.nodes:
@@ -259,10 +267,6 @@ class StatefulTask(PartitionTask):
                 work.encoding.as_records(plan.columns.empty_table(), plan.result_keys)
             else:
                 plan.repartition_sink.to_records(plan.columns.empty_table())
-        for _ in self._reading.read([len(self._splits)]):
-            pass
-        if self._restore_jobs.found is not None:
-            self._restore_jobs.found.add(found_here(work.places_by_log))
 
     def _plan_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
         return self._work.plan_of(self._work.task_of(self._splits[numbers[0]]))
@@ -426,6 +430,22 @@ class StatefulTask(PartitionTask):
             self._config, isolation_level="read_committed", fail_on_data_loss=True, include_headers=False
         )
         return read_splits(committed, [Split(partition.topic, partition.partition, start, end)])
+
+
+class JoinTask(StatefulTask):
+    """Joins the rows of each split with tables, and yields them as they are, where nothing else has state."""
+
+    @override
+    def _load(self) -> None:
+        """Load nothing: there are no operators, and the sink encodes the rows."""
+
+    @override
+    def _processed(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        (plan,) = self._work.plans
+        for number in numbers:
+            look = Look([self._splits[number].topic])
+            yield from self._own_rows(plan, [number], look, None)
+            self._looked(number, look)
 
 
 def _unpurged(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
