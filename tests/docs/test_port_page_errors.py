@@ -40,7 +40,7 @@ def joined(how: str) -> object:
 
 def transformed() -> object:
     options = Options(spark=None, bootstrap="127.0.0.1:9092", group="g", topics=("t",))
-    return check_options(options, has_transform=True, first_has_state=True)
+    return check_options(options, has_transform=True)
 
 
 def watermarked() -> object:
