@@ -122,6 +122,22 @@ def altered(client: RawClient, *resources: tuple[str, dict[str, str | None]], va
     return [each.error_code for each in told.responses]
 
 
+def test_settings_have_a_text_for_those_who_ask_for_it(client: RawClient) -> None:
+    topic = CreateTopicsRequest.Topic(name="t", num_partitions=1, replication_factor=1)
+    client.ask(CreateTopicsRequest(topics=[topic]), 7)
+    for kind, name, key, text in (
+        (2, "t", "segment.bytes", "Apache Kafka's topic setting of this name. Values: from 14 to 2147483647."),
+        (2, "t", "cleanup.policy", "Apache Kafka's topic setting of this name. Values: delete, compact."),
+        (2, "t", "retention.bytes", f"Apache Kafka's topic setting of this name. Values: any number to {2**63 - 1}."),
+        (4, "4", "log.segment.bytes", "Apache Kafka's broker setting of this name. It is set when the broker starts."),
+    ):
+        resource = DescribeConfigsRequest.Resource(resource_type=kind, resource_name=name, configuration_keys=[key])
+        for asked in (False, True):
+            request = DescribeConfigsRequest(resources=[resource], include_documentation=asked)
+            (told,) = client.ask(request, 4).results
+            assert [each.documentation for each in told.configs] == [text if asked else None]
+
+
 def test_settings_say_where_they_come_from(client: RawClient) -> None:
     of_broker = [("log.retention.ms", "5000000", 4), ("log.retention.ms", "-1", 5)]
     assert described(client, 2, "a", "retention.ms", "max.message.bytes") == {

@@ -51,6 +51,11 @@ class _Setting:
     """None: any number."""
     high: int = INT32
 
+    @property
+    def values(self) -> str:
+        """The values that it may have, for people."""
+        return ", ".join(self.allowed) or f"{'any number' if self.low is None else f'from {self.low}'} to {self.high}"
+
 
 TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "cleanup.policy": _Setting("delete", TYPE_LIST, ("delete", "compact")),

@@ -51,7 +51,7 @@ async def describe_configs(services: Services, call: Call[DescribeConfigsRequest
             continue
         keys = resource.configuration_keys
         answer.configs = [
-            _shown(each, read_only=resource.resource_type == BROKER, with_synonyms=request.include_synonyms)
+            _shown(each, request, is_topic=resource.resource_type == TOPIC)
             for each in settings
             if not keys or each.name in keys
         ]
@@ -71,19 +71,25 @@ def _settings(services: Services, kind: int, name: str) -> list[Described]:
     raise RefusedError(ErrorCode.INVALID_REQUEST, f"no resource of type {kind} named {name!r} has settings")
 
 
-def _shown(setting: Described, *, read_only: bool, with_synonyms: bool) -> DescribeConfigsResponse.Result.Config:
+def _shown(
+    setting: Described, request: DescribeConfigsRequest, *, is_topic: bool
+) -> DescribeConfigsResponse.Result.Config:
+    text = "Apache Kafka's broker setting of this name. It is set when the broker starts."
+    if is_topic:
+        text = f"Apache Kafka's topic setting of this name. Values: {TOPIC_SETTINGS[setting.name].values}."
     return DescribeConfigsResponse.Config(
         name=setting.name,
         value=setting.value,
-        read_only=read_only,
+        read_only=not is_topic,
         config_source=setting.source,
         config_type=setting.type,
         synonyms=[
             DescribeConfigsResponse.Synonym(name=origin.name, value=origin.value, source=origin.source)
             for origin in setting.origins
         ]
-        if with_synonyms
+        if request.include_synonyms
         else [],
+        documentation=text if request.include_documentation else None,
     )
 
 
