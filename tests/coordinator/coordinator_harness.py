@@ -204,15 +204,10 @@ class Shell:
         self.advance_to(self.now + ms)
 
     def advance_to(self, end: int) -> None:
-        while True:
-            due = min(
-                ((deadline, name) for name, deadline in self.timers.items() if deadline <= end),
-                key=lambda timer: (timer[0], timer[1].kind.value, timer[1][1:]),
-                default=None,
-            )
-            if due is None:
-                break
-            self.now, name = max(due[0], self.now), due[1]
+        while (deadline := min(self.timers.values(), default=end + 1)) <= end:
+            due = (name for name, at_ms in self.timers.items() if at_ms == deadline)
+            name = min(due, key=lambda name: (name.kind.value, name[1:]))
+            self.now = max(deadline, self.now)
             del self.timers[name]
             self.step(TimerExpired(name, self.wall_ms))
         self.now = end
