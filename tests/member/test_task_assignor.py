@@ -233,7 +233,7 @@ def test_a_member_joins_again_with_the_version_that_the_group_shares(monkeypatch
     [
         ([TaskId(0, 0)], "", "other partitions than the sources of the active tasks"),
         ([], "a", "other partitions than the sources of the active tasks"),
-        ([TaskId(4, 0)], "", "assigned task 4_0, and there is no such sub-topology here"),
+        ([TaskId(4, 0)], "", "assigned task 4_0, whose sub-topology this member does not know"),
     ],
 )
 def test_an_assignment_that_contradicts_itself_is_refused(active, partitions, error):

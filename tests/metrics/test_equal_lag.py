@@ -68,7 +68,7 @@ class Ways:
         return {(self._group, r["PARTITION"], r["TOPIC"]): float(r["LAG"]) for r in rows if r["LAG"] != "-"}
 
     def exporter(self) -> Series:
-        self._exporter.look()
+        self._exporter.refresh()
         return series(text_of(self._exporter), LAG)
 
     def pipeline(self) -> Series:

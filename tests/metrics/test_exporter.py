@@ -82,7 +82,7 @@ def test_lag_is_what_another_client_computes_also_of_a_group_without_members(clu
     for offsets in ({0: 0, 1: 3, 2: 7}, {0: 5, 3: 1}):
         commit(admin, group, topic, offsets)
         cluster.produce({(topic, 1): 2})
-        exporter.look()
+        exporter.refresh()
         text = text_of(exporter)
         expected = lag_by_librdkafka(cluster, group)
         assert series(text, LAG) == expected
@@ -111,7 +111,7 @@ def test_lag_in_seconds_is_the_age_of_the_record_at_the_committed_offset(cluster
             assert message.offset() == place[1]
             written[place[0]] = message.timestamp()[1]
     times._now = lambda: max(written.values()) + 90_000
-    exporter.look()
+    exporter.refresh()
     expected = {(group, str(p), topic): (times._now() - at) / 1000 for p, at in written.items()}
     text = text_of(exporter)
     assert series(text, "kafka_consumergroup_group_lag_seconds") == expected | {(group, "2", topic): 0.0}
@@ -124,7 +124,7 @@ def test_in_a_truncated_log_the_next_record_there_is_counts(roster_broker: Clust
         admin.delete_records({Place(topic, 0): 3})
         commit(admin, group, topic, {0: 1})
         exporter = exporter_of(admin, roster_broker.bootstrap, group)
-        exporter.look()
+        exporter.refresh()
         text = text_of(exporter)
     assert series(text, LAG) == lag_by_librdkafka(roster_broker, group) == {(group, "0", topic): 4}
     assert series(text, "kafka_consumergroup_group_lost_records") == {(group,): 2}
@@ -135,7 +135,7 @@ def test_a_commit_beyond_the_log_counts_as_no_lag_and_is_counted(cluster: Cluste
     group, topic = unique("ahead"), cluster.create_topic(partitions=2, records=1)
     commit(admin, group, topic, {0: 50, 1: 0})
     exporter = exporter_of(admin, cluster.bootstrap, group)
-    exporter.look()
+    exporter.refresh()
     text = text_of(exporter)
     assert series(text, LAG) == {(group, "0", topic): 0, (group, "1", topic): 1}
     assert series(text, "kafka_consumergroup_group_clamped_partitions") == {(group,): 1}
@@ -147,10 +147,10 @@ def test_a_deleted_topic_and_a_deleted_group_leave_no_series(cluster: Cluster, a
     commit(admin, group, gone, {0: 0})
     exporter = exporter_of(admin, cluster.bootstrap, group)
     admin.delete_topic(gone)
-    exporter.look()
+    exporter.refresh()
     assert set(series(text_of(exporter), LAG)) == {(group, "0", kept)}
     admin.delete_group(group)
-    exporter.look()
+    exporter.refresh()
     assert series(text_of(exporter), LAG) == series(text_of(exporter), "kafka_consumergroup_group_state") == {}
 
 
@@ -220,15 +220,15 @@ def test_what_cannot_be_asked_keeps_its_last_values(roster_broker: Cluster) -> N
             commit(real, group, topic, {0: 1})
         admin = Failing(real)
         exporter = exporter_of(admin, roster_broker.bootstrap, "kept-.*")
-        exporter.look()
+        exporter.refresh()
         before = series(text_of(exporter), LAG)
         admin.bad_group = one
         commit(real, two, topic, {0: 3})
-        exporter.look()
+        exporter.refresh()
         assert series(text_of(exporter), LAG) == before | {(two, "0", topic): 0}
         updated = series(text_of(exporter), "roster_exporter_last_update_timestamp_seconds")
         admin.is_down = True
-        exporter.look()
+        exporter.refresh()
         text = text_of(exporter)
     assert series(text, LAG) == before | {(two, "0", topic): 0}
     assert series(text, "roster_exporter_last_update_timestamp_seconds") == updated
@@ -243,7 +243,7 @@ def test_scrapes_have_no_gap_while_the_group_commits(roster_broker: Cluster) -> 
     with Admin(roster_broker.bootstrap) as admin:
         commit(admin, group, topic, {0: 0, 1: 0})
         exporter = exporter_of(admin, roster_broker.bootstrap, group)
-        exporter.look()
+        exporter.refresh()
         registry = CollectorRegistry()
         registry.register(exporter)
         looking = threading.Thread(target=exporter.run, args=(0.001, stopped))
@@ -269,7 +269,7 @@ def test_too_many_partitions_are_shown_as_sums_only(roster_broker: Cluster, monk
     with Admin(roster_broker.bootstrap) as admin:
         commit(admin, group, topic, {0: 0, 1: 0})
         exporter = exporter_of(admin, roster_broker.bootstrap, group)
-        exporter.look()
+        exporter.refresh()
     assert series(text_of(exporter), LAG) == {}
     assert series(text_of(exporter), "kafka_consumergroup_group_sum_lag") == {(group,): 2}
 
@@ -281,7 +281,7 @@ def test_a_group_of_the_new_protocol_is_named_as_what_it_is(apache_kafka: Any, c
         exporter = exporter_of(admin, apache_kafka.bootstrap, group)
 
         def states() -> Series:
-            exporter.look()
+            exporter.refresh()
             return series(text_of(exporter), "kafka_consumergroup_group_state")
 
         until(lambda: states() == {(group, "Stable", "consumer"): 1}, 120)
@@ -300,7 +300,7 @@ def test_a_share_group_has_a_state_only() -> None:
     admin._admin = Ends(())
     admin._admin.list_topics = lambda **_: {}
     exporter = exporter_of(admin, "h:1", ".*")
-    exporter.look()
+    exporter.refresh()
     text = text_of(exporter)
     assert series(text, "kafka_consumergroup_group_state") == {("s", "Stable", "share"): 1}
     assert series(text, LAG) == series(text, "kafka_consumergroup_group_members") == {}
@@ -315,10 +315,10 @@ def test_it_goes_on_after_its_broker_was_killed(tmp_path: Path) -> None:
         with Admin(broker.bootstrap, request_timeout_ms=2_000) as admin:
             commit(admin, group, topic, {0: 1, 1: 4})
             exporter = exporter_of(admin, broker.bootstrap, group)
-            exporter.look()
+            exporter.refresh()
             before = series(text_of(exporter), LAG)
             broker.kill()
-            exporter.look()
+            exporter.refresh()
             text = text_of(exporter)
             assert series(text, LAG) == before == {(group, "0", topic): 3, (group, "1", topic): 0}
             assert series(text, "roster_exporter_up") == {(): 0}
@@ -326,7 +326,7 @@ def test_it_goes_on_after_its_broker_was_killed(tmp_path: Path) -> None:
             cluster.produce({(topic, 1): 2})
 
             def is_up() -> bool:
-                exporter.look()
+                exporter.refresh()
                 return series(text_of(exporter), "roster_exporter_up") == {(): 1}
 
             until(is_up, 60)

@@ -40,7 +40,7 @@ def test_every_partition_of_every_source_belongs_to_one_task(counts):
 def test_internal_topics_have_the_group_in_front():
     assert changelog_topic("g", "counts") == "g-counts-changelog"
     assert repartition_topic("g", "by-day") == "g-by-day-repartition"
-    with pytest.raises(TopologyError, match="'a group-counts-changelog' is no topic name, which has 1 to 249"):
+    with pytest.raises(TopologyError, match="'a group-counts-changelog' is not a topic name, which has 1 to 249"):
         changelog_topic("a group", "counts")
 
 

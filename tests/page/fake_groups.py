@@ -56,7 +56,7 @@ class FakeGroups:
             for each in self.seen:
                 each.pop(name)  # type: ignore[attr-defined]
 
-    def look(self, only: str | None = None) -> GroupsSeen:
+    def read(self, only: str | None = None) -> GroupsSeen:
         """In the place of GroupReader.look."""
         self.looks.append(only)
         if self.broken:
@@ -76,7 +76,7 @@ def page_of(
 ) -> Iterator[tuple[GroupsWatch, HttpServer]]:
     """Serve the page of these groups."""
     monkeypatch.setattr(watch_module, "FOCUS_INTERVAL", 0.1)
-    monkeypatch.setattr(GroupReader, "look", lambda _self, only=None: groups.look(only))
+    monkeypatch.setattr(GroupReader, "read", lambda _self, only=None: groups.read(only))
     with contextlib.closing(GroupsWatch("127.0.0.1:1", names, interval=0.1, share=1.0)) as watch:
         pages, streams = page_answers(watch)
         with contextlib.closing(HttpServer(Address("127.0.0.1", 0), pages, access, streams=streams)) as server:

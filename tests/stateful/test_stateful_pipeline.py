@@ -203,7 +203,7 @@ def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: T
         ({"topics": "pattern:t.*"}, "topics: topics that come later have no state. Name"),
         ({"topics": ["nowhere-to-be-found"]}, "topics: there is no topic 'nowhere-to-be-found'"),
         ({"late_topic": "nowhere-to-be-found"}, "late_topic: there is no topic 'nowhere-to-be-found'"),
-        ({"store": "a/b"}, "store: '.*-a/b-changelog' is no topic name"),
+        ({"store": "a/b"}, "store: '.*-a/b-changelog' is not a topic name"),
         ({"transform": True}, "transform: a transform's rows leave the task"),
         ({"policy": "delete"}, "has cleanup.policy=delete, which would lose state. Set cleanup.policy=compact"),
     ],

@@ -127,7 +127,7 @@ def test_the_client_asks_once_for_an_id_and_for_a_guid(registry: SchemaRegistry)
     assert client.register("orders-value", TWO) == made + 1
     with pytest.raises(RegistryError, match=r"404 Subject 'none' not found. \(error code 40401\)"):
         client.latest("none")
-    with pytest.raises(RegistryError, match=r"409 .*the writer's long is no string") as refused:
+    with pytest.raises(RegistryError, match=r"409 .*the writer's long cannot be read as string") as refused:
         client.register("orders-value", order(id="string"))
     assert refused.value.status == 409
 
@@ -169,18 +169,18 @@ def test_a_login_by_tls_is_sent_and_never_shown(auth: Any, tmp_path: Path) -> No
     [
         (
             lambda: Registry("registry:8081"),
-            "'registry:8081' is no URL of a registry; for example http://registry:8081",
+            "'registry:8081' is not a URL of a registry; for example http://registry:8081",
         ),
-        (lambda: Registry([]), "[] is no URL of a registry; for example http://registry:8081"),
-        (lambda: Registry(None), "None is no URL of a registry; for example http://registry:8081"),  # type: ignore[arg-type]
+        (lambda: Registry([]), "[] is not a URL of a registry; for example http://registry:8081"),
+        (lambda: Registry(None), "None is not a URL of a registry; for example http://registry:8081"),  # type: ignore[arg-type]
         (
             lambda: Registry("http://registry", auth=("secret",)),  # type: ignore[arg-type]
             "auth: it is neither ('user', 'password') nor a bearer token as text",
         ),
-        (lambda: Registry("http://registry", timeout=0), "timeout: 0 is no number of seconds; for example 10.0"),
+        (lambda: Registry("http://registry", timeout=0), "timeout: 0 is not a number of seconds; for example 10.0"),
         (
             lambda: Registry("http://registry", timeout="5s"),  # type: ignore[arg-type]
-            "timeout: '5s' is no number of seconds; for example 10.0",
+            "timeout: '5s' is not a number of seconds; for example 10.0",
         ),
         (
             lambda: Registry("http://registry", security={"ssl.ca.location": "ca.pem"}),

@@ -190,13 +190,13 @@ def bomb(levels: int) -> str:
         (bomb(30), "more than 5000 types"),
         ('{"type": "record", "name": "a.N", "fields": [{"name": "n", "type": ["null", "N"]}]}', "a.N contains itself"),
         ('{"type": "record", "name": "N"}', "N has no list of fields"),
-        ('{"type": "fixed", "name": "F", "size": -1}', "the size of F is no size"),
+        ('{"type": "fixed", "name": "F", "size": -1}', "the size of F is not a size"),
         ('{"type": "enum", "name": "E", "symbols": []}', "the symbols of E are none"),
         ('{"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}', "more than the 38 digits"),
         ('["int", "int"]', "has a type twice"),
         ('["int", ["null"]]', "a union contains a union"),
         ('"Missing"', "there is no type 'Missing'"),
-        ("7", "7 is no type"),
+        ("7", "7 is not a type"),
         ('{"type": "array", "items": "null"}', "items of an array of null have no bytes"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}',
@@ -277,14 +277,14 @@ def test_unions_promotions_and_defaults_follow_the_rules_of_resolution(
 @pytest.mark.parametrize(
     ("writer", "reader", "problem"),
     [
-        (record("R", v="string"), record("R", v="int"), "field v: the writer's string is no int"),
-        (record("R", v="long"), record("R", v="int"), "field v: the writer's long is no int"),
+        (record("R", v="string"), record("R", v="int"), "field v: the writer's string cannot be read as int"),
+        (record("R", v="long"), record("R", v="int"), "field v: the writer's long cannot be read as int"),
         (record("R"), record("R", v="int"), "field v: the writer has none, and it has no default"),
-        (record("Q", v="int"), record("R", v="int"), "the writer's record Q is no record R"),
+        (record("Q", v="int"), record("R", v="int"), "the writer's record Q cannot be read as record R"),
         (
             record("R", v={"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}),
             record("R", v={"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 1}),
-            r"field v: the writer's decimal\(5, 2\) is no decimal\(5, 1\)",
+            r"field v: the writer's decimal\(5, 2\) cannot be read as decimal\(5, 1\)",
         ),
     ],
 )
@@ -298,7 +298,7 @@ def test_writers_that_the_reader_cannot_read_are_refused_by_name(writer: Any, re
 )
 def test_a_default_of_another_type_is_refused_by_name(kind: Any) -> None:
     reader = {"type": "record", "name": "R", "fields": [{"name": "v", "type": kind, "default": 7}]}
-    with pytest.raises(SchemaError, match="the default 7 is no "):
+    with pytest.raises(SchemaError, match="the default 7 is not a value of "):
         decoded(record("R"), reader, [])
 
 

@@ -149,7 +149,7 @@ def test_a_subscription_from_the_future_says_its_versions_and_no_more():
         ({"version": 0}, "SubscriptionInfo: version: 0, there is 5"),
         ({"version": 6}, "SubscriptionInfo: version: 6, there is 5"),
         ({"latest_supported": 4}, "SubscriptionInfo v5: latest_supported: 4 is below the version in use"),
-        ({"latest_supported": 2**31}, "SubscriptionInfo v5: latest_supported: 2147483648 is no int32"),
+        ({"latest_supported": 2**31}, "SubscriptionInfo v5: latest_supported: 2147483648 is not an int32"),
         ({"process_id": b"short"}, "SubscriptionInfo v5: process_id: b'short' is not 16 bytes"),
         ({"user_endpoint": b"h:1"}, "user_endpoint: bytes instead of text"),
         ({"user_endpoint": "h\0:1"}, r"user_endpoint: 'h\\x00:1' is not host:port"),
@@ -184,10 +184,10 @@ def test_a_task_has_one_gap():
     [
         ({"version": 4}, "AssignmentInfo: version: 4, there is 5"),
         ({"version": 6}, "AssignmentInfo: version: 6, there is 5"),
-        ({"error": 2**31}, "AssignmentInfo v5: error: 2147483648 is no int32"),
-        ({"commonly_supported": None}, "AssignmentInfo v5: commonly_supported: None is no int32"),
-        ({"active": [TaskId(0, 2**31)]}, "AssignmentInfo v5: active: 2147483648 is no int32"),
-        ({"standby": [TaskId(2**31, 0)]}, "AssignmentInfo v5: standby: 2147483648 is no int32"),
+        ({"error": 2**31}, "AssignmentInfo v5: error: 2147483648 is not an int32"),
+        ({"commonly_supported": None}, "AssignmentInfo v5: commonly_supported: None is not an int32"),
+        ({"active": [TaskId(0, 2**31)]}, "AssignmentInfo v5: active: 2147483648 is not an int32"),
+        ({"standby": [TaskId(2**31, 0)]}, "AssignmentInfo v5: standby: 2147483648 is not an int32"),
         ({"tasks_by_host": HostTasks.of({Address(b"h", 1): []})}, r"v5: .*host: bytes instead of text"),
         (
             {"tasks_by_host": HostTasks.of({Address("é" * 32768, 1): []})},
@@ -299,7 +299,7 @@ def test_damaged_bytes_are_read_or_refused(message, draws):
         (
             decode_subscription_info,
             "00000005 00000005" + UUID + "00000000" + "0000 00010000",
-            "SubscriptionInfo v5: end_point.port: 65536 is no port",
+            "SubscriptionInfo v5: end_point.port: 65536 is not a port",
         ),
         (
             decode_subscription_info,

@@ -123,9 +123,9 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
             fits = racks.suits()
 
     owned = _count(plan.owner, row_of, rows)
-    held = _count(plan.owner_before, row_of, rows)
+    owned_before = _count(plan.owner_before, row_of, rows)
     kept = _count(np.where(plan.owner == plan.owner_before, plan.owner, NO_OWNER), row_of, rows)
-    swapped = next((pair for pair, n in held.items() if kept.get(pair, 0) < min(n, owned.get(pair, 0))), None)
+    swapped = next((pair for pair, n in owned_before.items() if kept.get(pair, 0) < min(n, owned.get(pair, 0))), None)
     if swapped is not None:
         name, topic = problem.members[swapped // rows], problem.topics[swapped % rows // sets]
         return f"{name} swaps partitions of {topic} for others"
@@ -140,8 +140,8 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
     for pair, number in owned.items():
         member, row = divmod(pair, rows)
         right = wrong_rack * int(fits[member, row % sets])
-        arcs.append((member_at + member, row, int(number <= held.get(pair, 0)) + right - wrong_rack))
-    for pair, number in held.items():
+        arcs.append((member_at + member, row, int(number <= owned_before.get(pair, 0)) + right - wrong_rack))
+    for pair, number in owned_before.items():
         member, row = divmod(pair, rows)
         if number > owned.get(pair, 0) and row // sets in subscribed[subscription_of[member]]:
             arcs.append((row, member_at + member, wrong_rack * int(not fits[member, row % sets]) - 1))

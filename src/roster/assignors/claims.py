@@ -1,7 +1,7 @@
 """Resolution of conflicting claims (KIP-341).
 
 The claim of the newest generation wins. If several members claim a partition in that generation, all these claims are
-dropped, since nothing tells which of them is right. An old claim that nobody contests stands. The result depends on
+dropped, since nothing tells which of them is right. An old claim stands if no member contests it. The result depends on
 the set of claims only, not on the order of members or on earlier calls.
 """
 

@@ -55,14 +55,14 @@ def evaluate(assignor: Assignor, problem: Problem) -> Evaluation:
         plan = replace(plan, owner_before=owner_before, contested=contested)
     if not problem.members:
         return Evaluation(plan, optimal=True, fewest_moves=0, lag=lag_by_member(plan))
-    asked = problem if assignor in (STICKY, COOPERATIVE_STICKY) else replace(problem, racks=None)
-    proof = verify(asked, plan)
+    proved = problem if assignor in (STICKY, COOPERATIVE_STICKY) else replace(problem, racks=None)
+    proof = verify(proved, plan)
     fewest: int | None = None
     if proof.ok:
         fewest = int(plan.moved().sum())
     else:
-        best = STICKY.assign(asked)
-        if verify(asked, best).ok:
+        best = STICKY.assign(proved)
+        if verify(proved, best).ok:
             fewest = int(best.moved().sum())
     return Evaluation(plan, proof.balanced, fewest, lag_by_member(plan))
 

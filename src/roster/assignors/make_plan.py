@@ -40,9 +40,9 @@ def _check_owners(problem: Problem, plan: Plan) -> None:
     if not len(owner):
         return
     if owner.min() < NO_OWNER or owner.max() >= len(problem.members):
-        at = int(np.argmax((owner < NO_OWNER) | (owner >= len(problem.members))))
+        index = int(np.argmax((owner < NO_OWNER) | (owner >= len(problem.members))))
         raise ValueError(
-            f"owner[{at}] ({problem.topic_partition(at)}): {int(owner[at])} is no member's index;"
+            f"owner[{index}] ({problem.topic_partition(index)}): {int(owner[index])} is not a member's index;"
             f" there are {len(problem.members)}"
         )
     if len(problem.subscriptions) <= 1:
@@ -51,9 +51,9 @@ def _check_owners(problem: Problem, plan: Plan) -> None:
     owned = np.flatnonzero(owner != NO_OWNER) if owner.min() == NO_OWNER else None
     fits = is_subscribed(problem, owner, topic) if owned is None else is_subscribed(problem, owner[owned], topic[owned])
     if not fits.all():
-        at = int(np.argmin(fits) if owned is None else owned[np.argmin(fits)])
-        tp, member = problem.topic_partition(at), problem.members[int(owner[at])]
-        raise ValueError(f"owner[{at}] ({tp}): {member} does not subscribe to {tp.topic}")
+        index = int(np.argmin(fits) if owned is None else owned[np.argmin(fits)])
+        tp, member = problem.topic_partition(index), problem.members[int(owner[index])]
+        raise ValueError(f"owner[{index}] ({tp}): {member} does not subscribe to {tp.topic}")
 
 
 def _withhold_claimed(problem: Problem, plan: Plan) -> Plan:

@@ -46,8 +46,8 @@ def resolve_assignors(assignors: Iterable[str | Assignor]) -> dict[str, Assignor
     rebalance protocol.
     """
     chosen: dict[str, Assignor] = {}
-    for each in assignors:
-        assignor = find_assignor(each)
+    for entry in assignors:
+        assignor = find_assignor(entry)
         _check_attributes(assignor)
         if assignor.name in chosen:
             raise ValueError(f"names {assignor.name} twice; leave one out")

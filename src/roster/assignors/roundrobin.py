@@ -26,9 +26,9 @@ def assign(problem: Problem) -> Plan:
     first = problem.first.tolist()
     for topic, number in enumerate(classes.of_topic.tolist()):
         turn, begin, end = turns[number], first[topic], first[topic + 1]
-        at = bisect_left(turn, pointer)
-        owner[begin:end] = consumers[number][np.arange(at, at + end - begin) % len(turn)]
-        pointer = turn[(at + end - begin - 1) % len(turn)] + 1
+        position = bisect_left(turn, pointer)
+        owner[begin:end] = consumers[number][np.arange(position, position + end - begin) % len(turn)]
+        pointer = turn[(position + end - begin - 1) % len(turn)] + 1
     return Plan.of(problem, owner)
 
 

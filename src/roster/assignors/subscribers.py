@@ -61,9 +61,9 @@ def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
     example[order] = np.minimum.reduceat(order, np.flatnonzero(begins))[np.cumsum(begins) - 1]
     if (size == size[example]).all() and (values == values[ranges(start[example], size)]).all():
         return example
-    seen: dict[bytes, int] = {}  # two different lists have the same signature
+    number_of: dict[bytes, int] = {}  # two different lists have the same signature
     lists = (values[a : a + n].tobytes() for a, n in zip(start.tolist(), size.tolist(), strict=True))
-    return np.array([seen.setdefault(key, number) for number, key in enumerate(lists)], dtype=np.int64)
+    return np.array([number_of.setdefault(key, number) for number, key in enumerate(lists)], dtype=np.int64)
 
 
 def members_by_subscription(problem: Problem) -> list[Int64]:
@@ -95,9 +95,9 @@ def is_subscribed(problem: Problem, member: Int32, topic: Int32) -> Bool:
         # One flat index is read faster than a pair of indexes.
         return np.asarray(subscribed.ravel().take(subscription.astype(np.int64) * topic_count + topic), dtype=np.bool_)
     pairs = np.repeat(np.arange(len(sizes)), sizes) * topic_count + np.concatenate(problem.subscriptions)
-    asked = subscription.astype(np.int64) * topic_count + topic
-    place = np.minimum(np.searchsorted(pairs, asked), len(pairs) - 1)
-    return np.asarray(pairs[place] == asked, dtype=np.bool_)
+    wanted = subscription.astype(np.int64) * topic_count + topic
+    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    return np.asarray(pairs[place] == wanted, dtype=np.bool_)
 
 
 def active_members(problem: Problem) -> Int64:

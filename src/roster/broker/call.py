@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from roster.broker.security.access import Access
     from roster.broker.security.session import Session
 
-M = TypeVar("M", bound=Message)
+M_co = TypeVar("M_co", bound=Message, covariant=True)
 Answer: TypeAlias = "Callable[[], Coroutine[None, None, Message | None]]"
 """Waits for the response of a request that was begun; one whose connection is torn is never called."""
 
@@ -26,11 +26,11 @@ class ResponseMemory(Protocol):
 
 
 @dataclass(slots=True)
-class Call(Generic[M]):
+class Call(Generic[M_co]):
     """One request."""
 
     header: RequestHeader
-    message: M
+    message: M_co
     client_host: str
     is_large: bool = False
     """True if the response may have very many items because the request has."""

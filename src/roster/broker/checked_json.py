@@ -35,8 +35,8 @@ def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
         raise BrokerStartError(f"{path} is damaged: {error}; restore it from a backup") from error
     if not isinstance(what, dict):
         raise BrokerStartError(f"{path} is damaged: not a JSON object; restore it from a backup")
-    said = what.pop(_CHECKSUM, None)
-    if said is not None and said != _checksum(what):
+    checksum = what.pop(_CHECKSUM, None)
+    if checksum is not None and checksum != _checksum(what):
         raise BrokerStartError(
             f"{path} is damaged: its checksum does not match; restore it from a backup, or correct it and delete the "
             f"line {_CHECKSUM!r} if you know what it said"
@@ -44,7 +44,7 @@ def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
     unknown = sorted(what.keys() - fields)
     if unknown:  # else a bit flip in the name of the checksum would turn the file into one without a checksum
         raise BrokerStartError(f"{path}: unknown field {unknown[0]!r}; restore the file from a backup, or correct it")
-    return what, said is not None
+    return what, checksum is not None
 
 
 def write_checked(path: Path, what: dict[str, Any]) -> None:

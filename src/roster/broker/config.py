@@ -244,20 +244,20 @@ class BrokerConfig:
             raise BrokerStartError(problem)
 
     def with_settings(self, settings: Mapping[str, Any]) -> BrokerConfig:
-        """Return the configuration with fields replaced: its own, or those of its parts, whose names are all different.
+        """Return the configuration with fields of its own or of its parts replaced; all names differ.
 
         Raises:
             KeyError: no part has a field of that name.
 
         """
-        given: dict[str, dict[str, Any]] = {part: {} for part in SETTING_NAMES}
+        by_part: dict[str, dict[str, Any]] = {part: {} for part in SETTING_NAMES}
         for name, value in settings.items():
             part = next((part for part, names in SETTING_NAMES.items() if name in names), None)
             if part is None:
                 raise KeyError(name)
-            given[part][name] = value
-        config = replace(self, **given.pop(""))
-        return replace(config, **{part: replace(getattr(config, part), **own) for part, own in given.items() if own})
+            by_part[part][name] = value
+        config = replace(self, **by_part.pop(""))
+        return replace(config, **{part: replace(getattr(config, part), **own) for part, own in by_part.items() if own})
 
 
 PARTS: dict[str, type] = {
@@ -268,7 +268,7 @@ PARTS: dict[str, type] = {
     "transactions": TransactionConfig,
 }
 """Classes of a broker's settings, by the field of BrokerConfig that has one."""
-SETTING_NAMES = {part: {each.name for each in fields(kind)} for part, kind in PARTS.items()}
+SETTING_NAMES = {part: {field.name for field in fields(kind)} for part, kind in PARTS.items()}
 OPTIONS = {option.flag: option for kind in PARTS.values() for option in declared(kind).values() if option.flag}
 """Settings that are options of `roster broker`, by the name of the option."""
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from roster.broker import request_limits
 from roster.broker.call import Call
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from roster.broker.listener import Admission, Slot
     from roster.broker.services import Services
     from roster.wire import Message
+    from roster.wire.codec.varint import Buffer
     from roster.wire.frames import RequestHeader
+    from roster.wire.messages import ProduceRequest
 
 _SIZE_BYTES = 4
 _LINGER_SECONDS = 1.0
@@ -267,17 +269,17 @@ class Connection:
         """The rest of a frame, piece by piece: what is held grows with what the client really sends."""
         pieces = [start]
         left = size - len(start)
-        held = 0
+        received = 0
         try:
             while left:
                 piece = min(PIECE_BYTES, left)
                 self._budget.take(piece)
-                held += piece
+                received += piece
                 pieces.append(await self._piece(piece))
                 left -= piece
             return b"".join(pieces)
         finally:
-            self._budget.give_back(held)
+            self._budget.give_back(received)
 
     # Answering
 
@@ -310,7 +312,7 @@ class Connection:
         intercept = self._services.hooks.intercept
         instead = None if intercept is None else intercept(call)
         if header.api_key == ApiKey.PRODUCE and instead is None:
-            await self._begin_produce(call)
+            await self._begin_produce(cast("Call[ProduceRequest]", call))
             while len(self._unanswered) >= self._services.config.max_unanswered and self._problem is None:
                 await self._first_answered()
             await self._drain()
@@ -320,7 +322,7 @@ class Connection:
             return
         await self._answer(call, instead or HANDLERS[header.api_key], may_wait=instead is not None)
 
-    async def _answer(self, call: Call[Any], handler: Handler, *, may_wait: bool) -> None:
+    async def _answer(self, call: Call[Message], handler: Handler, *, may_wait: bool) -> None:
         key = call.header.api_key
         self._handling, self._waits = key, may_wait or key in _WAITING
         try:
@@ -350,7 +352,7 @@ class Connection:
         if not self._slot.is_settled and self._session.is_open:
             self._admission.settle(self._slot)
 
-    async def _respond(self, call: Call[Any], response: Message) -> None:
+    async def _respond(self, call: Call[Message], response: Message) -> None:
         header = call.header
         if self._stopping:  # slow readers are not waited for
             if header.api_key != ApiKey.FETCH:
@@ -363,7 +365,8 @@ class Connection:
         if header.api_key != ApiKey.FETCH:
             call.hold(self._services, sum(map(len, parts)))
         del response
-        waiting, size = list[bytes](), 0
+        waiting: list[Buffer] = []
+        size = 0
         async for piece in _pieces(parts):
             if waiting and size + len(piece) > PIECE_BYTES:
                 await self._send(waiting[0] if len(waiting) == 1 else b"".join(waiting))
@@ -373,13 +376,13 @@ class Connection:
             size += len(piece)
         await self._send(b"".join(waiting))
 
-    async def _begin_produce(self, call: Call[Any]) -> None:
+    async def _begin_produce(self, call: Call[ProduceRequest]) -> None:
         self._settle()
         task = asyncio.create_task(self._encoded(call, await guarded_produce(self._services, call, produce)))
         self._unanswered.append(task)
         task.add_done_callback(self._produced)
 
-    async def _encoded(self, call: Call[Any], answer: Answer) -> bytes:
+    async def _encoded(self, call: Call[Message], answer: Answer) -> bytes:
         """Wait for the response of a Produce and encode it; b"" if there is none."""
         header, response = call.header, await answer()
         if self._measures is not None:
@@ -418,7 +421,7 @@ class Connection:
         while self._unanswered and self._problem is None:
             await self._first_answered()
 
-    async def _send(self, data: bytes) -> None:
+    async def _send(self, data: Buffer) -> None:
         """Send bytes in pieces: the transport copies what the socket does not take at once."""
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
@@ -437,7 +440,7 @@ class Connection:
                 raise CloseConnection(f"it took more than {limit} (send timeout)") from None
 
 
-async def _pieces(parts: Iterable[Any]) -> AsyncIterator[Any]:
+async def _pieces(parts: Iterable[Buffer | RecordRange]) -> AsyncIterator[Buffer]:
     """Yield the parts of a response: bytes, and the bytes that ranges of records stand for."""
     for part in parts:
         if isinstance(part, RecordRange):

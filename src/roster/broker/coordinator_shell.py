@@ -113,7 +113,7 @@ class CoordinatorShell(Shell[TimerName]):
 
     # Requests
 
-    def begin(self, call: Call[Any], answered: Callable[[Message], None]) -> int:
+    def begin(self, call: Call[Message], answered: Callable[[Message], None]) -> int:
         """Give a request to the coordinator; `answered` is called with its reply, perhaps at once.
 
         Returns a token by which the request can be given up.
@@ -145,7 +145,7 @@ class CoordinatorShell(Shell[TimerName]):
     def is_plain_commit(self, request: OffsetCommitRequest) -> bool:
         """Return True if `commit_offsets` would hand the request on as it is."""
         return bool(request.topics) and all(
-            each.partitions and not self._unknown_partitions(each.name, each.partitions) for each in request.topics
+            topic.partitions and not self._unknown_partitions(topic.name, topic.partitions) for topic in request.topics
         )
 
     async def commit_offsets(self, call: Call[OffsetCommitRequest]) -> Message:
@@ -214,19 +214,21 @@ class CoordinatorShell(Shell[TimerName]):
         They are refused here, since the coordinator does not know topics.
         """
         taken: dict[str, list[int]] = {}
-        for asked in request.topics:
-            unknown = self._unknown_partitions(asked.name, asked.partitions)
+        for topic in request.topics:
+            unknown = self._unknown_partitions(topic.name, topic.partitions)
             if unknown:
-                taken.setdefault(asked.name, []).extend(unknown)
+                taken.setdefault(topic.name, []).extend(unknown)
                 refused = set(unknown)
-                asked.partitions = [each for each in asked.partitions if each.partition_index not in refused]
-        request.topics = [asked for asked in request.topics if asked.partitions]
+                topic.partitions = [
+                    partition for partition in topic.partitions if partition.partition_index not in refused
+                ]
+        request.topics = [topic for topic in request.topics if topic.partitions]
         return taken
 
     def _unknown_partitions(self, name: str, partitions: Iterable[Any]) -> list[int]:
         topic = self._topics.get(name)
         count = len(topic.logs) if topic is not None else 0
-        return [each.partition_index for each in partitions if not 0 <= each.partition_index < count]
+        return [partition.partition_index for partition in partitions if not 0 <= partition.partition_index < count]
 
     async def describe(self, call: Call[DescribeGroupsRequest]) -> Message:
         """Handle DescribeGroups; add the authorized operations, which the coordinator does not know."""

@@ -95,12 +95,12 @@ class Described:
 def topic_settings(log: LogConfig, own: Mapping[str, str]) -> list[Described]:
     """Return the settings of a topic with its own values on a broker with this log configuration."""
     described = []
-    for each in _log_settings(log):
-        origins = each.origins
-        name = _TOPIC_NAMES[each.name]
+    for setting in _log_settings(log):
+        origins = setting.origins
+        name = _TOPIC_NAMES[setting.name]
         if name in own:
             origins = (Origin(name, own[name], SOURCE_TOPIC), *origins)
-        described.append(Described(name, each.type, origins))
+        described.append(Described(name, setting.type, origins))
     return described
 
 

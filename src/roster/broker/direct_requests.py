@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from roster.broker.call import Call
 from roster.broker.log.record_range import PIECE_BYTES
@@ -18,6 +18,7 @@ from roster.broker.repeated_heartbeat import RepeatedHeartbeat
 from roster.broker.request_limits import decode_small
 from roster.wire import ApiKey, WireError
 from roster.wire.frames import encode_response
+from roster.wire.messages import HeartbeatRequest, OffsetCommitRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from roster.broker.security.session import Session
     from roster.broker.services import Services
     from roster.wire import Message
+    from roster.wire.messages import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+
+    _DirectRequest: TypeAlias = (
+        JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest | OffsetCommitRequest
+    )
 
 _SIZE_BYTES = 4
 _KEY = slice(4, 6)
@@ -46,7 +52,7 @@ class DirectRequests:
         session: login and rights of the connection.
         client: the client's host, and its name in the log.
         send: sends a large response in pieces.
-        failed: called with what kept a request from being answered; the connection is of no use then.
+        failed: called with the error that kept a request from being answered; the connection is useless then.
 
     """
 
@@ -97,10 +103,10 @@ class DirectRequests:
             header, message = decode_small(data[_SIZE_BYTES:])
         except WireError:
             return False  # read again and refused by the task
-        call: Call[Any] = Call(header, message, self._host, session=self._session)
+        call = Call(header, cast("_DirectRequest", message), self._host, session=self._session)
         if not self._is_plain(call):
             return False
-        if header.api_key == ApiKey.HEARTBEAT:
+        if isinstance(message, HeartbeatRequest):
             self._beats.remember(data, message, header.api_version)
         try:
             self._begin(call)
@@ -132,18 +138,18 @@ class DirectRequests:
             self._measures.requests[ApiKey.HEARTBEAT].add(perf_counter() - began)
         return True
 
-    def _is_plain(self, call: Call[Any]) -> bool:
+    def _is_plain(self, call: Call[_DirectRequest]) -> bool:
         """Return True for a request that is handled whole, and that the client may send."""
         if self._services.hooks.intercept is not None or not self._session.is_lasting:
             return False
-        key, request = call.header.api_key, call.message
+        request = call.message
         if not call.access.may_be_member(request.group_id):
             return False
-        if key != ApiKey.OFFSET_COMMIT:
+        if not isinstance(request, OffsetCommitRequest):
             return True
         return not call.access.is_checked and self._services.group_coordinator.is_plain_commit(request)
 
-    def _begin(self, call: Call[Any]) -> None:
+    def _begin(self, call: Call[Message]) -> None:
         header = call.header
         if logger.isEnabledFor(logging.DEBUG):
             kind = type(call.message).__name__
@@ -153,7 +159,7 @@ class DirectRequests:
         self.under_way = header.api_key
         self._token = self._services.group_coordinator.begin(call, lambda reply: self._answered(call, reply))
 
-    def _answered(self, call: Call[Any], response: Message) -> None:
+    def _answered(self, call: Call[Message], response: Message) -> None:
         """Send the response; one of many pieces is sent by a task."""
         if self.under_way is None:
             return
@@ -175,7 +181,7 @@ class DirectRequests:
         call.hold(self._services, len(data))
         self._sending = asyncio.get_running_loop().create_task(self._send_all(call, data))
 
-    async def _send_all(self, call: Call[Any], data: bytes) -> None:
+    async def _send_all(self, call: Call[Message], data: bytes) -> None:
         try:
             await self._send(data)
         except Exception as error:

@@ -26,38 +26,46 @@ if TYPE_CHECKING:
     from roster.broker.call import Call
     from roster.broker.services import Services
     from roster.wire import Message
-    from roster.wire.messages import ConsumerGroupDescribeRequest
+    from roster.wire.messages import (
+        ConsumerGroupDescribeRequest,
+        DescribeGroupsRequest,
+        OffsetCommitRequest,
+        OffsetDeleteRequest,
+        OffsetFetchRequest,
+        ProduceRequest,
+        TxnOffsetCommitRequest,
+    )
 
     Handler: TypeAlias = Callable[[Services, Call[Any]], Coroutine[None, None, Message | None]]
     """Returns the response, or None if the request has none."""
 
 
-async def _produce(services: Services, call: Call[Any]) -> Message | None:
+async def _produce(services: Services, call: Call[ProduceRequest]) -> Message | None:
     answer = await produce.produce(services, call)
     return await answer()
 
 
-async def _group(services: Services, call: Call[Any]) -> Message:
+async def _group(services: Services, call: Call[Message]) -> Message:
     return await services.group_coordinator.handle(call)
 
 
-async def _offset_commit(services: Services, call: Call[Any]) -> Message:
+async def _offset_commit(services: Services, call: Call[OffsetCommitRequest]) -> Message:
     return await services.group_coordinator.commit_offsets(call)
 
 
-async def _txn_offset_commit(services: Services, call: Call[Any]) -> Message:
+async def _txn_offset_commit(services: Services, call: Call[TxnOffsetCommitRequest]) -> Message:
     return await services.group_coordinator.commit_transactional_offsets(call, services.transaction_coordinator)
 
 
-async def _describe_groups(services: Services, call: Call[Any]) -> Message:
+async def _describe_groups(services: Services, call: Call[DescribeGroupsRequest]) -> Message:
     return await services.group_coordinator.describe(call)
 
 
-async def _offset_fetch(services: Services, call: Call[Any]) -> Message:
+async def _offset_fetch(services: Services, call: Call[OffsetFetchRequest]) -> Message:
     return await services.group_coordinator.fetch_offsets(call)
 
 
-async def _offset_delete(services: Services, call: Call[Any]) -> Message:
+async def _offset_delete(services: Services, call: Call[OffsetDeleteRequest]) -> Message:
     return await services.group_coordinator.delete_offsets(call)
 
 

@@ -26,7 +26,7 @@ class RefusedError(RosterError):
         self.code = code
 
 
-class CloseConnection(Exception):  # noqa: N818 (an instruction, not a failure)
+class CloseConnection(Exception):  # an instruction, not a failure
     """Raised for a request that can only be answered by closing its connection; the text is the reason."""
 
 

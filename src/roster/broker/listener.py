@@ -135,10 +135,10 @@ class Listener:
         """Take the port, without listening yet; BrokerStartError if that is impossible."""
         host, port = self._config.host, self._config.port
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(
+            addresses = await asyncio.get_running_loop().getaddrinfo(
                 None if host in ("", "::") else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            for family, _, _, _, address in dict.fromkeys(found):
+            for family, _, _, _, address in dict.fromkeys(addresses):
                 self._bind(family, address)
         except (OSError, UnicodeError) as error:
             self.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster.model.durations import Durations
 
 if TYPE_CHECKING:
     from roster.broker.call import Call
+    from roster.wire import Message
 
 
 @dataclass(slots=True)
@@ -24,10 +25,10 @@ class Measures:
     transactions: Counter[bool] = field(default_factory=Counter)
     """Transactions that ended, by whether they were committed."""
 
-    def begin(self, call: Call[Any]) -> None:
+    def begin(self, call: Call[Message]) -> None:
         """Note that a request was read."""
         call.began = perf_counter()
 
-    def end(self, call: Call[Any]) -> None:
+    def end(self, call: Call[Message]) -> None:
         """Count a request that was answered, or given up."""
         self.requests[call.header.api_key].add(perf_counter() - call.began)

@@ -119,8 +119,8 @@ def _prepared(
         came = header.compression, bytes(batch[HEADER_SIZE:])
         newest, is_timely = header.max_timestamp, _is_timely(header, times)
         if is_compacted or not is_timely:
-            found = _checked(header, expanded(*came), is_compacted, times)
-            newest = newest if is_timely else found
+            newest_read = _checked(header, expanded(*came), is_compacted, times)
+            newest = newest if is_timely else newest_read
         codec = header.compression if codec is None else codec
         if codec is header.compression and newest == header.max_timestamp:
             return batch

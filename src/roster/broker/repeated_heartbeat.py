@@ -7,7 +7,7 @@ correlation id behind its size (Kafka's protocol guide, "Request and Response He
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster.wire import ErrorCode
 from roster.wire.frames import encode_response
@@ -32,7 +32,7 @@ class RepeatedHeartbeat:
         self._head = self._tail = b""
         self._version = 0
 
-    def remember(self, data: bytes, request: Any, version: int) -> None:
+    def remember(self, data: bytes, request: HeartbeatRequest, version: int) -> None:
         """Keep a heartbeat: its frame with the size, and the decoded request."""
         self._size, self._head, self._tail = len(data), data[: _CORRELATION.start], data[_CORRELATION.stop :]
         self.request, self._version = request, version
@@ -49,6 +49,6 @@ class RepeatedHeartbeat:
 
 @cache
 def _response(version: int, error: ErrorCode) -> tuple[bytes, bytes]:
-    """What is before the correlation id of a response, and what is behind it."""
+    """Return the bytes of a response before its correlation id and behind it."""
     data = encode_response(HeartbeatResponse(error_code=error), version, 0)
     return data[: _ANSWERED_CORRELATION.start], data[_ANSWERED_CORRELATION.stop :]

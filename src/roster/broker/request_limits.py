@@ -83,7 +83,7 @@ def decode_small(frame: bytes) -> tuple[RequestHeader, Message]:
 
 
 _told: set[str] = set()
-"""Requests with bytes behind their last field, of which the log says so already."""
+"""Kinds of requests whose bytes behind the last field were logged before."""
 
 
 def _tell_once(rest: str) -> None:

@@ -120,12 +120,12 @@ class Shell(Generic[NameT]):
 
     # Requests
 
-    async def handle(self, call: Call[Any]) -> Message:
+    async def handle(self, call: Call[Message]) -> Message:
         """Give a request to the coordinator and wait for its reply."""
         response: Message = await self._pending.ask(lambda token: self._step(self._received(token, call)))
         return response
 
-    def _received(self, token: int, call: Call[Any]) -> RequestReceived:
+    def _received(self, token: int, call: Call[Message]) -> RequestReceived:
         client_id = call.header.client_id or ""
         return RequestReceived(token, call.version, client_id, call.client_host, wall_ms(), call.message)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 AT_ONCE = 250
 """Groups or partitions per part; other clients are served between two parts."""
 COMMITS_AT_ONCE = 2_000
-"""The same for OffsetCommit, each part of which is a write of its own."""
+"""The same for OffsetCommit, where each part is a write."""
 
 
 def describe_parts(request: DescribeGroupsRequest) -> Iterator[DescribeGroupsRequest]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = {OFFSETS_TOPIC: "the offsets of groups", TRANSACTIONS_TOPIC: "the state of transactions"}
-"""Topics that only the broker writes, with what is in them."""
+"""Topics that only the broker writes, with their contents."""
 _DESCRIPTION = "topic.json"
 _LINKS_OF_A_LEAF = 2
 _FIELDS = frozenset({"id", "partitions", "settings", "was_compacted"})
@@ -154,7 +154,7 @@ class TopicCatalogue:
             raise BrokerStartError(
                 f"{directory} holds partitions but no {_DESCRIPTION}: restore it from a backup, or move it all away"
             )
-        logger.warning("%s is no topic and is ignored; nothing else belongs in %s", directory, self._root)
+        logger.warning("%s is not a topic and is ignored; nothing else belongs in %s", directory, self._root)
 
     def _load_topic(self, directory: Path, what: dict[str, Any], is_checked: bool, now_ms: int) -> None:
         path = directory / _DESCRIPTION

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster._clock import wall_ms
 from roster.broker.log.producer_state import SequenceError
@@ -103,7 +103,7 @@ class TransactionShell(Shell[TimerName]):
 
     # Requests
 
-    async def handle(self, call: Call[Any]) -> Message:
+    async def handle(self, call: Call[Message]) -> Message:
         """Give a request to the coordinator and wait for its reply."""
         await self._begin()
         return await super().handle(call)
@@ -166,7 +166,7 @@ class TransactionShell(Shell[TimerName]):
         left = sorted(marker.partitions)
         while left:
             outcomes = await self.write_markers(end, producer, left)
-            left = [each for each in left if outcomes[each] is ErrorCode.KAFKA_STORAGE_ERROR]
+            left = [partition for partition in left if outcomes[partition] is ErrorCode.KAFKA_STORAGE_ERROR]
             if left:
                 await asyncio.sleep(MARKER_RETRY_SECONDS)
         if self._hooks.measures is not None:
@@ -179,29 +179,29 @@ class TransactionShell(Shell[TimerName]):
         """End a producer's (id, epoch) transaction in partitions; return one error each, once all are durable."""
         outcomes: dict[TopicPartition, ErrorCode] = {}
         written: list[tuple[TopicPartition, asyncio.Future[None]]] = []
-        for each in partitions:
-            if each.topic == OFFSETS_TOPIC:
+        for partition in partitions:
+            if partition.topic == OFFSETS_TOPIC:
                 await self._groups.loaded()
-            log = self._topics.log(*each)
+            log = self._topics.log(*partition)
             if log is None:
-                outcomes[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                outcomes[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             try:
                 log.append_marker(end, *producer, wall_ms())
             except SequenceError as fenced:
-                outcomes[each] = fenced.code
+                outcomes[partition] = fenced.code
             except OSError as error:
-                logger.error("cannot write a marker to %s-%d: %s", *each, error)
-                outcomes[each] = ErrorCode.KAFKA_STORAGE_ERROR
+                logger.error("cannot write a marker to %s-%d: %s", *partition, error)
+                outcomes[partition] = ErrorCode.KAFKA_STORAGE_ERROR
             else:
-                written.append((each, self._flusher.durable(log)))
-        for each, durable in written:
+                written.append((partition, self._flusher.durable(log)))
+        for partition, durable in written:
             try:
                 await durable
             except OSError:
-                outcomes[each] = ErrorCode.KAFKA_STORAGE_ERROR
+                outcomes[partition] = ErrorCode.KAFKA_STORAGE_ERROR
                 continue
-            outcomes[each] = ErrorCode.NONE
-            if each.topic == OFFSETS_TOPIC:
-                self._groups.transaction_ended(each.partition, producer[0], end)
+            outcomes[partition] = ErrorCode.NONE
+            if partition.topic == OFFSETS_TOPIC:
+                self._groups.transaction_ended(partition.partition, producer[0], end)
         return outcomes

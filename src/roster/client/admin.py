@@ -60,7 +60,7 @@ class Admin:
     ) -> None:
         if isinstance(request_timeout_ms, bool) or not isinstance(request_timeout_ms, int) or request_timeout_ms < 1:
             raise OptionError("request_timeout_ms", f"must be a positive number of ms, not {request_timeout_ms!r}")
-        chance = Random()  # noqa: S311 - no secret
+        chance = Random()  # no secret
         self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, chance, security)
         self._coordinators = Coordinators(self._cluster)
         self._topics = TopicAdmin(self._cluster)

@@ -28,7 +28,7 @@ def choose_version(message: Message, spoken: Mapping[int, Versions], broker: str
     `highest` limits it for a request whose later versions mean something else.
     """
     key = message.__table__.key
-    assert key is not None  # noqa: S101 - only requests come here
+    assert key is not None  # only requests come here
     name = ApiKey(key).name
     theirs, ours = spoken.get(key), API_VERSIONS[key]
     if theirs is None:
@@ -65,7 +65,7 @@ def from_version(request: Message, response: Message, version: int) -> Message:
     """Unfold a response into its newest shape."""
     match request, response:
         case FindCoordinatorRequest(), FindCoordinatorResponse() if version < 4:
-            found = FindCoordinatorResponse.Coordinator(
+            coordinator = FindCoordinatorResponse.Coordinator(
                 key=request.coordinator_keys[0],
                 node_id=response.node_id,
                 host=response.host,
@@ -73,7 +73,7 @@ def from_version(request: Message, response: Message, version: int) -> Message:
                 error_code=response.error_code,
                 error_message=response.error_message,
             )
-            return FindCoordinatorResponse(throttle_time_ms=response.throttle_time_ms, coordinators=[found])
+            return FindCoordinatorResponse(throttle_time_ms=response.throttle_time_ms, coordinators=[coordinator])
         case OffsetFetchRequest(), OffsetFetchResponse() if version < 8:
             group_id, code = request.groups[0].group_id, response.error_code
             answer = OffsetFetchResponse.Group(group_id=group_id, topics=response.topics, error_code=code)

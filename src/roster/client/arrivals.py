@@ -1,4 +1,4 @@
-"""Long polls: brokers send records as soon as they arrive, so that nobody has to look for them."""
+"""Long polls: brokers send records as soon as they arrive, so that no driver polls for them."""
 
 from __future__ import annotations
 
@@ -62,13 +62,15 @@ class Arrivals:
     def has(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Return True if one of these partitions has a record at its position or behind."""
         with self._changed:
-            return any(held[-1].end > positions.get(of, held[-1].end) for of, held in self._held.items())
+            return any(arrivals[-1].end > positions.get(tp, arrivals[-1].end) for tp, arrivals in self._held.items())
 
     def take(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Sequence[Arrival]]:
         """Return what has arrived from these positions on, and forget the rest; nothing more is asked until `watch`."""
         with self._changed:
             self._is_wanted = False
-            self._held = {p: left for p, at in positions.items() if (left := _behind(self._held.get(p, ()), at))}
+            self._held = {
+                p: left for p, position in positions.items() if (left := _behind(self._held.get(p, ()), position))
+            }
             return {p: tuple(held) for p, held in self._held.items()}
 
     def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool) -> None:
@@ -96,7 +98,7 @@ class Arrivals:
                 self._asking[leader] = asyncio.create_task(self._ask(leader))
 
     async def _ask(self, leader: int) -> None:
-        """Ask until nobody waits any more."""
+        """Ask until no caller waits any more."""
         try:
             while (asked := self._questions.get(leader)) is not None:
                 left, address = asked.until - time.monotonic(), self._cluster.address(leader)
@@ -124,39 +126,39 @@ class Arrivals:
     def _following(self, positions: Mapping[TopicPartition, int]) -> tuple[dict[TopicPartition, int], int]:
         """Return where to go on, behind what has arrived from these positions on, and the bytes of that."""
         with self._changed:
-            held = {p: _behind(self._held.get(p, ()), at) for p, at in positions.items()}
-        sizes = {p: sum(len(each.records) for each in of) for p, of in held.items()}
+            arrivals = {p: _behind(self._held.get(p, ()), position) for p, position in positions.items()}
+        sizes = {p: sum(len(arrival.records) for arrival in waiting) for p, waiting in arrivals.items()}
         # Brokers fill a response in this order: a partition that has had none so far comes first.
         order = sorted(positions, key=sizes.__getitem__)
-        return {p: held[p][-1].next if held[p] else positions[p] for p in order}, sum(sizes.values())
+        return {p: arrivals[p][-1].next if arrivals[p] else positions[p] for p in order}, sum(sizes.values())
 
     def _keep(self, arrived: Iterable[Arrival]) -> None:
         with self._changed:
-            for each in arrived:
-                held = self._held.setdefault(TopicPartition(each.topic, each.partition), [])
-                if held and held[-1].next != each.start:
-                    held.clear()
-                held.append(each)
+            for arrival in arrived:
+                arrivals = self._held.setdefault(TopicPartition(arrival.topic, arrival.partition), [])
+                if arrivals and arrivals[-1].next != arrival.start:
+                    arrivals.clear()
+                arrivals.append(arrival)
             self._changed.notify_all()
 
 
 def _behind(held: Sequence[Arrival], position: int) -> list[Arrival]:
     """Return what of a partition is at this position or behind; [] if the record at the position has not arrived."""
-    left = [each for each in held if each.next > position]
+    left = [arrival for arrival in held if arrival.next > position]
     return left if left and left[0].start <= position else []
 
 
 def _request(positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool) -> FetchRequest:
     topics: dict[str, list[FetchRequest.Topic.Partition]] = {}
-    for (topic, partition), at in positions.items():
-        entry = FetchRequest.Partition(partition=partition, fetch_offset=at, partition_max_bytes=_PARTITION_BYTES)
+    for (topic, partition), position in positions.items():
+        entry = FetchRequest.Partition(partition=partition, fetch_offset=position, partition_max_bytes=_PARTITION_BYTES)
         topics.setdefault(topic, []).append(entry)
     return FetchRequest(
         max_wait_ms=round(min(seconds, _LONGEST_WAIT) * 1000),
         min_bytes=1,
         max_bytes=_RESPONSE_BYTES,
         isolation_level=int(is_committed),
-        topics=[FetchRequest.Topic(topic=topic, partitions=each) for topic, each in topics.items()],
+        topics=[FetchRequest.Topic(topic=topic, partitions=wanted) for topic, wanted in topics.items()],
     )
 
 
@@ -167,7 +169,9 @@ def _arrived(positions: Mapping[TopicPartition, int], answer: FetchResponse, *, 
             row.last_stable_offset if is_committed else row.high_watermark,
             is_committed,
             bytes(row.records),
-            tuple((each.producer_id, each.first_offset) for each in row.aborted_transactions or ()),
+            tuple(
+                (transaction.producer_id, transaction.first_offset) for transaction in row.aborted_transactions or ()
+            ),
         )
         for topic in answer.responses
         for row in topic.partitions

@@ -158,7 +158,7 @@ class Cluster:
         """Fetch metadata for these topics, or all of them when None, and remember it."""
         wanted = None if topics is None else [MetadataRequest.Topic(name=name) for name in sorted(topics)]
         response = await self.request_any(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
-        assert isinstance(response, MetadataResponse)  # noqa: S101 - decoded as such
+        assert isinstance(response, MetadataResponse)  # decoded as such
         self.learn(response)
         return response
 
@@ -224,5 +224,5 @@ def check_refused(response: MetadataResponse) -> None:
 
 def expect(response: Message, kind: type[M]) -> M:
     """Narrow a response to its class."""
-    assert isinstance(response, kind)  # noqa: S101 - decoded as such
+    assert isinstance(response, kind)  # decoded as such
     return response

@@ -109,11 +109,11 @@ class Connection:
         request = ApiVersionsRequest(client_software_name=SOFTWARE[0], client_software_version=SOFTWARE[1])
         version = API_VERSIONS[ApiKey.API_VERSIONS].high
         response = await self._request(request, version, timeout)
-        assert isinstance(response, ApiVersionsResponse)  # noqa: S101 - decoded as such
+        assert isinstance(response, ApiVersionsResponse)  # decoded as such
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             offered = [entry.max_version for entry in response.api_keys if entry.api_key == ApiKey.API_VERSIONS]
             response = await self._request(request, min([*offered, version - 1]) if offered else 0, timeout)
-            assert isinstance(response, ApiVersionsResponse)  # noqa: S101 - as above
+            assert isinstance(response, ApiVersionsResponse)  # as above
         if response.error_code != ErrorCode.NONE:
             raise UnsupportedError(f"{self.address} did not say which versions it speaks (error {response.error_code})")
         self._spoken = {e.api_key: Versions(e.min_version, e.max_version) for e in response.api_keys}
@@ -205,7 +205,7 @@ class Connection:
             raise BrokerError(f"{self.address} answered a request that was not sent")
         request, version, answer = self._waiting[number]
         key = request.__table__.key
-        assert key is not None  # noqa: S101 - it was sent
+        assert key is not None  # it was sent
         _, response = decode_response(response_class(key), version, frame)
         self._is_known = self._is_known or not isinstance(response, ApiVersionsResponse)
         if not answer.done():

@@ -57,10 +57,10 @@ class Coordinators:
         while True:
             request = FindCoordinatorRequest(key_type=self._key_type, coordinator_keys=[group])
             response = expect(await self._cluster.request_any(request), FindCoordinatorResponse)
-            found = response.coordinators[0] if response.coordinators else None
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else error_code(found.error_code)
-            if found is not None and code is ErrorCode.NONE:
-                self._coordinators[group] = Node(found.node_id, found.host, found.port)
+            coordinator = response.coordinators[0] if response.coordinators else None
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if coordinator is None else error_code(coordinator.error_code)
+            if coordinator is not None and code is ErrorCode.NONE:
+                self._coordinators[group] = Node(coordinator.node_id, coordinator.host, coordinator.port)
                 return self._coordinators[group]
             if code not in RETRIABLE:
                 if self._key_type == TRANSACTION:

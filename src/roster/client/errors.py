@@ -162,11 +162,11 @@ class CommitError(ClientError):
         self.partitions = frozenset(partitions)
 
 
-class CommitFenced(CommitError):  # noqa: N818 - the name states the fact the caller must act on
+class CommitFenced(CommitError):  # the name states the fact the caller must act on
     """The partitions were lost to another member: results of that work must not be published."""
 
 
-class CommitRetriable(CommitError):  # noqa: N818 - as above
+class CommitRetriable(CommitError):
     """The commit failed or its outcome is unknown; it may be repeated while the partitions are owned."""
 
     retriable = True

@@ -63,7 +63,7 @@ class GroupAdmin:
         described = await self._describe_classic(group) or await self._describe_consumer(group)
         if described is not None:
             return described
-        other = next((each for each in await self.list_groups() if each.group_id == group), None)
+        other = next((listing for listing in await self.list_groups() if listing.group_id == group), None)
         if other is not None and other.group_type not in ("", CLASSIC, CONSUMER):
             raise GroupTypeError(f"group {group!r} is a {other.group_type} group, which this client cannot describe")
         raise group_error(ErrorCode.GROUP_ID_NOT_FOUND, group, "it cannot be described")
@@ -77,11 +77,11 @@ class GroupAdmin:
             )
         except UnknownGroupError:
             return None
-        found = response.groups[0]
-        if found.group_state == "Dead":
+        described = response.groups[0]
+        if described.group_state == "Dead":
             return None
         members = []
-        for m in sorted(found.members, key=lambda m: m.member_id):
+        for m in sorted(described.members, key=lambda m: m.member_id):
             partitions, user_data = _assignment(m.member_assignment)
             metadata = bytes(m.member_metadata)
             members.append(
@@ -90,7 +90,12 @@ class GroupAdmin:
                 )
             )
         return GroupDescription(
-            group, found.group_state, found.protocol_type, found.protocol_data, members, coordinator=str(node)
+            group,
+            described.group_state,
+            described.protocol_type,
+            described.protocol_data,
+            members,
+            coordinator=str(node),
         )
 
     async def _describe_consumer(self, group: str) -> GroupDescription | None:
@@ -106,7 +111,7 @@ class GroupAdmin:
             if error.code == ErrorCode.UNSUPPORTED_VERSION:  # the protocol is switched off on the broker
                 return None
             raise
-        found = response.groups[0]
+        described = response.groups[0]
         members = [
             MemberDescription(
                 m.member_id,
@@ -115,17 +120,17 @@ class GroupAdmin:
                 m.client_host,
                 sorted(TopicPartition(t.topic_name, n) for t in m.assignment.topic_partitions for n in t.partitions),
             )
-            for m in sorted(found.members, key=lambda m: m.member_id)
+            for m in sorted(described.members, key=lambda m: m.member_id)
         ]
         return GroupDescription(
             group,
-            found.group_state,
+            described.group_state,
             PROTOCOL_TYPE,
-            found.assignor_name,
+            described.assignor_name,
             members,
             coordinator=str(node),
             group_type=CONSUMER,
-            epoch=found.group_epoch,
+            epoch=described.group_epoch,
         )
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

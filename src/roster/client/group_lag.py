@@ -72,18 +72,23 @@ def group_lag(admin: Admin, group: str, state: str, assigned: Collection[TopicPa
     """
     (positions,), counts = _look_up(admin, {group: assigned})
     pending = admin.pending_offsets(group, positions) if positions else set()
-    found = {
-        tp: PartitionLag(*tp, at.committed, at.begin or 0, at.end or 0, at.lag, pending=tp in pending)
-        for tp, at in positions.items()
+    lags = {
+        tp: PartitionLag(
+            *tp, position.committed, position.begin or 0, position.end or 0, position.lag, pending=tp in pending
+        )
+        for tp, position in positions.items()
     }
-    return GroupLag(found, _total(state, counts, positions))
+    return GroupLag(lags, _total(state, counts, positions))
 
 
 def total_lags(admin: Admin, groups: Sequence[GroupDescription]) -> dict[str, TotalLag]:
     """Look up the total lag of each group: one request per group, and a few for all together."""
-    assigned = {each.group_id: {tp for member in each.members for tp in member.assignment} for each in groups}
+    assigned = {group.group_id: {tp for member in group.members for tp in member.assignment} for group in groups}
     positions, counts = _look_up(admin, assigned)
-    return {each.group_id: _total(each.state, counts, at) for each, at in zip(groups, positions, strict=True)}
+    return {
+        group.group_id: _total(group.state, counts, group_positions)
+        for group, group_positions in zip(groups, positions, strict=True)
+    }
 
 
 def group_positions(

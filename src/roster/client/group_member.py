@@ -86,7 +86,7 @@ class GroupMember:
             )
         except ConfigError as error:
             raise OptionError(error.option, str(error)) from None
-        self._chance = Random(options.seed)  # noqa: S311 - jitter, no secret
+        self._chance = Random(options.seed)  # jitter, no secret
         self._cluster = Cluster(
             options.bootstrap, options.client_id, options.request_timeout_ms / 1000, self._chance, options.security
         )
@@ -307,10 +307,10 @@ class GroupMember:
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets of the group; None before the first commit."""
         wanted = list(partitions)
-        found = (
+        offsets = (
             self._running().call(committed_offsets(self._coordinators, self._config.group, wanted)) if wanted else {}
         )
-        return {partition: found.get(partition) for partition in wanted}
+        return {partition: offsets.get(partition) for partition in wanted}
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offset of each partition."""
@@ -330,8 +330,8 @@ class GroupMember:
 
     def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of each topic; UnknownTopicError if one does not exist."""
-        found = self._running().call(self._count(topics))
-        return {topic: found[topic] for topic in topics}
+        counts = self._running().call(self._count(topics))
+        return {topic: counts[topic] for topic in topics}
 
     async def _count(self, topics: Collection[str]) -> dict[str, int]:
         self._cluster.forget(topics)
@@ -351,7 +351,7 @@ class GroupMember:
         self, event: Started | Closed | CommitRequested | RebalanceRequested | Released | SelectionChanged
     ) -> None:
         runner = self._runner
-        assert runner is not None  # noqa: S101 - posted only by a started member
+        assert runner is not None  # posted only by a started member
         runner.feed(event)
 
     def _take(self, effect: Publish | CommitDone | Report | Stopped) -> None:

@@ -52,15 +52,15 @@ def live_tasks(group: GroupDescription) -> tuple[LiveTask, ...]:
         with contextlib.suppress(WireError):
             user_data = decode_subscription(member.metadata).user_data or b""
             gaps[member.member_id] = decode_subscription_info(user_data).tasks.as_dict()
-    told = {task for each in gaps.values() for task, gap in each.items() if gap >= 0}
+    reported = {task for by_task in gaps.values() for task, gap in by_task.items() if gap >= 0}
     return tuple(
         LiveTask(
             task,
             owner.get(task),
             {member: _gap(gaps, member, task) for member in copies.get(task, ())},
-            task in told or task in copies,
+            task in reported or task in copies,
         )
-        for task in sorted({*owner, *copies, *told})
+        for task in sorted({*owner, *copies, *reported})
     )
 
 

@@ -88,5 +88,5 @@ _running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 @atexit.register  # with the import: what an application registers to close its clients runs before
 def _stop_all() -> None:
     """Stop the remaining loops: daemon threads die with the interpreter, and asyncio then warns of pending tasks."""
-    for each in list(_running):
-        each.stop()
+    for loop in list(_running):
+        loop.stop()

@@ -107,34 +107,36 @@ async def _ask_leaders(
 
     `ask` makes the request to one leader, `refused` the error for a code that does not pass.
     """
-    found: dict[TopicPartition, Any] = {}
+    rows: dict[TopicPartition, Any] = {}
     retry = Retry(cluster.timeout)
-    while missing := [partition for partition in wanted if partition not in found]:
+    while missing := [partition for partition in wanted if partition not in rows]:
         cause = ""
         by_leader = await partitions_by_leader(cluster, missing)
-        asking = [_ask(cluster, leader, ask({p: wanted[p] for p in each})) for leader, each in by_leader.items()]
+        asking = [
+            _ask(cluster, leader, ask({p: wanted[p] for p in of_leader})) for leader, of_leader in by_leader.items()
+        ]
         for answers, trouble in await asyncio.gather(*asking):
             cause = trouble or cause
             for topic, row in answers:
                 partition, code = TopicPartition(topic, row.partition_index), error_code(row.error_code)
                 if code is ErrorCode.NONE:
-                    found[partition] = row
+                    rows[partition] = row
                 elif code in _STALE_LEADER:
                     cause = f"{partition}: {code.name}"
                 else:
                     raise refused(partition, code)
         if cause:
-            cluster.forget({partition.topic for partition in missing if partition not in found})
+            cluster.forget({partition.topic for partition in missing if partition not in rows})
             await retry.pause_or_fail(doing, cause)
-    return found
+    return rows
 
 
 async def log_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], end: int, *, is_committed: bool = False
 ) -> dict[TopicPartition, int]:
     """List the offset at one end of each partition's log, as OffsetSpec names it; `is_committed` as above."""
-    found = await list_offsets(cluster, dict.fromkeys(partitions, end), is_committed=is_committed)
-    return {partition: offset or 0 for partition, offset in found.items()}
+    offsets = await list_offsets(cluster, dict.fromkeys(partitions, end), is_committed=is_committed)
+    return {partition: offset or 0 for partition, offset in offsets.items()}
 
 
 async def partitions_by_leader(cluster: Cluster, partitions: list[TopicPartition]) -> dict[int, list[TopicPartition]]:
@@ -198,8 +200,8 @@ def by_topic(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> PartitionOffsets:
     """Return the offsets of the partitions of `begins` by topic and number."""
-    found: dict[str, dict[int, tuple[int, int, int | None]]] = {topic: {} for topic in topics}
+    offsets: dict[str, dict[int, tuple[int, int, int | None]]] = {topic: {} for topic in topics}
     for tp, begin in begins.items():
-        at = committed.get(tp)
-        found[tp.topic][tp.partition] = (begin or 0, ends.get(tp) or 0, None if at is None else at.offset)
-    return found
+        offset = committed.get(tp)
+        offsets[tp.topic][tp.partition] = (begin or 0, ends.get(tp) or 0, None if offset is None else offset.offset)
+    return offsets

@@ -41,8 +41,8 @@ class SecurityAdmin:
         _check(response.error_code, response.error_message, "describe the users", "DESCRIBE")
         names = {number: name for name, number in MECHANISM_NUMBERS.items()}
         return {
-            found.user: {names[each.mechanism]: each.iterations for each in found.credential_infos}
-            for found in sorted(response.results, key=lambda found: found.user)
+            user.user: {names[credential.mechanism]: credential.iterations for credential in user.credential_infos}
+            for user in sorted(response.results, key=lambda user: user.user)
         }
 
     async def set_password(self, user: str, password: str) -> None:

@@ -21,8 +21,8 @@ def request_group(group: str) -> str:
 
 def switch_asked(admin: Admin, group: str) -> Request | None:
     """Return what a group is asked to do, None if nothing. Raises ClientError."""
-    found = admin.group_offsets(request_group(group), stable=False)
-    return next((request for at in found.values() if (request := Request.of(at.metadata))), None)
+    offsets = admin.group_offsets(request_group(group), stable=False)
+    return next((request for offset in offsets.values() if (request := Request.of(offset.metadata))), None)
 
 
 def ask_for_switch(admin: Admin, group: str, request: Request, partition: TopicPartition) -> None:

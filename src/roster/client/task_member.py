@@ -72,7 +72,7 @@ class TaskMember(GroupMember):
         super().start(max(until - time.monotonic(), _PAUSE))
 
     def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
-        """Refuse: the topics are those of the sub-topologies. Raises OptionError."""
+        """Raise OptionError: the sub-topologies determine the topics."""
         raise OptionError("topics", "a TaskMember reads the topics of its sub-topologies: start one with others")
 
     def tasks(self) -> HeldTasks:
@@ -130,11 +130,11 @@ def task_gaps(admin: Admin, stores: Mapping[TaskId, Mapping[TopicPartition, int 
     admin: the cluster. stores: for each task, {changelog partition: restored offset} of its stores, None for a missing
     store. Raises ClientErrors of the cluster.
     """
-    partitions = sorted({partition for each in stores.values() for partition in each})
+    partitions = sorted({partition for gaps in stores.values() for partition in gaps})
     begins, ends = admin.beginning_offsets(partitions), admin.stable_offsets(partitions)
     return {
         task: task_gap(
-            StorePosition(begins[partition], ends[partition], restored) for partition, restored in each.items()
+            StorePosition(begins[partition], ends[partition], restored) for partition, restored in gaps.items()
         )
-        for task, each in stores.items()
+        for task, gaps in stores.items()
     }

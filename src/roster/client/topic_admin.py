@@ -111,13 +111,13 @@ class TopicAdmin:
 
     async def configs(self, name: str) -> dict[str, str | None]:
         """Return the settings of a topic, defaults included."""
-        asked = DescribeConfigsRequest.Resource(resource_type=TOPIC_RESOURCE, resource_name=name)
+        resource = DescribeConfigsRequest.Resource(resource_type=TOPIC_RESOURCE, resource_name=name)
         response = expect(
-            await self._cluster.request_any(DescribeConfigsRequest(resources=[asked])), DescribeConfigsResponse
+            await self._cluster.request_any(DescribeConfigsRequest(resources=[resource])), DescribeConfigsResponse
         )
-        found = response.results[0]
-        _check_topic(found.error_code, found.error_message, name, "look up the settings of")
-        return {config.name: config.value for config in found.configs}
+        description = response.results[0]
+        _check_topic(description.error_code, description.error_message, name, "look up the settings of")
+        return {config.name: config.value for config in description.configs}
 
     async def replica_racks(self, topics: Collection[str]) -> dict[str, list[frozenset[str]]]:
         """Return racks[topic][partition] for topics that exist."""

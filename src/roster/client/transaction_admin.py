@@ -41,13 +41,13 @@ class TransactionAdmin:
         """List the transactional ids of every broker, sorted by name; empty filters let all through."""
         request = ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids))
         answers = await ask_each_broker(self._cluster, request, ListTransactionsResponse, "transactions")
-        found: dict[str, TransactionListing] = {}
+        listings: dict[str, TransactionListing] = {}
         for broker, response in answers.items():
-            for each in response.transaction_states:
-                found[each.transactional_id] = TransactionListing(
-                    each.transactional_id, each.transaction_state, each.producer_id, broker
+            for state in response.transaction_states:
+                listings[state.transactional_id] = TransactionListing(
+                    state.transactional_id, state.transaction_state, state.producer_id, broker
                 )
-        return [found[name] for name in sorted(found)]
+        return [listings[name] for name in sorted(listings)]
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
         """Describe a transactional id; UnknownTransactionError if there is none."""
@@ -63,15 +63,15 @@ class TransactionAdmin:
             raise UnknownTransactionError(f"no such transactional id: {transactional_id}", code=code)
         if code is not ErrorCode.NONE:
             raise BrokerError(f"transactional id {transactional_id!r} cannot be described: {code.name}", code=code)
-        found = response.transaction_states[0]
+        state = response.transaction_states[0]
         return TransactionDescription(
             transactional_id=transactional_id,
-            state=found.transaction_state,
-            producer_id=found.producer_id,
-            producer_epoch=found.producer_epoch,
-            timeout_ms=found.transaction_timeout_ms,
-            started_ms=None if found.transaction_start_time_ms < 0 else found.transaction_start_time_ms,
-            partitions=[TopicPartition(topic.topic, n) for topic in found.topics for n in sorted(topic.partitions)],
+            state=state.transaction_state,
+            producer_id=state.producer_id,
+            producer_epoch=state.producer_epoch,
+            timeout_ms=state.transaction_timeout_ms,
+            started_ms=None if state.transaction_start_time_ms < 0 else state.transaction_start_time_ms,
+            partitions=[TopicPartition(topic.topic, n) for topic in state.topics for n in sorted(topic.partitions)],
             coordinator=str(await self._coordinators.coordinator(transactional_id)),
         )
 
@@ -85,13 +85,14 @@ class TransactionAdmin:
         answers = await asyncio.gather(*(self._producers(leader, some) for leader, some in by_leader.items()))
         rows = [row for answer in answers for row in answer]
         listed = {
-            each.producer_id: each for each in await self.listed(producer_ids={row[1].producer_id for row in rows})
+            listing.producer_id: listing
+            for listing in await self.listed(producer_ids={row[1].producer_id for row in rows})
         }
-        found = []
+        hanging = []
         for where, producer in rows:
             owner = listed.get(producer.producer_id)
             known = None if owner is None else await self.describe(owner.transactional_id)
-            found.append(
+            hanging.append(
                 OpenTransaction(
                     partition=where,
                     producer_id=producer.producer_id,
@@ -103,7 +104,7 @@ class TransactionAdmin:
                     hanging=known is None or where not in known.partitions,
                 )
             )
-        return sorted(found, key=lambda each: (each.partition, each.first_offset))
+        return sorted(hanging, key=lambda each: (each.partition, each.first_offset))
 
     async def _producers(
         self, leader: int, partitions: list[TopicPartition]

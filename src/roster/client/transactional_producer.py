@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 TRANSACTION_VERSION = "transaction.version"
 """Feature whose finalized level says which requests a transaction consists of (KIP-890)."""
 _VERSION_2 = 2
-_VERIFIES = 4  # version of AddPartitionsToTxn from which brokers refuse records of no open transaction (Kafka 3.6)
+_VERIFIES = 4  # version of AddPartitionsToTxn from which brokers refuse records outside an open transaction (Kafka 3.6)
 _FIRST_PAUSE, _MAX_PAUSE = 0.002, 0.5  # a commit follows the last by less than a coordinator needs for its markers
 _ABORT_SECONDS = 5.0
 
@@ -81,8 +81,8 @@ class ClaimedBy(NamedTuple):
     def of(cls, metadata: str) -> ClaimedBy | None:
         """Return the owner; None if the text, which any client of the group may write, names none."""
         try:
-            found = loads(metadata)
-            owner = cls(found["transactional.id"], found["member.id"])
+            fields = loads(metadata)
+            owner = cls(fields["transactional.id"], fields["member.id"])
             "".join(owner).encode()  # a name with half of a surrogate pair cannot be sent
         except (ValueError, KeyError, TypeError):
             return None
@@ -118,7 +118,7 @@ class TransactionalProducer:
     ) -> None:
         self.transactional_id, self._group = transactional_id, group
         self._instance_id, self._timeout_ms = group_instance_id, transaction_timeout_ms
-        chance = Random()  # noqa: S311 - order of brokers, no secret
+        chance = Random()  # order of brokers, no secret
         self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, chance, security)
         self._groups = Coordinators(self._cluster)
         self._ids = Coordinators(self._cluster, TRANSACTION)
@@ -169,7 +169,7 @@ class TransactionalProducer:
     def check_unfenced(self) -> None:
         """Ask the coordinator whether the open transaction is this producer's still. Raises as `commit` does."""
         request = self._state.add_offsets(is_early=True)
-        assert request is not None  # noqa: S101 - it may be sent early
+        assert request is not None  # it may be sent early
         self._call(self._transactional(request, AddOffsetsToTxnResponse, "it is not the only one"))
 
     def send_offsets(
@@ -303,14 +303,16 @@ class TransactionalProducer:
         if not owners:
             return frozenset()
         # A member that was thought dead and is not must not fence those that have taken its place.
-        await self._prove(partitions, generation, member_id)
+        await self._check_membership(partitions, generation, member_id)
         described = await GroupAdmin(self._cluster, self._groups).describe(self._group)
         members = {member.member_id for member in described.members}
-        dead = {each.transactional_id for each, dangles in owners.items() if dangles or each.member_id not in members}
+        dead = {
+            owner.transactional_id for owner, dangles in owners.items() if dangles or owner.member_id not in members
+        }
         fenced = [name for name in sorted(dead) if await self._fence(name)]
         return frozenset(fenced)
 
-    async def _prove(self, partitions: Collection[TopicPartition], generation: int, member_id: str) -> None:
+    async def _check_membership(self, partitions: Collection[TopicPartition], generation: int, member_id: str) -> None:
         request = HeartbeatRequest(
             group_id=self._group, generation_id=generation, member_id=member_id, group_instance_id=self._instance_id
         )
@@ -351,7 +353,7 @@ class TransactionalProducer:
 
         waited_for: gets the codes for which it was sent again.
         """
-        assert request.__table__.key is not None  # noqa: S101 - a request
+        assert request.__table__.key is not None  # a request
         api = ApiKey(request.__table__.key)
         retry = Retry(self._cluster.timeout, _FIRST_PAUSE, _MAX_PAUSE)
         missing: list[Retry] = []
@@ -394,15 +396,17 @@ class TransactionalProducer:
 
 def _outcome(api: ApiKey, response: Message) -> tuple[Decision, ErrorCode]:
     """Return the reaction to the worst error code of a response."""
-    found = [(decide(api, code), code) for code in map(error_code, _codes(response))]
-    return max(found, key=lambda each: each[0].value, default=(Decision.DONE, ErrorCode.NONE))
+    decisions = [(decide(api, code), code) for code in map(error_code, _codes(response))]
+    return max(decisions, key=lambda each: each[0].value, default=(Decision.DONE, ErrorCode.NONE))
 
 
 def _give_missing_up(response: Message, since: list[Retry]) -> None:
     """Raise UnknownTopicError if topics stay unknown for a while; the first such answer sets `since`."""
     results = response.results_by_topic_v3_and_below if isinstance(response, AddPartitionsToTxnResponse) else []
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    names = [each.name for each in results if any(p.partition_error_code == unknown for p in each.results_by_partition)]
+    names = [
+        topic.name for topic in results if any(p.partition_error_code == unknown for p in topic.results_by_partition)
+    ]
     if not names:
         since.clear()
     elif not since:

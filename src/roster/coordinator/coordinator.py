@@ -223,7 +223,7 @@ class Coordinator:
         rt.timers.append(CancelTimer(offset_expiration_timer(partition)))
         for group in rt.groups_in(partition):
             self._unload_group(group)
-        for key in [each for each in rt.in_transaction if each[0] == partition]:
+        for key in [entry for entry in rt.in_transaction if entry[0] == partition]:
             del rt.in_transaction[key]
         rt.writes.fail(partition)
 

@@ -50,16 +50,16 @@ def fetch_group(
     group = rt.groups.get(group_id)
     offsets = {} if group is None else group.offsets
     if topics is None:
-        found = [offset_topic(topic, partitions) for topic, partitions in offsets.items()]
+        answered = [offset_topic(topic, partitions) for topic, partitions in offsets.items()]
     else:
-        found = []
+        answered = []
         for wanted in topics:
             known = offsets.get(wanted.name, {})
             partitions = {partition: known.get(partition, NO_OFFSET) for partition in wanted.partition_indexes}
-            found.append(offset_topic(wanted.name, partitions))
+            answered.append(offset_topic(wanted.name, partitions))
     if stable and group is not None:
-        mark_unstable(group, found)
-    return OffsetFetchResponse.Group(group_id=group_id, topics=found)
+        mark_unstable(group, answered)
+    return OffsetFetchResponse.Group(group_id=group_id, topics=answered)
 
 
 def mark_unstable(group: Group, topics: list[OffsetFetchResponse.Group.Topic]) -> None:

@@ -130,7 +130,7 @@ class GroupHistory:
             if value is not None:
                 with contextlib.suppress(WireError):
                     found = decode_value(GroupMetadataKey(group=self.group), value)
-                    assert isinstance(found, GroupMetadataValue)  # noqa: S101 - by the key
+                    assert isinstance(found, GroupMetadataValue)  # by the key
                     yield found
 
     def counts(self) -> Int64:

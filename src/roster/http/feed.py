@@ -20,7 +20,7 @@ def sse(event: str, document: Any) -> bytes:
 
 
 class Feed:
-    """The versions of a state. Each change is encoded once, the state once a version if somebody needs it.
+    """The versions of a state. Each change is encoded once, the state at most once a version, when a client needs it.
 
     state: returns the newest state as a document for JSON. lock: of the state; `publish` is called with it.
     """

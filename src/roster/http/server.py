@@ -164,7 +164,7 @@ class _Server(uvicorn.Server):
                 await asyncio.sleep(0.5 if error.errno in _EXHAUSTED else 0)
                 continue
             if len(self.places) >= _MOST_CONNECTIONS:
-                waiting = next((each for each in self.places if each.is_waiting), None)
+                waiting = next((connection for connection in self.places if connection.is_waiting), None)
                 if waiting is None:
                     client.close()
                     continue
@@ -273,7 +273,7 @@ def _application(
     guard = Middleware(_Guard, own=own, login=login, free=free)
     room = CapacityLimiter(_MOST_REQUESTS)
     routes = [Route(page.path, _endpoint(page, room if page.needs_token else None), methods=["GET"]) for page in pages]
-    routes += [Route(each.path, _stream_endpoint(each, end), methods=["GET"]) for each in streams]
+    routes += [Route(stream.path, _stream_endpoint(stream, end), methods=["GET"]) for stream in streams]
     if login is not None:
         routes.append(Route(_LOGIN, _login_endpoint(login), methods=["POST"]))
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _no_page})

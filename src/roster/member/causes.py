@@ -44,7 +44,7 @@ class Causes:
 
     reason: str = ""
     """In words, why this member asked for a rebalance last."""
-    told: tuple[Cause, str] = (Cause.UNKNOWN, "")
+    present: tuple[Cause, str] = (Cause.UNKNOWN, "")
     """Why the present generation began, and in words what this member asked it for, if it did."""
 
     def ask(self, cause: Cause, reason: str) -> None:
@@ -61,9 +61,9 @@ class Causes:
         group: its members if this one leads it. follows_up: this member's last assignment withheld partitions.
         """
         own, self.joining = self.joining, None
-        seen = self._by_members(generation, group, follows_up=follows_up)
-        self.told = own or seen, self.reason if own else ""
-        return self.told[0]
+        observed = self._by_members(generation, group, follows_up=follows_up)
+        self.present = own or observed, self.reason if own else ""
+        return self.present[0]
 
     def _by_members(self, generation: int, group: Set[str] | None, *, follows_up: bool) -> Cause:
         (before, old), self.led = self.led, (generation, group) if group is not None else (NO_GENERATION, frozenset())

@@ -65,7 +65,7 @@ class CommitQueue:
         return self._queue[0]
 
     def complete(self, errors: Mapping[tuple[str, int], ErrorCode]) -> None:
-        """Complete the first commit: all its offsets are written except those of the partitions in `errors`."""
+        """Complete the first commit: its offsets are written, except for the partitions in `errors`."""
         if self._queue:
             self._done(self._queue[0], commit_refused(errors) if errors else None)
 

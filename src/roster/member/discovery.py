@@ -27,17 +27,17 @@ def on_find_coordinator_response(me: MemberContext, response: FindCoordinatorRes
     if not response.coordinators:
         me.back_off(DISCOVER, "the broker named no coordinator")
         return
-    found = response.coordinators[0]
-    code = error_code(found.error_code)
+    coordinator = response.coordinators[0]
+    code = error_code(coordinator.error_code)
     match error_table.FIND_COORDINATOR.get(code, Action.FATAL):
         case Action.ACCEPT:
             me.coordinator_works = False
-            me.coordinator = Node(found.node_id, found.host, found.port)
-            text = f"the group's coordinator is broker {found.node_id} at {me.coordinator}"
+            me.coordinator = Node(coordinator.node_id, coordinator.host, coordinator.port)
+            text = f"the group's coordinator is broker {coordinator.node_id} at {me.coordinator}"
             me.report(ReportKind.COORDINATOR, text)
             if me.heartbeats_due():
                 send_heartbeat(me)
         case Action.BACK_OFF:
-            me.back_off(DISCOVER, f"{code.name}: {found.error_message or 'no coordinator yet'}")
+            me.back_off(DISCOVER, f"{code.name}: {coordinator.error_message or 'no coordinator yet'}")
         case _:
             fail(me, fatal_error("FindCoordinator", code, me.config))

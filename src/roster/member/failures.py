@@ -22,7 +22,7 @@ def fatal_error(api: str, code: ErrorCode, config: MemberConfig) -> Failure:
         ),
         FailureKind.PROTOCOL: (
             f"{group} uses none of this member's assignors ({', '.join(config.assignors_by_name)}),"
-            " or is no consumer group; give all members one assignor in common, or use another group name"
+            " or it is not a consumer group; give all members one assignor in common, or use another group name"
         ),
         FailureKind.GROUP_FULL: f"{group} has as many members as the broker's group.max.size allows; stop one first",
         FailureKind.FENCED_INSTANCE: (

@@ -103,7 +103,7 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         me.protocol_name = response.protocol_name
         me.leader = response.leader == response.member_id
         me.cooperative_sync = None
-        group = {each.group_instance_id or each.member_id for each in response.members} if me.leader else None
+        group = {member.group_instance_id or member.member_id for member in response.members} if me.leader else None
         cause = me.causes.joined(me.generation, group, follows_up=me.expects_second_round)
         me.expects_second_round = False
         me.join_times = me.join_times[0], me.out.now

@@ -1,11 +1,11 @@
-"""Finds partitions that nobody owns after a static member returned and the group kept its assignment.
+"""Finds partitions without an owner after a static member returned and the group kept its assignment.
 
 The coordinator tells a returning leader to keep the group's assignment (KIP-814). Kafka's client then assumes that this
 assignment was made from the current metadata, so partitions added since then would be read by no member. This leader
 reads the assignment with DescribeGroups instead, and compares the topics with it.
 
 Apache Kafka's coordinator also keeps the assignment if a follower returns with another subscription. So a follower
-reads the assignment too, and rejoins if a topic of its subscription is assigned to nobody. Its subscription then
+reads the assignment too, and rejoins if a topic of its subscription is assigned to no member. Its subscription then
 contains its generation, so the coordinator sees that the subscription changed.
 """
 
@@ -39,7 +39,7 @@ def send_describe_groups(me: MemberContext) -> None:
 
 
 def on_describe_groups_response(me: MemberContext, response: DescribeGroupsResponse, request: InFlight) -> None:
-    """Compare the topics with the assignment: a leader from now on; a follower rejoins if nobody reads a topic."""
+    """Compare the topics with the assignment: a leader from now on; a follower rejoins if a topic has no reader."""
     if not me.describes_assignment or not me.is_current(request):
         return
     group = response.groups[0] if response.groups else DescribeGroupsResponse.Group()

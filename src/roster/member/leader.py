@@ -118,7 +118,7 @@ def _with_note(me: MemberContext, assignments: Mapping[str, bytes], note: Leader
     mine = assignments.get(me.member_id)
     if note is None or mine is None:
         return assignments
-    note.generation, note.cause, note.reason = me.generation, *me.causes.told
+    note.generation, note.cause, note.reason = me.generation, *me.causes.present
     sent, joined = me.join_times
     note.join_ms, note.assign_ms = joined - sent, me.out.now - joined
     return {**assignments, me.member_id: append_note(mine, note)}
@@ -134,17 +134,19 @@ def withhold_claimed(me: MemberContext, assignments: Mapping[str, bytes]) -> Map
         return assignments
     claims = {member: claimed(metadata) for member, (metadata, _) in me.group.items()}
     owner = {partition: member for member, mine in claims.items() for partition in mine}
-    given = {member: decode_assignment(data) for member, data in assignments.items()} if owner else {}
+    chosen = {member: decode_assignment(data) for member, data in assignments.items()} if owner else {}
     allowed = {
-        member: each._replace(partitions=frozenset(p for p in each.partitions if owner.get(p, member) == member))
-        for member, each in given.items()
+        member: assignment._replace(
+            partitions=frozenset(p for p in assignment.partitions if owner.get(p, member) == member)
+        )
+        for member, assignment in chosen.items()
     }
-    if allowed == given:
+    if allowed == chosen:
         me.withheld = 0
         return assignments
     me.withheld += 1
     me.turned_eager = f"partitions were withheld while the group went over to {me.protocol_name}"
-    return {member: assignment_bytes(each) for member, each in allowed.items()}
+    return {member: assignment_bytes(assignment) for member, assignment in allowed.items()}
 
 
 def on_assign_failed(me: MemberContext, event: AssignFailed) -> None:

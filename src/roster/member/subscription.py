@@ -31,7 +31,7 @@ class AssignorError(Exception):
     """A method of this member's assignor raised an exception; the message names both."""
 
 
-class LeaderFailure(Exception):  # noqa: N818 - a failure of the leader, not of this member
+class LeaderFailure(Exception):  # a failure of the leader, not of this member
     """The leader could not compute an assignment; the message is its reason."""
 
 

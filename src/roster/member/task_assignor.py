@@ -35,7 +35,7 @@ class HeldTasks:
     """Tasks of a member at one moment. `restoring` is a part of `standby`; the other sets are disjoint.
 
     active: tasks to run; the member owns all their source partitions. revoking: tasks to finish, commit and release.
-    standby: tasks of which to keep an up-to-date copy, including warm-ups.
+    standby: tasks whose up-to-date copy to keep, including warm-ups.
     restoring: standby tasks whose copy has not caught up, according to the gaps last reported.
     by_host: the active tasks of every process that answers queries, without processes that have none.
     """
@@ -175,8 +175,10 @@ class TaskAssignor(Assignor):
     ) -> None:
         known = self.options.sources_of
         if strange := sorted(task for task in active | standby if task.subtopology not in known):
-            raise ValueError(f"the group's leader assigned task {strange[0]}, and there is no such sub-topology here")
-        if partitions != {each for task in active for each in self.options.task_partitions(task)}:
+            raise ValueError(
+                f"the group's leader assigned task {strange[0]}, whose sub-topology this member does not know"
+            )
+        if partitions != {partition for task in active for partition in self.options.task_partitions(task)}:
             raise ValueError("the group's leader assigned other partitions than the sources of the active tasks")
 
     def with_state(self, gaps: Mapping[TaskId, int]) -> dict[TaskId, int]:

@@ -37,8 +37,8 @@ def running_tasks(
             tasks[partition].append(task)
     running = {}
     for member, partitions in owned.items():
-        found = Counter(task for partition in set(partitions) for task in tasks[partition])
-        running[member] = sorted(task for task, count in found.items() if count == len(set(sources[task])))
+        counts = Counter(task for partition in set(partitions) for task in tasks[partition])
+        running[member] = sorted(task for task, count in counts.items() if count == len(set(sources[task])))
     return running
 
 

@@ -67,17 +67,17 @@ class TaskOptions:
     @cached_property
     def topics(self) -> frozenset[str]:
         """All topics that the sub-topologies read; the member subscribes to them."""
-        return frozenset(topic for each in self.subtopologies for topic in each.sources)
+        return frozenset(topic for subtopology in self.subtopologies for topic in subtopology.sources)
 
     @cached_property
     def sources_of(self) -> dict[int, Sequence[str]]:
         """{number of a sub-topology: the topics it reads}."""
-        return {each.number: each.sources for each in self.subtopologies}
+        return {subtopology.number: subtopology.sources for subtopology in self.subtopologies}
 
     @cached_property
     def with_state(self) -> frozenset[int]:
         """Numbers of the sub-topologies that have stores."""
-        return frozenset(each.number for each in self.subtopologies if each.stores)
+        return frozenset(subtopology.number for subtopology in self.subtopologies if subtopology.stores)
 
     def task_partitions(self, task: TaskId) -> tuple[TopicPartition, ...]:
         """Return the source partitions of a task. Raises KeyError for an unknown sub-topology."""
@@ -87,8 +87,8 @@ class TaskOptions:
         """Return the tasks all of whose source partitions are in `partitions`."""
         numbers = {number for _, number in partitions}
         return frozenset(
-            TaskId(each.number, number)
-            for each in self.subtopologies
+            TaskId(subtopology.number, number)
+            for subtopology in self.subtopologies
             for number in numbers
-            if all(TopicPartition(topic, number) in partitions for topic in each.sources)
+            if all(TopicPartition(topic, number) in partitions for topic in subtopology.sources)
         )

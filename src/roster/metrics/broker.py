@@ -33,10 +33,10 @@ class BrokerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; only what was counted if the broker has no time or has ended."""
         yield from _counted(self._measures)
-        seen = self._seen()
-        yield gauge("roster_broker_up", "1 if the broker could be looked at.", (), {(): seen is not None})
-        if seen is not None:
-            yield from _looked_up(seen)
+        snapshot = self._seen()
+        yield gauge("roster_broker_up", "1 if the broker could be looked at.", (), {(): snapshot is not None})
+        if snapshot is not None:
+            yield from _looked_up(snapshot)
 
     def _seen(self) -> Snapshot | None:
         work = snapshot_of(self._broker)
@@ -54,7 +54,7 @@ class BrokerMetrics(Collector):
 
 
 def _counted(measures: Measures) -> Iterator[Metric]:
-    requests = {(ApiKey(key).label,): each for key, each in list(measures.requests.items())}
+    requests = {(ApiKey(key).label,): durations for key, durations in list(measures.requests.items())}
     text = "Time from a request to its response, by its API; Fetch, JoinGroup and SyncGroup wait for others in it."
     yield histogram("roster_broker_request_seconds", text, ("api",), requests)
     yield histogram("roster_broker_sync_seconds", "Time of a round of fsync.", (), {(): measures.syncs})
@@ -62,26 +62,26 @@ def _counted(measures: Measures) -> Iterator[Metric]:
     yield counter("roster_broker_transactions_ended", "Transactions that ended.", ("outcome",), ended)
 
 
-def _looked_up(seen: Snapshot) -> Iterator[Metric]:
-    yield gauge("roster_broker_connections", "Open connections.", (), {(): seen.connections})
-    refused = {(): seen.refused}
+def _looked_up(snapshot: Snapshot) -> Iterator[Metric]:
+    yield gauge("roster_broker_connections", "Open connections.", (), {(): snapshot.connections})
+    refused = {(): snapshot.refused}
     yield counter("roster_broker_refused_connections", "Connections closed by the broker.", (), refused)
-    unsent = {(): seen.unsent_bytes}
+    unsent = {(): snapshot.unsent_bytes}
     yield gauge("roster_broker_unsent_bytes", "Bytes of responses that clients have not taken yet.", (), unsent)
-    groups = {(state,): count for state, count in seen.groups.items()}
+    groups = {(state,): count for state, count in snapshot.groups.items()}
     yield gauge("roster_broker_groups", "Groups by their state.", ("state",), groups)
-    yield gauge("roster_broker_group_members", "Members of all groups.", (), {(): seen.members})
-    ids = {(state,): count for state, count in seen.transactional_ids.items()}
+    yield gauge("roster_broker_group_members", "Members of all groups.", (), {(): snapshot.members})
+    ids = {(state,): count for state, count in snapshot.transactional_ids.items()}
     yield gauge("roster_broker_transactional_ids", "Transactional ids by their state.", ("state",), ids)
-    yield gauge("roster_broker_partitions", "Partitions.", (), {(): len(seen.logs)})
-    total = {(): sum(each.bytes for each in seen.logs.values())}
+    yield gauge("roster_broker_partitions", "Partitions.", (), {(): len(snapshot.logs)})
+    total = {(): sum(log.bytes for log in snapshot.logs.values())}
     yield gauge("roster_broker_data_bytes", "Size of all logs on the disk.", (), total)
-    if len(seen.logs) > MOST_PARTITIONS:
+    if len(snapshot.logs) > MOST_PARTITIONS:
         return
     figures: tuple[tuple[str, str, Callable[..., int]], ...] = (
-        ("roster_broker_log_bytes", "Size of a partition's log on the disk.", lambda each: each.bytes),
-        ("roster_broker_log_start_offset", "First offset of a partition's log.", lambda each: each.begin),
-        ("roster_broker_log_end_offset", "Next offset of a partition's log.", lambda each: each.end),
+        ("roster_broker_log_bytes", "Size of a partition's log on the disk.", lambda log: log.bytes),
+        ("roster_broker_log_start_offset", "First offset of a partition's log.", lambda log: log.begin),
+        ("roster_broker_log_end_offset", "Next offset of a partition's log.", lambda log: log.end),
     )
-    for name, text, of in figures:
-        yield gauge(name, text, _BY_PARTITION, {tuple(tp): of(each) for tp, each in seen.logs.items()})
+    for name, text, figure_of in figures:
+        yield gauge(name, text, _BY_PARTITION, {tuple(tp): figure_of(log) for tp, log in snapshot.logs.items()})

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupExporter(Collector):
-    """Groups of a cluster whose names match. `look` asks the cluster, `collect` shows what the last look has found.
+    """Groups of a cluster whose names match. `refresh` asks the cluster, `collect` shows what it found last.
 
     A group keeps its series while the cluster lists it, whether it has members or not. What cannot be asked keeps its
     last values; then `roster_exporter_last_update_timestamp_seconds` stands still.
@@ -36,29 +36,29 @@ class GroupExporter(Collector):
         """Look every `interval` seconds until stopped."""
         while not stopped.is_set():
             began = time.monotonic()
-            self.look()
+            self.refresh()
             stopped.wait(max(0.0, interval - (time.monotonic() - began)))
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask the cluster once; failures are counted and logged."""
         try:
-            found = self._groups.look()
+            groups = self._groups.read()
         except ClientError as error:
             log.warning("the groups cannot be looked up: %s", error)
             self._errors["cluster"] += 1
             self._up = False
         else:
-            kept = {group: each for group, each in self._seen.positions.items() if group in found.states}
-            self._seen = found._replace(positions={**kept, **found.positions})
+            kept = {group: positions for group, positions in self._seen.positions.items() if group in groups.states}
+            self._seen = groups._replace(positions={**kept, **groups.positions})
             self._up, self._updated = True, time.time()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the last look."""
-        seen = self._seen
-        yield from partition_families(seen.positions)
-        yield from group_families(seen.positions)
-        yield from state_families(seen.states)
-        yield GaugeMetricFamily("roster_exporter_up", "1 if the cluster answered the last look.", self._up)
+        """Yield the metrics of the last refresh."""
+        groups = self._seen
+        yield from partition_families(groups.positions)
+        yield from group_families(groups.positions)
+        yield from state_families(groups.states)
+        yield GaugeMetricFamily("roster_exporter_up", "1 if the cluster answered the last refresh.", self._up)
         yield GaugeMetricFamily(
             "roster_exporter_last_update_timestamp_seconds", "When the values were looked up.", self._updated
         )

@@ -27,16 +27,16 @@ def counter(name: str, text: str, labels: Sequence[str], values: Mapping[Any, fl
 
 
 def _filled(family: F, values: Mapping[Any, float | None]) -> F:
-    for of, value in values.items():
+    for label_values, value in values.items():
         if value is not None:
-            family.add_metric([str(label) for label in of], value)
+            family.add_metric([str(label) for label in label_values], value)
     return family
 
 
 def histogram(name: str, text: str, labels: Sequence[str], values: Mapping[Any, Durations]) -> HistogramMetricFamily:
     """Return a metric. values: by a tuple of the labels."""
     family, limits = HistogramMetricFamily(name, text, labels=labels), [*map(str, BOUNDS), "+Inf"]
-    for of, each in values.items():
-        buckets = list(zip(limits, accumulate(each.counts), strict=True))
-        family.add_metric([str(label) for label in of], buckets, each.seconds)
+    for label_values, durations in values.items():
+        buckets = list(zip(limits, accumulate(durations.counts), strict=True))
+        family.add_metric([str(label) for label in label_values], buckets, durations.seconds)
     return family

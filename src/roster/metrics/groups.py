@@ -57,36 +57,37 @@ class GroupReader:
         """Return True for a group that is looked at if it exists."""
         return group == self._groups if isinstance(self._groups, str) else self._groups.fullmatch(group) is not None
 
-    def look(self, only: str | None = None) -> GroupsSeen:
+    def read(self, only: str | None = None) -> GroupsSeen:
         """Ask the cluster once, about one group if it is named. Raises ClientError if no broker answers."""
         named = only or (self._groups if isinstance(self._groups, str) else None)
         if named is None:
-            listed = [each for each in self._admin.list_groups() if self.is_wanted(each.group_id)]
+            listed = [listing for listing in self._admin.list_groups() if self.is_wanted(listing.group_id)]
         else:
             listed = [GroupListing(named, "", "")]
-        seen = GroupsSeen({}, {}, {})
-        for each in listed:
-            self._describe(each, seen)
+        groups = GroupsSeen({}, {}, {})
+        for listing in listed:
+            self._describe(listing, groups)
         # A share group has no committed offsets: its records are delivered one by one.
-        asked = [group for group, state in seen.states.items() if state.kind != SHARE]
-        return seen._replace(positions=self._reader.read(asked, also=self._owned_by(seen) if self._owned else None))
+        read = [group for group, state in groups.states.items() if state.kind != SHARE]
+        return groups._replace(positions=self._reader.read(read, also=self._owned_by(groups) if self._owned else None))
 
-    def _describe(self, listing: GroupListing, seen: GroupsSeen) -> None:
+    def _describe(self, listing: GroupListing, groups: GroupsSeen) -> None:
         group = listing.group_id
         kind, state, members = listing.group_type or "classic", listing.state, None
         if listing.group_type in _DESCRIBED:
             try:
-                described = seen.described[group] = self._admin.describe_group(group)
+                described = groups.described[group] = self._admin.describe_group(group)
                 kind, state, members = described.group_type, described.state, len(described.members)
             except UnknownGroupError:
                 return
             except ClientError as error:
                 log.warning("group %s cannot be described: %s", group, error)
                 self._undescribed += 1
-        seen.states[group] = GroupState(kind, state, members)
+        groups.states[group] = GroupState(kind, state, members)
 
     @staticmethod
-    def _owned_by(seen: GroupsSeen) -> dict[str, Collection[TopicPartition]]:
+    def _owned_by(groups: GroupsSeen) -> dict[str, Collection[TopicPartition]]:
         return {
-            group: {tp for member in each.members for tp in member.assignment} for group, each in seen.described.items()
+            group: {tp for member in described.members for tp in member.assignment}
+            for group, described in groups.described.items()
         }

@@ -17,20 +17,22 @@ _BY_PARTITION = ("group", "topic", "partition")
 
 def partition_families(groups: Mapping[str, GroupPositions]) -> Iterator[Metric]:
     """Yield offsets and lag of each partition; nothing if there are too many."""
-    if sum(len(each.positions) for each in groups.values()) > MOST_PARTITIONS:
+    if sum(len(of_group.positions) for of_group in groups.values()) > MOST_PARTITIONS:
         return
-    at = {(group, *tp): position for group, each in groups.items() for tp, position in each.positions.items()}
-    logs = {tp: position for each in groups.values() for tp, position in each.positions.items()}
-    ages = {(group, *tp): age for group, each in groups.items() for tp, age in each.seconds.items()}
+    positions = {
+        (group, *tp): position for group, of_group in groups.items() for tp, position in of_group.positions.items()
+    }
+    logs = {tp: position for of_group in groups.values() for tp, position in of_group.positions.items()}
+    ages = {(group, *tp): age for group, of_group in groups.items() for tp, age in of_group.seconds.items()}
     prefix = "kafka_consumergroup_group"
-    committed = {labels: each.committed for labels, each in at.items()}
+    committed = {labels: position.committed for labels, position in positions.items()}
     yield gauge(f"{prefix}_offset", "Committed offset of a group.", _BY_PARTITION, committed)
-    lags = {labels: each.lag for labels, each in at.items()}
+    lags = {labels: position.lag for labels, position in positions.items()}
     yield gauge(f"{prefix}_lag", "Offsets between commit and end of log.", _BY_PARTITION, lags)
     yield gauge(f"{prefix}_lag_seconds", "Age of the record at the committed offset.", _BY_PARTITION, ages)
-    ends = {tp: each.end or 0 for tp, each in logs.items()}
+    ends = {tp: position.end or 0 for tp, position in logs.items()}
     yield gauge("kafka_partition_latest_offset", "Next offset of a partition's log.", _BY_PARTITION[1:], ends)
-    begins = {tp: each.begin or 0 for tp, each in logs.items()}
+    begins = {tp: position.begin or 0 for tp, position in logs.items()}
     yield gauge("kafka_partition_earliest_offset", "First offset of a partition's log.", _BY_PARTITION[1:], begins)
 
 
@@ -41,46 +43,48 @@ def group_families(groups: Mapping[str, GroupPositions]) -> Iterator[Metric]:
         "kafka_consumergroup_group_max_lag": ("Largest lag of a group in a partition.", _lags, max),
         "kafka_consumergroup_group_max_lag_seconds": (
             "Age of the oldest record that a group has next.",
-            lambda each: each.seconds.values(),
+            lambda of_group: of_group.seconds.values(),
             max,
         ),
         "kafka_consumergroup_group_lost_records": (
             "Offsets deleted from logs before the group had read them.",
-            lambda each: [at.lost for at in each.positions.values()],
+            lambda of_group: [position.lost for position in of_group.positions.values()],
             sum,
         ),
         "kafka_consumergroup_group_clamped_partitions": (
             "Partitions whose committed offset is beyond the end of the log: their lag is shown as 0.",
-            lambda each: [is_beyond_the_log(at) for at in each.positions.values()],
+            lambda of_group: [is_beyond_the_log(position) for position in of_group.positions.values()],
             sum,
         ),
     }
     for name, (text, values, total) in totals.items():
-        known = {group: list(values(each)) for group, each in groups.items()}
-        yield gauge(name, text, ["group"], {(group,): total(found) for group, found in known.items() if found})
+        known = {group: list(values(of_group)) for group, of_group in groups.items()}
+        yield gauge(name, text, ["group"], {(group,): total(of_group) for group, of_group in known.items() if of_group})
     results = {
-        group: results_of(at.metadata for at in each.positions.values() if at.committed is not None)
-        for group, each in groups.items()
+        group: results_of(
+            position.metadata for position in of_group.positions.values() if position.committed is not None
+        )
+        for group, of_group in groups.items()
     }
     stands = {(group, text): 1 for group, text in results.items() if text}
     what = "1 for what becomes of the results of a group that is or was paused for another one."
     yield gauge("roster_group_results", what, ["group", "results"], stands)
     sums: dict[tuple[str, str], int] = defaultdict(int)
-    for group, each in groups.items():
-        for tp, at in each.positions.items():
-            if at.lag is not None:
-                sums[group, tp.topic] += at.lag
+    for group, of_group in groups.items():
+        for tp, position in of_group.positions.items():
+            if position.lag is not None:
+                sums[group, tp.topic] += position.lag
     yield gauge("kafka_consumergroup_group_topic_sum_lag", "Lag of a group in a topic.", ["group", "topic"], sums)
 
 
 def state_families(states: Mapping[str, GroupState]) -> Iterator[Metric]:
     """Yield what each group is, and how many members it has."""
     prefix = "kafka_consumergroup_group"
-    is_in = {(group, each.kind, each.state): 1 for group, each in states.items()}
+    is_in = {(group, state.kind, state.state): 1 for group, state in states.items()}
     yield gauge(f"{prefix}_state", "1 for the state that a group is in.", ["group", "type", "state"], is_in)
-    members = {(group,): each.members for group, each in states.items()}
+    members = {(group,): state.members for group, state in states.items()}
     yield gauge(f"{prefix}_members", "Members of a group.", ["group"], members)
 
 
-def _lags(each: GroupPositions) -> list[int]:
-    return [at.lag for at in each.positions.values() if at.lag is not None]
+def _lags(of_group: GroupPositions) -> list[int]:
+    return [position.lag for position in of_group.positions.values() if position.lag is not None]

@@ -40,10 +40,10 @@ class LogEnds:
     def __call__(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Return both offsets of each partition that could be asked. Raises ClientError if none could."""
         now = self.now()
-        asked = sorted(tp for tp in partitions if self.bad.get(tp, now) <= now)
-        found: dict[TopicPartition, tuple[int, int]] = {}
-        self._ask(asked, found)
-        return found
+        due = sorted(tp for tp in partitions if self.bad.get(tp, now) <= now)
+        offsets: dict[TopicPartition, tuple[int, int]] = {}
+        self._ask(due, offsets)
+        return offsets
 
     def _ask(self, partitions: list[TopicPartition], found: dict[TopicPartition, tuple[int, int]]) -> None:
         """Ask for partitions together; if that fails for halves of them, down to the bad ones."""
@@ -55,7 +55,7 @@ class LogEnds:
             for tp in partitions:
                 self.bad.pop(tp, None)
         except ClientError as error:
-            self.admin.cluster_id()  # raises if no broker answers, which is no partition's fault
+            self.admin.cluster_id()  # raises if no broker answers, for which no partition is to blame
             if len(partitions) == 1:
                 log.warning("the log of %s is left out for %.0f s: %s", partitions[0], BAD_FOR, error)
                 self.bad[partitions[0]] = self.now() + BAD_FOR
@@ -98,16 +98,21 @@ class PositionReader:
                 log.warning("the offsets of group %s cannot be read: %s", group, error)
                 self.errors[group] += 1
         ends = self.log_ends(self._existing({tp for offsets in committed.values() for tp in offsets}))
-        found = {
-            group: {tp: position_of(at, *ends[tp]) for tp, at in offsets.items() if tp in ends}
+        positions = {
+            group: {
+                tp: position_of(committed_offset, *ends[tp]) for tp, committed_offset in offsets.items() if tp in ends
+            }
             for group, offsets in committed.items()
         }
-        return {group: GroupPositions(at, self._times.ages(self._most_behind(at))) for group, at in found.items()}
+        return {
+            group: GroupPositions(of_group, self._times.ages(self._most_behind(of_group)))
+            for group, of_group in positions.items()
+        }
 
-    def _most_behind(self, at: dict[TopicPartition, GroupPosition]) -> dict[TopicPartition, GroupPosition]:
-        if self._timed is None or len(at) <= self._timed:
-            return at
-        return dict(nlargest(self._timed, at.items(), key=lambda each: each[1].lag or 0))
+    def _most_behind(self, positions: dict[TopicPartition, GroupPosition]) -> dict[TopicPartition, GroupPosition]:
+        if self._timed is None or len(positions) <= self._timed:
+            return positions
+        return dict(nlargest(self._timed, positions.items(), key=lambda entry: entry[1].lag or 0))
 
     def _existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Leave out partitions of deleted topics, whose committed offsets remain."""

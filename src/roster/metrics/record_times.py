@@ -39,12 +39,12 @@ class RecordTimes:
     def ages(self, positions: Mapping[TopicPartition, GroupPosition]) -> dict[TopicPartition, float]:
         """Return the age of each position's next record in seconds; 0.0 without lag, and none where it is unknown."""
         starts = {
-            tp: (max(at.committed, at.begin or 0), at.end or 0)
-            for tp, at in positions.items()
-            if at.committed is not None and at.lag
+            tp: (max(position.committed, position.begin or 0), position.end or 0)
+            for tp, position in positions.items()
+            if position.committed is not None and position.lag
         }
         self._learn({tp: span for tp, span in starts.items() if (tp, span[0]) not in self._known})
-        now, ages = self._now(), {tp: 0.0 for tp, at in positions.items() if at.lag == 0}
+        now, ages = self._now(), {tp: 0.0 for tp, position in positions.items() if position.lag == 0}
         for tp, (start, _) in starts.items():
             if (tp, start) in self._known:
                 ages[tp] = max(0, now - self._known[tp, start]) / 1000
@@ -55,22 +55,22 @@ class RecordTimes:
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
         give_up = time.monotonic() + _TIMEOUT
-        found = self._read({tp: (start, start + 1) for tp, (start, _) in spans.items()})
-        missing = [tp for tp in spans if tp not in found]
+        times = self._read({tp: (start, start + 1) for tp, (start, _) in spans.items()})
+        missing = [tp for tp in spans if tp not in times]
         for tp in missing[:_MOST_SEARCHES]:
             if time.monotonic() >= give_up:
                 break
-            found |= self._read({tp: spans[tp]}, first_only=True)
-        self._known |= {(tp, spans[tp][0]): at for tp, at in found.items()}
+            times |= self._read({tp: spans[tp]}, first_only=True)
+        self._known |= {(tp, spans[tp][0]): timestamp for tp, timestamp in times.items()}
 
     def _read(
         self, spans: Mapping[TopicPartition, tuple[int, int]], *, first_only: bool = False
     ) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
+        times: dict[TopicPartition, int] = {}
         settings = Settings(fail_on_data_loss=False, partition_bytes=1, response_bytes=1 << 20)
         ranges = [(*tp, *span) for tp, span in spans.items()]
         if not ranges:
-            return found
+            return times
         batches = read_ranges(
             self._bootstrap, self._client_id, ranges, settings, timeout=_TIMEOUT, security=self._security
         )
@@ -79,11 +79,11 @@ class RecordTimes:
                 for batch in batches:
                     columns = [batch.column(name).to_pylist() for name in ("topic", "partition")]
                     stamps = pc.cast(batch.column("timestamp"), "int64").fill_null(-1).to_pylist()
-                    for topic, partition, at in zip(*columns, stamps, strict=True):
-                        if at >= 0:
-                            found.setdefault(TopicPartition(topic, partition), at // 1000)
+                    for topic, partition, stamp in zip(*columns, stamps, strict=True):
+                        if stamp >= 0:
+                            times.setdefault(TopicPartition(topic, partition), stamp // 1000)
                     if first_only:
                         break
         except FetchError as error:
             log.info("times of records are not known: %s", error)
-        return found
+        return times

@@ -71,10 +71,10 @@ def parse_addresses(given: str | Iterable[str], *, default_port: int | None = No
     for text in texts:
         if not isinstance(text, str):
             raise AddressError(f"{text!r} is not host:port", f"give text, as in {EXAMPLE!r}")
-    every = [each for text in texts for each in text.split(",") if each.strip()]
+    every = [address for text in texts for address in text.split(",") if address.strip()]
     if not every:
         raise AddressError("no address given", f"give host and port, as in {EXAMPLE}")
-    return [parse_address(each.strip(), default_port=default_port) for each in every]
+    return [parse_address(address.strip(), default_port=default_port) for address in every]
 
 
 def _split(text: str) -> tuple[str, str | None]:

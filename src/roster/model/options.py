@@ -101,18 +101,18 @@ def by_name(options: Iterable[Option]) -> dict[str, Option]:
 def declared(declaration: type) -> dict[str, Option]:
     """Return the options that the fields of a dataclass declare, by name, in the order of its signature.
 
-    Fields without an `Option` are no options.
+    Fields without an `Option` are left out.
     """
     hints = get_type_hints(declaration, include_extras=True)
     defaults = {field.name: field.default for field in fields(declaration)}
-    found = {}
+    options = {}
     for name in inspect.signature(declaration).parameters:
         kind, *metadata = get_args(hints[name]) or (hints[name],)
         for option in metadata:
             if isinstance(option, Option):
                 default = REQUIRED if defaults[name] is MISSING else defaults[name]
-                found[name] = replace(option, name=name, kind=option.kind or _kind(kind), default=default)
-    return found
+                options[name] = replace(option, name=name, kind=option.kind or _kind(kind), default=default)
+    return options
 
 
 def _kind(annotation: Any) -> str:
@@ -156,9 +156,9 @@ def taking(
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         shown = signature.replace(parameters=[own, *signature.parameters.values()], return_annotation=None)
         taken.__signature__ = shown  # type: ignore[attr-defined]
-        taken.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()} | {
-            "return": None
-        }
+        taken.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in signature.parameters.values()
+        } | {"return": None}
         taken.__doc__ = _help(inspect.getdoc(init) or "", declared(declaration))
         del taken.__wrapped__
         return taken
@@ -177,7 +177,7 @@ def explained(declaration: type[T]) -> type[T]:
 def _signature(declaration: Callable[..., object]) -> inspect.Signature:
     """Return the signature of a dataclass, with plain types instead of `Annotated` ones."""
     signature, hints = inspect.signature(declaration), get_type_hints(declaration)
-    parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
+    parameters = [parameter.replace(annotation=hints[name]) for name, parameter in signature.parameters.items()]
     return signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
 
 

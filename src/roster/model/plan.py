@@ -188,7 +188,7 @@ class Plan:
         had, loads = self._held(), self.loads()
         topic_of, number_of = problem.topic_of(), problem.number_of()
         moves = []
-        for p, number in zip(*(each.tolist() for each in self.reasons()), strict=True):
+        for p, number in zip(*(numbers.tolist() for numbers in self.reasons()), strict=True):
             target, source, topic = int(self.owner[p]), int(self.owner_before[p]), problem.topics[int(topic_of[p])]
             to, giver = members[target], None if source == NO_OWNER else members[source]
             why: str = REASONS[number]
@@ -228,10 +228,10 @@ class Plan:
         if racks := problem.racks:
             suits, its = racks.suits(), racks.set_of[moved]
             nearer = suits[target, its] & ~suits[source, its]
-        none = source == NO_OWNER
+        unowned = source == NO_OWNER
         rules = [
-            none & self.contested[moved],
-            none,
+            unowned & self.contested[moved],
+            unowned,
             ~np.array(reads, np.bool_),
             self.loads()[source] < had[source],
             np.full(len(moved), self.lag is not None and problem.lag is not None),
@@ -246,7 +246,7 @@ def _give(problem: Problem, owner: Int32, member: int, topic: int, numbers: list
     first, end = int(problem.first[topic]), int(problem.first[topic + 1])
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < end - first:
-            raise ValueError(f"{place}: {number!r} is no partition; there are 0 to {end - first - 1}")
+            raise ValueError(f"{place}: {number!r} is not a partition; there are 0 to {end - first - 1}")
         other = int(owner[first + number])
         if other != NO_OWNER:
             raise ValueError(f"{place}: partition {number} is given twice, to {problem.members[other]!r} too")

@@ -17,7 +17,7 @@ def repartition_note(folder: str) -> str:
 def repartition_folder(metadata: str) -> str | None:
     """Return the folder that the metadata of an offset notes, None for other metadata."""
     try:
-        found = loads(metadata)[_REPARTITION]
+        folder = loads(metadata)[_REPARTITION]
     except (ValueError, KeyError, TypeError):
         return None
-    return found if isinstance(found, str) else None
+    return folder if isinstance(folder, str) else None

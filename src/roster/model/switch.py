@@ -64,12 +64,12 @@ class Standing:
     @classmethod
     def of(cls, metadata: str) -> Standing | None:
         """Return the standing in a committed offset's metadata, None if there is none."""
-        found: Any = _object(metadata).get(_FIELD)
+        fields: Any = _object(metadata).get(_FIELD)
         try:
-            standing = cls(**(found | {"results": Results(found["results"])}))
+            standing = cls(**(fields | {"results": Results(fields["results"])}))
         except (KeyError, TypeError, ValueError):
             return None
-        return standing if all(isinstance(each, str) for each in found.values()) else None
+        return standing if all(isinstance(value, str) for value in fields.values()) else None
 
 
 _TEXTS = {
@@ -82,8 +82,8 @@ _TEXTS = {
 
 def results_of(metadata: Iterable[str]) -> str:
     """Return what becomes of a group's results, by the metadata of its committed offsets; "" without another group."""
-    standings = {Standing.of(each) or Standing() for each in metadata}
-    texts = {_TEXTS[each.results][bool(each.peer)].format(peer=each.peer) for each in standings}
+    standings = {Standing.of(text) or Standing() for text in metadata}
+    texts = {_TEXTS[standing.results][bool(standing.peer)].format(peer=standing.peer) for standing in standings}
     return "" if texts == {"written"} else "; ".join(sorted(texts))
 
 
@@ -102,19 +102,19 @@ class Request(NamedTuple):
     def of(cls, text: str) -> Request | None:
         """Return the request in a text, None if there is none."""
         try:
-            found = cls(**_object(text))
+            request = cls(**_object(text))
         except TypeError:
             return None
-        return found if all(isinstance(each, str) for each in found) else None
+        return request if all(isinstance(text, str) for text in request) else None
 
 
 def _object(text: str) -> dict[str, Any]:
     """Return the JSON object in a text, an empty one if there is none."""
     try:
-        found = loads(text)
+        value = loads(text)
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
+        value = None
+    return value if isinstance(value, dict) else {}
 
 
 class Seen(NamedTuple):
@@ -136,78 +136,81 @@ class Step(NamedTuple):
     limits: Mapping[TopicPartition, int]
 
 
-def peer_of(group: str, own: Standing, asked: Request | None) -> str:
+def peer_of(group: str, own: Standing, request: Request | None) -> str:
     """Return the group whose committed offsets the next step depends on, "" if it depends on none."""
-    if own.results is Results.PAUSED and asked is not None and asked.target == group:
-        return asked.source
+    if own.results is Results.PAUSED and request is not None and request.target == group:
+        return request.source
     if own.results is Results.WRITES:
-        return asked.target if asked is not None and asked.source == group else ""
+        return request.target if request is not None and request.source == group else ""
     return own.peer
 
 
 def step(
     group: str,
     own: Standing,
-    at: Mapping[TopicPartition, int],
-    asked: Request | None,
-    seen: Mapping[TopicPartition, Seen],
+    positions: Mapping[TopicPartition, int],
+    request: Request | None,
+    peer: Mapping[TopicPartition, Seen],
 ) -> Step:
     """Return the next step of a task of `group`.
 
-    at: next offset of each of its input partitions. seen: the same partitions in the group of `peer_of`.
+    positions: next offset of each of its input partitions. peer: the same partitions in the group of `peer_of`.
     """
-    theirs = [seen[partition] for partition in at if partition in seen]
-    complete = len(theirs) == len(at)
+    theirs = [peer[partition] for partition in positions if partition in peer]
+    complete = len(theirs) == len(positions)
     match own.results:
         case Results.WRITES:
-            return _step_of_writer(group, own, at, asked, seen)
+            return _step_of_writer(group, own, positions, request, peer)
         case Results.HANDED_OVER:
-            if complete and all(each.standing.took == own.switch for each in theirs):
-                return Step(replace(own, results=Results.PAUSED), at)
-            is_given_up = complete and not any(_waits(each, own.switch) for each in theirs)
-            if is_given_up or (asked is not None and not theirs):
+            if complete and all(partition.standing.took == own.switch for partition in theirs):
+                return Step(replace(own, results=Results.PAUSED), positions)
+            is_given_up = complete and not any(_waits(partition, own.switch) for partition in theirs)
+            if is_given_up or (request is not None and not theirs):
                 return Step(replace(own, results=Results.WRITES), {})
-            return Step(own, at)
+            return Step(own, positions)
         case Results.WAITS:
-            return _step_of_waiting(group, own, at, asked, seen)
+            return _step_of_waiting(group, own, positions, request, peer)
     if (
         complete
-        and asked is not None
-        and asked.target == group
-        and not any(_is_handed(each.standing, asked.switch, group) for each in theirs)
+        and request is not None
+        and request.target == group
+        and not any(_is_handed(partition.standing, request.switch, group) for partition in theirs)
     ):
-        return Step(replace(own, results=Results.WAITS, switch=asked.switch, peer=asked.source), at)
-    return Step(own, {p: max(at[p], seen[p].offset) if p in seen else at[p] for p in at} if own.peer else {})
+        return Step(replace(own, results=Results.WAITS, switch=request.switch, peer=request.source), positions)
+    return Step(
+        own,
+        {p: max(positions[p], peer[p].offset) if p in peer else positions[p] for p in positions} if own.peer else {},
+    )
 
 
 def _step_of_writer(
     group: str,
     own: Standing,
-    at: Mapping[TopicPartition, int],
-    asked: Request | None,
-    seen: Mapping[TopicPartition, Seen],
+    positions: Mapping[TopicPartition, int],
+    request: Request | None,
+    peer: Mapping[TopicPartition, Seen],
 ) -> Step:
-    is_source = asked is not None and asked.source == group
-    if asked is None or not is_source:
+    is_source = request is not None and request.source == group
+    if request is None or not is_source:
         return Step(own, {})
-    if all(p in seen and _waits(seen[p], asked.switch) and seen[p].offset <= at[p] for p in at):
-        return Step(replace(own, results=Results.HANDED_OVER, switch=asked.switch, peer=asked.target), at)
+    if all(p in peer and _waits(peer[p], request.switch) and peer[p].offset <= positions[p] for p in positions):
+        return Step(replace(own, results=Results.HANDED_OVER, switch=request.switch, peer=request.target), positions)
     return Step(own, {})
 
 
 def _step_of_waiting(
     group: str,
     own: Standing,
-    at: Mapping[TopicPartition, int],
-    asked: Request | None,
-    seen: Mapping[TopicPartition, Seen],
+    positions: Mapping[TopicPartition, int],
+    request: Request | None,
+    peer: Mapping[TopicPartition, Seen],
 ) -> Step:
-    if asked is None or asked.switch != own.switch:
-        return Step(replace(own, results=Results.PAUSED), at)
-    if not all(p in seen and _is_handed(seen[p].standing, own.switch, group) for p in at):
-        return Step(own, at)
-    ends = {p: seen[p].offset for p in at}
-    if ends == dict(at):
+    if request is None or request.switch != own.switch:
+        return Step(replace(own, results=Results.PAUSED), positions)
+    if not all(p in peer and _is_handed(peer[p].standing, own.switch, group) for p in positions):
+        return Step(own, positions)
+    ends = {p: peer[p].offset for p in positions}
+    if ends == dict(positions):
         return Step(replace(own, results=Results.WRITES, took=own.switch), {})
     return Step(own, ends)
 
@@ -216,5 +219,5 @@ def _is_handed(standing: Standing, switch: str, to: str) -> bool:
     return (standing.results, standing.switch, standing.peer) == (Results.HANDED_OVER, switch, to)
 
 
-def _waits(seen: Seen, switch: str) -> bool:
-    return seen.standing.results is Results.WAITS and seen.standing.switch == switch
+def _waits(peer: Seen, switch: str) -> bool:
+    return peer.standing.results is Results.WAITS and peer.standing.switch == switch

@@ -18,6 +18,6 @@ class SetTimer(Generic[NameT]):
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer(Generic[NameT]):
-    """Cancel the timer `name`; an unknown name is no error."""
+    """Cancel the timer `name`; an unknown name is ignored."""
 
     name: NameT

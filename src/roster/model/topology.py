@@ -65,7 +65,7 @@ def repartition_topic(group: str, name: str) -> str:
 
 def _internal_topic(name: str) -> str:
     if not is_legal_name(name):
-        raise TopologyError(f"{name!r} is no topic name, which has {NAME_RULE}: choose another group or store name")
+        raise TopologyError(f"{name!r} is not a topic name, which has {NAME_RULE}: choose another group or store name")
     return name
 
 
@@ -92,10 +92,10 @@ def partition_count(subtopology: Subtopology, partitions: Mapping[str, int]) -> 
         raise TopologyError(f"topic {missing[0]!r} is not there, and sub-topology {subtopology.number} reads it")
     counts = {topic: partitions[topic] for topic in subtopology.sources}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{topic} {count}" for topic, count in counts.items())
+        sizes = ", ".join(f"{topic} {count}" for topic, count in counts.items())
         raise TopologyError(
             f"the topics of sub-topology {subtopology.number} must have equally many partitions, so that a key is in"
-            f" the same partition of each ({told}): repartition those that differ"
+            f" the same partition of each ({sizes}): repartition those that differ"
         )
     return next(iter(counts.values()))
 
@@ -103,9 +103,9 @@ def partition_count(subtopology: Subtopology, partitions: Mapping[str, int]) -> 
 def check_subtopologies(subtopologies: Sequence[Subtopology]) -> None:
     """Raise TopologyError if two sub-topologies have a number, store or topic in common."""
     for what, names in (
-        ("number", [each.number for each in subtopologies]),
-        ("store", [store for each in subtopologies for store in each.stores]),
-        ("topic", [topic for each in subtopologies for topic in each.sources]),
+        ("number", [subtopology.number for subtopology in subtopologies]),
+        ("store", [store for subtopology in subtopologies for store in subtopology.stores]),
+        ("topic", [topic for subtopology in subtopologies for topic in subtopology.sources]),
     ):
         if twice := repeated(names):
             raise TopologyError(f"two sub-topologies have the {what} {twice[0]!r}")
@@ -120,7 +120,7 @@ def task_sources(
     """
     check_subtopologies(subtopologies)
     return {
-        TaskId(each.number, partition): tuple(TopicPartition(topic, partition) for topic in each.sources)
-        for each in sorted(subtopologies, key=lambda each: each.number)
-        for partition in range(partition_count(each, partitions))
+        TaskId(subtopology.number, partition): tuple(TopicPartition(topic, partition) for topic in subtopology.sources)
+        for subtopology in sorted(subtopologies, key=lambda subtopology: subtopology.number)
+        for partition in range(partition_count(subtopology, partitions))
     }

@@ -205,7 +205,7 @@ class GroupsWatch:
 
     def _look_at_all(self, reader: GroupReader) -> bool:
         try:
-            found, error = reader.look(), ""
+            found, error = reader.read(), ""
         except ClientError as failure:
             log.info("the groups cannot be looked up: %s", failure)
             found, error = None, str(failure)
@@ -242,7 +242,7 @@ class GroupsWatch:
         found = None
         for name, watched in [(name, each) for name, each in self._groups.copy().items() if each.feed is not None]:
             try:
-                found, error = reader.look(only=name), ""
+                found, error = reader.read(only=name), ""
             except ClientError as failure:
                 found, error = None, str(failure)
             with self._lock:

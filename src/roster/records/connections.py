@@ -65,7 +65,7 @@ class Reply:
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """One socket. `asked`: the request without a response. `outgoing`: bytes not yet sent. `incoming`: bytes received.
+    """One socket. `awaiting`: the request without a response. `outgoing`: bytes to send. `incoming`: bytes received.
 
     `login`: the exchange in progress. `renew_at`: from this time on, requests wait for a new login (KIP-368).
     """
@@ -86,11 +86,11 @@ class _Connection:
     spoken: dict[int, Versions] | None = None
     request: Message | None = None
     deadline: float = 0.0
-    asked: tuple[Message, int, int] | None = None
+    awaiting: tuple[Message, int, int] | None = None
     number: int = 0
     outgoing: bytes = b""
     size: int = -1
-    held: int = 0
+    received: int = 0
     incoming: list[bytes] = field(default_factory=list)
 
     @property
@@ -99,7 +99,7 @@ class _Connection:
 
     def ask(self, message: Message, version: int) -> None:
         self.number = (self.number + 1) & 0x7FFFFFFF
-        self.asked = (message, version, self.number)
+        self.awaiting = (message, version, self.number)
         self.outgoing += encode_request(message, version, self.number, self.client_id)
 
     def events(self) -> int:
@@ -127,31 +127,31 @@ class _Connection:
     def read(self) -> bytes | None:
         """Return a whole frame without its size, None if it has not arrived yet."""
         if self.size < 0:
-            piece = self.sock.recv(4 - self.held)
+            piece = self.sock.recv(4 - self.received)
             self._keep(piece)
-            if self.held < 4:
+            if self.received < 4:
                 return None
             if not self.has_answered and b"".join(self.incoming).startswith(_TLS_ALERT):
                 raise BrokenError("it speaks TLS; set security.protocol=SSL, or SASL_SSL", is_final=True)
             self.size = int.from_bytes(b"".join(self.incoming), "big", signed=True)
-            self.incoming, self.held = [], 0
+            self.incoming, self.received = [], 0
             if not 4 <= self.size <= _MOST_FRAME:
                 raise BrokenError(f"a frame of {self.size} bytes announced; is this a Kafka broker?")
-        while self.held < self.size:
+        while self.received < self.size:
             try:
-                piece = self.sock.recv(min(_RECEIVE, self.size - self.held))
+                piece = self.sock.recv(min(_RECEIVE, self.size - self.received))
             except BlockingIOError:
                 return None
             self._keep(piece)
         frame = self.incoming[0] if len(self.incoming) == 1 else b"".join(self.incoming)
-        self.incoming, self.held, self.size = [], 0, -1
+        self.incoming, self.received, self.size = [], 0, -1
         return frame
 
     def _keep(self, piece: bytes) -> None:
         if not piece:
             raise BrokenError("the broker closed it")
         self.incoming.append(piece)
-        self.held += len(piece)
+        self.received += len(piece)
 
 
 class Connections:
@@ -250,12 +250,12 @@ class Connections:
         following.request, following.deadline = connection.request, connection.deadline
 
     def _take(self, connection: _Connection, frame: bytes) -> None:
-        if connection.asked is None or int.from_bytes(frame[:4], "big", signed=True) != connection.asked[2]:
+        if connection.awaiting is None or int.from_bytes(frame[:4], "big", signed=True) != connection.awaiting[2]:
             raise BrokenError("it answered a request that was not sent")
-        asked, version, _ = connection.asked
-        connection.asked = None
-        key = asked.__table__.key
-        assert key is not None  # noqa: S101 - it was sent
+        request, version, _ = connection.awaiting
+        connection.awaiting = None
+        key = request.__table__.key
+        assert key is not None  # it was sent
         _, response = decode_response(response_class(key), version, frame)
         if isinstance(response, ApiVersionsResponse):
             self._agree(connection, response, version)
@@ -264,7 +264,7 @@ class Connections:
         if isinstance(response, SaslHandshakeResponse | SaslAuthenticateResponse):
             self._go_on_logging_in(connection, response)
             return
-        assert connection.request is not None  # noqa: S101 - this is its answer
+        assert connection.request is not None  # this is its answer
         self._replies.append(Reply(connection.broker, connection.request, response))
         connection.request = None
 
@@ -303,7 +303,7 @@ class Connections:
         self._write(connection, connection.login.start())
 
     def _go_on_logging_in(self, connection: _Connection, response: Message) -> None:
-        assert connection.login is not None  # noqa: S101 - this answers its request
+        assert connection.login is not None  # this answers its request
         try:
             following = connection.login.receive(response)
         except AuthenticationFailed as error:
@@ -317,14 +317,14 @@ class Connections:
         self._become_ready(connection)
 
     def _ask(self, connection: _Connection) -> None:
-        assert connection.request is not None  # noqa: S101 - the caller set it
+        assert connection.request is not None  # the caller set it
         if connection.renew_at is not None and time.monotonic() >= connection.renew_at:
             self._log_in(connection)
         else:
             self._write(connection, connection.request)
 
     def _write(self, connection: _Connection, message: Message) -> None:
-        assert connection.spoken is not None  # noqa: S101 - agreed on
+        assert connection.spoken is not None  # agreed on
         connection.ask(message, _version(message, connection.spoken))
         try:
             connection.write()
@@ -369,7 +369,7 @@ def _begin_to_connect(places: list[Any]) -> tuple[socket.socket, list[Any]]:
 def _version(message: Message, spoken: dict[int, Versions]) -> int:
     """Return the highest version of a request that both sides support."""
     key = message.__table__.key
-    assert key is not None  # noqa: S101 - only requests come here
+    assert key is not None  # only requests come here
     ours, theirs = API_VERSIONS[ApiKey(key)], spoken.get(key, Versions(0, -1))
     version = min(ours.high, theirs.high)
     if version < max(ours.low, theirs.low):

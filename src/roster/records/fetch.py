@@ -162,21 +162,21 @@ def _fail_after(timeout: float, silence: float, problem: str, waiting: list[str]
 
 def _merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small record batches, whose overhead exceeds the cost of their rows. Large ones are not copied."""
-    held: list[pa.RecordBatch] = []
+    joined: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         nbytes = batch.nbytes
-        if held and (batch.num_rows >= _ROWS_PER_BATCH or size + nbytes > MAX_BYTES):
-            yield _joined(held)
-            held, rows, size = [], 0, 0
-        held.append(batch)
+        if joined and (batch.num_rows >= _ROWS_PER_BATCH or size + nbytes > MAX_BYTES):
+            yield _joined(joined)
+            joined, rows, size = [], 0, 0
+        joined.append(batch)
         rows += batch.num_rows
         size += nbytes
         if rows >= _ROWS_PER_BATCH or size >= MAX_BYTES:
-            yield _joined(held)
-            held, rows, size = [], 0, 0
-    if held:
-        yield _joined(held)
+            yield _joined(joined)
+            joined, rows, size = [], 0, 0
+    if joined:
+        yield _joined(joined)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

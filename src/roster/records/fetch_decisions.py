@@ -269,7 +269,7 @@ class Ranges:
         if isinstance(response, MetadataResponse):
             self._learn(response, now)
         elif isinstance(response, ListOffsetsResponse):
-            assert isinstance(request, ListOffsetsRequest)  # noqa: S101 - its answer
+            assert isinstance(request, ListOffsetsRequest)  # its answer
             self._offsets_listed(request, response, now)
         elif isinstance(response, FetchResponse):
             return self._fetched(broker, response, now)
@@ -280,9 +280,9 @@ class Ranges:
             self._knowledge.brokers[node.node_id] = Address(node.host, node.port)
         for topic in response.topics:
             name = topic.name or ""
-            found = {p.partition_index: p for p in topic.partitions}
+            by_number = {p.partition_index: p for p in topic.partitions}
             for r in [r for r in self._open.values() if r.topic == name and self._home(r) is None]:
-                partition = found.get(r.partition)
+                partition = by_number.get(r.partition)
                 if topic.error_code in _FATAL:
                     raise _refused(r, topic.error_code)
                 if partition is None:
@@ -303,19 +303,21 @@ class Ranges:
 
     def arrived(self, arrivals: Sequence[Arrival]) -> Answer | None:
         """Take records that another process has received, of ranges that begin with them, as a response."""
-        pieces, data, end = list[_Piece](), memoryview(b"".join(each.records for each in arrivals)), 0
+        pieces, data, end = list[_Piece](), memoryview(b"".join(arrival.records for arrival in arrivals)), 0
         reached: dict[int, tuple[int, int]] = {}
-        for each in arrivals:
-            begin, end = end, end + len(each.records)
-            r = self._open.get((each.topic, each.partition))
-            if r is None or each.is_committed != self._settings.is_committed:
+        for arrival in arrivals:
+            begin, end = end, end + len(arrival.records)
+            r = self._open.get((arrival.topic, arrival.partition))
+            if r is None or arrival.is_committed != self._settings.is_committed:
                 continue
             start, known = reached.get(r.source, (r.next, r.epoch))
-            (epoch,) = _LEADER_EPOCH.unpack_from(each.records)
+            (epoch,) = _LEADER_EPOCH.unpack_from(arrival.records)
             # After a change of leader a Fetch with the epoch tells whether the log was truncated.
-            if each.start <= start < each.next and known in (-1, epoch):
-                reached[r.source] = each.next, epoch
-                pieces.append(_Piece(r, start, data[begin:end], [Aborted(*of) for of in each.aborted]))
+            if arrival.start <= start < arrival.next and known in (-1, epoch):
+                reached[r.source] = arrival.next, epoch
+                pieces.append(
+                    _Piece(r, start, data[begin:end], [Aborted(*transaction) for transaction in arrival.aborted])
+                )
         return self._scanned(pieces)
 
     def _fetched(self, broker: int, response: FetchResponse, now: float) -> Answer | None:
@@ -402,7 +404,7 @@ class Ranges:
             self._forget(r, now)
 
     def _offsets_listed(self, request: ListOffsetsRequest, response: ListOffsetsResponse, now: float) -> None:
-        asked = {(t.name, p.partition_index): p.timestamp for t in request.topics for p in t.partitions}
+        timestamps = {(t.name, p.partition_index): p.timestamp for t in request.topics for p in t.partitions}
         for topic in response.topics:
             for partition in topic.partitions:
                 r = self._open.get((topic.name, partition.partition_index))
@@ -412,7 +414,7 @@ class Ranges:
                     raise _refused(r, partition.error_code)
                 if partition.error_code != ErrorCode.NONE:
                     self._forget(r, now)
-                elif asked.get(r.key) == _EARLIEST:
+                elif timestamps.get(r.key) == _EARLIEST:
                     r.low = partition.offset
                 elif r.low is not None:
                     self._lost(r, r.low, partition.offset, now)

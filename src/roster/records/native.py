@@ -191,9 +191,9 @@ def _digest(loops: Loops = READ) -> str:
 
 def cache_folder() -> Path | None:
     """Return the folder for what is made once for this machine; None for a user without a home directory."""
-    given = os.environ.get("XDG_CACHE_HOME")
+    configured = os.environ.get("XDG_CACHE_HOME")
     try:
-        caches = Path(given) if given else Path.home() / ".cache"
+        caches = Path(configured) if configured else Path.home() / ".cache"
     except RuntimeError:
         return None
     return caches / "roster"

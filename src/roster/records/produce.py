@@ -205,8 +205,8 @@ class KafkaOutput:
             raise WriteError("a row has no topic: its column `topic` is null")
         indices = codes.indices.to_numpy()
         for number, topic in enumerate(codes.dictionary.to_pylist()):
-            found = np.flatnonzero(indices == number)
-            yield topic, rows if len(found) == rows.num_rows else rows.take(pa.array(found))
+            rows_of_topic = np.flatnonzero(indices == number)
+            yield topic, rows if len(rows_of_topic) == rows.num_rows else rows.take(pa.array(rows_of_topic))
 
     def _send(self, topic: str, rows: pa.RecordBatch) -> None:
         encoder = self._encoders.get(topic) or self._encoder(topic)
@@ -235,7 +235,7 @@ class KafkaOutput:
     def _encoder(self, topic: str) -> Encoder:
         self._pump(lambda: self._production.partitions(topic) is not None)
         count = self._production.partitions(topic) or 1
-        first = random.randrange(count)  # noqa: S311 - spreads rows without a key
+        first = random.randrange(count)  # spreads rows without a key
         writer = self._writer
         encoder = Encoder(
             kernel(self._writer.compiled, WRITE),

@@ -184,8 +184,8 @@ class Production:
 
     def waiting(self) -> list[str]:
         """Return what is not done yet as text, with the last problem."""
-        found = [f"{q.topic}-{q.partition}: {q.problem or 'no answer'}" for q in self._queues.values()]
-        return [*found, *(f"{topic}: {problem or 'no metadata'}" for topic, problem in self._asked.items())]
+        unsent = [f"{q.topic}-{q.partition}: {q.problem or 'no answer'}" for q in self._queues.values()]
+        return [*unsent, *(f"{topic}: {problem or 'no metadata'}" for topic, problem in self._asked.items())]
 
     def partitions(self, topic: str) -> int | None:
         """Return the topic's number of partitions; if it is not known, `requests` will request it."""
@@ -253,7 +253,7 @@ class Production:
             topics.setdefault(queue.topic, []).append(ProduceRequest.Partition(index=queue.partition, records=batch))
             # Moved to the end, so that all partitions take turns.
             self._queues[queue.key] = self._queues.pop(queue.key)
-        assert self.identity is not None  # noqa: S101 - requests has looked
+        assert self.identity is not None  # requests has looked
         return ProduceRequest(
             transactional_id=self.identity.transactional_id,
             acks=_ALL_REPLICAS,
@@ -264,7 +264,7 @@ class Production:
     def _batch(self, queue: _Queue) -> bytes:
         """Return the bytes of a partition's first batch; they are the same each time it is sent."""
         if queue.sent is None:
-            assert self.identity is not None  # noqa: S101 - requests has looked
+            assert self.identity is not None  # requests has looked
             body, sequence = queue.waiting.popleft(), queue.sequence
             identity = self.identity
             whole = framed(
@@ -359,7 +359,7 @@ class Production:
                 self._retry(queue, "no answer for the partition", now, is_stale=True)
 
     def _acknowledge(self, queue: _Queue, base_offset: int) -> None:
-        assert queue.sent is not None  # noqa: S101 - it was busy
+        assert queue.sent is not None  # it was busy
         body = queue.sent[0]
         self.ends[queue.key] = base_offset + body.records if base_offset >= 0 else None
         self.acknowledged += body.records
@@ -385,7 +385,7 @@ class Production:
 
     def _split(self, queue: _Queue) -> bool:
         """Halve a batch that is too large for the topic; False for a single record."""
-        assert queue.sent is not None  # noqa: S101 - it was refused
+        assert queue.sent is not None  # it was refused
         body, sequence, _ = queue.sent
         if body.records == 1:
             return False

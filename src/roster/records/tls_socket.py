@@ -45,7 +45,7 @@ class TlsSocket:
             raise BlockingIOError from None
 
     def recv(self, most: int) -> bytes:
-        """Receive what is there, at most so many bytes; none at the end."""
+        """Receive at most so many bytes, without waiting; none at the end."""
         try:
             return self._sock.recv(most)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -60,7 +60,7 @@ class TlsSocket:
         self._sock.close()
 
     def explain(self, error: OSError) -> tuple[str, bool]:
-        """Say what an error means, and whether another attempt is of no use."""
+        """Explain an error, and say whether another attempt is useless."""
         problem = tls_problem(error, self._security)
         if problem is not None:
             return problem, True

@@ -200,7 +200,7 @@ def proven(
     among = {}
     for source in sources:
         try:
-            assert source.keys is not None  # noqa: S101 - a store's
+            assert source.keys is not None  # a store's
             among[source.name] = placements(source.keys, keyed_by.columns, keyed_by.partitioner)
         except PlacementError as error:
             raise PipelineError(str(error), field="keyed_by") from None

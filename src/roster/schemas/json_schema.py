@@ -34,17 +34,17 @@ _NULL, _REFUSED, _LEFT_OUT = b"null", b"refused", b"left out"
 def json_schema(text: str, references: Mapping[str, str]) -> pa.Schema:
     """Return the columns of a schema's objects; `references` are schemas by the names that it refers to.
 
-    Raises SchemaError, which names the field, for text that is no schema and for what has no one type.
+    Raises SchemaError, which names the field, for text that is not a schema and for values without one type.
     """
     kind = json_type(text, references, is_written=False)
     if not pa.types.is_struct(kind):
-        raise SchemaError("its values are no objects")
+        raise SchemaError("its values are not objects")
     return pa.schema(list(kind))
 
 
 def json_type(text: str, references: Mapping[str, str], *, is_written: bool = True) -> Any:
     """Return the type of a schema's values; is_written: with what becomes of null. Raises as `json_schema` does."""
-    documents = {"": _loaded(text), **{name: _loaded(each) for name, each in references.items()}}
+    documents = {"": _loaded(text), **{name: _loaded(document) for name, document in references.items()}}
     types = _Types(documents, is_written=is_written)
     try:
         return types.of(documents[""], ("", ()), ())
@@ -54,20 +54,22 @@ def json_type(text: str, references: Mapping[str, str], *, is_written: bool = Tr
         raise _problem(types.path, f"its schema is malformed: {error}") from None
 
 
-def check_written(kind: Any, of: Any, path: str) -> None:
+def check_written(kind: Any, schema_type: Any, path: str) -> None:
     """Raise SchemaError, with the column's path, if its values are not written as a schema's type."""
-    if pa.types.is_struct(of) and pa.types.is_struct(kind):
+    if pa.types.is_struct(schema_type) and pa.types.is_struct(kind):
         inside = f"{path}." if path else ""
         for name in kind.names:
-            if name not in of.names:
+            if name not in schema_type.names:
                 raise SchemaError(f"column {inside + name!r}: the schema has no such field")
-        for field in of:
+        for field in schema_type:
             if field.name not in kind.names and (field.metadata or {}).get(_NULL) != _LEFT_OUT:
                 raise SchemaError(f"column {inside + field.name!r}: there is none, and the schema requires it")
         return
-    fits = any(is_kind(kind) for is_kind in _WRITTEN.get(of, (pa.types.is_list,))) and not pa.types.is_struct(of)
+    fits = any(is_kind(kind) for is_kind in _WRITTEN.get(schema_type, (pa.types.is_list,))) and not pa.types.is_struct(
+        schema_type
+    )
     if not fits and not pa.types.is_null(kind):
-        named = _NAMED.get(of) or {"type": "object" if pa.types.is_struct(of) else "array"}
+        named = _NAMED.get(schema_type) or {"type": "object" if pa.types.is_struct(schema_type) else "array"}
         raise SchemaError(
             f"column {path!r}: {kind} is not written as the schema's {named.get('format', named['type'])}"
         )
@@ -93,8 +95,8 @@ def _schema_of(kind: pa.DataType, path: str) -> dict[str, Any]:
     if pa.types.is_struct(kind):
         fields = {field.name: _schema_of(field.type, f"{path}.{field.name}".lstrip(".")) for field in kind}
         required = [field.name for field in kind if not field.nullable]
-        made = {"type": "object", "properties": fields, "additionalProperties": False}
-        return {**made, "required": required} if required else made
+        schema = {"type": "object", "properties": fields, "additionalProperties": False}
+        return {**schema, "required": required} if required else schema
     if pa.types.is_list(kind):
         return {"type": "array", "items": _schema_of(kind.value_type, f"{path}[]")}
     for simple, tests in _WRITTEN.items():
@@ -107,11 +109,11 @@ def _loaded(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SchemaError(f"the schema is no JSON: {error}") from None
+        raise SchemaError(f"the schema is not JSON: {error}") from None
 
 
 _MOST = 20_000
-_At: TypeAlias = tuple[str, tuple[str, ...]]
+_Place: TypeAlias = tuple[str, tuple[str, ...]]
 
 
 class _Types:
@@ -120,25 +122,25 @@ class _Types:
         self._count = 0
         self.path: tuple[str, ...] = ()
 
-    def of(self, raw: Any, at: _At, path: tuple[str, ...]) -> Any:
-        """Return the type of a schema's values. at: its document, and the references that led to it."""
+    def of(self, raw: Any, place: _Place, path: tuple[str, ...]) -> Any:
+        """Return the type of a schema's values. place: its document, and the references that led to it."""
         self.path = path
-        raw, at = self._resolved(raw, at, path)
+        raw, place = self._resolved(raw, place, path)
         for several in ("oneOf", "anyOf", "allOf"):
             if several in raw:
-                return self._of_several(raw[several], at, path)
+                return self._of_several(raw[several], place, path)
         kind = _the_one(_kinds(raw), {"integer", "number"}, "number", path)
         if kind == "object" and raw.get("properties"):
-            return self._object(raw, at, path)
+            return self._object(raw, place, path)
         if kind == "array" and "items" in raw:
-            return pa.list_(self._field("element", raw["items"], at, (*path, "[]"), is_required=True))
+            return pa.list_(self._field("element", raw["items"], place, (*path, "[]"), is_required=True))
         if kind not in _SIMPLE:
             raise _problem(path, f"an {kind} of unnamed parts has no column")
         return _FORMATS.get(raw.get("format", ""), pa.string()) if kind == "string" else _SIMPLE[kind]
 
-    def _resolved(self, raw: Any, at: _At, path: tuple[str, ...]) -> tuple[Any, _At]:
+    def _resolved(self, raw: Any, place: _Place, path: tuple[str, ...]) -> tuple[Any, _Place]:
         """Return the schema that one refers to, and where it is."""
-        document, open_ = at
+        document, open_ = place
         self._count += 1
         if self._count > _MOST:
             raise _problem(path, f"the schema has more than {_MOST} parts, each counted as often as it is used")
@@ -152,37 +154,41 @@ class _Types:
         name = name or document
         return self._resolved(self._found(name, pointer, path), (name, (*open_, name + pointer)), path)
 
-    def _takes_null(self, raw: Any, at: _At, path: tuple[str, ...]) -> bool:
-        raw, at = self._resolved(raw, at, path)
+    def _takes_null(self, raw: Any, place: _Place, path: tuple[str, ...]) -> bool:
+        raw, place = self._resolved(raw, place, path)
         for several, fits in (("oneOf", any), ("anyOf", any), ("allOf", all)):
             if several in raw:
-                return fits(self._takes_null(each, at, path) for each in raw[several])
+                return fits(self._takes_null(alternative, place, path) for alternative in raw[several])
         return "null" in raw.get("type", "null") and None in raw.get("enum", [raw.get("const")])
 
-    def _field(self, name: str, raw: Any, at: _At, path: tuple[str, ...], *, is_required: bool) -> Any:
-        kind = self.of(raw, at, path)
-        if not self._is_written or (is_required and self._takes_null(raw, at, path)):
+    def _field(self, name: str, raw: Any, place: _Place, path: tuple[str, ...], *, is_required: bool) -> Any:
+        kind = self.of(raw, place, path)
+        if not self._is_written or (is_required and self._takes_null(raw, place, path)):
             return pa.field(name, kind)
         return pa.field(name, kind, metadata={_NULL: _REFUSED if is_required else _LEFT_OUT})
 
     def _found(self, name: str, pointer: str, path: tuple[str, ...]) -> Any:
-        found = self._documents.get(name)
+        part_of_document = self._documents.get(name)
         for part in filter(None, pointer.split("/")):
-            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        if found is None:
+            part_of_document = (
+                part_of_document.get(part.replace("~1", "/").replace("~0", "~"))
+                if isinstance(part_of_document, dict)
+                else None
+            )
+        if part_of_document is None:
             raise _problem(path, f"there is no schema {name}#{pointer}")
-        return found
+        return part_of_document
 
-    def _of_several(self, schemas: Any, at: _At, path: tuple[str, ...]) -> Any:
+    def _of_several(self, schemas: Any, place: _Place, path: tuple[str, ...]) -> Any:
         """Return the one type that all alternatives but null have."""
-        kinds = {self.of(each, at, path) for each in schemas if each != {"type": "null"}}
+        kinds = {self.of(alternative, place, path) for alternative in schemas if alternative != {"type": "null"}}
         return _the_one(kinds, {pa.int64(), pa.float64()}, pa.float64(), path)
 
-    def _object(self, raw: Any, at: _At, path: tuple[str, ...]) -> Any:
+    def _object(self, raw: Any, place: _Place, path: tuple[str, ...]) -> Any:
         required = raw["required"] if isinstance(raw.get("required"), list) else ()  # a boolean in old drafts
         fields = [
-            self._field(name, each, at, (*path, name), is_required=name in required)
-            for name, each in raw["properties"].items()
+            self._field(name, property_, place, (*path, name), is_required=name in required)
+            for name, property_ in raw["properties"].items()
         ]
         if len({field.name.lower() for field in fields}) < len(fields):
             raise _problem(path, "names differ by case only, which Spark's columns do not")

@@ -30,22 +30,22 @@ def grown(data: bytes, name: str, columns: Any) -> bytes | None:
     """Return the file of a message that has a field for each column of a struct, None if it needs no change.
 
     data: the file as it is, which stays if its message has another name; b"": there is none. New fields get new
-    numbers, those without a column stay. Raises SchemaError, with the column's path, for what has no field.
+    numbers, those without a column stay. Raises SchemaError, with the column's path, for a type without a field.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415 - an extra
 
     if not pa.types.is_struct(columns):
-        raise SchemaError(f"column 'key': {columns} is no message")
+        raise SchemaError(f"column 'key': {columns} is not a message")
     file = FileDescriptorProto.FromString(data)
     if not data:
         file.name, file.syntax = f"{name}.proto", "proto3"
         file.message_type.add(name=name)
-    if file.package or [each.name for each in file.message_type] != [name]:
+    if file.package or [message.name for message in file.message_type] != [name]:
         return None
     before = file.SerializeToString()
     _grow(file, file.message_type[0], f".{name}", columns, "")
-    made: bytes = file.SerializeToString()
-    return made if not data or made != before else None
+    encoded: bytes = file.SerializeToString()
+    return encoded if not data or encoded != before else None
 
 
 def make_optional(message: Any, field: Any) -> None:
@@ -56,7 +56,10 @@ def make_optional(message: Any, field: Any) -> None:
 
 def _grow(file: Any, message: Any, full: str, columns: Any, path: str) -> None:
     """Add what a message lacks. full: its name with those that it is in; path: of its column, with a dot."""
-    known, nested = {each.name for each in message.field}, {each.name: each for each in message.nested_type}
+    known, nested = (
+        {nested_type.name for nested_type in message.field},
+        {nested_type.name: nested_type for nested_type in message.nested_type},
+    )
     for column in columns:
         here, inner, kind = path + column.name, f"{_camel(column.name)}Message", column.type
         if not _NAME.fullmatch(column.name):
@@ -68,9 +71,9 @@ def _grow(file: Any, message: Any, full: str, columns: Any, path: str) -> None:
             if inner in nested:
                 _grow(file, nested[inner], f"{full}.{inner}", item, f"{here}.")
         if column.name not in known:
-            made = f"{full}.{inner}" if pa.types.is_struct(item) else _kind(file, item, here)
-            _add(message, full, column, made, here)
-    names = [each.name for several in (message.field, message.nested_type, message.oneof_decl) for each in several]
+            type_name = f"{full}.{inner}" if pa.types.is_struct(item) else _kind(file, item, here)
+            _add(message, full, column, type_name, here)
+    names = [part.name for several in (message.field, message.nested_type, message.oneof_decl) for part in several]
     if twice := [name for name in names if names.count(name) > 1]:
         raise SchemaError(f"column {path + twice[0]!r}: the message {full[1:]} needs this name for another part")
 
@@ -79,9 +82,9 @@ def _camel(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
-def _add(message: Any, full: str, column: Any, made: str, path: str) -> None:
+def _add(message: Any, full: str, column: Any, type_name: str, path: str) -> None:
     """Add a field for a column, whose values, or those in its lists or maps, are of the type `made`."""
-    number = 1 + max((each.number for each in message.field), default=0)
+    number = 1 + max((field.number for field in message.field), default=0)
     field = message.field.add(name=column.name, number=number)
     if pa.types.is_map(column.type):
         key = next((name for fits, name in _KINDS[:4] if fits(column.type.key_type)), None)
@@ -90,26 +93,26 @@ def _add(message: Any, full: str, column: Any, made: str, path: str) -> None:
         entry = message.nested_type.add(name=f"{_camel(column.name)}Entry")
         entry.options.map_entry = True
         _be(entry.field.add(name="key", number=1), key)
-        _be(entry.field.add(name="value", number=2), made)
-        made = f"{full}.{entry.name}"
-    _be(field, made)
+        _be(entry.field.add(name="value", number=2), type_name)
+        type_name = f"{full}.{entry.name}"
+    _be(field, type_name)
     if pa.types.is_map(column.type) or pa.types.is_list(column.type):
         field.label = field.LABEL_REPEATED
-    elif column.nullable and "." not in made:
+    elif column.nullable and "." not in type_name:
         make_optional(message, field)
 
 
 def _kind(file: Any, kind: pa.DataType, path: str) -> str:
     """Return the simple type, or the message of Google's, which the file then imports."""
-    made = next((name for fits, name in _KINDS if fits(kind)), None)
-    if made is None:
+    type_name = next((name for fits, name in _KINDS if fits(kind)), None)
+    if type_name is None:
         raise SchemaError(f"column {path!r}: no Protobuf field is made of {kind}")
-    imported = f"{made.replace('.', '/').lower()}.proto"
-    if "." not in made:
-        return made
+    imported = f"{type_name.replace('.', '/').lower()}.proto"
+    if "." not in type_name:
+        return type_name
     if imported not in file.dependency:
         file.dependency.append(imported)
-    return f".{made}"
+    return f".{type_name}"
 
 
 def _be(field: Any, made: str) -> None:

@@ -76,19 +76,21 @@ class Registry:
 
         """
         urls = list(url) if isinstance(url, list | tuple) else [url]
-        if not urls or not all(isinstance(each, str) and each.startswith(("http://", "https://")) for each in urls):
-            raise RegistryError(f"{url!r} is no URL of a registry; for example http://registry:8081")
-        self.urls = [str(each).rstrip("/") for each in urls]
+        if not urls or not all(
+            isinstance(address, str) and address.startswith(("http://", "https://")) for address in urls
+        ):
+            raise RegistryError(f"{url!r} is not a URL of a registry; for example http://registry:8081")
+        self.urls = [str(address).rstrip("/") for address in urls]
         if not isinstance(timeout, int | float) or timeout <= 0:
-            raise RegistryError(f"timeout: {timeout!r} is no number of seconds; for example 10.0")
+            raise RegistryError(f"timeout: {timeout!r} is not a number of seconds; for example 10.0")
         self._headers = {"Accept": _CONTENT, "Content-Type": _CONTENT}
         if auth is not None:
             self._headers["Authorization"] = authorization(auth)
         self._timeout = timeout
         context = None
-        if security and not any(each.startswith("https") for each in self.urls):
+        if security and not any(address.startswith("https") for address in self.urls):
             raise RegistryError("security: it has no effect, as the URL has no TLS; for example https://registry:8081")
-        if any(each.startswith("https") for each in self.urls):
+        if any(address.startswith("https") for address in self.urls):
             context = tls_context(parse_security({"security.protocol": "SSL", **(security or {})}))
         self._open = build_opener(_NoRedirect, _Http, _Https(context=context)).open
         self._lock = threading.Lock()
@@ -110,13 +112,13 @@ class Registry:
             if key not in self._known:
                 path = f"/schemas/ids/{key}" if isinstance(key, int) else f"/schemas/guids/{key}"
                 try:
-                    found = self._ask("GET", path)
+                    answer = self._ask("GET", path)
                 except RegistryError as error:
                     if error.status == http.client.NOT_FOUND:
                         return None
                     raise
-                number = key if isinstance(key, int) else self._part({"id": -1, **self._part(found, None)}, "id", int)
-                self._known[key] = self._registered(found, number)
+                number = key if isinstance(key, int) else self._part({"id": -1, **self._part(answer, None)}, "id", int)
+                self._known[key] = self._registered(answer, number)
             return self._known[key]
 
     def latest(self, subject: str) -> Registered:
@@ -124,8 +126,8 @@ class Registry:
         with self._lock:
             until, registered = self._latest.get(subject, (0.0, None))
             if registered is None or time.monotonic() > until:
-                found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
-                registered = self._registered(found, None)
+                answer = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
+                registered = self._registered(answer, None)
                 self._known[registered.id] = registered
                 self._latest[subject] = time.monotonic() + _LATEST_SECONDS, registered
             return registered
@@ -174,10 +176,10 @@ class Registry:
         return Registered(key, kind, self._part(answer, "schema", str), references)
 
     def _references(self, answer: Any, seen: set[str]) -> Iterator[tuple[str, tuple[int, str]]]:
-        given = self._part(answer, None).get("references") and self._part(answer, "references", list)
-        for each in given or ():
-            name, subject = self._part(each, "name", str), self._part(each, "subject", str)
-            path = f"/subjects/{quote(subject, safe='')}/versions/{self._part(each, 'version', int)}"
+        references = self._part(answer, None).get("references") and self._part(answer, "references", list)
+        for reference in references or ():
+            name, subject = self._part(reference, "name", str), self._part(reference, "subject", str)
+            path = f"/subjects/{quote(subject, safe='')}/versions/{self._part(reference, 'version', int)}"
             if path in seen:
                 continue
             seen.add(path)
@@ -221,7 +223,7 @@ class Registry:
                     raise ValueError(f"the answer has more than {_MOST_BYTES >> 20} MiB")
                 return json.loads(data)
         except HTTPError as error:
-            raise RegistryError(f"{method} {url}: {error.code} {_said(error)}", error.code) from None
+            raise RegistryError(f"{method} {url}: {error.code} {_reply_text(error)}", error.code) from None
         except (URLError, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             reason = getattr(error, "reason", None) or error
             raise RegistryError(f"{method} {url}: {_printable(str(reason)[:200])}") from None
@@ -284,17 +286,17 @@ def authorization(auth: tuple[str, str] | str) -> str:
     """Return the header of a user name and password, or of a bearer token. Raises RegistryError for anything else."""
     if isinstance(auth, str):
         return f"Bearer {auth}"
-    if not isinstance(auth, list | tuple) or [type(each) for each in auth] != [str, str]:
+    if not isinstance(auth, list | tuple) or [type(part) for part in auth] != [str, str]:
         raise RegistryError("auth: it is neither ('user', 'password') nor a bearer token as text")
     return f"Basic {base64.b64encode(':'.join(auth).encode()).decode()}"
 
 
-def _said(error: HTTPError) -> str:
-    """Return the registry's own words, which may be no JSON."""
+def _reply_text(error: HTTPError) -> str:
+    """Return the registry's own message, which may be any text."""
     try:
         text = error.read(100_000).decode(errors="replace")
-        said = json.loads(text)
-        text = f"{str(said['message'])[:1000]} (error code {said['error_code']})"
+        reply = json.loads(text)
+        text = f"{str(reply['message'])[:1000]} (error code {reply['error_code']})"
     except (OSError, http.client.HTTPException):
         text = ""
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -303,4 +305,4 @@ def _said(error: HTTPError) -> str:
 
 
 def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(character if character.isprintable() else " " for character in text)

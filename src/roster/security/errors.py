@@ -13,5 +13,5 @@ class SettingError(RosterError, ValueError):
         self.key, self.problem, self.fix = key, problem, fix
 
 
-class AuthenticationFailed(RosterError):  # noqa: N818 - the client's AuthenticationError is what callers see
+class AuthenticationFailed(RosterError):  # the client's AuthenticationError is what callers see
     """The broker refused this client, or cannot be trusted: trying again does not help."""

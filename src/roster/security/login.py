@@ -59,7 +59,7 @@ class Login:
             if isinstance(response, SaslHandshakeResponse):
                 self._check_handshake(response)
                 return SaslAuthenticateRequest(auth_bytes=self._mechanism.first())
-            assert isinstance(response, SaslAuthenticateResponse)  # noqa: S101 - decoded as such
+            assert isinstance(response, SaslAuthenticateResponse)  # decoded as such
             return self._authenticated(response)
         except SaslError as error:
             raise AuthenticationFailed(f"{self._name}: {error}") from None

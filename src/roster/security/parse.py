@@ -82,9 +82,9 @@ def load_properties(path: str | Path) -> ClientProperties:
 
 def parse_properties(text: str) -> ClientProperties:
     """Read the text of a properties file. Raises SettingError as `load_properties` does."""
-    given = read_properties(text)
-    bootstrap, client_id = given.pop("bootstrap.servers", ""), given.pop("client.id", "")
-    secure = {key: value for key, value in given.items() if key not in _ELSEWHERE}
+    properties = read_properties(text)
+    bootstrap, client_id = properties.pop("bootstrap.servers", ""), properties.pop("client.id", "")
+    secure = {key: value for key, value in properties.items() if key not in _ELSEWHERE}
     return ClientProperties(parse_security(secure), bootstrap, client_id)
 
 
@@ -151,10 +151,10 @@ class _Values:
 
     def one_of(self, *keys: str) -> str:
         """Return the one key of these that is given, "" if there is none; two are a contradiction."""
-        found = [key for key in keys if self.given.get(key)]
-        if len(found) > 1:
-            raise SettingError(found[1], f"contradicts {found[0]}", "give one of them")
-        return found[0] if found else ""
+        given_keys = [key for key in keys if self.given.get(key)]
+        if len(given_keys) > 1:
+            raise SettingError(given_keys[1], f"contradicts {given_keys[0]}", "give one of them")
+        return given_keys[0] if given_keys else ""
 
 
 _OTHERWISE = "leave it out: only security, bootstrap.servers and client.id count"
@@ -277,7 +277,7 @@ def _extensions(text: str) -> tuple[tuple[str, str], ...]:
     for name, equals, _ in pairs:
         if not equals or not re.fullmatch("[A-Za-z]+", name.strip()) or name.strip() == "auth":
             raise SettingError(
-                "sasl.oauthbearer.extensions", f"{name[:40]!r} is no name=value", "write name=value,name=value"
+                "sasl.oauthbearer.extensions", f"{name[:40]!r} is not name=value", "write name=value,name=value"
             )
     return tuple((name.strip(), value.strip()) for name, _, value in pairs)
 
@@ -291,7 +291,7 @@ def _with_tls(values: _Values, security: Security) -> Security:
     _check_types(values)
     ca = _pem(values, "ssl.ca.location", "ssl.ca.pem", "ssl.truststore.location", "ssl.truststore.certificates")
     certificate, key = _client_certificate(values)
-    found = replace(
+    secured = replace(
         security,
         ca=ca,
         certificate=certificate,
@@ -300,11 +300,11 @@ def _with_tls(values: _Values, security: Security) -> Security:
         check_hostname=_checks_hostname(values),
         verify=values.flag("enable.ssl.certificate.verification"),
     )
-    if not found.verify and found.ca:
-        at = "enable.ssl.certificate.verification"
-        raise SettingError(at, "contradicts the CA that is given", "leave it out")
-    tls_context(found)
-    return found
+    if not secured.verify and secured.ca:
+        name = "enable.ssl.certificate.verification"
+        raise SettingError(name, "contradicts the CA that is given", "leave it out")
+    tls_context(secured)
+    return secured
 
 
 def _pem(values: _Values, *keys: str) -> str:

@@ -16,7 +16,7 @@ def read_pem(key: str, path: str, *, to_convert: str = "") -> str:
     """Return the text of the PEM file at `path`, the value of the setting `key`.
 
     `to_convert` is the command that makes PEM of a store; without it a general one is named. Raises SettingError if the
-    file cannot be read or is no PEM.
+    file cannot be read or is not PEM.
     """
     file = Path(path)
     try:
@@ -48,19 +48,19 @@ def _from_pkcs12(name: str, options: str) -> str:
 
 def certificates(key: str, text: str) -> str:
     """Return the certificates in PEM text. Raises SettingError if it has none."""
-    found = [block[0] for block in _BLOCK.finditer(text) if block[1].endswith("CERTIFICATE")]
-    if not found:
-        raise SettingError(key, "there is no certificate in it", "it must have -----BEGIN CERTIFICATE----- in it")
-    return "\n".join(found) + "\n"
+    blocks = [block[0] for block in _BLOCK.finditer(text) if block[1].endswith("CERTIFICATE")]
+    if not blocks:
+        raise SettingError(key, "it contains no certificate", "it must have -----BEGIN CERTIFICATE----- in it")
+    return "\n".join(blocks) + "\n"
 
 
 def private_key(key: str, text: str) -> str:
     """Return the private key in PEM text. Raises SettingError unless there is exactly one."""
-    found = [block[0] for block in _BLOCK.finditer(text) if block[1].endswith("PRIVATE KEY")]
-    if len(found) != 1:
-        problem = "there is no private key in it" if not found else f"there are {len(found)} private keys in it"
+    blocks = [block[0] for block in _BLOCK.finditer(text) if block[1].endswith("PRIVATE KEY")]
+    if len(blocks) != 1:
+        problem = "it contains no private key" if not blocks else f"it contains {len(blocks)} private keys"
         raise SettingError(key, problem, "it must have one block -----BEGIN … PRIVATE KEY-----")
-    return found[0] + "\n"
+    return blocks[0] + "\n"
 
 
 def is_encrypted(private: str) -> bool:

@@ -20,37 +20,37 @@ def read_properties(text: str) -> dict[str, str]:
 
     Raises SettingError, whose `key` is the line, if an escape of a character by its number is cut short.
     """
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
         if _CUT_UNICODE.search(line):
             raise SettingError(
                 f"line {number}", "an escape \\u without four hexadecimal digits", "write \\\\ for one \\"
             )
         key = _KEY.match(line)
-        assert key is not None  # noqa: S101 - it matches the empty string
+        assert key is not None  # it matches the empty string
         separator = _SEPARATOR.match(line, key.end())
-        assert separator is not None  # noqa: S101 - as above
-        found[_unescaped(key[0])] = _unescaped(line[separator.end() :])
-    return found
+        assert separator is not None  # as above
+        properties[_unescaped(key[0])] = _unescaped(line[separator.end() :])
+    return properties
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the number and text of each logical line, without comments, blank lines and leading space."""
-    held, begun = "", 0
+    logical, begun = "", 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = natural.lstrip(_SPACE)
-        if not held:
+        if not logical:
             if not line or line[0] in "#!":
                 continue
             begun = number
         body = line.rstrip("\\")
         goes_on = (len(line) - len(body)) % 2 == 1
-        held += line[:-1] if goes_on else line
-        if held and not goes_on:
-            yield begun, held
-            held = ""
-    if held:
-        yield begun, held
+        logical += line[:-1] if goes_on else line
+        if logical and not goes_on:
+            yield begun, logical
+            logical = ""
+    if logical:
+        yield begun, logical
 
 
 def _unescaped(text: str) -> str:

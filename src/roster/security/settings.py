@@ -37,7 +37,7 @@ SECURITY_OPTIONS = by_name(
             None,
         ),
         Option("sasl.oauthbearer.extensions", "text", "for OAUTHBEARER: `name=value`, several with commas", None),
-        Option("ssl.ca.location", "path", "PEM file of the CAs to trust; without it those of the system", None),
+        Option("ssl.ca.location", "path", "PEM file of the CAs to trust; default: the system's", None),
         Option("ssl.ca.pem", "PEM", "the same as text", None),
         Option("ssl.truststore.location", "path", "Java's name for `ssl.ca.location`; only PEM", None),
         Option("ssl.truststore.type", "PEM", "type of that file", None),
@@ -94,14 +94,14 @@ class TokenFunction:
             return self.source
         module, _, name = self.source.partition(":")
         try:
-            found = getattr(importlib.import_module(module), name)
+            function = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise _no_token(
                 f"{self.source!r} cannot be imported ({error})", "put its directory on PYTHONPATH"
             ) from None
-        if not callable(found):
+        if not callable(function):
             raise _no_token(f"{self.source!r} is not a function", "name a function that returns the token")
-        return found  # type: ignore[no-any-return]
+        return function  # type: ignore[no-any-return]
 
 
 def _no_token(problem: str, fix: str) -> SettingError:

@@ -292,7 +292,7 @@ class DatabaseSink(PositionedSink):
 
     @override
     def collect(self, writer: Writer, results: Sequence[Staged | None], batch: Batch) -> _Written:
-        assert self._known is not None  # noqa: S101 - task_writer has found it
+        assert self._known is not None  # task_writer has found it
         staged = [each._replace(task=task) for task, each in enumerate(results) if each is not None]
         return _Written(self._known[1], staged)
 

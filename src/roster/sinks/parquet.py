@@ -174,7 +174,7 @@ class ParquetSink(BatchSink):
 
     @override
     def collect(self, writer: Writer, results: Sequence[list[WrittenFile]], batch: Batch) -> WrittenFolder:
-        assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
+        assert isinstance(writer, ParquetWriter)  # made by task_writer
         log = self._opened()
         files = [file for result in results for file in result]
         if results and not files and not log.files and not self._partition_by:

@@ -254,12 +254,12 @@ class TableSink(PositionedSink, Generic[Table]):
             left = tuple(writer.rules.columns.names[len(writer.given) :])
             writer, results = writer.writer, [found.result for found in results]
         if isinstance(writer, UpdateWriter):
-            assert self._files is not None  # noqa: S101 - made with the writer
+            assert self._files is not None  # made with the writer
             of_text = self._files.partition_by if self._empty_is_null else ()
             updates = collected(writer, results, empty_is_null=of_text)
             read = self._file_rows(self._files)
             return Merge(self._files, writer.keys, updates, self._target_file_bytes, read, left, refused)
-        assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
+        assert isinstance(writer, ParquetWriter)  # made by task_writer
         files = [file for result in results for file in result if file.rows]
         return WrittenFiles(writer, files, refused=refused)
 
@@ -289,7 +289,7 @@ class TableSink(PositionedSink, Generic[Table]):
                     raise
             except CommitLostError as error:
                 problem, is_told, self._wary = str(error), is_told and error.is_told, _WARY_COMMITS
-                time.sleep(random.uniform(0, min(0.01 * 2**attempt, _LONGEST_PAUSE)))  # noqa: S311 - spreads retries
+                time.sleep(random.uniform(0, min(0.01 * 2**attempt, _LONGEST_PAUSE)))  # spreads retries
         else:
             raise PipelineError(
                 f"{_ATTEMPTS} commits in a row failed or were overtaken, the last one with {problem}",

@@ -341,7 +341,7 @@ def _repartition(
 
     Raises PipelineError.
     """
-    assert plan.by is not None  # noqa: S101 - all but the first have it
+    assert plan.by is not None  # all but the first have it
     _check_names(columns)
     try:
         topic = repartition_topic(group, plan.by.name)

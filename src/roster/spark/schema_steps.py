@@ -107,7 +107,7 @@ class AvroParsed:
 
     def _latest_if_any(self) -> Registered | None:
         """Return the latest schema of the subject; None if it has none, or one of another kind."""
-        assert self.registry is not None and self.subject is not None  # noqa: S101, PT018 - as in `_reader`
+        assert self.registry is not None and self.subject is not None  # noqa: PT018 - as in `_reader`
         try:
             latest = self.registry.latest(self.subject)
         except RegistryError as error:

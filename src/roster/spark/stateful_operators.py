@@ -67,7 +67,7 @@ class OtherStream:
         time = join.times[1]
         step = Parsed(struct, "value", PERMISSIVE, () if time in struct.names else (time,))
         function, columns = chained([step], records)
-        assert function is not None  # noqa: S101 - there is a step
+        assert function is not None  # there is a step
         side = OtherSide(self.topic, function, arrow_schema(own), arrow_schema(columns))
         return replace(join, right=right), side
 

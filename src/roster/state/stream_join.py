@@ -268,7 +268,7 @@ class _Side:
         return self.fresh & self.has_key
 
     def rows(self) -> _Rows:
-        assert self.codes is not None  # noqa: S101 - numbered before
+        assert self.codes is not None  # numbered before
         return _Rows(without_at(self.table.filter(pa.array(self.taken))), self.codes, self.times[self.taken])
 
 

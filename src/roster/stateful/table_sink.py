@@ -135,7 +135,7 @@ class TableStateSink(BatchSink):
 
     @override
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
-        assert isinstance(writer, _Both)  # noqa: S101 - made by task_writer
+        assert isinstance(writer, _Both)  # made by task_writer
         new = self._new(batch)
         self._handle = None
         if new.ranges:

@@ -131,7 +131,7 @@ class BrokerProcess:
                 text=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        assert self._process.stdout is not None  # noqa: S101 (it was asked for)
+        assert self._process.stdout is not None  # it was asked for
         line = self._process.stdout.readline()
         if not line:
             self._process.wait(START_SECONDS)

@@ -438,7 +438,7 @@ class EmbeddedBroker:
         key = ApiKey(request.__table__.key or 0)
         header = RequestHeader(key, API_VERSIONS[key].high if version is None else version, 0, "roster.testing")
         response = self._running.run(HANDLERS[key](self._services, Call(header, request, "127.0.0.1")))
-        assert isinstance(response, kind)  # noqa: S101 (the handler's contract)
+        assert isinstance(response, kind)  # the handler's contract
         return response
 
     def _changed(self) -> None:

@@ -116,7 +116,8 @@ def _verify(rt: Runtime, event: AddPartitions) -> None:
         error = ErrorCode.CONCURRENT_TRANSACTIONS
     missing = error or ErrorCode.TRANSACTION_ABORTABLE
     rt.reply_verified(
-        event.token, {each: error if each in current.partitions else missing for each in event.partitions}
+        event.token,
+        {partition: error if partition in current.partitions else missing for partition in event.partitions},
     )
 
 

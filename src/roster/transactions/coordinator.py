@@ -96,7 +96,7 @@ class TransactionCoordinator:
 
     def states(self) -> Counter[str]:
         """Return how many transactional ids are in each state, by its name on the wire."""
-        return Counter(each.current.state.label for each in self._rt.transactions.values())
+        return Counter(transaction.current.state.label for transaction in self._rt.transactions.values())
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,9 @@ class TransactionCoordinator:
             return
         rt.writes.fail(partition)
         rt.cancel_timer(TimerName(TimerKind.ID_EXPIRATION, partition=partition))
-        for transactional_id in [key for key, each in rt.transactions.items() if each.partition == partition]:
+        for transactional_id in [
+            key for key, transaction in rt.transactions.items() if transaction.partition == partition
+        ]:
             for kind in (TimerKind.TRANSACTION_TIMEOUT, TimerKind.COMPLETION):
                 rt.cancel_timer(TimerName(kind, transactional_id))
             del rt.transactions[transactional_id]

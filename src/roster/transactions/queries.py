@@ -23,12 +23,12 @@ def describe_transactions(rt: Runtime, event: RequestReceived, request: Describe
 
 def _describe(rt: Runtime, transactional_id: str) -> DescribeTransactionsResponse.TransactionState:
     described = DescribeTransactionsResponse.TransactionState(transactional_id=transactional_id)
-    found = rt.find(transactional_id)
-    if isinstance(found, ErrorCode):
-        unknown = found is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        described.error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if unknown else found
+    transaction = rt.find(transactional_id)
+    if isinstance(transaction, ErrorCode):
+        unknown = transaction is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        described.error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if unknown else transaction
         return described
-    current = found.current
+    current = transaction.current
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(current.partitions):
         topics.setdefault(topic, []).append(partition)

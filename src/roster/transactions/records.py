@@ -62,7 +62,9 @@ def _metadata(data: bytes) -> Metadata:
     except ValueError:
         raise WireError(f"record value: transaction_status {value.transaction_status}") from None
     topics = value.transaction_partitions or ()
-    partitions = frozenset(TopicPartition(topic.topic, each) for topic in topics for each in topic.partition_ids)
+    partitions = frozenset(
+        TopicPartition(topic.topic, partition) for topic in topics for partition in topic.partition_ids
+    )
     return Metadata(
         state=state,
         producer_id=value.producer_id,

@@ -52,8 +52,8 @@ class Runtime:
         """Return the transactional id, or the error: not valid, not loaded here, or INVALID_PRODUCER_ID_MAPPING."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        found = self.transactions.get(transactional_id)
-        return found or self.availability(transactional_id) or ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        transaction = self.transactions.get(transactional_id)
+        return transaction or self.availability(transactional_id) or ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
     def availability(self, transactional_id: str) -> ErrorCode:
         """Return the error for an id whose partition is not loaded here, or NONE."""

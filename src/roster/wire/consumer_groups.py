@@ -67,7 +67,7 @@ class _Key(Message, versions="0-1"):
 
 
 def decode_consumer_key(data: Buffer) -> tuple[int, str, str] | None:
-    """Return type, group and member id ("" if it is of no member); None for a record of another kind."""
+    """Return type, group and member id ("" without one); None for a record of another kind."""
     kind = read_version(data, "record key: type")
     if kind not in VALUES:
         return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.table import Message, Struct
 from roster.wire.errors import ErrorCode
@@ -28,7 +26,8 @@ _ITEMS_OF = {
 _NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index", "partition", "partition_id")
 """Fields of an item that get the value itself if the request has a plain list of values."""
 _RENAMED = {"partition_index": "partition", "partition": "partition_index", "user": "name"}
-_ERRORS = ("error_code", "partition_error_code")
+_ERROR = "error_code"
+_ERRORS = (_ERROR, "partition_error_code")
 _PER_ITEM = frozenset({ApiKey.FETCH, ApiKey.METADATA})
 """Responses whose top-level error code does not concern the items."""
 
@@ -39,15 +38,15 @@ def error_response(request: Message, version: int, error: ErrorCode) -> Message:
     if key is None:
         raise TypeError(f"{type(request).__name__} is not a request")
     response = response_class(key)()
-    whole = dict(response.__table__.fields).get("error_code")
+    whole = dict(response.__table__.fields).get(_ERROR)
     if whole is not None and version in whole.versions and key not in _PER_ITEM:
-        response.error_code = int(error)  # type: ignore[attr-defined]
+        setattr(response, _ERROR, int(error))
     else:
         _refuse_items(response, request, version, error)
     return response
 
 
-def refuse_items(response: Any, error: ErrorCode) -> None:
+def refuse_items(response: Message | Struct, error: ErrorCode) -> None:
     """Set the error code of every item of an existing response."""
     for name, field in response.__table__.fields:
         if name in _ERRORS:
@@ -57,30 +56,30 @@ def refuse_items(response: Any, error: ErrorCode) -> None:
                 refuse_items(item, error)
 
 
-def _refuse_items(response: Any, request: Any, version: int, error: ErrorCode) -> None:
+def _refuse_items(response: Message | Struct, request: Message | Struct, version: int, error: ErrorCode) -> None:
     """Fill each array of structures in the response with one refused item for each item of the request."""
     for name, field in response.__table__.fields:
         if field.kind != "array" or field.item.struct is None or version not in field.versions:
             continue
-        source = next((each for each in (name, *_ITEMS_OF.get(name, ())) if getattr(request, each, None)), None)
+        source = next((array for array in (name, *_ITEMS_OF.get(name, ())) if getattr(request, array, None)), None)
         if source is not None:
             setattr(
-                response, name, [_item(field.item.struct, each, version, error) for each in getattr(request, source)]
+                response, name, [_item(field.item.struct, item, version, error) for item in getattr(request, source)]
             )
 
 
-def _item(kind: Any, asked: Any, version: int, error: ErrorCode) -> Any:
+def _item(kind: type[Struct], requested: object, version: int, error: ErrorCode) -> Struct:
     item = kind()
     names = [name for name, field in kind.__table__.fields if field.kind not in ("array", "struct")]
-    if isinstance(asked, Struct):
+    if isinstance(requested, Struct):
         for name in names:
             for source in (name, _RENAMED.get(name, name)):
-                if hasattr(asked, source):
-                    setattr(item, name, getattr(asked, source))
+                if hasattr(requested, source):
+                    setattr(item, name, getattr(requested, source))
                     break
-        _refuse_items(item, asked, version, error)
+        _refuse_items(item, requested, version, error)
     else:
-        setattr(item, next(name for name in _NAMED_BY if name in names), asked)
+        setattr(item, next(name for name in _NAMED_BY if name in names), requested)
     for name in _ERRORS:
         if name in names:
             setattr(item, name, int(error))

@@ -35,9 +35,9 @@ class _Classes(dict[int, type[Message]]):
         self._ending = ending
 
     def __missing__(self, key: int) -> type[Message]:
-        found: type[Message] = getattr(messages, _NAMES[key] + self._ending)
-        self[key] = found
-        return found
+        kind: type[Message] = getattr(messages, _NAMES[key] + self._ending)
+        self[key] = kind
+        return kind
 
 
 _REQUESTS, _RESPONSES = _Classes("Request"), _Classes("Response")
@@ -70,7 +70,7 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
 
-class UnsupportedVersion(WireError):  # noqa: N818 (named after the error code)
+class UnsupportedVersion(WireError):  # named after the error code
     """A request whose api key or version Roster does not support; `header` has the fields that can be read."""
 
     def __init__(self, header: RequestHeader) -> None:

@@ -109,7 +109,7 @@ def test_what_has_no_one_type_is_refused_by_name(field: Any, problem: str) -> No
 
 
 def test_text_that_is_no_schema_of_objects_is_refused() -> None:
-    for text, problem in (("{", "the schema is no JSON"), ('{"type": "string"}', "its values are no objects")):
+    for text, problem in (("{", "the schema is not JSON"), ('{"type": "string"}', "its values are not objects")):
         with pytest.raises(SchemaError, match=problem):
             json_schema(text, {})
 

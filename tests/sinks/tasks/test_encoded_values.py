@@ -153,8 +153,8 @@ def test_what_does_not_fit_is_one_line_that_names_column_or_subject_and_the_fix(
             fields.append(pa.field("more", pa.int32())),
             r"not compatible with those of subject 'totals-value': POST .* 409 .*Give new fields defaults",
         )
-        refused(sink(Avro(ask, "{")), fields, "the schema is no JSON")
-        refused(sink(Avro(schema="{")), fields, "the schema is no JSON")
+        refused(sink(Avro(ask, "{")), fields, "the schema is not JSON")
+        refused(sink(Avro(schema="{")), fields, "the schema is not JSON")
         refused(
             sink(Avro(ask), topic=None),
             fields.append(pa.field("topic", pa.string())),
@@ -333,7 +333,7 @@ def test_json_is_written_by_the_latest_schema_and_a_null_only_where_it_is_allowe
         refused(sink(), DOCUMENTS.remove(1), "column 'note': there is none, and the schema requires it")
         maps = pa.schema([("m", pa.map_(pa.string(), pa.int32()))])
         refused(sink(subject="new"), maps, "column 'm': no schema is made of map<string, int32")
-        refused(sink(schema="{"), DOCUMENTS, "the schema is no JSON")
+        refused(sink(schema="{"), DOCUMENTS, "the schema is not JSON")
 
 
 NESTED = pa.struct(

@@ -109,9 +109,9 @@ class Exchanges:
         weight_h, weight_l = weight[high], weight[low]
         half_gap = (load_h * weight_l - load_l * weight_h) / (weight_h + weight_l)
         wanted = lag[side_a.partition] - half_gap[side_a.pair]
-        at = np.searchsorted(b_key, side_a.group * size + np.searchsorted(self._lags, wanted))
-        a = np.tile(np.arange(len(at)), 2)
-        b = np.concatenate((at, at - 1))
+        nearest = np.searchsorted(b_key, side_a.group * size + np.searchsorted(self._lags, wanted))
+        a = np.tile(np.arange(len(nearest)), 2)
+        b = np.concatenate((nearest, nearest - 1))
         inside = (b >= 0) & (b < len(b_key))
         a, b = a[inside], b[inside]
         same = b_key[b] // size == side_a.group[a]
@@ -148,8 +148,8 @@ class Exchanges:
         order = np.lexsort((comes, goes, -gain, pair))
         pair = pair[order]
         first = order[np.flatnonzero(np.append(True, pair[1:] != pair[:-1]))] if len(order) else order
-        at = pair[np.flatnonzero(np.append(True, pair[1:] != pair[:-1]))] if len(order) else pair
-        result.goes[at], result.comes[at], result.gain[at] = goes[first], comes[first], gain[first]
+        pairs = pair[np.flatnonzero(np.append(True, pair[1:] != pair[:-1]))] if len(order) else pair
+        result.goes[pairs], result.comes[pairs], result.gain[pairs] = goes[first], comes[first], gain[first]
         return result
 
     @staticmethod
@@ -189,13 +189,15 @@ class Exchanges:
             partners = np.unique(np.concatenate([self._in_class[c] for c in classes.tolist()]))
         partners = partners[partners != fullest]
         partners = partners[np.argsort(relative[partners], kind="stable")][:_PARTNERS]
-        found = self.best(np.full(len(partners), fullest), partners)
-        moved = np.where(found.comes == NOTHING, 1, 2)
-        worth = np.where((found.gain > 0) & (found.gain >= np.maximum(least_gain, cost * moved)), found.gain, 0.0)
+        exchange = self.best(np.full(len(partners), fullest), partners)
+        moved = np.where(exchange.comes == NOTHING, 1, 2)
+        worth = np.where(
+            (exchange.gain > 0) & (exchange.gain >= np.maximum(least_gain, cost * moved)), exchange.gain, 0.0
+        )
         if not len(worth) or worth.max() == 0:
             return 0
         chosen = int(np.argmax(worth))
-        self.carry_out(fullest, int(partners[chosen]), int(found.goes[chosen]), int(found.comes[chosen]))
+        self.carry_out(fullest, int(partners[chosen]), int(exchange.goes[chosen]), int(exchange.comes[chosen]))
         return int(moved[chosen])
 
     def smooth(self, bound: float) -> None:
@@ -219,10 +221,10 @@ class Exchanges:
                 break
             high = busy[order[::-1][:size]]
             low = busy[order[(np.arange(size) + fruitless * stride) % half]]
-            found = self.best(high, low)
-            useful = np.flatnonzero(found.gain > 0).tolist()
+            exchange = self.best(high, low)
+            useful = np.flatnonzero(exchange.gain > 0).tolist()
             for i in useful:
-                self.carry_out(int(high[i]), int(low[i]), int(found.goes[i]), int(found.comes[i]))
+                self.carry_out(int(high[i]), int(low[i]), int(exchange.goes[i]), int(exchange.comes[i]))
             fruitless = 0 if useful else fruitless + 1
         for _ in range(_STEPS):
             if self.fullest() <= enough or not self.step(0.0, 0.0):

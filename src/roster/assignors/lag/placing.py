@@ -105,10 +105,10 @@ class _Placing:
         weight = self.shares.weight
         fair = load.sum() * (weight / max(int(weight[self.shares.busy].sum()), 1))
         leaving = np.bincount(member, weights=surplus, minlength=self.members)
-        each = np.maximum(load - fair, 0) / np.maximum(leaving, 1)
+        share = np.maximum(load - fair, 0) / np.maximum(leaving, 1)
         rows = np.flatnonzero(surplus[pair_of] > 0)
         partition, pair = mine[rows], pair_of[rows]
-        order = np.lexsort((-partition, np.abs(self.lag[partition] - each[self.owner[partition]]), pair))
+        order = np.lexsort((-partition, np.abs(self.lag[partition] - share[self.owner[partition]]), pair))
         partition, pair = partition[order], pair[order]
         self.owner[partition[rank_within(pair, len(surplus)) < surplus[pair]]] = NO_OWNER
 
@@ -147,7 +147,7 @@ class _Placing:
     def _deal(self, topic: int, partitions: Int64, consumers: Int64, room: Int64) -> None:
         """Deal partitions, by decreasing lag, to members with room."""
         members = np.flatnonzero(room)
-        turn = self._turn(topic, len(consumers), unless=self.heaviest)[members]
+        turn = self._tie_order(topic, len(consumers), unless=self.heaviest)[members]
         members, room = consumers[members], room[members]
         if len(members) == 1:
             self.owner[partitions] = members[0]
@@ -165,10 +165,10 @@ class _Placing:
             by_wave = np.argsort(number, kind="stable")
             cuts = np.flatnonzero(np.diff(number[by_wave])) + 1
             waves = np.split(members[slot[by_wave]], cuts)
-        at = 0
+        dealt_before = 0
         for wave in waves:
-            dealt = partitions[at : at + len(wave)]
-            at += len(dealt)
+            dealt = partitions[dealt_before : dealt_before + len(wave)]
+            dealt_before += len(dealt)
             takers = self._emptiest_first(wave) if self.lag[dealt[0]] > 0 else wave
             self.owner[dealt] = takers
             self.load[takers] += self.lag[dealt]
@@ -181,7 +181,7 @@ class _Placing:
             return members[sorted(range(len(loads)), key=loads.__getitem__)]
         return np.asarray(members[np.argsort(relative, kind="stable")])
 
-    def _turn(self, topic: int, size: int, *, unless: int = NO_OWNER) -> Int64:
+    def _tie_order(self, topic: int, size: int, *, unless: int = NO_OWNER) -> Int64:
         """Return [subscribers] the order that breaks ties.
 
         It is rotated by the topic's name, so that no member comes first in every topic; topic `unless` is not rotated.
@@ -199,7 +199,7 @@ class _Placing:
             group, (_, may) = consumers[class_of[t]], self.shares.quota(t)
             may = may.copy()
             may[np.searchsorted(group, self.keepers[t])] = False
-            members, turn = group[may], self._turn(t, len(group))[may]
+            members, turn = group[may], self._tie_order(t, len(group))[may]
             chosen = self._emptiest(members, turn, len(partitions))
             self.owner[partitions] = chosen
             self.load[chosen] += self.lag[partitions]
@@ -231,13 +231,13 @@ class _Placing:
                 group, (_, may) = consumers[class_of[t]], self.shares.quota(t)
                 if not may.any():
                     continue
-                given = self.given[t][0] if t in self.given else np.zeros(0, dtype=np.int64)
+                extras = self.given[t][0] if t in self.given else np.zeros(0, dtype=np.int64)
                 if not every:
                     may = may.copy()
                     may[np.searchsorted(group, self.keepers[t])] = False
-                    having = given
+                    having = extras
                 else:
-                    having = np.concatenate((given, self.keepers[t]))
+                    having = np.concatenate((extras, self.keepers[t]))
                 members = group[may]
                 mask = np.zeros(len(members), dtype=np.bool_)
                 mask[np.searchsorted(members, having)] = True
@@ -252,19 +252,19 @@ class _Placing:
 
     def _pass_extras(self, topic: int, givers: Int64, takers: Int64) -> None:
         begin, end = self.problem.first[topic : topic + 2]
-        given, parts = self.given.get(topic, (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)))
-        given = given.copy()
+        extras, parts = self.given.get(topic, (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)))
+        extras = extras.copy()
         for giver, taker in zip(givers.tolist(), takers.tolist(), strict=True):
-            at = np.flatnonzero(given == giver)
-            if len(at):
-                partition = int(parts[at[0]])
-                given[at[0]] = taker
+            places = np.flatnonzero(extras == giver)
+            if len(places):
+                partition = int(parts[places[0]])
+                extras[places[0]] = taker
             else:
                 own = begin + np.flatnonzero(self.owner[begin:end] == giver)
                 partition = int(own[np.lexsort((-own, self.lag[own]))[0]])
                 self.keepers[topic] = self.keepers[topic][self.keepers[topic] != giver]
-                given, parts = np.append(given, taker), np.append(parts, partition)
+                extras, parts = np.append(extras, taker), np.append(parts, partition)
             self.owner[partition] = taker
             self.load[giver] -= self.lag[partition]
             self.load[taker] += self.lag[partition]
-        self.given[topic] = given, parts
+        self.given[topic] = extras, parts

@@ -73,7 +73,7 @@ def with_offsets(
     Lag is the log end offset minus the committed offset, also where that is before the log start. Without a committed
     offset it is the whole log, or 0 for "latest". A partition without offsets has lag 0; with offsets None, lag is
     unknown.
-    Raises ValueError if `auto_offset_reset` is no value of Kafka's `auto.offset.reset`.
+    Raises ValueError if `auto_offset_reset` is not a value of Kafka's `auto.offset.reset`.
     """
     check_auto_offset_reset(auto_offset_reset)
     if offsets is None:

@@ -141,7 +141,7 @@ def _pass_on(
     Breadth-first search from each source in turn; a member reached from a fuller source is not visited again.
     """
     met = np.zeros(len(takes), dtype=np.bool_)
-    seen = np.zeros(len(eligible), dtype=np.bool_)
+    queued = np.zeros(len(eligible), dtype=np.bool_)
     came: dict[int, tuple[int, int]] = {}
     for source in sources.tolist():
         if met[source]:
@@ -151,9 +151,9 @@ def _pass_on(
         while waiting:
             giver = waiting.popleft()
             for topic in holds[giver]:
-                if seen[topic]:
+                if queued[topic]:
                     continue
-                seen[topic] = True
+                queued[topic] = True
                 new = eligible[topic][~has[topic]]
                 new = new[~met[new]]
                 if not len(new):

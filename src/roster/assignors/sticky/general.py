@@ -215,7 +215,7 @@ class _Exchange:
         return owner
 
     def _give_out(self, owner: Int32, row_to_class: Int64, class_to_member: Int64) -> None:
-        """Assign the free partitions: those of a row to classes in proportion, those of a class to members in turn."""
+        """Assign the free partitions: each row's to classes in proportion, each class's to members in turn."""
         table = self.kinds.table
         unit_cell = np.repeat(np.arange(len(table.row)), row_to_class)
         within = np.arange(len(unit_cell)) - np.repeat(np.cumsum(row_to_class) - row_to_class, row_to_class)

@@ -45,7 +45,7 @@ def least_cost(placed: Mapping[TaskId, int], costs: Mapping[TaskId, TaskCosts], 
         return dict(placed)
     network = _Residual(placed, costs, quota)
     while cycle := negative_cycle(network.arcs()):
-        network.turn(cycle)
+        network.apply(cycle)
     return network.owner
 
 
@@ -104,7 +104,7 @@ class _Residual:
             node = self._first_client + client
             yield (node, self._pool, 0) if self._load[client] == self._quota.share[client] else (self._pool, node, 0)
 
-    def turn(self, cycle: Sequence[Arc]) -> None:
+    def apply(self, cycle: Sequence[Arc]) -> None:
         """Move a task along each arc from cell to cell."""
         moves = []
         for place, (tail, head) in enumerate(cycle):
@@ -142,13 +142,13 @@ def negative_cycle(arcs: Iterable[tuple[int, int, int]]) -> list[Arc]:
 
 def _cycle_of(parent: Mapping[int, int]) -> list[Arc]:
     """Return the arcs of a cycle among the parents, in the order of the moves."""
-    seen: dict[int, int] = {}
+    reached_from: dict[int, int] = {}
     for start in parent:
         node = start
-        while node in parent and node not in seen:
-            seen[node] = start
+        while node in parent and node not in reached_from:
+            reached_from[node] = start
             node = parent[node]
-        if node in parent and seen[node] == start:
+        if node in parent and reached_from[node] == start:
             cycle = [node]
             while parent[cycle[-1]] != node:
                 cycle.append(parent[cycle[-1]])

@@ -154,8 +154,8 @@ class _Placing:
             restored = nearest is not None and client not in nearest
             return restored * restore + (running is not None and client != running) * move + gap
 
-        at = {client: cost(client, lag) for client, lag in self.lags.get(task, {}).items()}
-        return TaskCosts(at, cost(None, WHOLE_LOG))
+        cost_by_client = {client: cost(client, lag) for client, lag in self.lags.get(task, {}).items()}
+        return TaskCosts(cost_by_client, cost(None, WHOLE_LOG))
 
     def choose_target_standbys(self) -> None:
         """Choose the targets of standbys."""
@@ -226,11 +226,11 @@ class _Placing:
         active, standbys = self.actives[task], self.target_standbys[task]
         if self.target[task] != active:
             return None
-        held = self.caught_up.get(task)
-        if held is None:
+        clients = self.caught_up.get(task)
+        if clients is None:
             return None if task in self.lags else sorted(standbys)
-        if len(held) == len(standbys) + 1 and active in held and standbys.issubset(held):
-            return [client for client in held if client != active]
+        if len(clients) == len(standbys) + 1 and active in clients and standbys.issubset(clients):
+            return [client for client in clients if client != active]
         return None
 
     def _copies(self, task: TaskId) -> tuple[list[int], list[int], list[int]]:
@@ -238,15 +238,15 @@ class _Placing:
         active, target, standbys = self.actives[task], self.target[task], self.target_standbys[task]
         if self.problem.acceptable_lag >= WHOLE_LOG:
             return sorted((standbys | {target}) - {active}), self._kept(task, (standbys | {target})), []
-        held = self.caught_up.get(task)
-        if not held:
+        clients = self.caught_up.get(task)
+        if not clients:
             return [], [], [client for client in (*standbys, target) if client != active]
-        ready = [client for client in held if client != active and (client == target or client in standbys)]
-        behind = standbys.difference(held)
+        ready = [client for client in clients if client != active and (client == target or client in standbys)]
+        behind = standbys.difference(clients)
         behind.discard(active)
-        if target != active and target not in held:
+        if target != active and target not in clients:
             behind.add(target)
-        return ready, self._kept(task, standbys) if len(held) > len(ready) else [], list(behind)
+        return ready, self._kept(task, standbys) if len(clients) > len(ready) else [], list(behind)
 
     def _kept(self, task: TaskId, targets: set[int]) -> list[int]:
         """Return the clients that are caught up on a task, do not run it, and are not among its targets."""
@@ -262,7 +262,9 @@ class _Placing:
         quota = quotas(len(self.stateless), self.threads)
         target, running = Counter(self.target.values()), Counter(self.actives.values())
         loads = {
-            client: tuple((each[client] + quota.share[client] + 1) / self.threads[client] for each in (target, running))
+            client: tuple(
+                (count[client] + quota.share[client] + 1) / self.threads[client] for count in (target, running)
+            )
             for client in quota.extra
         }
         rank = {load: place for place, load in enumerate(sorted(set(loads.values())))}
@@ -288,12 +290,12 @@ class _Placing:
         most = min(self.problem.acceptable_lag, WHOLE_LOG - 1)
         for task in self.stateful:
             if lags := self.lags.get(task):
-                held = sorted(lags, key=lags.__getitem__)  # stable, so ties are in client order
-                if lags[held[-1]] <= most:
-                    caught_up[task] = held
+                clients = sorted(lags, key=lags.__getitem__)  # stable, so ties are in client order
+                if lags[clients[-1]] <= most:
+                    caught_up[task] = clients
                     continue
-                caught_up[task] = [client for client in held if lags[client] <= most]
-                if begun := [client for client in held if most < lags[client] < WHOLE_LOG]:
+                caught_up[task] = [client for client in clients if lags[client] <= most]
+                if begun := [client for client in clients if most < lags[client] < WHOLE_LOG]:
                     partial[task] = begun
         return caught_up, partial
 
@@ -322,8 +324,8 @@ def _lags_by_task(
     contested: set[TaskId] = set()
     stateless = set(problem.stateless)
     for client, name in enumerate(names):
-        for task, told in problem.clients[name].lags.items():
-            lag = RUNNING if told == STATELESS and task in stateless else told
+        for task, reported in problem.clients[name].lags.items():
+            lag = RUNNING if reported == STATELESS and task in stateless else reported
             runs_here = lag == RUNNING or task in problem.clients[name].restoring
             if runs_here and running.setdefault(task, client) != client:
                 contested.add(task)

@@ -82,7 +82,7 @@ class _Standbys:
         for task in list(surplus) if self._known_racks else ():
             while len(self.holders[task]) > self._standbys:
                 clash, _, client = max(
-                    (self._clash(task, each), self._pressure(each), each) for each in self.holders[task]
+                    (self._clash(task, holder), self._pressure(holder), holder) for holder in self.holders[task]
                 )
                 if not clash:
                     break
@@ -143,7 +143,9 @@ class _Standbys:
         """Add copies on the clients with fewest copies in their rack, the least loaded first; return these clients."""
         taken = []
         for _ in range(count):
-            entry = min((self._clash(task, each[1]), each) for each in queue if self._may_hold(task, each[1]))[1]
+            entry = min(
+                (self._clash(task, lightest[1]), lightest) for lightest in queue if self._may_hold(task, lightest[1])
+            )[1]
             queue.remove(entry)
             heapq.heapify(queue)
             self._add(task, entry[1])
@@ -165,10 +167,10 @@ class _Standbys:
     def _continue_restoring(self, partial: Mapping[TaskId, Sequence[int]]) -> None:
         for task, begun in partial.items():
             for light in begun:
-                held = self.holders[task]
-                if not held or not self._may_hold(task, light):
+                holders = self.holders[task]
+                if not holders or not self._may_hold(task, light):
                     continue
-                _, _, heavy = max((self._clash(task, each), self._pressure(each), each) for each in held)
+                _, _, heavy = max((self._clash(task, holder), self._pressure(holder), holder) for holder in holders)
                 gain = self._clash(task, heavy) - self._clash(task, light, but=heavy)
                 level = gain == 0 and self._with_one_more(light) < self._pressure(heavy)
                 if (gain > 0 or level) and self._may_move(task, heavy, light):
@@ -248,17 +250,17 @@ class _Standbys:
     def _lighter(self, queue: list[tuple[float, int]], task: TaskId, heavy: int) -> int | None:
         """Take from the queue the least loaded client for which a move of the copy is a gain; None if there is none."""
         passed_over = []
-        found = None
+        lighter = None
         clash = self._clash(task, heavy)
-        while found is None and queue and queue[0][0] < self._pressure(heavy):
+        while lighter is None and queue and queue[0][0] < self._pressure(heavy):
             entry = heapq.heappop(queue)
             if self._may_move(task, heavy, entry[1]) and self._clash(task, entry[1], but=heavy) <= clash:
-                found = entry[1]
+                lighter = entry[1]
             else:
                 passed_over.append(entry)
         for entry in passed_over:
             heapq.heappush(queue, entry)
-        return found
+        return lighter
 
     def _may_hold(self, task: TaskId, client: int) -> bool:
         return client != self.target[task] and client not in self.holders[task]
@@ -335,7 +337,9 @@ class _Exchange:
             self.load[client] += copies
         clients = range(len(places.threads))
         self.cells = [
-            (each, client) for each in sorted({task.subtopology for task in places.target}) for client in clients
+            (subtopology, client)
+            for subtopology in sorted({task.subtopology for task in places.target})
+            for client in clients
         ]
 
     def is_uneven(self) -> bool:

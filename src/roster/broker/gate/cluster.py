@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
@@ -14,22 +14,27 @@ from roster.wire.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roster.broker.gate.asked import Asked, Gate
+    from roster.broker.gate.gated_request import Gate, GatedRequest
+    from roster.wire import Message
+    from roster.wire.messages import AlterUserScramCredentialsRequest
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _TEXT = "Cluster authorization failed."
 
 
-async def anyone(asked: Asked) -> Any:
-    """No right is needed; what is in the response depends on rights."""
-    return await asked.answer()
+async def anyone(gated: GatedRequest[Message, Message]) -> Message:
+    """No right is needed; the contents of the response depend on rights."""
+    return await gated.answer()
 
 
-def _needs(operation: AclOperation, refused: Callable[[Asked], Any] = lambda asked: asked.refuse(_REFUSED)) -> Gate:
+def _needs(
+    operation: AclOperation,
+    refused: Callable[[GatedRequest[Message, Message]], Message] = lambda gated: gated.refuse(_REFUSED),
+) -> Gate:
     """Return the gate of requests that need an operation on the cluster."""
 
-    async def gate(asked: Asked) -> Any:
-        return await asked.answer() if asked.access.may_on_cluster(operation) else refused(asked)
+    async def gate(gated: GatedRequest[Message, Message]) -> Message:
+        return await gated.answer() if gated.access.may_on_cluster(operation) else refused(gated)
 
     return gate
 
@@ -40,16 +45,13 @@ describe_configs = _needs(AclOperation.DESCRIBE_CONFIGS)
 describe_log_dirs = _needs(AclOperation.DESCRIBE, lambda _: DescribeLogDirsResponse(error_code=_REFUSED))
 
 
-async def alter_users(asked: Asked) -> Any:
+async def alter_users(gated: GatedRequest[AlterUserScramCredentialsRequest, Message]) -> Message:
     """ALTER on the cluster."""
-    if asked.access.may_on_cluster(AclOperation.ALTER):
-        return await asked.answer()
-    names = dict.fromkeys(each.name for each in (*asked.request.deletions, *asked.request.upsertions))
+    if gated.access.may_on_cluster(AclOperation.ALTER):
+        return await gated.answer()
+    deleted, set_ = gated.request.deletions, gated.request.upsertions
+    names = dict.fromkeys([*(change.name for change in deleted), *(change.name for change in set_)])
+    result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
     return AlterUserScramCredentialsResponse(
-        results=[
-            AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
-                user=name, error_code=_REFUSED, error_message=_TEXT
-            )
-            for name in names
-        ]
+        results=[result(user=name, error_code=_REFUSED, error_message=_TEXT) for name in names]
     )

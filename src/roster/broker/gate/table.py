@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster.broker.gate import cluster, groups, topics, transactions
-from roster.broker.gate.asked import Asked
+from roster.broker.gate.gated_request import GatedRequest
 from roster.wire import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from roster.broker.call import Answer, Call
-    from roster.broker.gate.asked import Gate
+    from roster.broker.dispatch import Handler
+    from roster.broker.gate.gated_request import Gate
     from roster.broker.services import Services
     from roster.wire import Message
+    from roster.wire.messages import ProduceRequest
 
 GATES: dict[int, Gate] = {
     ApiKey.PRODUCE: topics.produce,
@@ -66,22 +68,19 @@ GATES: dict[int, Gate] = {
 """For each request that the broker serves; one without an entry would not be answered."""
 
 
-async def guarded(
-    services: Services, call: Call[Any], handler: Callable[[Services, Call[Any]], Coroutine[None, None, Message | None]]
-) -> Message | None:
+async def guarded(services: Services, call: Call[Message], handler: Handler) -> Message | None:
     """Answer a request: by its handler, and with an authorizer through its gate."""
     if not call.access.is_checked:
         return await handler(services, call)
-    response: Message | None = await GATES[call.header.api_key](Asked(services, call, handler))
-    return response
+    return await GATES[call.header.api_key](GatedRequest(services, call, handler))
 
 
 async def guarded_produce(
     services: Services,
-    call: Call[Any],
-    begin: Callable[[Services, Call[Any]], Coroutine[None, None, Answer]],
+    call: Call[ProduceRequest],
+    begin: Callable[[Services, Call[ProduceRequest]], Coroutine[None, None, Answer]],
 ) -> Answer:
     """Begin a Produce, which is answered later, likewise."""
     if not call.access.is_checked:
         return await begin(services, call)
-    return await topics.produce(Asked(services, call, begin))
+    return await topics.begin_produce(GatedRequest(services, call, begin))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,24 @@ from roster.broker.handlers.metadata import asks_by_id_too_early, creates_topics
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
+from roster.wire.messages import ProduceResponse
 
 if TYPE_CHECKING:
-    from roster.broker.call import Answer
-    from roster.broker.gate.asked import Asked, Gate
+    from roster.broker.call import Answer, Call
+    from roster.broker.gate.gated_request import Gate, GatedRequest
+    from roster.broker.services import Services
+    from roster.wire import Message
+    from roster.wire.messages import (
+        AlterConfigsRequest,
+        CreateTopicsRequest,
+        CreateTopicsResponse,
+        DeleteTopicsRequest,
+        DeleteTopicsResponse,
+        DescribeConfigsRequest,
+        MetadataRequest,
+        MetadataResponse,
+        ProduceRequest,
+    )
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TOPIC_RESOURCE, _GROUP_RESOURCE = 2, 32
@@ -21,44 +36,56 @@ _PRODUCE_BY_ID_SINCE = 13
 _DELETE_BY_ID_SINCE = 6
 
 
-async def produce(asked: Asked) -> Answer:
-    """WRITE on the transactional id, if there is one; WRITE on each topic."""
-    request, access = asked.request, asked.access
+async def produce(gated: GatedRequest[ProduceRequest, Any]) -> Message | None:
+    """`begin_produce`, for a handler that waits."""
+    handler = gated.handler
+
+    async def begin(services: Services, call: Call[ProduceRequest]) -> Answer:
+        return partial(handler, services, call)
+
+    return await (await begin_produce(replace(gated, handler=begin)))()
+
+
+async def begin_produce(gated: GatedRequest[ProduceRequest, Any]) -> Answer:
+    """WRITE on the transactional id, if there is one; WRITE on each topic. The handler returns an Answer."""
+    request, access = gated.request, gated.access
     transactional_id = request.transactional_id
     if transactional_id is not None and not access.may_on_transaction(AclOperation.WRITE, transactional_id):
-        return partial(_without_produce, asked, asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        return partial(_without_produce, gated, gated.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
 
-    def is_allowed(topic: Any) -> bool:
-        if asked.call.version < _PRODUCE_BY_ID_SINCE:
+    def is_allowed(topic: ProduceRequest.Topic) -> bool:
+        if gated.call.version < _PRODUCE_BY_ID_SINCE:
             return access.may_on_topic(AclOperation.WRITE, topic.name)
-        found = asked.services.topics.by_id(topic.topic_id)
-        return found is None or access.may_on_topic(AclOperation.WRITE, found.name)
+        known = gated.services.topics.by_id(topic.topic_id)
+        return known is None or access.may_on_topic(AclOperation.WRITE, known.name)
 
-    items = await asked.take("topic_data", is_allowed)
-    refused = asked.refused("topic_data", items, _REFUSED) if items else None
-    return partial(_with_refused, asked, await asked.answer(), refused)
+    items = await gated.take("topic_data", is_allowed)
+    refused = gated.refused("topic_data", items, _REFUSED) if items else None
+    return partial(_with_refused, gated, await gated.answer(), refused)
 
 
-async def _without_produce(asked: Asked, refused: Any) -> Any:
-    _check_acks(asked)
+async def _without_produce(gated: GatedRequest[ProduceRequest, Any], refused: ProduceResponse) -> ProduceResponse:
+    _check_acks(gated)
     return _at_no_offset(refused)
 
 
-async def _with_refused(asked: Asked, answer: Answer, refused: Any) -> Any:
-    response: Any = await answer()
+async def _with_refused(
+    gated: GatedRequest[ProduceRequest, Any], answer: Answer, refused: ProduceResponse | None
+) -> Message | None:
+    response = await answer()
     if refused is not None:
-        _check_acks(asked)
-        if response is not None:
+        _check_acks(gated)
+        if isinstance(response, ProduceResponse):
             response.responses.extend(_at_no_offset(refused).responses)
     return response
 
 
-def _check_acks(asked: Asked) -> None:
-    if asked.request.acks == 0:
+def _check_acks(gated: GatedRequest[ProduceRequest, Any]) -> None:
+    if gated.request.acks == 0:
         raise CloseConnection("a Produce with acks=0 failed: the client has no right to write there")
 
 
-def _at_no_offset(refused: Any) -> Any:
+def _at_no_offset(refused: ProduceResponse) -> ProduceResponse:
     for topic in refused.responses:
         for partition in topic.partition_responses:
             partition.base_offset = -1
@@ -66,8 +93,8 @@ def _at_no_offset(refused: Any) -> Any:
 
 
 def _each(operation: AclOperation, into: str = "topics", **values: Any) -> Gate:
-    """Return the gate of requests that need an operation on each topic; the rest is as for `Asked.each_topic`."""
-    return lambda asked: asked.each_topic(operation, into, **values)
+    """Return the gate of requests that need an operation on each topic; see `GatedRequest.each_topic`."""
+    return lambda gated: gated.each_topic(operation, into, **values)
 
 
 list_offsets = _each(AclOperation.DESCRIBE, offset=-1, timestamp=-1)
@@ -77,11 +104,11 @@ offset_for_leader_epoch = _each(AclOperation.DESCRIBE, named="topic", leader_epo
 create_partitions = _each(AclOperation.ALTER, "results")
 
 
-async def create_topics(asked: Asked) -> Any:
+async def create_topics(gated: GatedRequest[CreateTopicsRequest, CreateTopicsResponse]) -> Message:
     """CREATE on the cluster or the topic; DESCRIBE_CONFIGS on the topic to be shown its settings."""
-    access = asked.access
+    access = gated.access
     may_create_all = access.may_on_cluster(AclOperation.CREATE)
-    response = await asked.each(
+    response = await gated.each(
         "topics",
         "topics",
         lambda topic: may_create_all or access.may_on_topic(AclOperation.CREATE, topic.name),
@@ -98,27 +125,27 @@ async def create_topics(asked: Asked) -> Any:
     return response
 
 
-async def delete_topics(asked: Asked) -> Any:
+async def delete_topics(gated: GatedRequest[DeleteTopicsRequest, DeleteTopicsResponse]) -> Message:
     """DELETE on each topic; the name of one that is given by its id needs DESCRIBE."""
-    access = asked.access
-    if asked.call.version < _DELETE_BY_ID_SINCE:
-        return await asked.each(
+    access = gated.access
+    if gated.call.version < _DELETE_BY_ID_SINCE:
+        return await gated.each(
             "topic_names", "responses", lambda name: access.may_on_topic(AclOperation.DELETE, name), _REFUSED
         )
 
-    def name_of(topic: Any) -> str | None:
+    def name_of(topic: DeleteTopicsRequest.Topic) -> str | None:
         if topic.name is not None:
-            return str(topic.name)
-        found = asked.services.topics.by_id(topic.topic_id)
-        return None if found is None else found.name
+            return topic.name
+        known = gated.services.topics.by_id(topic.topic_id)
+        return None if known is None else known.name
 
-    def is_allowed(topic: Any) -> bool:
+    def is_allowed(topic: DeleteTopicsRequest.Topic) -> bool:
         name = name_of(topic)
         return name is None or access.may_on_topic(AclOperation.DELETE, name)
 
-    items = await asked.take("topics", is_allowed)
-    answer = await asked.answer()
-    for item, refused in zip(items, asked.refused("topics", items, _REFUSED).responses, strict=True) if items else ():
+    items = await gated.take("topics", is_allowed)
+    answer = await gated.answer()
+    for item, refused in zip(items, gated.refused("topics", items, _REFUSED).responses, strict=True) if items else ():
         name = name_of(item)
         is_seen = item.name is not None or (name is not None and access.may_on_topic(AclOperation.DESCRIBE, name))
         refused.name = name if is_seen else None
@@ -126,50 +153,50 @@ async def delete_topics(asked: Asked) -> Any:
     return answer
 
 
-async def metadata(asked: Asked) -> Any:
+async def metadata(gated: GatedRequest[MetadataRequest, MetadataResponse]) -> Message:
     """DESCRIBE on each topic; CREATE on the cluster or the topic where asking creates it. Others are not shown."""
-    request, access, topics = asked.request, asked.access, asked.services.topics
-    if asks_by_id_too_early(request, asked.call.version):
-        return await asked.answer()
-    if request.topics is None or (asked.call.version == 0 and not request.topics):
-        response = await asked.answer()
-        response.topics = [topic async for topic in in_slices(response.topics) if asked.sees(topic.name)]
+    request, access, topics = gated.request, gated.access, gated.services.topics
+    if asks_by_id_too_early(request, gated.call.version):
+        return await gated.answer()
+    if request.topics is None or (gated.call.version == 0 and not request.topics):
+        response = await gated.answer()
+        response.topics = [topic async for topic in in_slices(response.topics) if gated.sees(topic.name or "")]
         return response
-    creates = creates_topics(asked.services.config, request, asked.call.version)
+    creates = creates_topics(gated.services.config, request, gated.call.version)
     may_create_all = access.may_on_cluster(AclOperation.CREATE)
 
-    def is_allowed(topic: Any) -> bool:
+    def is_allowed(topic: MetadataRequest.Topic) -> bool:
         if topic.name is None:
-            found = topics.by_id(topic.topic_id)
-            return found is None or asked.sees(found.name)
-        if not asked.sees(topic.name):
+            known = topics.by_id(topic.topic_id)
+            return known is None or gated.sees(known.name)
+        if not gated.sees(topic.name):
             return False
         creates_it = creates and topics.get(topic.name) is None
         return not creates_it or may_create_all or access.may_on_topic(AclOperation.CREATE, topic.name)
 
-    items = await asked.take("topics", is_allowed)
-    response = await asked.answer()
+    items = await gated.take("topics", is_allowed)
+    response = await gated.answer()
     if not request.topics:  # which version 0 takes for all topics
         response.topics = []
     if items:
-        response.topics.extend(asked.refused("topics", items, _REFUSED).topics)
+        response.topics.extend(gated.refused("topics", items, _REFUSED).topics)
     return response
 
 
-async def describe_configs(asked: Asked) -> Any:
+async def describe_configs(gated: GatedRequest[Message, Message]) -> Message:
     """DESCRIBE_CONFIGS on each topic and group, and on the cluster for the broker's settings."""
-    return await _configs(asked, AclOperation.DESCRIBE_CONFIGS, "results")
+    return await _configs(gated, AclOperation.DESCRIBE_CONFIGS, "results")
 
 
-async def alter_configs(asked: Asked) -> Any:
+async def alter_configs(gated: GatedRequest[Message, Message]) -> Message:
     """ALTER_CONFIGS on each topic and group, and on the cluster for the broker's settings."""
-    return await _configs(asked, AclOperation.ALTER_CONFIGS, "responses")
+    return await _configs(gated, AclOperation.ALTER_CONFIGS, "responses")
 
 
-async def _configs(asked: Asked, operation: AclOperation, into: str) -> Any:
-    access = asked.access
+async def _configs(gated: GatedRequest[Message, Message], operation: AclOperation, into: str) -> Message:
+    access = gated.access
 
-    def refusal(resource: Any) -> ErrorCode:
+    def refusal(resource: DescribeConfigsRequest.Resource | AlterConfigsRequest.Resource) -> ErrorCode:
         if resource.resource_type == _TOPIC_RESOURCE:
             allowed, error = access.may_on_topic(operation, resource.resource_name), _REFUSED
         elif resource.resource_type == _GROUP_RESOURCE:
@@ -179,9 +206,9 @@ async def _configs(asked: Asked, operation: AclOperation, into: str) -> Any:
             allowed, error = access.may_on_cluster(operation), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return ErrorCode.NONE if allowed else error
 
-    items = await asked.take("resources", lambda resource: not refusal(resource))
-    response = await asked.answer()
+    items = await gated.take("resources", lambda resource: not refusal(resource))
+    response = await gated.answer()
     for error in dict.fromkeys(map(refusal, items)):
-        refused = asked.refused("resources", [item for item in items if refusal(item) == error], error)
+        refused = gated.refused("resources", [item for item in items if refusal(item) == error], error)
         getattr(response, into).extend(getattr(refused, into))
     return response

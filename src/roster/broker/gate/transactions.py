@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
 
 if TYPE_CHECKING:
-    from roster.broker.gate.asked import Asked
+    from roster.broker.gate.gated_request import GatedRequest
+    from roster.wire import Message
+    from roster.wire.messages import (
+        AddOffsetsToTxnRequest,
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnResponse,
+        DescribeTransactionsRequest,
+        DescribeTransactionsResponse,
+        EndTxnRequest,
+        InitProducerIdRequest,
+        InitProducerIdResponse,
+        ListTransactionsRequest,
+        ListTransactionsResponse,
+    )
 
 _REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-async def init_producer_id(asked: Asked) -> Any:
+async def init_producer_id(gated: GatedRequest[InitProducerIdRequest, InitProducerIdResponse]) -> Message:
     """WRITE on the transactional id; without one IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (KIP-679)."""
-    transactional_id, access = asked.request.transactional_id, asked.access
+    transactional_id, access = gated.request.transactional_id, gated.access
     if transactional_id is not None:
         if not access.may_on_transaction(AclOperation.WRITE, transactional_id):
-            return _without_producer(asked.refuse(_REFUSED))
+            return _without_producer(gated.refuse(_REFUSED))
     elif not access.may_on_cluster(AclOperation.IDEMPOTENT_WRITE) and not access.may_on_some_topic(AclOperation.WRITE):
-        return _without_producer(asked.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    return await asked.answer()
+        return _without_producer(gated.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    return await gated.answer()
 
 
-def _without_producer(refused: Any) -> Any:
+def _without_producer(refused: InitProducerIdResponse) -> Message:
     refused.producer_id, refused.producer_epoch = -1, -1
     return refused
 
 
-async def add_partitions(asked: Asked) -> Any:
+async def add_partitions(gated: GatedRequest[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse]) -> Message:
     """WRITE on the transactional id and on each topic; nothing is added if one of them is refused."""
-    request, access = asked.request, asked.access
+    request, access = gated.request, gated.access
     if not access.may_on_transaction(AclOperation.WRITE, request.v3_and_below_transactional_id):
-        return asked.refuse(_REFUSED)
+        return gated.refuse(_REFUSED)
     refused = {
         topic.name
         async for topic in in_slices(request.v3_and_below_topics)
         if not access.may_on_topic(AclOperation.WRITE, topic.name)
     }
     if not refused:
-        return await asked.answer()
-    response: Any = asked.refuse(ErrorCode.OPERATION_NOT_ATTEMPTED)
+        return await gated.answer()
+    response = gated.refuse(ErrorCode.OPERATION_NOT_ATTEMPTED)
     for topic in response.results_by_topic_v3_and_below:
         if topic.name in refused:
             for partition in topic.results_by_partition:
@@ -50,35 +63,35 @@ async def add_partitions(asked: Asked) -> Any:
     return response
 
 
-async def add_offsets(asked: Asked) -> Any:
+async def add_offsets(gated: GatedRequest[AddOffsetsToTxnRequest, Message]) -> Message:
     """WRITE on the transactional id, READ on the group."""
-    request, access = asked.request, asked.access
+    request, access = gated.request, gated.access
     if not access.may_on_transaction(AclOperation.WRITE, request.transactional_id):
-        return asked.refuse(_REFUSED)
+        return gated.refuse(_REFUSED)
     if not access.may_on_group(AclOperation.READ, request.group_id):
-        return asked.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    return await asked.answer()
+        return gated.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    return await gated.answer()
 
 
-async def end(asked: Asked) -> Any:
+async def end(gated: GatedRequest[EndTxnRequest, Message]) -> Message:
     """WRITE on the transactional id."""
-    if not asked.access.may_on_transaction(AclOperation.WRITE, asked.request.transactional_id):
-        return asked.refuse(_REFUSED)
-    return await asked.answer()
+    if not gated.access.may_on_transaction(AclOperation.WRITE, gated.request.transactional_id):
+        return gated.refuse(_REFUSED)
+    return await gated.answer()
 
 
-async def write_markers(asked: Asked) -> Any:
+async def write_markers(gated: GatedRequest[Message, Message]) -> Message:
     """CLUSTER_ACTION or ALTER on the cluster."""
-    access = asked.access
+    access = gated.access
     if not access.may_on_cluster(AclOperation.CLUSTER_ACTION) and not access.may_on_cluster(AclOperation.ALTER):
-        return asked.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    return await asked.answer()
+        return gated.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return await gated.answer()
 
 
-async def describe(asked: Asked) -> Any:
+async def describe(gated: GatedRequest[DescribeTransactionsRequest, DescribeTransactionsResponse]) -> Message:
     """DESCRIBE on each transactional id; topics that the client may not DESCRIBE are not shown."""
-    access = asked.access
-    response = await asked.each(
+    access = gated.access
+    response = await gated.each(
         "transactional_ids",
         "transaction_states",
         lambda name: access.may_on_transaction(AclOperation.DESCRIBE, name),
@@ -89,12 +102,12 @@ async def describe(asked: Asked) -> Any:
     return response
 
 
-async def list_transactions(asked: Asked) -> Any:
+async def list_transactions(gated: GatedRequest[ListTransactionsRequest, ListTransactionsResponse]) -> Message:
     """DESCRIBE on each transactional id; others are not shown."""
-    response = await asked.answer()
+    response = await gated.answer()
     response.transaction_states = [
         state
         async for state in in_slices(response.transaction_states)
-        if asked.access.may_on_transaction(AclOperation.DESCRIBE, state.transactional_id)
+        if gated.access.may_on_transaction(AclOperation.DESCRIBE, state.transactional_id)
     ]
     return response

@@ -51,7 +51,7 @@ def _logs(services: Services, request: DescribeLogDirsRequest) -> Iterator[tuple
     if request.topics is None:
         wanted: dict[str, Iterable[int]] = {topic.name: range(len(topic.logs)) for topic in services.topics}
     else:
-        wanted = {asked.topic: sorted(set(asked.partitions)) for asked in request.topics}
+        wanted = {topic.topic: sorted(set(topic.partitions)) for topic in request.topics}
     for name, indexes in wanted.items():
         for index in indexes:
             if (log := services.topics.log(name, index)) is not None:

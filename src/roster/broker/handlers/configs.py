@@ -38,7 +38,7 @@ async def describe_configs(services: Services, call: Call[DescribeConfigsRequest
     """Return the settings of topics and of the broker; groups and client metrics have none here."""
     request = call.message
     response = DescribeConfigsResponse()
-    distinct = {(each.resource_type, each.resource_name): each for each in request.resources}
+    distinct = {(setting.resource_type, setting.resource_name): setting for setting in request.resources}
     async for resource in in_slices(distinct.values()):
         answer = DescribeConfigsResponse.Result(
             resource_type=resource.resource_type, resource_name=resource.resource_name
@@ -51,9 +51,9 @@ async def describe_configs(services: Services, call: Call[DescribeConfigsRequest
             continue
         keys = resource.configuration_keys
         answer.configs = [
-            _shown(each, request, is_topic=resource.resource_type == TOPIC)
-            for each in settings
-            if not keys or each.name in keys
+            _shown(setting, request, is_topic=resource.resource_type == TOPIC)
+            for setting in settings
+            if not keys or setting.name in keys
         ]
     return response
 
@@ -97,10 +97,10 @@ async def alter_configs(services: Services, call: Call[AlterConfigsRequest]) -> 
     """Replace the settings of topics: what a request does not name goes back to its default."""
     request = call.message
     response = AlterConfigsResponse()
-    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     for kind, name in times:
         response.responses.append(AlterConfigsResponse.Resource(resource_type=kind, resource_name=name))
-    named = {(each.resource_type, each.resource_name): each for each in request.resources}
+    named = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     async for answer in in_slices(response.responses):
         resource = named[answer.resource_type, answer.resource_name]
         try:
@@ -113,13 +113,13 @@ async def alter_configs(services: Services, call: Call[AlterConfigsRequest]) -> 
 
 
 def _replaced(configs: list[AlterConfigsRequest.Resource.Config]) -> dict[str, str]:
-    for name, times in Counter(each.name for each in configs).items():
+    for name, times in Counter(config.name for config in configs).items():
         if times > 1:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"setting {name!r} is in the request more than once")
-    for each in configs:
-        if each.value is None:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{each.name} has no value; leave it out for the default")
-    return check_settings({each.name: each.value for each in configs})
+    for config in configs:
+        if config.value is None:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{config.name} has no value; leave it out for the default")
+    return check_settings({config.name: config.value for config in configs})
 
 
 async def incremental_alter_configs(services: Services, call: Call[IncrementalAlterConfigsRequest]) -> Message:
@@ -187,9 +187,11 @@ async def list_config_resources(services: Services, call: Call[ListConfigResourc
     elif not wanted <= {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     resource = ListConfigResourcesResponse.ConfigResource
-    found = []
+    resources = []
     if not wanted or BROKER in wanted:
-        found.append(resource(resource_name=str(services.config.node_id), resource_type=BROKER))
+        resources.append(resource(resource_name=str(services.config.node_id), resource_type=BROKER))
     if not wanted or TOPIC in wanted:
-        found += [resource(resource_name=each.name, resource_type=TOPIC) async for each in in_slices(services.topics)]
-    return ListConfigResourcesResponse(config_resources=found)
+        resources += [
+            resource(resource_name=topic.name, resource_type=TOPIC) async for topic in in_slices(services.topics)
+        ]
+    return ListConfigResourcesResponse(config_resources=resources)

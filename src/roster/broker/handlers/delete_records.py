@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 async def delete_records(services: Services, call: Call[DeleteRecordsRequest]) -> Message:
     """Delete the records before an offset of each partition; errors are per partition."""
     response = DeleteRecordsResponse()
-    async for asked in in_slices(call.message.topics):
-        topic = services.topics.get(asked.name)
-        answers = DeleteRecordsResponse.Topic(name=asked.name)
+    async for requested in in_slices(call.message.topics):
+        topic = services.topics.get(requested.name)
+        answers = DeleteRecordsResponse.Topic(name=requested.name)
         response.topics.append(answers)
-        last = {each.partition_index: each.offset for each in asked.partitions}
+        last = {partition.partition_index: partition.offset for partition in requested.partitions}
         for partition, offset in last.items():
             answer = DeleteRecordsResponse.Partition(partition_index=partition, low_watermark=_NOWHERE)
             answers.partitions.append(answer)
@@ -39,7 +39,7 @@ async def delete_records(services: Services, call: Call[DeleteRecordsRequest]) -
             except RefusedError as error:
                 answer.error_code = error.code
             except (OSError, WireError) as error:
-                logger.error("cannot delete records of %s-%d: %s", asked.name, partition, error)
+                logger.error("cannot delete records of %s-%d: %s", requested.name, partition, error)
                 answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     return response
 

@@ -133,13 +133,15 @@ async def _resolve(services: Services, call: Call[FetchRequest]) -> tuple[FetchR
     request, access = call.message, call.access
     by_id = call.version >= _TOPIC_IDS_SINCE
     committed = request.isolation_level == READ_COMMITTED
-    async for asked in in_slices(request.topics):
-        topic = services.topics.by_id(asked.topic_id) if by_id else services.topics.get(asked.topic)
-        name = asked.topic if topic is None else topic.name
+    async for requested in in_slices(request.topics):
+        topic = services.topics.by_id(requested.topic_id) if by_id else services.topics.get(requested.topic)
+        name = requested.topic if topic is None else topic.name
         may_read = (by_id and topic is None) or access.may_on_topic(AclOperation.READ, name)
-        answers = FetchResponse.Topic(topic=asked.topic, topic_id=asked.topic_id)
+        answers = FetchResponse.Topic(topic=requested.topic, topic_id=requested.topic_id)
         response.responses.append(answers)
-        async for partition in in_slices({each.partition: each for each in asked.partitions}.values()):
+        async for partition in in_slices(
+            {partition.partition: partition for partition in requested.partitions}.values()
+        ):
             answer = FetchResponse.Partition(partition_index=partition.partition, high_watermark=-1, records=b"")
             answers.partitions.append(answer)
             log = topic.log(partition.partition) if topic is not None else None

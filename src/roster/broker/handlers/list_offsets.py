@@ -43,12 +43,14 @@ async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Me
     """Answer with the offset for each partition's timestamp, or for an OffsetSpec."""
     response = ListOffsetsResponse()
     committed = call.message.isolation_level == READ_COMMITTED
-    async for asked in in_slices(call.message.topics):
-        topic = services.topics.get(asked.name)
-        answers = ListOffsetsResponse.Topic(name=asked.name)
+    async for requested in in_slices(call.message.topics):
+        topic = services.topics.get(requested.name)
+        answers = ListOffsetsResponse.Topic(name=requested.name)
         response.topics.append(answers)
-        times = Counter(partition.partition_index for partition in asked.partitions)
-        async for partition in in_slices({each.partition_index: each for each in asked.partitions}.values()):
+        times = Counter(partition.partition_index for partition in requested.partitions)
+        async for partition in in_slices(
+            {partition.partition_index: partition for partition in requested.partitions}.values()
+        ):
             answer = ListOffsetsResponse.Partition(partition_index=partition.partition_index)
             answers.partitions.append(answer)
             try:
@@ -98,11 +100,11 @@ def _before(end: int, found: TimedOffset | None) -> TimedOffset:
 async def offset_for_leader_epoch(services: Services, call: Call[OffsetForLeaderEpochRequest]) -> Message:
     """Return the end offset of a leader epoch; a single broker has only one."""
     response = OffsetForLeaderEpochResponse()
-    async for asked in in_slices(call.message.topics):
-        topic = services.topics.get(asked.topic)
-        answers = OffsetForLeaderEpochResponse.Topic(topic=asked.topic)
+    async for requested in in_slices(call.message.topics):
+        topic = services.topics.get(requested.topic)
+        answers = OffsetForLeaderEpochResponse.Topic(topic=requested.topic)
         response.topics.append(answers)
-        async for partition in in_slices(asked.partitions):
+        async for partition in in_slices(requested.partitions):
             answer = OffsetForLeaderEpochResponse.Partition(partition=partition.partition)
             answers.partitions.append(answer)
             try:

@@ -87,15 +87,19 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
             response.topics.append(describe_topic(config.node_id, topic, operations(topic.name)))
         return response
     may_create = creates_topics(config, request, call.version)
-    async for asked in in_slices({(asked.name, asked.topic_id): asked for asked in request.topics}.values()):
-        if asked.name is None:
-            found = services.topics.by_id(asked.topic_id)
-            missing = MetadataResponse.Topic(name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+    async for requested in in_slices(
+        {(requested.name, requested.topic_id): requested for requested in request.topics}.values()
+    ):
+        if requested.name is None:
+            known = services.topics.by_id(requested.topic_id)
+            missing = MetadataResponse.Topic(
+                name=None, topic_id=requested.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID
+            )
         else:
-            found, code = await _find_or_create(services, asked.name, may_create=may_create)
-            missing = MetadataResponse.Topic(name=asked.name, topic_id=ZERO_UUID, error_code=code)
+            known, code = await _find_or_create(services, requested.name, may_create=may_create)
+            missing = MetadataResponse.Topic(name=requested.name, topic_id=ZERO_UUID, error_code=code)
         response.topics.append(
-            missing if found is None else describe_topic(config.node_id, found, operations(found.name))
+            missing if known is None else describe_topic(config.node_id, known, operations(known.name))
         )
     return response
 
@@ -174,7 +178,7 @@ async def describe_cluster(services: Services, call: Call[DescribeClusterRequest
         response.cluster_authorized_operations = call.access.operations_on_cluster()
     if request.endpoint_type != ENDPOINT_BROKERS:
         response.error_code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
-        response.error_message = "this is a broker, there are no controllers to be asked"
+        response.error_message = "this is a broker and has no controllers to ask"
         return response
     response.brokers = [
         DescribeClusterResponse.Broker(broker_id=services.config.node_id, host=services.host, port=services.port)
@@ -187,10 +191,10 @@ async def find_coordinator(services: Services, call: Call[FindCoordinatorRequest
     request = call.message
     batched = call.version >= _BATCHED_COORDINATORS_SINCE
     keys = request.coordinator_keys if batched else [request.key]
-    found = [_coordinator(services, request.key_type, key) async for key in in_slices(keys)]
+    coordinators = [_coordinator(services, request.key_type, key) async for key in in_slices(keys)]
     if batched:
-        return FindCoordinatorResponse(coordinators=found)
-    only = found[0]
+        return FindCoordinatorResponse(coordinators=coordinators)
+    only = coordinators[0]
     return FindCoordinatorResponse(
         error_code=only.error_code,
         error_message=only.error_message,

@@ -45,14 +45,14 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Answer:
     response = ProduceResponse()
     written: list[tuple[ProduceResponse.Topic.Partition, asyncio.Future[None]]] = []
     async for topic_data in in_slices(request.topic_data):
-        found = _topic(services, call.version, topic_data)
+        known = _topic(services, call.version, topic_data)
         topic_response = ProduceResponse.Topic(name=topic_data.name, topic_id=topic_data.topic_id)
         response.responses.append(topic_response)
         async for data in in_slices(topic_data.partition_data):
             answer = ProduceResponse.Partition(index=data.index)
             topic_response.partition_responses.append(answer)
             try:
-                topic, log = _log(request, call.version, found, data.index)
+                topic, log = _log(request, call.version, known, data.index)
                 if (where := TopicPartition(topic.name, data.index)) in refused:
                     raise RefusedError(*refused[where])
                 appended = log.append(*await _batch(services, call.version, topic, log, data.records), wall_ms())

@@ -124,7 +124,7 @@ def _new_acl(services: Services, creation: CreateAclsRequest.AclCreation) -> Acl
     _require_authorizer(services)
     kind = _one_of(ResourceType, creation.resource_type, _RESOURCES, "resource type")
     pattern = _one_of(PatternType, creation.resource_pattern_type, _PATTERNS, "pattern type")
-    operations = [each for each in AclOperation if each > AclOperation.ANY]
+    operations = [operation for operation in AclOperation if operation > AclOperation.ANY]
     operation = _one_of(AclOperation, creation.operation, operations, "operation")
     permission = _one_of(AclPermission, creation.permission_type, _PERMISSIONS, "permission")
     if not creation.resource_name:
@@ -144,19 +144,21 @@ async def delete_acls(services: Services, call: Call[DeleteAclsRequest]) -> Mess
     """Delete the ACLs that filters match, and return them."""
     results = []
     wanted: list[AclFilter | None] = []
-    for each in call.message.filters:
+    for acl_filter in call.message.filters:
         result = DeleteAclsResponse.DeleteAclsFilterResult(error_message=None)
         results.append(result)
         try:
-            wanted.append(_filter(services, each))
+            wanted.append(_filter(services, acl_filter))
         except RefusedError as refusal:
             wanted.append(None)
             result.error_code, result.error_message = refusal.code, str(refusal)
     matched: list[list[AclBinding]] = []
 
     def remove(_users: Users, acls: set[AclBinding]) -> None:
-        matched[:] = [sorted(acl for acl in acls if each.matches(acl)) if each else [] for each in wanted]
-        acls.difference_update(acl for found in matched for acl in found)
+        matched[:] = [
+            sorted(acl for acl in acls if acl_filter.matches(acl)) if acl_filter else [] for acl_filter in wanted
+        ]
+        acls.difference_update(acl for matching in matched for acl in matching)
 
     try:
         await services.security.store.change(remove)
@@ -164,9 +166,9 @@ async def delete_acls(services: Services, call: Call[DeleteAclsRequest]) -> Mess
         for result in results:
             result.error_code, result.error_message = explain(error, "users or ACLs")
         return DeleteAclsResponse(filter_results=results)
-    for result, found in zip(results, matched, strict=True):
-        result.matching_acls = [_deleted(acl) for acl in found]
-        for acl in found:
+    for result, deleted in zip(results, matched, strict=True):
+        result.matching_acls = [_deleted(acl) for acl in deleted]
+        for acl in deleted:
             logger.info("%s deleted the ACL %s", call.access.principal, _shown(acl))
     return DeleteAclsResponse(filter_results=results)
 
@@ -186,7 +188,7 @@ def _deleted(acl: AclBinding) -> DeleteAclsResponse.DeleteAclsFilterResult.Delet
 
 def _filter(services: Services, asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
     _require_authorizer(services)
-    known = [each for each in ResourceType if each is not ResourceType.UNKNOWN]
+    known = [kind for kind in ResourceType if kind is not ResourceType.UNKNOWN]
     return AclFilter(
         _one_of(ResourceType, asked.resource_type_filter, known, "resource type"),
         asked.resource_name_filter,
@@ -199,8 +201,8 @@ def _filter(services: Services, asked: DescribeAclsRequest | DeleteAclsRequest.D
 
 
 def _one_of(kind: Any, value: int, allowed: Iterable[Any], what: str) -> Any:
-    if value not in [int(each) for each in allowed]:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{value} is no valid {what}")
+    if value not in [int(number) for number in allowed]:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{value} is not a valid {what}")
     return kind(value)
 
 
@@ -221,7 +223,7 @@ async def describe_users(services: Services, call: Call[DescribeUserScramCredent
     """Return the mechanisms of users, all or those asked for."""
     result = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
     users = services.security.store.users
-    times = Counter(each.name for each in call.message.users or ()) or Counter(dict.fromkeys(sorted(users), 1))
+    times = Counter(user.name for user in call.message.users or ()) or Counter(dict.fromkeys(sorted(users), 1))
     response = DescribeUserScramCredentialsResponse(error_message=None)
     for name, count in times.items():
         answer = result(user=name, error_message=None)
@@ -247,25 +249,25 @@ async def alter_users(services: Services, call: Call[AlterUserScramCredentialsRe
     """Set and delete credentials; errors are per user."""
     request = call.message
     changes: list[Any] = [*request.deletions, *request.upsertions]
-    twice = {key for key, count in Counter((each.name, each.mechanism) for each in changes).items() if count > 1}
-    outcomes: dict[str, tuple[ErrorCode, str | None]] = {each.name: (ErrorCode.NONE, None) for each in changes}
+    twice = {key for key, count in Counter((change.name, change.mechanism) for change in changes).items() if count > 1}
+    outcomes: dict[str, tuple[ErrorCode, str | None]] = {change.name: (ErrorCode.NONE, None) for change in changes}
 
-    def change(users: Users, _acls: object) -> None:
-        for each in changes:
-            if outcomes[each.name][0]:
+    def apply(users: Users, _acls: object) -> None:
+        for change in changes:
+            if outcomes[change.name][0]:
                 continue
             try:
-                if (each.name, each.mechanism) in twice:
+                if (change.name, change.mechanism) in twice:
                     raise RefusedError(
                         ErrorCode.DUPLICATE_RESOURCE,
                         "A user credential cannot be altered twice in the same request",
                     )
-                _alter(users, each)
+                _alter(users, change)
             except RefusedError as refusal:
-                outcomes[each.name] = refusal.code, str(refusal)
+                outcomes[change.name] = refusal.code, str(refusal)
 
     try:
-        await services.security.store.change(change)
+        await services.security.store.change(apply)
     except OSError as error:
         outcomes = dict.fromkeys(outcomes, explain(error, "users or ACLs"))
     for name, (code, _) in outcomes.items():

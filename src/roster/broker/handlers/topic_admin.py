@@ -39,15 +39,15 @@ async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> 
     """Create each topic; errors are per topic, but for too many partitions: then no topic is created."""
     request = call.message
     response = CreateTopicsResponse()
-    wanted = sum(_partitions(services, asked) + 1 for asked in request.topics)
-    times = Counter(asked.name for asked in request.topics)
-    async for asked in in_slices({asked.name: asked for asked in request.topics}.values()):
-        answer = CreateTopicsResponse.Topic(name=asked.name, topic_id=ZERO_UUID)
+    wanted = sum(_partitions(services, topic) + 1 for topic in request.topics)
+    times = Counter(topic.name for topic in request.topics)
+    async for topic in in_slices({topic.name: topic for topic in request.topics}.values()):
+        answer = CreateTopicsResponse.Topic(name=topic.name, topic_id=ZERO_UUID)
         response.topics.append(answer)
         try:
-            check_once(asked.name, times[asked.name])
+            check_once(topic.name, times[topic.name])
             _check_size(wanted)
-            await _create(services, asked, answer, validate_only=request.validate_only)
+            await _create(services, topic, answer, validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
             answer.error_code, answer.error_message = explain(error, "a topic")
     return response
@@ -104,8 +104,8 @@ async def _create(
         logger.info("created topic %s with %d partitions", topic.name, partitions)
     answer.num_partitions, answer.replication_factor = partitions, 1
     answer.configs = [
-        CreateTopicsResponse.Config(name=each.name, value=each.value, config_source=each.source)
-        for each in topic_settings(services.config.log, settings)
+        CreateTopicsResponse.Config(name=setting.name, value=setting.value, config_source=setting.source)
+        for setting in topic_settings(services.config.log, settings)
     ]
 
 
@@ -114,11 +114,11 @@ async def delete_topics(services: Services, call: Call[DeleteTopicsRequest]) -> 
     request = call.message
     response = DeleteTopicsResponse()
     if call.version >= _TOPICS_BY_NAME_OR_ID_SINCE:
-        asked = [(entry.name, entry.topic_id) for entry in request.topics]
+        wanted = [(entry.name, entry.topic_id) for entry in request.topics]
     else:
-        asked = [(name, ZERO_UUID) for name in request.topic_names]
+        wanted = [(name, ZERO_UUID) for name in request.topic_names]
     deleted = []
-    times = Counter(asked)
+    times = Counter(wanted)
     async for name, topic_id in in_slices(times):
         if times[name, topic_id] > 1:
             twice = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id, error_code=ErrorCode.INVALID_REQUEST)
@@ -152,14 +152,14 @@ async def create_partitions(services: Services, call: Call[CreatePartitionsReque
     """Add partitions to each topic; errors are per topic."""
     request = call.message
     response = CreatePartitionsResponse()
-    made = 0
-    times = Counter(asked.name for asked in request.topics)
-    async for asked in in_slices({asked.name: asked for asked in request.topics}.values()):
-        answer = CreatePartitionsResponse.Result(name=asked.name)
+    added = 0
+    times = Counter(topic.name for topic in request.topics)
+    async for topic in in_slices({topic.name: topic for topic in request.topics}.values()):
+        answer = CreatePartitionsResponse.Result(name=topic.name)
         response.results.append(answer)
         try:
-            check_once(asked.name, times[asked.name])
-            made = await _grow(services, asked, made, validate_only=request.validate_only)
+            check_once(topic.name, times[topic.name])
+            added = await _grow(services, topic, added, validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
             answer.error_code, answer.error_message = explain(error, "a topic")
     return response

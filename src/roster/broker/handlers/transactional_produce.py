@@ -83,7 +83,7 @@ def is_out_of_order(log: PartitionLog, header: BatchHeader, version: int) -> boo
 
 
 async def _transactional_batches(services: Services, call: Call[ProduceRequest]) -> list[_Batch]:
-    found = []
+    batches = []
     async for data in in_slices(call.message.topic_data):
         topic = services.topics.by_id(data.topic_id) if call.version >= BY_ID_FROM else services.topics.get(data.name)
         if topic is None or topic.is_internal:
@@ -92,8 +92,8 @@ async def _transactional_batches(services: Services, call: Call[ProduceRequest])
             header = _header(partition.records)
             log = topic.log(partition.index) if header is not None else None
             if log is not None and header is not None:
-                found.append(_Batch(TopicPartition(topic.name, partition.index), log, header))
-    return found
+                batches.append(_Batch(TopicPartition(topic.name, partition.index), log, header))
+    return batches
 
 
 def _header(records: bytes | memoryview | None) -> BatchHeader | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from roster.broker.request_limits import in_slices
 from roster.model import TopicPartition
@@ -81,7 +81,7 @@ async def add_partitions(services: Services, call: Call[AddPartitionsToTxnReques
     )
 
 
-async def coordinate(services: Services, call: Call[Any]) -> Message:
+async def coordinate(services: Services, call: Call[Message]) -> Message:
     """Give a request to the transaction coordinator."""
     return await services.transaction_coordinator.handle(call)
 
@@ -126,13 +126,13 @@ async def write_markers(services: Services, call: Call[WriteTxnMarkersRequest]) 
 async def describe_producers(services: Services, call: Call[DescribeProducersRequest]) -> Message:
     """Describe the producers that partitions remember, with the transactions they have open."""
     response = DescribeProducersResponse()
-    async for asked in in_slices(call.message.topics):
-        topic = DescribeProducersResponse.Topic(name=asked.name)
+    async for requested in in_slices(call.message.topics):
+        topic = DescribeProducersResponse.Topic(name=requested.name)
         response.topics.append(topic)
-        async for index in in_slices(asked.partition_indexes):
+        async for index in in_slices(requested.partition_indexes):
             answer = DescribeProducersResponse.Partition(partition_index=index)
             topic.partitions.append(answer)
-            log = services.topics.log(asked.name, index)
+            log = services.topics.log(requested.name, index)
             if log is None:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue

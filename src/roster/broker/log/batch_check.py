@@ -109,9 +109,9 @@ def _candidates(data: bytes, damaged: int) -> Iterator[int]:
     length = int.from_bytes(data[damaged:][_LENGTH], "big", signed=True)
     if length > 0:
         yield damaged + _LENGTH.stop + length
-    found = damaged + _LENGTH.stop
+    position = damaged + _LENGTH.stop
     for _ in range(_MOST_CANDIDATES):
-        found = data.find(EPOCH_AND_MAGIC, found + 1)
-        if found < 0:
+        position = data.find(EPOCH_AND_MAGIC, position + 1)
+        if position < 0:
             return
-        yield found - _LENGTH.stop
+        yield position - _LENGTH.stop

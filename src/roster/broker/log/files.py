@@ -31,7 +31,7 @@ def sync_file(fd: int) -> None:
 
 
 class FileSystem:
-    """A file system of which one call syncs every file and every name, and tells of each write that failed."""
+    """A file system where one call syncs every file and name, and reports each write that failed."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -114,8 +114,8 @@ class DirectoryLock:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd
-        held = os.fstat(fd)
-        self._file = (held.st_dev, held.st_ino)
+        status = os.fstat(fd)
+        self._file = (status.st_dev, status.st_ino)
 
     def check(self) -> None:
         """Raise OSError if the path leads to another directory now, which another broker may hold.
@@ -124,8 +124,8 @@ class DirectoryLock:
         it writes then is lost.
         """
         try:
-            found = os.stat(self._path)  # noqa: PTH116 (a call for every sync: half the cost)
-            file = (found.st_dev, found.st_ino)
+            status = os.stat(self._path)  # noqa: PTH116 (a call for every sync: half the cost)
+            file = (status.st_dev, status.st_ino)
         except FileNotFoundError:
             file = None
         if file != self._file:

@@ -26,7 +26,7 @@ class Flusher:
 
     Batches appended during one round become durable in the next. After a failed sync the contents of the
     disk are unknown, so nothing is acknowledged any more and `on_failure` is called, once. `on_flushed` is called with
-    each flushed log. `check` is called after each round, and raises OSError if the files synced are not those of the
+    each flushed log. `check` is called after each round, and raises OSError if the files synced are not the ones of the
     data directory any more, which counts as a failed sync. It is called in the event loop: in a thread its system call
     would wait for the loop to give up the interpreter's lock. durations: of rounds, if they are to be counted.
     """
@@ -141,7 +141,7 @@ def _unsealed(points: list[tuple[PartitionLog, FlushPoint]]) -> list[LogFile]:
 
 
 def _shares_a_sync(points: list[tuple[PartitionLog, FlushPoint]]) -> bool:
-    """Return True for very many logs of a file system of which one call syncs all."""
+    """Return True for very many logs on a file system where one call syncs all."""
     files = _unsealed(points)
     return len(files) >= MANY and files[0].disk is not None
 

@@ -51,7 +51,7 @@ class Producer:
     last_seen_ms: int = -1
     batches: deque[WrittenBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
     coordinator_epoch: int = -1
-    """Of the last marker; older coordinators are fenced."""
+    """Epoch of the last marker's coordinator; older coordinators are fenced."""
     first_offset: int = NO_TRANSACTION
     """The first record of its open transaction."""
 

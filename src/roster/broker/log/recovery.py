@@ -116,7 +116,7 @@ class Recovery:
         path = self._directory / f"{base:020d}{LOG_SUFFIX}"
         if self._gaps and base > last.next_offset:
             return True
-        if self._gaps:  # compaction was interrupted: what is in this file is in the segment before it
+        if self._gaps:  # compaction was interrupted: the segment before it has this file's records
             path.with_suffix(SIDECAR_SUFFIX).unlink(missing_ok=True)
             replaced = path.rename(path.with_suffix(".replaced"))
             self._changed = True
@@ -176,8 +176,8 @@ class Recovery:
     def _skip(self, segment: Segment, damage: Damage, bases: list[int]) -> None:
         """Keep damage in a segment that was on the disk as a whole once: later ones are sealed, and they go last."""
         following = next(base for base in bases if base > damage.offset)
-        found = _find_batch(segment.path, damage, following, is_followed=True)
-        end, offset = (segment.path.stat().st_size, following) if found is None else found
+        batch = _find_batch(segment.path, damage, following, is_followed=True)
+        end, offset = (segment.path.stat().st_size, following) if batch is None else batch
         segment.skip(end, offset)
         damage = damage._replace(readable_from=offset)
         logger.error("%s; %s", damage, damage.advice)
@@ -298,8 +298,8 @@ def _pieces(damage: Damage) -> list[_Piece]:
     pieces: list[_Piece] = []
     size = damage.path.stat().st_size
     while damage.position < size:
-        found = _find_batch(damage.path, damage, NO_END) if len(pieces) < _MOST_PIECES else None
-        start, offset = found or (size, damage.offset)
+        batch = _find_batch(damage.path, damage, NO_END) if len(pieces) < _MOST_PIECES else None
+        start, offset = batch or (size, damage.offset)
         if start > damage.position:
             pieces.append(_Piece(damage.position, start, damage.offset, 0, -1))
         end, due, count = start, offset, 0
@@ -341,10 +341,10 @@ def _candidates(file: BinaryIO, position: int, size: int) -> Iterator[int]:
     while place < size:
         file.seek(place)
         window = file.read(_SEARCH_BYTES + len(EPOCH_AND_MAGIC))
-        found = window.find(EPOCH_AND_MAGIC)
-        while found >= 0:
-            yield place + found - _LENGTH.stop
-            found = window.find(EPOCH_AND_MAGIC, found + 1)
+        index = window.find(EPOCH_AND_MAGIC)
+        while index >= 0:
+            yield place + index - _LENGTH.stop
+            index = window.find(EPOCH_AND_MAGIC, index + 1)
         place += _SEARCH_BYTES
 
 

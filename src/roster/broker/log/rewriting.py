@@ -35,7 +35,7 @@ _LONGEST_KEY = 32
 """Longer keys are remembered by their digest."""
 
 
-class Stopped(Exception):  # noqa: N818 (an instruction, not a failure)
+class Stopped(Exception):  # an instruction, not a failure
     """The broker is stopping."""
 
 
@@ -51,7 +51,7 @@ class Rewriting:
 
     Segments that end at or before offset `clean_end` were rewritten before. A tombstone from before
     `keep_tombstones_since` (wall-clock ms) goes too, a record without a key stays. Every transaction in the segments
-    must be decided: records of `aborted` ones go, and so do markers without records. What is at the end stays: a reader
+    must be decided: records of `aborted` ones go, and so do markers without records. The last record stays: a reader
     up to there would wait for it. `check` is called now and then, and may raise `Stopped`.
     """
 
@@ -162,23 +162,23 @@ class Rewriting:
                 self._check()
                 if header.is_control or header.base_offset < self._clean_end or header in self._aborted:
                     continue
-                found = self._keys_of(header, batch)
-                if self._newest and len(self._newest) + len(found) > most:
+                newest = self._keys_of(header, batch)
+                if self._newest and len(self._newest) + len(newest) > most:
                     return header.base_offset
-                self._newest.update(found)
+                self._newest.update(newest)
         return self._end
 
     def _keys_of(self, header: BatchHeader, batch: memoryview) -> dict[bytes, int]:
         """Return the newest offset of each key of a batch, none if it cannot be read."""
-        found = {}
+        newest = {}
         try:
             for span in self._records(header, batch):
                 if span.key_size >= 0:
-                    found[_name(span)] = header.base_offset + span.offset_delta
+                    newest[_name(span)] = header.base_offset + span.offset_delta
         except (WireError, MissingExtraError):
             self.unreadable.append(header.base_offset)
             return {}
-        return found
+        return newest
 
     def _records(self, header: BatchHeader, batch: memoryview) -> Iterator[RecordSpan]:
         """Yield the records of a batch; WireError if they cannot be read."""

@@ -132,10 +132,10 @@ class SegmentReader:
     def _find(
         self,
         first: int,
-        found: Callable[[BatchHeader, int], bool],
+        is_wanted: Callable[[BatchHeader, int], bool],
         is_past: Callable[[Damage], bool] = lambda _: False,
     ) -> int:
-        """Position of the first batch, from the first block on, for which `found` is true; else `size`.
+        """Position of the first batch, from the first block on, for which `is_wanted` is true; else `size`.
 
         Raise CorruptSegmentError if damage comes first, except damage that `is_past`.
         """
@@ -143,24 +143,24 @@ class SegmentReader:
             damage = None if self._index.is_checked(block) else self.check(block)
             position, end = self._index.position(block), self._index.end(block).position
             if damage is not None and not is_past(damage):
-                place = self._find_batch(position, damage.position, found)
+                place = self._find_batch(position, damage.position, is_wanted)
                 if place is None:
                     raise damage.error()
             else:
-                place = self._find_batch(position if damage is None else damage.resumes_at, end, found)
+                place = self._find_batch(position if damage is None else damage.resumes_at, end, is_wanted)
             if place is not None:
                 return place
         return self.size
 
-    def _find_batch(self, position: int, end: int, found: Callable[[BatchHeader, int], bool]) -> int | None:
-        """Position of the first batch between two boundaries for which `found` is true."""
+    def _find_batch(self, position: int, end: int, is_wanted: Callable[[BatchHeader, int], bool]) -> int | None:
+        """Position of the first batch between two boundaries for which `is_wanted` is true."""
         while position < end:
             # All batches of a block begin within one interval.
             window = memoryview(self._bytes(position, min(position + self._index.interval_bytes + HEADER_SIZE, end)))
             taken = 0
             while len(window) - taken >= HEADER_SIZE:
                 header = read_header(window[taken:])
-                if found(header, position + taken):
+                if is_wanted(header, position + taken):
                     return position + taken
                 taken += header.size
             position += taken

@@ -97,4 +97,4 @@ class Access:
 
 
 OPEN = Access()
-"""Of a broker without an authorizer."""
+"""Rights on a broker without an authorizer: all."""

@@ -138,10 +138,10 @@ class BrokerSecurity(SecurityProtocol):
             "--ssl-truststore-location": self.ssl_truststore_location,
             "--ssl-key-password-file": self.ssl_key_password_file,
         }
-        given = [option for option, path in files.items() if path is not None]
+        options = [option for option, path in files.items() if path is not None]
         if not self.uses_tls:
-            if given or self.ssl_client_auth != "none":
-                option = given[0] if given else "--ssl-client-auth"
+            if options or self.ssl_client_auth != "none":
+                option = options[0] if options else "--ssl-client-auth"
                 raise BrokerStartError(f"{option}: needs --security-protocol SSL or SASL_SSL, not {self.protocol}")
             return
         if self.ssl_keystore_location is None:

@@ -106,7 +106,7 @@ class ServerLogin:
     def _plain(self, token: bytes) -> SaslAuthenticateResponse:
         name, password = read_plain(token)
         credentials = (self._find(mechanism, name) for mechanism in PLAIN_MECHANISMS)
-        credential = next((found for found in credentials if found is not None), None)
+        credential = next((stored for stored in credentials if stored is not None), None)
         if not (credential or _UNKNOWN).is_of(password) or credential is None:
             raise SaslError(f"user {name!r}: no such user, or another password")
         return self._accept(name, b"")

@@ -65,10 +65,10 @@ class PrincipalRules:
         rules, position = [], 0
         text = text.strip() or "DEFAULT"
         while position < len(text):
-            found = _RULE.match(text, position)
-            if found is not None:
-                rules.append(_rule(found))
-                position = found.end()
+            rule = _RULE.match(text, position)
+            if rule is not None:
+                rules.append(_rule(rule))
+                position = rule.end()
             elif text.startswith("DEFAULT", position):
                 rules.append(_Rule(None))
                 position += len("DEFAULT")
@@ -115,6 +115,6 @@ def _rule(found: re.Match[str]) -> _Rule:
 
 def _malformed(rest: str) -> BrokerStartError:
     return BrokerStartError(
-        f"--ssl-principal-mapping-rules: {rest!r} is no rule; write DEFAULT or RULE:pattern/replacement/, with commas"
-        " between several"
+        f"--ssl-principal-mapping-rules: {rest!r} is not a rule; write DEFAULT or RULE:pattern/replacement/, with"
+        " commas between several"
     )

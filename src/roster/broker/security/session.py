@@ -140,7 +140,7 @@ class Session:
 
     async def raw_token(self, token: bytes) -> bytes:
         """Answer a message without Kafka's headers; CloseConnection if the login is refused, which has no answer."""
-        assert self._login is not None  # noqa: S101 - `expects_raw_token` was true
+        assert self._login is not None  # `expects_raw_token` was true
         response = await self._next(self._login, token)
         self.raise_if_refused()
         return response.auth_bytes

@@ -67,7 +67,7 @@ class SecurityStore:
         return self.users.get(name, {}).get(mechanism)
 
     def save(self, users: Users, acls: Iterable[AclBinding]) -> None:
-        """Replace the file durably, then what is in memory; for a program that holds the directory, or a thread."""
+        """Replace the file durably, then the copy in memory; for a program that holds the directory, or a thread."""
         acls = frozenset(acls)
         what = {
             "format": FORMAT,

@@ -36,7 +36,7 @@ def server_context(security: BrokerSecurity) -> ssl.SSLContext | None:
             context.load_verify_locations(path)
         except ssl.SSLError as error:
             raise BrokerStartError(
-                f"--ssl-truststore-location: {path} is no PEM file of certificates ({_reason(error)})"
+                f"--ssl-truststore-location: {path} is not a PEM file of certificates ({_reason(error)})"
             ) from None
     context.verify_mode = _CLIENT_AUTH[security.ssl_client_auth]
     return context

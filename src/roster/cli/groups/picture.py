@@ -84,7 +84,7 @@ def picture(
 
 
 def _group(rows: GroupRows, size: Size, people: Lines | None) -> Lines:
-    assert size.height is not None  # noqa: S101 - only drawn so
+    assert size.height is not None  # only drawn so
     room = min(len(rows.members) + 1, max(2, size.height // 3))
     above = (members(rows, size.width, room) if people is None else people)[: size.height]
     rest = size.height - len(above)

@@ -80,7 +80,7 @@ class ProveTask:
 
     def _prove(self, number: int, source: Source) -> Proven:
         keys = source.keys
-        assert keys is not None  # noqa: S101 - a store's
+        assert keys is not None  # a store's
         columns = [STRUCT, *keys.names]
         parts = [key_rows(self._folder.read_table(file, columns), keys) for file in source.files.values()]
         rows = pa.concat_tables(parts).combine_chunks() if parts else keys.empty_table()

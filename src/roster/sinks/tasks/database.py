@@ -222,7 +222,7 @@ class DatabaseOutput:
 
     def _added(self, rows: pa.Table) -> Exception | None:
         """Send rows; return why one of them is refused, so none is sent."""
-        assert self._session is not None  # noqa: S101 - it is begun
+        assert self._session is not None  # it is begun
         server, keys = self._writer.server, self._writer.keys
         try:
             limits = self._writer.limits

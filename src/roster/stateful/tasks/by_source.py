@@ -101,7 +101,7 @@ class Behind(BySource):
         return np.argsort(times_of(table, self.time_column or "")[0], kind="stable")
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
-        assert self.time_column is not None  # noqa: S101 - others are not behind anything
+        assert self.time_column is not None  # others are not behind anything
         return SourceTimes.behind(table, self.time_column, store, key, self.hold)
 
     def _is_warm_up(self, table: pa.Table) -> bool:

@@ -185,7 +185,7 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
     done[0] = replace(plans[0], is_by_split=is_timed and bool(plans[0].nodes) and len(plans[0].own_sources) > 1)
     for number, plan in enumerate(plans[:-1]):
         sink, following = plan.repartition_sink, plans[number + 1]
-        assert sink is not None  # noqa: S101 - all but the last have one
+        assert sink is not None  # all but the last have one
         own = [node.time_column for node in following.nodes if node.time_column is not None]
         later = [
             node.time_column for each in plans[number + 2 :] for node in each.nodes if node.time_column is not None

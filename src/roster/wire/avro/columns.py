@@ -63,7 +63,7 @@ class Column:
 
     @property
     def is_struct(self) -> bool:
-        """True for a record, and for a union, of which each branch is a child."""
+        """True for a record, and for a union, whose branches are the children."""
         return self.type.kind in ("record", "union")
 
     @property
@@ -93,18 +93,20 @@ class Column:
     @property
     def schema(self) -> Any:
         """The struct of a record or union."""
-        names = [each.name for each in self.type.fields] or [f"member{n}" for n in range(len(self.children))]
+        names = [field.name for field in self.type.fields] or [f"member{n}" for n in range(len(self.children))]
         if len({name.lower() for name in names}) < len(names):
             raise SchemaError(f"fields of {self.type} differ by case only, which Spark's columns do not")
-        made = (pa.field(name, each.arrow, each.is_nullable) for name, each in zip(names, self.children, strict=True))
-        return pa.struct(list(made))
+        fields = (
+            pa.field(name, child.arrow, child.is_nullable) for name, child in zip(names, self.children, strict=True)
+        )
+        return pa.struct(list(fields))
 
 
 def without_null(kind: Type) -> tuple[list[Type], bool]:
     """Return the types of a value other than null, and whether it may be null."""
     if kind.kind != "union":
         return ([] if kind.kind == "null" else [kind]), kind.kind == "null"
-    branches = [each for each in kind.branches if each.kind != "null"]
+    branches = [branch for branch in kind.branches if branch.kind != "null"]
     return branches, len(branches) < len(kind.branches)
 
 
@@ -112,42 +114,42 @@ def merged(branches: list[Type]) -> Type | None:
     """Return the one type that Spark has for several, None if it has a struct of them."""
     if len(branches) == 1:
         return branches[0]
-    kinds = {each.kind for each in branches}
+    kinds = {branch.kind for branch in branches}
     wide = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}.get(frozenset(kinds))
     return None if wide is None else Type(wide)
 
 
 def layout(schema: Type) -> Column:
-    """Return the columns of values of a schema; a value that is no record is one column `value`.
+    """Return the columns of a schema's values; a value other than a record becomes one column `value`.
 
     Raises SchemaError for arrays whose items have no bytes.
     """
     record = schema if schema.kind == "record" else Type("record", fields=(Field("value", schema),))
     numbers, dims = iter(range(1 << 30)), iter(range(1, 1 << 30))
 
-    def made(kind: Type, dim: int, *, is_nullable: bool = False) -> Column:
+    def column_of(kind: Type, dim: int, *, is_nullable: bool = False) -> Column:
         branches, has_null = without_null(kind)
         is_nullable = is_nullable or has_null
         one = merged(branches) if branches else NULL
         if one is None:
             column = Column(Type("union", branches=tuple(branches)), dim, is_nullable, next(numbers))
-            column.children = [made(each, dim, is_nullable=True) for each in branches]
+            column.children = [column_of(branch, dim, is_nullable=True) for branch in branches]
             return column
         column = Column(one, dim, is_nullable, next(numbers))
         if one.kind == "record":
-            column.children = [made(each.type, dim) for each in one.fields]
+            column.children = [column_of(field.type, dim) for field in one.fields]
         elif column.is_list:
             column.child_dim = next(dims)
             if one.kind == "map":
-                column.children = [made(Type("string"), column.child_dim)]
-            column.children.append(made(_items(one), column.child_dim))
+                column.children = [column_of(Type("string"), column.child_dim)]
+            column.children.append(column_of(_items(one), column.child_dim))
         return column
 
-    return made(record, 0)
+    return column_of(record, 0)
 
 
 def _items(kind: Type) -> Type:
-    assert kind.items is not None  # noqa: S101 - arrays and maps have them
+    assert kind.items is not None  # arrays and maps have them
     if kind.kind == "array" and least_size(kind.items) == 0:
         raise SchemaError(f"items of an array of {kind.items} have no bytes")
     return kind.items
@@ -156,7 +158,7 @@ def _items(kind: Type) -> Type:
 def least_size(kind: Type) -> int:
     """Return the least number of bytes of a value."""
     if kind.kind == "record":
-        return sum(least_size(each.type) for each in kind.fields)
+        return sum(least_size(field.type) for field in kind.fields)
     return {"null": 0, "float": 4, "double": 8, "fixed": kind.size}.get(kind.kind, 1)
 
 
@@ -167,7 +169,7 @@ def of_arrow(kind: pa.DataType, name: str) -> Type:
     """
     if pa.types.is_struct(kind):
         fields = (kind.field(n) for n in range(kind.num_fields))
-        return Type("record", is_loose=True, fields=tuple(_optional(each.type, each.name) for each in fields))
+        return Type("record", is_loose=True, fields=tuple(_optional(field.type, field.name) for field in fields))
     if pa.types.is_list(kind):
         return Type("array", items=_optional(kind.value_type, name).type)
     if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
@@ -203,17 +205,17 @@ def schema_of(kind: pa.DataType, name: str, path: str = "") -> Any:
         return {"type": "map", "values": _nullable(kind.item_field, name, path)}
     if kind in _NEVER_READ:
         return _NEVER_READ[kind]
-    made = of_arrow(kind, path)
-    digits = {"precision": made.precision, "scale": made.scale} if made.precision else {}
-    return {"type": made.kind, "logicalType": made.logical, **digits} if made.logical else made.kind
+    type_ = of_arrow(kind, path)
+    digits = {"precision": type_.precision, "scale": type_.scale} if type_.precision else {}
+    return {"type": type_.kind, "logicalType": type_.logical, **digits} if type_.logical else type_.kind
 
 
 def _field(field: pa.Field, record: str, path: str) -> dict[str, Any]:
     """Return the field of a record for a column; one that may be null has null as its default."""
     if not _NAME.fullmatch(field.name):
         raise SchemaError(f"column {path!r}: names of Avro have letters, digits and _ only")
-    made = {"name": field.name, "type": _nullable(field, f"{record}.{field.name}", path)}
-    return made | {"default": None} if field.nullable else made
+    entry = {"name": field.name, "type": _nullable(field, f"{record}.{field.name}", path)}
+    return entry | {"default": None} if field.nullable else entry
 
 
 def _nullable(field: pa.Field, name: str, path: str) -> Any:

@@ -12,13 +12,13 @@ _MOST = {"int": (1 << 31) - 1, "long": (1 << 63) - 1}
 
 
 def encoded(value: Any, kind: Type) -> bytes:
-    """Return a default as a value of its type. Raises SchemaError if it is none."""
+    """Return a default as a value of its type. Raises SchemaError for any other value."""
     try:
         return _encoded(value, kind)
     except SchemaError:
         raise
     except (AttributeError, TypeError, ValueError, OverflowError, KeyError, struct.error):
-        raise SchemaError(f"the default {value!r} is no {kind}") from None
+        raise SchemaError(f"the default {value!r} is not a value of {kind}") from None
 
 
 def _encoded(value: Any, kind: Type) -> bytes:
@@ -31,12 +31,12 @@ def _encoded(value: Any, kind: Type) -> bytes:
         raise ValueError(value)
     if kind.kind == "record":
         fields = ((value[f.name] if f.name in value or not f.has_default else f.default, f.type) for f in kind.fields)
-        return b"".join(encoded(each, type_) for each, type_ in fields)
+        return b"".join(encoded(item, type_) for item, type_ in fields)
     if kind.items is not None:
         if kind.kind == "map":
-            parts = [encoded(key, Type("string")) + encoded(each, kind.items) for key, each in value.items()]
+            parts = [encoded(key, Type("string")) + encoded(item, kind.items) for key, item in value.items()]
         elif isinstance(value, list):
-            parts = [encoded(each, kind.items) for each in value]
+            parts = [encoded(item, kind.items) for item in value]
         else:
             raise TypeError(value)
         return (varint(len(parts)) if parts else b"") + b"".join(parts) + b"\0"

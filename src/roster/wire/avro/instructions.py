@@ -10,7 +10,7 @@ import numpy as np
 
 from roster.wire.avro.columns import Column, least_size
 from roster.wire.avro.schema import SchemaError, Type
-from roster.wire.columns import avro_layout as at
+from roster.wire.columns import avro_layout as layout
 
 _MOST = 20_000
 """The most instructions of a program."""
@@ -23,7 +23,7 @@ SIZES = {"boolean": 1, "float": 4, "double": 8}
 class Instructions:
     """Instructions, with the tables and the pool of defaults that they refer to.
 
-    code: has column numbers where the loop wants places. skips: how many lists are counted beside those of the columns.
+    code: has column numbers where the loop wants places. skips: number of lists that are counted but have no column.
     refused: what the writer's values may be that the reader does not take. first: the present program's instruction.
     """
 
@@ -60,26 +60,26 @@ class Instructions:
     def _branches(self, count: int) -> Iterator[Any]:
         place = len(self.tables)
         self.tables += [0] * count
-        self.emit(at.UNION, x=count, y=place)
+        self.emit(layout.UNION, x=count, y=place)
         jumps: list[int] = []
 
         def begin(number: int) -> None:
             if number:
-                jumps.append(self.emit(at.JUMP))
-            self.tables[place + number] = len(self.code) * at.WIDTH
+                jumps.append(self.emit(layout.JUMP))
+            self.tables[place + number] = len(self.code) * layout.WIDTH
 
         yield begin
         for jump in jumps:
-            self.code[jump][at.X] = len(self.code) * at.WIDTH
+            self.code[jump][layout.X] = len(self.code) * layout.WIDTH
 
     @contextmanager
     def _items(self, least: int, dim: int, column: Column | None = None) -> Iterator[None]:
         """Have the instructions within read each item, of at least so many bytes."""
-        begin = self.emit(at.LIST, column, x=dim, data=least)
+        begin = self.emit(layout.LIST, column, x=dim, data=least)
         yield
-        end = self.emit(at.NEXT, column, x=dim, data=least)
-        self.code[begin][at.Y] = (end + 1) * at.WIDTH
-        self.code[end][at.Y] = (begin + 1) * at.WIDTH
+        end = self.emit(layout.NEXT, column, x=dim, data=least)
+        self.code[begin][layout.Y] = (end + 1) * layout.WIDTH
+        self.code[end][layout.Y] = (begin + 1) * layout.WIDTH
 
     @contextmanager
     def _from_pool(self, value: bytes) -> Iterator[None]:
@@ -88,12 +88,12 @@ class Instructions:
             raise SchemaError(f"a default has more than {_LONGEST} bytes")
         self._default, place = len(value), len(self.pool)
         self.pool += value
-        self.emit(at.ENTER, x=place, y=len(self.pool))
+        self.emit(layout.ENTER, x=place, y=len(self.pool))
         try:
             yield
         finally:
             self._default = None
-        self.emit(at.LEAVE)
+        self.emit(layout.LEAVE)
 
     def _mark(self) -> tuple[int, int, int]:
         return len(self.code), len(self.tables), len(self.pool)
@@ -107,23 +107,23 @@ class Instructions:
         """Read a value and drop it."""
         kind = writer.kind
         if kind == "record":
-            for each in writer.fields:
-                self.skip(each.type)
+            for field in writer.fields:
+                self.skip(field.type)
         elif kind == "union":
             with self._branches(len(writer.branches)) as begin:
                 for number, branch in enumerate(writer.branches):
                     begin(number)
                     self.skip(branch)
         elif kind in ("array", "map"):
-            assert writer.items is not None  # noqa: S101 - arrays and maps have them
+            assert writer.items is not None  # arrays and maps have them
             self.skips += 1
             with self._items(least_size(writer.items) + (kind == "map"), -self.skips):
                 if kind == "map":
-                    self.emit(at.SKIP_BYTES)
+                    self.emit(layout.SKIP_BYTES)
                 self.skip(writer.items)
         elif kind in ("bytes", "string"):
-            self.emit(at.SKIP_BYTES)
+            self.emit(layout.SKIP_BYTES)
         elif kind in ("int", "long", "enum"):
-            self.emit(at.SKIP_VARINT)
+            self.emit(layout.SKIP_VARINT)
         elif kind != "null":
-            self.emit(at.SKIP, x=SIZES.get(kind, writer.size))
+            self.emit(layout.SKIP, x=SIZES.get(kind, writer.size))

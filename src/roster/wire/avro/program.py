@@ -13,23 +13,23 @@ from roster.wire.avro.columns import TIMES, Column, least_size, without_null
 from roster.wire.avro.defaults import encoded
 from roster.wire.avro.instructions import SIZES, Instructions
 from roster.wire.avro.schema import NULL, Field, SchemaError, Type
-from roster.wire.columns import avro_layout as at
+from roster.wire.columns import avro_layout as layout
 
 _OPS = {
-    "boolean": at.BOOLEAN,
-    "int": at.INT,
-    "long": at.LONG,
-    "float": at.FLOAT,
-    "double": at.DOUBLE,
-    "bytes": at.BYTES,
-    "string": at.TEXT,
+    "boolean": layout.BOOLEAN,
+    "int": layout.INT,
+    "long": layout.LONG,
+    "float": layout.FLOAT,
+    "double": layout.DOUBLE,
+    "bytes": layout.BYTES,
+    "string": layout.TEXT,
 }
 _CONVERTED = {
-    ("int", "float"): at.LONG_TO_FLOAT,
-    ("long", "float"): at.LONG_TO_FLOAT,
-    ("int", "double"): at.LONG_TO_DOUBLE,
-    ("long", "double"): at.LONG_TO_DOUBLE,
-    ("float", "double"): at.FLOAT_TO_DOUBLE,
+    ("int", "float"): layout.LONG_TO_FLOAT,
+    ("long", "float"): layout.LONG_TO_FLOAT,
+    ("int", "double"): layout.LONG_TO_DOUBLE,
+    ("long", "double"): layout.LONG_TO_DOUBLE,
+    ("float", "double"): layout.FLOAT_TO_DOUBLE,
 }
 
 _PROMOTED = {
@@ -55,7 +55,7 @@ class Programs(Instructions):
         self._reader, self._columns = reader, columns
         for child in columns.children:
             self.null(child)
-        self.emit(at.END)
+        self.emit(layout.END)
 
     def add(self, writer: Type) -> int:
         """Append the program for a writer's values, and return where it begins; `refused` says what it does not take.
@@ -67,11 +67,11 @@ class Programs(Instructions):
         columns = self._columns if self._reader.kind == "record" else self._columns.children[0]
         try:
             self.value(writer, self._reader, columns)
-            self.emit(at.END)
+            self.emit(layout.END)
         except SchemaError:
             self._back(before)
             raise
-        return self.first * at.WIDTH
+        return self.first * layout.WIDTH
 
     def value(self, writer: Type, reader: Type, column: Column) -> None:
         """Read a value into a column. Raises SchemaError if none of its branches fits."""
@@ -97,22 +97,22 @@ class Programs(Instructions):
                 except SchemaError as error:
                     problems.append(str(error))
                     self._back(before)
-                    self.emit(at.REFUSE)
+                    self.emit(layout.REFUSE)
         if len(problems) == len(writer.branches):
             raise SchemaError(problems[0])
         self.refused += problems
 
     def _fused(self, writer: Type, reader: Type, column: Column) -> bool:
         """Read a simple value or null by one instruction; return False if it takes more."""
-        kinds = [each.kind for each in writer.branches]
+        kinds = [branch.kind for branch in writer.branches]
         if "null" not in kinds or not column.is_nullable or column.is_struct or column.is_list:
             return False
         number = kinds.index("null")
         before = self._mark()
         with suppress(SchemaError):
             self.value(writer.branches[1 - number], reader, column)
-            if len(self.code) == before[0] + 1 and self.code[-1][at.OP] != at.NOTE:
-                self.code[-1][at.MODE] = (at.NULL_FIRST, at.NULL_LAST)[number]
+            if len(self.code) == before[0] + 1 and self.code[-1][layout.OP] != layout.NOTE:
+                self.code[-1][layout.MODE] = (layout.NULL_FIRST, layout.NULL_LAST)[number]
                 return True
         self._back(before)
         return False
@@ -120,14 +120,16 @@ class Programs(Instructions):
     def _into_union(self, writer: Type, reader: Type, column: Column) -> None:
         if writer.kind == "null":
             if not column.is_nullable:
-                raise SchemaError(f"the writer's null is no {reader}")
+                raise SchemaError(f"the writer's null cannot be read as {reader}")
             self.null(column)
             return
         branches, _ = without_null(reader)
-        fitting = [n for n, each in enumerate(branches) if misfit(writer, each) is None]
+        fitting = [n for n, branch in enumerate(branches) if misfit(writer, branch) is None]
         if not fitting:
             raise SchemaError(
-                misfit(writer, branches[0]) if len(branches) == 1 else f"the writer's {writer} is no {reader}"
+                misfit(writer, branches[0])
+                if len(branches) == 1
+                else f"the writer's {writer} cannot be read as {reader}"
             )
         same = [n for n in fitting if branches[n].kind == writer.kind and branches[n].name == writer.name]
         chosen = (same or fitting)[0]
@@ -135,7 +137,7 @@ class Programs(Instructions):
             self._alone(writer, branches[chosen] if len(branches) == 1 else column.type, column)
             return
         if column.is_nullable:
-            self.emit(at.NOTE, column)
+            self.emit(layout.NOTE, column)
         for number, child in enumerate(column.children):
             if number == chosen:
                 self._alone(writer, branches[chosen], child)
@@ -145,13 +147,13 @@ class Programs(Instructions):
     def null(self, column: Column) -> None:
         """Append nothing: null, or what is hidden under one."""
         if column.type.kind != "null" and (column.width >= 0 or column.is_nullable):
-            self.emit(at.NOTE, column, mode=at.NULL)
+            self.emit(layout.NOTE, column, mode=layout.NULL)
         if column.is_struct:
             for child in column.children:
                 self.null(child)
 
     def _alone(self, writer: Type, reader: Type, column: Column) -> None:
-        """Read a value that fits, of a type that is no union."""
+        """Read a value that fits, of a type other than a union."""
         kind = writer.kind
         if kind == "record":
             self._record(writer, reader, column)
@@ -169,13 +171,13 @@ class Programs(Instructions):
     def _simple(self, writer: Type, reader: Type, column: Column) -> None:
         kinds = writer.kind, reader.kind
         if reader.logical == "decimal":
-            op = at.FIXED_DECIMAL if writer.kind == "fixed" else at.DECIMAL
+            op = layout.FIXED_DECIMAL if writer.kind == "fixed" else layout.DECIMAL
             self.emit(op, column, x=writer.size, y=self._bound(reader.precision))
         elif writer.kind == "fixed":
-            self.emit(at.FIXED, column, x=writer.size)
+            self.emit(layout.FIXED, column, x=writer.size)
         elif reader.kind == "long" and reader.logical in TIMES:
             scale = TIMES[writer.logical if writer.logical in TIMES else reader.logical][1]
-            self.emit(at.SCALED if scale > 1 else at.LONG, column, x=scale)
+            self.emit(layout.SCALED if scale > 1 else layout.LONG, column, x=scale)
         else:
             self.emit(_CONVERTED.get(kinds, _OPS[reader.kind]), column, x=SIZES.get(writer.kind, 0))
 
@@ -189,7 +191,7 @@ class Programs(Instructions):
     def _enum(self, writer: Type, reader: Type, column: Column) -> None:
         known = {symbol: number for number, symbol in enumerate(reader.symbols)}
         other = -1 if reader.default_symbol is None else known[reader.default_symbol]
-        self.emit(at.ENUM, column, x=len(writer.symbols), y=len(self.tables))
+        self.emit(layout.ENUM, column, x=len(writer.symbols), y=len(self.tables))
         self.tables += [known.get(symbol, other) for symbol in writer.symbols]
         if other < 0 and (lost := [symbol for symbol in writer.symbols if symbol not in known]):
             self.refused.append(f"the writer's {writer} has {', '.join(lost)}, and the reader's has no default")
@@ -200,10 +202,10 @@ class Programs(Instructions):
             for number, symbol in enumerate(writer.symbols):
                 begin(number)
                 with self._from_pool(encoded(symbol, Type("string"))):
-                    self.emit(at.TEXT, column)
+                    self.emit(layout.TEXT, column)
 
     def _list(self, writer: Type, reader: Type, column: Column) -> None:
-        assert writer.items is not None and reader.items is not None  # noqa: S101, PT018 - they fit
+        assert writer.items is not None and reader.items is not None  # noqa: PT018 - they fit
         is_map = writer.kind == "map"
         least = least_size(writer.items) + is_map
         if least == 0:
@@ -211,22 +213,22 @@ class Programs(Instructions):
         column.least = min(column.least, least)
         with self._items(least, column.child_dim, column):
             if is_map:
-                self.emit(at.TEXT, column.children[0])
+                self.emit(layout.TEXT, column.children[0])
             self.value(writer.items, reader.items, column.children[-1])
 
     def _record(self, writer: Type, reader: Type, column: Column) -> None:
         if column.is_nullable:
-            self.emit(at.NOTE, column)
+            self.emit(layout.NOTE, column)
         pairs = paired(writer, reader)
         read = {number for number in pairs if number is not None}
         wanted = {theirs: ours for ours, theirs in enumerate(pairs) if theirs is not None}
-        for number, each in enumerate(writer.fields):
+        for number, written in enumerate(writer.fields):
             if number not in read:
-                self.skip(each.type)
+                self.skip(written.type)
                 continue
             ours = wanted[number]
             try:
-                self.value(each.type, reader.fields[ours].type, column.children[ours])
+                self.value(written.type, reader.fields[ours].type, column.children[ours])
             except SchemaError as error:
                 raise SchemaError(f"field {reader.fields[ours].name}: {error}") from None
         for field, child, theirs in zip(reader.fields, column.children, pairs, strict=True):
@@ -245,14 +247,16 @@ class Programs(Instructions):
 
 def paired(writer: Type, reader: Type) -> list[int | None]:
     """Return for each field of the reader the number of the writer's that it is read from, None without one."""
-    names = {each.name: number for number, each in enumerate(writer.fields)}
+    names = {field.name: number for number, field in enumerate(writer.fields)}
     if reader.is_loose:  # a column may have the field's name of before
-        names = {name: number for number, each in enumerate(writer.fields) for name in each.aliases} | names
-    found: list[int | None] = []
+        names = {name: number for number, field in enumerate(writer.fields) for name in field.aliases} | names
+    numbers_read: list[int | None] = []
     for field in reader.fields:
         numbers = (names.get(name) for name in (field.name, *field.aliases))
-        found.append(next((number for number in numbers if number is not None and number not in found), None))
-    return found
+        numbers_read.append(
+            next((number for number in numbers if number is not None and number not in numbers_read), None)
+        )
+    return numbers_read
 
 
 def with_aliases(columns: Type, latest: Type) -> Type:
@@ -301,19 +305,19 @@ def lacking(writer: Type, columns: Type, path: str = "") -> Iterator[str]:
 
 def misfit(writer: Type, reader: Type) -> str | None:
     """Return why no value of the writer's type is one of the reader's, None if some may be; neither is a union."""
-    told = f"the writer's {writer} is no {reader}"
+    problem = f"the writer's {writer} cannot be read as {reader}"
     one, other = writer.kind, reader.kind
     if reader.is_loose and other != "record":
-        return None if _is_loosely(writer, reader) else told
+        return None if _is_loosely(writer, reader) else problem
     if reader.logical == writer.logical == "decimal" and not _same_decimal(writer, reader):
-        return told
+        return problem
     if other in _PROMOTED.get(one, ()):
         return None
     if one != other:
-        return told
+        return problem
     if one in ("record", "enum", "fixed") and not reader.is_loose and not _same_name(writer, reader):
-        return told
-    return told if one == "fixed" and writer.size != reader.size else None
+        return problem
+    return problem if one == "fixed" and writer.size != reader.size else None
 
 
 def _same_name(writer: Type, reader: Type) -> bool:

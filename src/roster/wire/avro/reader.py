@@ -10,7 +10,7 @@ import pyarrow as pa
 from roster.wire.avro.columns import Column, layout
 from roster.wire.avro.program import Programs
 from roster.wire.avro.schema import Type
-from roster.wire.columns import avro_layout as at
+from roster.wire.columns import avro_layout
 
 _ARENA = 64 << 20
 """Bytes of address space for the values that are read together; only what has values takes memory."""
@@ -35,7 +35,7 @@ class AvroReader:
         self._all = list(self._columns.walk())
         self._programs = Programs(schema, self._columns)
         self.schema = pa.schema([field.with_nullable(True) for field in self._columns.schema])
-        """The columns: those of a record, or one of the name `value`."""
+        """The columns of the record, or the one column `value`."""
         self.nulls = self._programs.nulls
         """The program of rows of nulls."""
 
@@ -45,20 +45,20 @@ class AvroReader:
 
     def decode(self, programs: Any, data: Any, starts: Any, ends: Any) -> Decoded:
         """Read the values at [starts, ends) of an array of bytes, each by its program."""
-        rate, one = (self._places(*each).total for each in ((0, 1 << 20), (1, 0)))
-        each = (ends - starts) * (rate >> 20) + one + 1
-        if (large := each > _LARGEST).any():
+        rate, one = (self._places(*needed).total for needed in ((0, 1 << 20), (1, 0)))
+        needed = (ends - starts) * (rate >> 20) + one + 1
+        if (large := needed > _LARGEST).any():
             programs, ends = np.where(large, self.nulls, programs), np.where(large, starts, ends)
-            each[large] = one + 1
-        costs = np.cumsum(each)
+            needed[large] = one + 1
+        costs = np.cumsum(needed)
         parts, problems, begin = [], np.zeros(len(starts), np.uint8), 0
         while begin < len(starts):
             spent = int(costs[begin - 1]) if begin else 0
             stop = max(int(np.searchsorted(costs, spent + _ARENA, side="right")), begin + 1)
-            of = slice(begin, stop)
-            parts.append(self._decoded(programs[of], data, starts[of], ends[of], problems[of]))
+            chunk = slice(begin, stop)
+            parts.append(self._decoded(programs[chunk], data, starts[chunk], ends[chunk], problems[chunk]))
             begin = stop
-        problems[large] = at.ITEMS
+        problems[large] = avro_layout.ITEMS
         if len(parts) == 1:
             return Decoded(parts[0], problems)
         rows = pa.Table.from_batches(parts, self.schema).combine_chunks().to_batches()
@@ -82,9 +82,9 @@ class AvroReader:
         code, tables, pool = self._programs.arrays()
         code = places.placed(code, dims)
         counts, left = np.zeros(dims, np.int64), np.zeros(dims + self._programs.skips + 1, np.int64)
-        given = (data, np.ascontiguousarray(programs, np.int64), starts, ends)
+        arguments = (data, np.ascontiguousarray(programs, np.int64), starts, ends)
         read_by = (pool, code.reshape(-1), tables, counts, left)
-        self._kernel.avro(rows, self.nulls, *given, *read_by, *views.values(), problems)
+        self._kernel.avro(rows, self.nulls, *arguments, *read_by, *views.values(), problems)
         is_read = (problems == 0) & (programs != self.nulls)
         arrays = _Arrays(views, places)
         columns = [arrays.array(child, rows, None if is_read.all() else is_read) for child in self._columns.children]
@@ -123,14 +123,14 @@ class _Places:
     def placed(self, code: Any, dims: int) -> Any:
         """Return the instructions with places in the memory instead of columns."""
         placed = code.copy()
-        column = code[:, at.VALUE]
+        column = code[:, avro_layout.VALUE]
         has = column >= 0
-        for field, places in ((at.VALUE, self.values), (at.VALID, self.valid)):
+        for field, places in ((avro_layout.VALUE, self.values), (avro_layout.VALID, self.valid)):
             placed[has, field] = np.where(code[has, field] >= 0, places[column[has]], -1)
-        texts = has & np.isin(code[:, at.OP], (at.TEXT, at.BYTES, at.FIXED))
-        placed[texts, at.DATA] = self.data[column[texts]]
-        skips = ~has & np.isin(code[:, at.OP], (at.LIST, at.NEXT))
-        placed[skips, at.X] = dims - code[skips, at.X]
+        texts = has & np.isin(code[:, avro_layout.OP], (avro_layout.TEXT, avro_layout.BYTES, avro_layout.FIXED))
+        placed[texts, avro_layout.DATA] = self.data[column[texts]]
+        skips = ~has & np.isin(code[:, avro_layout.OP], (avro_layout.LIST, avro_layout.NEXT))
+        placed[skips, avro_layout.X] = dims - code[skips, avro_layout.X]
         return placed
 
 

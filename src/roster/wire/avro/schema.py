@@ -82,7 +82,7 @@ NULL = Type("null")
 def parse(text: str, references: Iterable[str] = ()) -> Type:
     """Parse a schema; its named types may be defined in `references`, given in the order of their use.
 
-    Raises SchemaError for text that is no schema, for types that contain themselves, and for more than 5,000 types.
+    Raises SchemaError for text that is not a schema, for types that contain themselves, and for more than 5,000 types.
     """
     parser = _Parser()
     for reference in references:
@@ -97,7 +97,7 @@ def loaded(text: str) -> Any:
     except (ValueError, RecursionError) as error:
         if _NAME.fullmatch(text):  # a primitive type without quotes, as some registries keep it
             return text
-        raise SchemaError(f"the schema is no JSON: {error}") from None
+        raise SchemaError(f"the schema is not JSON: {error}") from None
 
 
 @dataclass
@@ -120,7 +120,7 @@ class _Parser:
         if isinstance(raw, list):
             return self._union(raw, space, depth)
         if not isinstance(raw, dict) or "type" not in raw:
-            raise SchemaError(f"{_short(raw)} is no type")
+            raise SchemaError(f"{_short(raw)} is not a type")
         kind = raw["type"]
         if not isinstance(kind, str):  # {"type": {"type": …}}
             return self._type(kind, space, depth + 1)
@@ -150,10 +150,10 @@ class _Parser:
         raise SchemaError(f"there is no type {name!r}")
 
     def _union(self, raw: list[Any], space: str, depth: int) -> Type:
-        branches = tuple(self._type(each, space, depth + 1) for each in raw)
-        if any(each.kind == "union" for each in branches):
+        branches = tuple(self._type(branch, space, depth + 1) for branch in raw)
+        if any(branch.kind == "union" for branch in branches):
             raise SchemaError("a union contains a union")
-        keys = [each.name or each.kind for each in branches]
+        keys = [branch.name or branch.kind for branch in branches]
         if not keys or len(set(keys)) < len(keys):
             raise SchemaError(f"the union {_short(raw)} is empty or has a type twice")
         return Type("union", branches=branches)
@@ -164,35 +164,35 @@ class _Parser:
         if name in self.named or name in self.open or name in PRIMITIVES:
             raise SchemaError(f"the name {name} is taken")
         before = self.count
-        aliases = tuple(_full(each, inside) for each in _texts(raw, "aliases"))
+        aliases = tuple(_full(alias, inside) for alias in _texts(raw, "aliases"))
         common: dict[str, Any] = {"name": name, "aliases": aliases}
         if kind == "enum":
-            made = Type("enum", symbols=_symbols(raw, name), default_symbol=raw.get("default"), **common)
-            if made.default_symbol is not None and made.default_symbol not in made.symbols:
-                raise SchemaError(f"the default of {name} is none of its symbols")
+            type_ = Type("enum", symbols=_symbols(raw, name), default_symbol=raw.get("default"), **common)
+            if type_.default_symbol is not None and type_.default_symbol not in type_.symbols:
+                raise SchemaError(f"the default of {name} is not one of its symbols")
         elif kind == "fixed":
             size = raw.get("size")
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
-                raise SchemaError(f"the size of {name} is no size")
-            made = Type("fixed", size=size, **common, **_logical("fixed", raw, size))
+                raise SchemaError(f"the size of {name} is not a size")
+            type_ = Type("fixed", size=size, **common, **_logical("fixed", raw, size))
         else:
             self.open.append(name)
-            made = Type("record", fields=self._fields(raw, name, inside, depth), **common)
+            type_ = Type("record", fields=self._fields(raw, name, inside, depth), **common)
             self.open.pop()
-        self.named[name], self.sizes[name] = made, self.count - before
-        return made
+        self.named[name], self.sizes[name] = type_, self.count - before
+        return type_
 
     def _fields(self, raw: Mapping[str, Any], name: str, space: str, depth: int) -> tuple[Field, ...]:
-        given = raw.get("fields")
-        if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        entries = raw.get("fields")
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise SchemaError(f"{name} has no list of fields")
         fields = []
-        for each in given:
-            if "type" not in each:
-                raise SchemaError(f"field {_name(each)} of {name} has no type")
-            kind = self._type(each["type"], space, depth + 1)
-            fields.append(Field(_name(each), kind, _texts(each, "aliases"), "default" in each, each.get("default")))
-        names = [each.name for each in fields]
+        for entry in entries:
+            if "type" not in entry:
+                raise SchemaError(f"field {_name(entry)} of {name} has no type")
+            kind = self._type(entry["type"], space, depth + 1)
+            fields.append(Field(_name(entry), kind, _texts(entry, "aliases"), "default" in entry, entry.get("default")))
+        names = [field.name for field in fields]
         if len(set(names)) < len(names):
             raise SchemaError(f"{name} has two fields of one name")
         return tuple(fields)
@@ -217,14 +217,14 @@ def _logical(kind: str, raw: Mapping[str, Any], size: int) -> dict[str, Any]:
 def _symbols(raw: Mapping[str, Any], name: str) -> tuple[str, ...]:
     symbols = _texts(raw, "symbols")
     if not symbols or len(set(symbols)) < len(symbols):
-        raise SchemaError(f"the symbols of {name} are none, or one comes twice")
+        raise SchemaError(f"{name} has no symbols, or one of them twice")
     return symbols
 
 
 def _name(raw: Mapping[str, Any]) -> str:
     name = raw.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SchemaError(f"{_short(name)} is no name")
+        raise SchemaError(f"{_short(name)} is not a name")
     return name
 
 
@@ -233,10 +233,10 @@ def _full(name: str, space: Any) -> str:
 
 
 def _texts(raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    given = raw.get(key, [])
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise SchemaError(f"{key} of {_short(raw.get('name'))} is no list of names")
-    return tuple(given)
+    texts = raw.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise SchemaError(f"{key} of {_short(raw.get('name'))} is not a list of names")
+    return tuple(texts)
 
 
 def _short(raw: object) -> str:

@@ -10,19 +10,17 @@ from __future__ import annotations
 from numba import njit
 from numpy import int64
 
-from roster.wire.columns import avro_encode_layout as at
+from roster.wire.columns import avro_encode_layout as layout
 from roster.wire.columns.decode_kernel import OPTIONS, copy
 from roster.wire.columns.encode_kernel import put_varint
 
 __all__ = ["OPTIONS", "avro_encode"]
 
-# ruff: noqa: C901, PLR0912, PLR0915 - as in avro_kernel
-
 _function = njit(**OPTIONS)
 
 
 @_function
-def put_decimal(data, place, size, out, pos):  # type: ignore[no-untyped-def]
+def put_decimal(data, place, size, out, pos):
     """Write the little-endian number of 16 bytes as a big-endian one of `size`; return its end, 0 if it does not fit.
 
     A size of -1 stands for a length and the fewest bytes.
@@ -43,7 +41,7 @@ def put_decimal(data, place, size, out, pos):  # type: ignore[no-untyped-def]
 
 
 @_function
-def avro_encode(rows, pool, code, counts, ends, data8, data32, data64, out, offsets, state):  # type: ignore[no-untyped-def]
+def avro_encode(rows, pool, code, counts, ends, data8, data32, data64, out, offsets, state):
     """Write each row behind the prefix at the beginning of the pool, and its end to `offsets`; return 0.
 
     A row that cannot be written ends the loop, which returns -1 for a null and -2 for another size; `state` then has
@@ -56,29 +54,29 @@ def avro_encode(rows, pool, code, counts, ends, data8, data32, data64, out, offs
         pos += prefix
         counts[0] = row
         pc = int64(0)
-        while code[pc + at.OP] != at.END:
-            op = code[pc + at.OP]
-            here = counts[code[pc + at.DIM]]
-            valid = code[pc + at.VALID]
-            value = code[pc + at.VALUE]
-            size = code[pc + at.X]
+        while code[pc + layout.OP] != layout.END:
+            op = code[pc + layout.OP]
+            here = counts[code[pc + layout.DIM]]
+            valid = code[pc + layout.VALID]
+            value = code[pc + layout.VALUE]
+            size = code[pc + layout.X]
             if valid >= 0 and data8[valid + here] == 0:
-                if code[pc + at.NULL] == -1:
+                if code[pc + layout.NULL] == -1:
                     state[0] = pc
                     return -1
-                if code[pc + at.NULL] >= 0:
-                    out[pos] = code[pc + at.NULL]
+                if code[pc + layout.NULL] >= 0:
+                    out[pos] = code[pc + layout.NULL]
                     pos += 1
-                pc = code[pc + at.BEHIND]
+                pc = code[pc + layout.BEHIND]
                 continue
-            if code[pc + at.BRANCH] >= 0:
-                out[pos] = code[pc + at.BRANCH]
+            if code[pc + layout.BRANCH] >= 0:
+                out[pos] = code[pc + layout.BRANCH]
                 pos += 1
-            if op == at.LONG:
+            if op == layout.LONG:
                 pos = put_varint(out, pos, data64[value + here])
-            elif op == at.INT:
+            elif op == layout.INT:
                 pos = put_varint(out, pos, int64(data32[value + here]))
-            elif op == at.BYTES:
+            elif op == layout.BYTES:
                 begin = int64(data32[value + here])
                 length = int64(data32[value + here + 1]) - begin
                 if size < 0:
@@ -86,36 +84,36 @@ def avro_encode(rows, pool, code, counts, ends, data8, data32, data64, out, offs
                 elif size != length:
                     state[0] = pc
                     return -2
-                copy(data8, code[pc + at.DATA] + begin, length, out, pos)
+                copy(data8, code[pc + layout.DATA] + begin, length, out, pos)
                 pos += length
-            elif op == at.PLAIN:
+            elif op == layout.PLAIN:
                 copy(data8, value + size * here, size, out, pos)
                 pos += size
-            elif op == at.DECIMAL:
+            elif op == layout.DECIMAL:
                 end = put_decimal(data8, value + 16 * here, size, out, pos)
                 if end == 0:
                     state[0] = pc
                     return -2
                 pos = end
-            elif op == at.CONSTANT:
+            elif op == layout.CONSTANT:
                 copy(pool, value, size, out, pos)
                 pos += size
-            elif op == at.LIST:
+            elif op == layout.LIST:
                 counts[size] = data32[value + here]
                 ends[size] = data32[value + here + 1]
                 if counts[size] == ends[size]:
                     out[pos] = 0
                     pos += 1
-                    pc = code[pc + at.BEHIND]
+                    pc = code[pc + layout.BEHIND]
                     continue
                 pos = put_varint(out, pos, ends[size] - counts[size])
-            elif op == at.NEXT:
+            elif op == layout.NEXT:
                 counts[size] += 1
                 if counts[size] < ends[size]:
-                    pc = code[pc + at.BEHIND]
+                    pc = code[pc + layout.BEHIND]
                     continue
                 out[pos] = 0
                 pos += 1
-            pc += at.WIDTH
+            pc += layout.WIDTH
         offsets[row + 1] = pos
     return 0

@@ -13,13 +13,11 @@ from __future__ import annotations
 from numba import njit
 from numpy import int64
 
-from roster.wire.columns import avro_layout as at
+from roster.wire.columns import avro_layout as layout
 from roster.wire.columns.decode_kernel import OPTIONS, varint
 from roster.wire.columns.offsets_kernel import is_utf8
 
 __all__ = ["OPTIONS", "avro"]
-
-# ruff: noqa: C901, PLR0912, PLR0915, PLR1714 - as in decode_kernel; a tuple of numbers is compared one by one too
 
 _function = njit(**OPTIONS)
 _LEAST = -0x8000000000000000
@@ -27,7 +25,7 @@ _MOST = 0x7FFFFFFFFFFFFFFF
 
 
 @_function
-def little(data, pos, size):  # type: ignore[no-untyped-def]
+def little(data, pos, size):
     """Read the little-endian number of `size` bytes at `pos`, as its bits."""
     value = int64(0)
     for index in range(size):
@@ -36,7 +34,7 @@ def little(data, pos, size):  # type: ignore[no-untyped-def]
 
 
 @_function
-def decimal(data, pos, size, out, place, bounds, bound):  # type: ignore[no-untyped-def]
+def decimal(data, pos, size, out, place, bounds, bound):
     """Write the big-endian number of `size` bytes as two numbers to `out[place:]`; return 0 if it exceeds the bound."""
     sign = int64(0)
     if size > 0 and data[pos] > 127:
@@ -67,7 +65,7 @@ def decimal(data, pos, size, out, place, bounds, bound):  # type: ignore[no-unty
 
 
 @_function
-def avro(  # type: ignore[no-untyped-def]
+def avro(
     rows,
     nulls,
     data,
@@ -103,20 +101,20 @@ def avro(  # type: ignore[no-untyped-def]
         while True:
             problem = 0
             while problem == 0:
-                op = code[pc + at.OP]
-                mode = code[pc + at.MODE]
-                here = counts[code[pc + at.DIM]]
-                valid = code[pc + at.VALID]
-                value = code[pc + at.VALUE]
+                op = code[pc + layout.OP]
+                mode = code[pc + layout.MODE]
+                here = counts[code[pc + layout.DIM]]
+                valid = code[pc + layout.VALID]
+                value = code[pc + layout.VALUE]
                 if mode != 0:
                     branch = int64(0)
-                    if mode != at.NULL:
+                    if mode != layout.NULL:
                         branch, pos = varint(src, pos, end, 64)
                         if pos < 0 or branch < 0 or branch > 1:
-                            problem = at.BRANCH
+                            problem = layout.BRANCH
                             break
-                    if (branch == 0) == (mode != at.NULL_LAST):
-                        width = code[pc + at.SIZE]
+                    if (branch == 0) == (mode != layout.NULL_LAST):
+                        width = code[pc + layout.SIZE]
                         if width == 8:
                             out64[value + here] = 0
                         elif width == 0:
@@ -130,149 +128,149 @@ def avro(  # type: ignore[no-untyped-def]
                             out64[value + 2 * here + 1] = 0
                         if valid >= 0:
                             out8[valid + here] = 0
-                        pc += at.WIDTH
+                        pc += layout.WIDTH
                         continue
-                if op <= at.SKIP_VARINT:
+                if op <= layout.SKIP_VARINT:
                     number, pos = varint(src, pos, end, 64)
-                    if pos < 0 or (op <= at.ENUM and number != number << 32 >> 32):
-                        problem = at.VARINT
+                    if pos < 0 or (op <= layout.ENUM and number != number << 32 >> 32):
+                        problem = layout.VARINT
                         break
-                    if op == at.LONG:
+                    if op == layout.LONG:
                         out64[value + here] = number
-                    elif op == at.INT:
+                    elif op == layout.INT:
                         out32[value + here] = number
-                    elif op == at.LONG_TO_DOUBLE:
+                    elif op == layout.LONG_TO_DOUBLE:
                         float64[value + here] = number
-                    elif op == at.LONG_TO_FLOAT:
+                    elif op == layout.LONG_TO_FLOAT:
                         float32[value + here] = number
-                    elif op == at.SCALED:
-                        most = _MOST // code[pc + at.X]
+                    elif op == layout.SCALED:
+                        most = _MOST // code[pc + layout.X]
                         if number > most or number < -most:
-                            problem = at.DIGITS
+                            problem = layout.DIGITS
                             break
-                        out64[value + here] = number * code[pc + at.X]
-                    elif op == at.ENUM:
-                        if number < 0 or number >= code[pc + at.X] or tables[code[pc + at.Y] + number] < 0:
-                            problem = at.SYMBOL
+                        out64[value + here] = number * code[pc + layout.X]
+                    elif op == layout.ENUM:
+                        if number < 0 or number >= code[pc + layout.X] or tables[code[pc + layout.Y] + number] < 0:
+                            problem = layout.SYMBOL
                             break
-                        out32[value + here] = tables[code[pc + at.Y] + number]
-                    elif op == at.UNION:
-                        if number < 0 or number >= code[pc + at.X]:
-                            problem = at.BRANCH
+                        out32[value + here] = tables[code[pc + layout.Y] + number]
+                    elif op == layout.UNION:
+                        if number < 0 or number >= code[pc + layout.X]:
+                            problem = layout.BRANCH
                             break
-                        pc = tables[code[pc + at.Y] + number]
+                        pc = tables[code[pc + layout.Y] + number]
                         continue
-                elif op <= at.SKIP:
-                    size = code[pc + at.X]
-                    if op <= at.SKIP_BYTES:
+                elif op <= layout.SKIP:
+                    size = code[pc + layout.X]
+                    if op <= layout.SKIP_BYTES:
                         size, pos = varint(src, pos, end, 64)
                         if pos < 0:
-                            problem = at.VARINT
+                            problem = layout.VARINT
                             break
                     if size < 0 or size > end - pos:
-                        problem = at.LENGTH if op <= at.SKIP_BYTES else at.CUT
+                        problem = layout.LENGTH if op <= layout.SKIP_BYTES else layout.CUT
                         break
-                    if op == at.TEXT or op == at.BYTES or op == at.FIXED:
+                    if op == layout.TEXT or op == layout.BYTES or op == layout.FIXED:
                         begin = int64(out32[value + here])
-                        place = code[pc + at.DATA] + begin
+                        place = code[pc + layout.DATA] + begin
                         high = 0
                         for index in range(size):
                             byte = src[pos + index]
                             out8[place + index] = byte
                             high |= byte
-                        if op == at.TEXT and high > 127 and is_utf8(src, pos, pos + size) == 0:
-                            problem = at.NOT_TEXT
+                        if op == layout.TEXT and high > 127 and is_utf8(src, pos, pos + size) == 0:
+                            problem = layout.NOT_TEXT
                             break
                         out32[value + here + 1] = begin + size
-                    elif op == at.DOUBLE:
+                    elif op == layout.DOUBLE:
                         out64[value + here] = little(src, pos, 8)
-                    elif op == at.BOOLEAN:
+                    elif op == layout.BOOLEAN:
                         if src[pos] > 1:
-                            problem = at.FLAG
+                            problem = layout.FLAG
                             break
                         out8[value + here] = src[pos]
-                    elif op == at.FLOAT:
+                    elif op == layout.FLOAT:
                         out32[value + here] = little(src, pos, 4) << 32 >> 32
-                    elif op == at.FLOAT_TO_DOUBLE:
+                    elif op == layout.FLOAT_TO_DOUBLE:
                         out32[2 * (value + here)] = little(src, pos, 4) << 32 >> 32
                         float64[value + here] = float32[2 * (value + here)]
-                    elif op == at.DECIMAL or op == at.FIXED_DECIMAL:
-                        fits = decimal(src, pos, size, out64, value + 2 * here, tables, code[pc + at.Y])
+                    elif op == layout.DECIMAL or op == layout.FIXED_DECIMAL:
+                        fits = decimal(src, pos, size, out64, value + 2 * here, tables, code[pc + layout.Y])
                         if fits == 0:
-                            problem = at.DIGITS
+                            problem = layout.DIGITS
                             break
                     pos += size
-                elif op == at.LIST or op == at.NEXT:
-                    if op == at.NEXT:
+                elif op == layout.LIST or op == layout.NEXT:
+                    if op == layout.NEXT:
                         if value >= 0:
-                            counts[code[pc + at.X]] += 1
-                        left[code[pc + at.X]] -= 1
-                        other = code[pc + at.Y]  # of the first item
-                        behind = pc + at.WIDTH
+                            counts[code[pc + layout.X]] += 1
+                        left[code[pc + layout.X]] -= 1
+                        other = code[pc + layout.Y]  # of the first item
+                        behind = pc + layout.WIDTH
                     else:
                         if value >= 0:
-                            counts[code[pc + at.X]] = out32[value + here]
-                        left[code[pc + at.X]] = 0
-                        other = pc + at.WIDTH
-                        behind = code[pc + at.Y]
-                    if left[code[pc + at.X]] == 0:
+                            counts[code[pc + layout.X]] = out32[value + here]
+                        left[code[pc + layout.X]] = 0
+                        other = pc + layout.WIDTH
+                        behind = code[pc + layout.Y]
+                    if left[code[pc + layout.X]] == 0:
                         count, pos = varint(src, pos, end, 64)
                         if pos < 0:
-                            problem = at.VARINT
+                            problem = layout.VARINT
                             break
-                        least = code[pc + at.DATA]
+                        least = code[pc + layout.DATA]
                         if count < 0:
                             size, pos = varint(src, pos, end, 64)
                             if pos < 0:
-                                problem = at.VARINT
+                                problem = layout.VARINT
                                 break
                             if size < 0 or size > end - pos or count == _LEAST:
-                                problem = at.LENGTH
+                                problem = layout.LENGTH
                                 break
                             count = -count
                             if value < 0:
                                 pos += size
-                                pc = pc if op == at.NEXT else behind - at.WIDTH
-                                left[code[pc + at.X]] = 1
+                                pc = pc if op == layout.NEXT else behind - layout.WIDTH
+                                left[code[pc + layout.X]] = 1
                                 continue
                         if count == 0:
                             if value < 0:
                                 pc = behind
                                 continue
-                            out32[value + here + 1] = counts[code[pc + at.X]]
+                            out32[value + here + 1] = counts[code[pc + layout.X]]
                             if valid >= 0:
                                 out8[valid + here] = 1
                             pc = behind
                             continue
                         if least > 0 and count > (end - pos) // least:
-                            problem = at.ITEMS
+                            problem = layout.ITEMS
                             break
-                        left[code[pc + at.X]] = count if least > 0 else 1
+                        left[code[pc + layout.X]] = count if least > 0 else 1
                     pc = other
                     continue
-                elif op == at.JUMP:
-                    pc = code[pc + at.X]
+                elif op == layout.JUMP:
+                    pc = code[pc + layout.X]
                     continue
-                elif op == at.ENTER:
+                elif op == layout.ENTER:
                     kept_pos = pos
                     kept_end = end
                     src = pool
-                    pos = code[pc + at.X]
-                    end = code[pc + at.Y]
-                elif op == at.LEAVE:
+                    pos = code[pc + layout.X]
+                    end = code[pc + layout.Y]
+                elif op == layout.LEAVE:
                     src = data
                     pos = kept_pos
                     end = kept_end
-                elif op == at.REFUSE:
-                    problem = at.REFUSED
+                elif op == layout.REFUSE:
+                    problem = layout.REFUSED
                     break
-                elif op == at.END:
+                elif op == layout.END:
                     if pos != end:
-                        problem = at.BEHIND
+                        problem = layout.BEHIND
                     break
                 if valid >= 0:
                     out8[valid + here] = 1
-                pc += at.WIDTH
+                pc += layout.WIDTH
             if problem == 0:
                 break
             told[row] = problem

@@ -29,7 +29,7 @@ _function = njit(**OPTIONS)
 
 
 @_function
-def extended(crc, data, pos, end):  # type: ignore[no-untyped-def]
+def extended(crc, data, pos, end):
     """Return the CRC-32C so far, without its last inversion, with these bytes."""
     while pos + 8 <= end:
         crc ^= int64(data[pos]) | int64(data[pos + 1]) << 8 | int64(data[pos + 2]) << 16 | int64(data[pos + 3]) << 24
@@ -51,33 +51,33 @@ def extended(crc, data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def crc32c(data, pos, end):  # type: ignore[no-untyped-def]
+def crc32c(data, pos, end):
     """Compute the CRC-32C of a small batch, for which calling google-crc32c costs more."""
     return extended(int64(0xFFFFFFFF), data, pos, end) ^ 0xFFFFFFFF
 
 
 @_function
-def seal(rows, key_ends, keys, value_ends, values, places, out):  # type: ignore[no-untyped-def]
+def seal(rows, key_ends, keys, value_ends, values, places, out):
     """Write the values at these places, each with the CRC-32C of its key and itself; return the bytes written."""
-    at = int64(0)
+    position = int64(0)
     for row in range(rows):
         pos = int64(value_ends[places[row]])
         end = int64(value_ends[places[row] + 1])
         crc = extended(int64(0xFFFFFFFF), keys, int64(key_ends[row]), int64(key_ends[row + 1]))
         crc = extended(crc, values, pos, end) ^ 0xFFFFFFFF
         while pos < end:
-            out[at] = values[pos]
-            at += 1
+            out[position] = values[pos]
+            position += 1
             pos += 1
         for _ in range(4):
-            out[at] = crc & 255
-            at += 1
+            out[position] = crc & 255
+            position += 1
             crc >>= 8
-    return at
+    return position
 
 
 @_function
-def unsound(rows, key_ends, keys, value_ends, values, residue):  # type: ignore[no-untyped-def]
+def unsound(rows, key_ends, keys, value_ends, values, residue):
     """Return the number of values without the checksum that `seal` wrote behind them."""
     count = int64(0)
     for row in range(rows):

@@ -84,15 +84,13 @@ from roster.wire.columns.decode_layout import (
     VALUE_NULLS,
 )
 
-# ruff: noqa: C901, PLR0912, PLR0915 - results of a function that is called cost a test each for numba's error status
-
 __all__ = ["OPTIONS", "fill", "scan", "seal", "unsound"]
 
 _function = njit(**OPTIONS)
 
 
 @_function
-def number(data, pos, size):  # type: ignore[no-untyped-def]
+def number(data, pos, size):
     """Read the signed big-endian number of `size` bytes at `pos`."""
     value = int64(data[pos])
     if value > 127:
@@ -103,7 +101,7 @@ def number(data, pos, size):  # type: ignore[no-untyped-def]
 
 
 @_function
-def varint(data, pos, end, bits):  # type: ignore[no-untyped-def]
+def varint(data, pos, end, bits):
     """Read a zig-zag varint; return it and its end, -1 if it does not end or has more than `bits` bits."""
     if pos < end:
         byte = int64(data[pos])
@@ -128,7 +126,7 @@ def varint(data, pos, end, bits):  # type: ignore[no-untyped-def]
 
 
 @_function
-def control_type(data, pos, end):  # type: ignore[no-untyped-def]
+def control_type(data, pos, end):
     """Return the type of a control batch's first record: 0 abort, 1 commit, -1 if it has none."""
     length, pos = varint(data, pos, end, 32)
     if pos < 0 or length < 0 or length > end - pos:
@@ -147,7 +145,7 @@ def control_type(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def is_aborted(data, pos, size, last_offset, producers, firsts, active, parts, part):  # type: ignore[no-untyped-def]
+def is_aborted(data, pos, size, last_offset, producers, firsts, active, parts, part):
     """Return 1 for a batch of an aborted transaction, 0 for any other, -1 for a control batch without a type.
 
     An abort marker ends its producer's transaction. `firsts` are the first offsets of the aborted transactions,
@@ -176,7 +174,7 @@ def is_aborted(data, pos, size, last_offset, producers, firsts, active, parts, p
 
 
 @_function
-def scan(data, parts, count, committed, producers, firsts, active, state, table, room):  # type: ignore[no-untyped-def]
+def scan(data, parts, count, committed, producers, firsts, active, state, table, room):
     """Write the batches with visible records of each part's offsets to `table`; return their number or an error.
 
     PART_NEXT becomes the offset after the last batch read. A part ends at a batch that is cut off or that begins at or
@@ -261,7 +259,7 @@ def scan(data, parts, count, committed, producers, firsts, active, state, table,
 
 
 @_function
-def headers_fit(data, pos, end):  # type: ignore[no-untyped-def]
+def headers_fit(data, pos, end):
     """Return the number of a record's headers if they fill [pos, end) exactly, else an error."""
     count, pos = varint(data, pos, end, 32)
     if pos < 0:
@@ -280,16 +278,14 @@ def headers_fit(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def copy(data, pos, size, out, at):  # type: ignore[no-untyped-def]
+def copy(data, pos, size, out, at):
     """Copy `size` bytes to `out[at:]`; the caller has checked that they fit."""
     for index in range(size):
         out[at + index] = data[pos + index]
 
 
 @_function
-def fill_headers(  # type: ignore[no-untyped-def]
-    data, pos, end, row, state, header_ends, header_bits, name_ends, names, data_ends, datas, data_bits
-):
+def fill_headers(data, pos, end, row, state, header_ends, header_bits, name_ends, names, data_ends, datas, data_bits):
     """Append the headers of a record, checked by `headers_fit`; no headers become null, as in Spark's Kafka source."""
     count, pos = varint(data, pos, end, 32)
     header = state[AT_HEADER]
@@ -318,7 +314,7 @@ def fill_headers(  # type: ignore[no-untyped-def]
 
 
 @_function
-def fill(  # type: ignore[no-untyped-def]
+def fill(
     data,
     table,
     batches,

@@ -22,7 +22,7 @@ _function = njit(**OPTIONS)
 
 
 @_function
-def varint_size(value):  # type: ignore[no-untyped-def]
+def varint_size(value):
     """Return the size of a zig-zag varint in bytes."""
     rest = (value << 1) ^ (value >> 63)
     size = int64(1)
@@ -36,29 +36,29 @@ def varint_size(value):  # type: ignore[no-untyped-def]
 
 
 @_function
-def put_varint(out, at, value):  # type: ignore[no-untyped-def]
+def put_varint(out, position, value):
     """Write a zig-zag varint; return the position after it."""
     rest = (value << 1) ^ (value >> 63)
     while rest < 0 or rest > 127:
-        out[at] = (rest & 127) | 128
+        out[position] = (rest & 127) | 128
         rest = (rest >> 7) & 0x1FFFFFFFFFFFFFF
-        at += 1
-    out[at] = rest
-    return at + 1
+        position += 1
+    out[position] = rest
+    return position + 1
 
 
 @_function
-def put_bytes(out, at, data, pos, end, is_valid):  # type: ignore[no-untyped-def]
+def put_bytes(out, position, data, pos, end, is_valid):
     """Write a length and the bytes, or -1 for null; return the position after them."""
     if not is_valid:
-        return put_varint(out, at, int64(-1))
-    at = put_varint(out, at, end - pos)
-    copy(data, pos, end - pos, out, at)
-    return at + end - pos
+        return put_varint(out, position, int64(-1))
+    position = put_varint(out, position, end - pos)
+    copy(data, pos, end - pos, out, position)
+    return position + end - pos
 
 
 @_function
-def encode(  # type: ignore[no-untyped-def]
+def encode(
     order,
     start,
     stop,
@@ -86,14 +86,14 @@ def encode(  # type: ignore[no-untyped-def]
 
     `out` has room for `limit` bytes and for the largest record.
     """
-    at = int64(0)
+    position = int64(0)
     base = int64(timestamps[order[start]])
     state[BASE_TIMESTAMP] = base
     state[MAX_TIMESTAMP] = base
     count = int64(0)
     for index in range(start, stop):
         row = order[index]
-        if count > 0 and at + sizes[row] > limit:
+        if count > 0 and position + sizes[row] > limit:
             break
         key_size = int64(key_ends[row + 1]) - int64(key_ends[row]) if key_valid[row] else int64(-1)
         value_size = int64(value_ends[row + 1]) - int64(value_ends[row]) if value_valid[row] else int64(-1)
@@ -113,20 +113,22 @@ def encode(  # type: ignore[no-untyped-def]
         size = 1 + varint_size(delta) + varint_size(count)
         size += varint_size(key_size) + max(key_size, int64(0)) + varint_size(value_size) + max(value_size, int64(0))
         size += varint_size(headers) + header_bytes
-        at = put_varint(out, at, size)
-        out[at] = 0
-        at = put_varint(out, at + 1, delta)
-        at = put_varint(out, at, count)
-        at = put_bytes(out, at, keys, int64(key_ends[row]), int64(key_ends[row + 1]), key_valid[row])
-        at = put_bytes(out, at, values, int64(value_ends[row]), int64(value_ends[row + 1]), value_valid[row])
-        at = put_varint(out, at, headers)
+        position = put_varint(out, position, size)
+        out[position] = 0
+        position = put_varint(out, position + 1, delta)
+        position = put_varint(out, position, count)
+        position = put_bytes(out, position, keys, int64(key_ends[row]), int64(key_ends[row + 1]), key_valid[row])
+        position = put_bytes(
+            out, position, values, int64(value_ends[row]), int64(value_ends[row + 1]), value_valid[row]
+        )
+        position = put_varint(out, position, headers)
         if headers > 0:
             for header in range(header_ends[row], header_ends[row + 1]):
-                at = put_bytes(out, at, names, int64(name_ends[header]), int64(name_ends[header + 1]), 1)
-                at = put_bytes(
-                    out, at, datas, int64(data_ends[header]), int64(data_ends[header + 1]), data_valid[header]
+                position = put_bytes(out, position, names, int64(name_ends[header]), int64(name_ends[header + 1]), 1)
+                position = put_bytes(
+                    out, position, datas, int64(data_ends[header]), int64(data_ends[header + 1]), data_valid[header]
                 )
         state[MAX_TIMESTAMP] = max(state[MAX_TIMESTAMP], timestamps[row])
         count += 1
-    state[AT] = at
+    state[AT] = position
     return count

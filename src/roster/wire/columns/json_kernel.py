@@ -15,18 +15,16 @@ import numpy as np
 from numba import njit
 from numpy import int64
 
-from roster.wire.columns import json_layout as at
+from roster.wire.columns import json_layout as layout
 from roster.wire.columns.checksum_kernel import OPTIONS
 from roster.wire.columns.offsets_kernel import is_utf8
 
 __all__ = ["OPTIONS", "json_cells", "json_texts"]
 
-# ruff: noqa: C901, PLR0912, PLR1714, SIM109 - as in decode_kernel; a tuple of numbers is compared one by one too
-
 _function = njit(**OPTIONS)
 
-_QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _BRACKET, _ESCAPE = (ord(each) for each in '",:{}[\\')
-_MINUS, _POINT, _ZERO = (ord(each) for each in "-.0")
+_QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _BRACKET, _ESCAPE = (ord(character) for character in '",:{}[\\')
+_MINUS, _POINT, _ZERO = (ord(character) for character in "-.0")
 _PLAIN = np.array([byte > 31 and byte < 128 and byte not in b'"\\' for byte in range(256)], np.uint8)
 """Bytes that stand for themselves in a text."""
 _ESCAPED = np.zeros(256, np.uint8)
@@ -40,7 +38,7 @@ _NONE = -0x8000000000000000
 
 
 @_function
-def behind_space(data, pos, end):  # type: ignore[no-untyped-def]
+def behind_space(data, pos, end):
     """Return where something else than white space begins."""
     while pos < end and (data[pos] == 32 or data[pos] == 10 or data[pos] == 13 or data[pos] == 9):
         pos += 1
@@ -48,7 +46,7 @@ def behind_space(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def hexadecimal(data, pos, end):  # type: ignore[no-untyped-def]
+def hexadecimal(data, pos, end):
     """Return the number of four hexadecimal digits, -1 if there are none."""
     if end - pos < 4:
         return int64(-1)
@@ -66,7 +64,7 @@ def hexadecimal(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def character(data, pos, end):  # type: ignore[no-untyped-def]
+def character(data, pos, end):
     """Return the character of the escape at `pos`, and where it ends; -1 if it is odd: none, half a pair, or zero."""
     if end - pos < 2:
         return int64(0), int64(-1)
@@ -89,7 +87,7 @@ def character(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def text_end(data, pos, end):  # type: ignore[no-untyped-def]
+def text_end(data, pos, end):
     """Return the place of the quote that ends the text at `pos`, -1 if it is odd, and its bytes without escapes."""
     begin = pos
     size = int64(0)
@@ -118,7 +116,7 @@ def text_end(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def named(data, pos, end):  # type: ignore[no-untyped-def]
+def named(data, pos, end):
     """Return where the name ends that begins behind `pos`, its bytes without escapes, and where its value begins.
 
     The value's place is -1 if it is odd.
@@ -135,7 +133,7 @@ def named(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def word_end(data, pos, end):  # type: ignore[no-untyped-def]
+def word_end(data, pos, end):
     """Return the end of `true`, `false` or `null`, -1 if there is none."""
     if end - pos >= 4:
         first = data[pos]
@@ -150,7 +148,7 @@ def word_end(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def digits_from(data, pos, end, value):  # type: ignore[no-untyped-def]
+def digits_from(data, pos, end, value):
     """Return an integer with the digits at `pos` appended, and where they end."""
     while pos < end and 48 <= data[pos] <= 57:
         value = value * 10 + (int64(data[pos]) - 48)
@@ -159,7 +157,7 @@ def digits_from(data, pos, end, value):  # type: ignore[no-untyped-def]
 
 
 @_function
-def number(data, pos, end):  # type: ignore[no-untyped-def]
+def number(data, pos, end):
     """Return the end of a number, -1 if there is none, its digits as an integer, their count and the power of ten.
 
     The integer is right for up to 18 digits, and for 19 if it is not negative.
@@ -195,7 +193,7 @@ def number(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def skipped(data, pos, end):  # type: ignore[no-untyped-def]
+def skipped(data, pos, end):
     """Return the end of any value, -1 if it is odd."""
     depth = 0
     are_objects = int64(0)  # a bit for each list or object that is open
@@ -251,7 +249,7 @@ def skipped(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def two(data, pos):  # type: ignore[no-untyped-def]
+def two(data, pos):
     """Return the number of two digits, far below zero if they are none."""
     high = int64(data[pos]) - 48
     low = int64(data[pos + 1]) - 48
@@ -259,8 +257,8 @@ def two(data, pos):  # type: ignore[no-untyped-def]
 
 
 @_function
-def day(data, pos):  # type: ignore[no-untyped-def]
-    """Return the days since 1970 of the ten bytes YYYY-MM-DD, _NONE if they are no day."""
+def day(data, pos):
+    """Return the days since 1970 of the ten bytes YYYY-MM-DD, _NONE if they are not a date."""
     year = 100 * two(data, pos) + two(data, pos + 2)
     month = two(data, pos + 5)
     date = two(data, pos + 8)
@@ -278,7 +276,7 @@ def day(data, pos):  # type: ignore[no-untyped-def]
 
 
 @_function
-def moment(data, pos, end, is_instant):  # type: ignore[no-untyped-def]
+def moment(data, pos, end, is_instant):
     """Return microseconds since 1970 of [pos, end): YYYY-MM-DD, or with T or a space hh:mm:ss, a fraction, and Z."""
     days = day(data, pos) if end - pos >= 10 else int64(_NONE)
     if days == _NONE or end - pos == 10:
@@ -310,34 +308,34 @@ def moment(data, pos, end, is_instant):  # type: ignore[no-untyped-def]
 
 
 @_function
-def cell(data, pos, end, kind, most, place, cells, doubles, has):  # type: ignore[no-untyped-def]
+def cell(data, pos, end, kind, most, place, cells, doubles, has):
     """Write the value at `pos`; return its end, -1 if it is odd. A name that had a value before is odd."""
-    if pos >= end or has[place] != at.NULL:
+    if pos >= end or has[place] != layout.NULL:
         return int64(-1)
     if data[pos] == 110:
         return word_end(data, pos, end)
-    if kind >= at.TEXT:
+    if kind >= layout.TEXT:
         if data[pos] != _QUOTE:
             return int64(-1)
         begin = pos + 1
         pos, size = text_end(data, begin, end)
         if pos < 0:
             return int64(-1)
-        if kind == at.TEXT:
-            cells[place] = begin << at.LENGTH_BITS | size
+        if kind == layout.TEXT:
+            cells[place] = begin << layout.LENGTH_BITS | size
         else:
-            if kind != at.DATE:
-                time = moment(data, begin, pos, kind == at.INSTANT)
+            if kind != layout.DATE:
+                time = moment(data, begin, pos, kind == layout.INSTANT)
             else:
                 time = day(data, begin) if pos - begin == 10 else int64(_NONE)
             if time == _NONE:
                 return int64(-1)
             cells[place] = time
-        has[place] = at.VALUE
+        has[place] = layout.VALUE
         return int64(pos + 1)
-    if kind == at.BOOLEAN:
+    if kind == layout.BOOLEAN:
         cells[place] = data[pos] == 116
-        has[place] = at.VALUE
+        has[place] = layout.VALUE
         return word_end(data, pos, end)
     begin = pos
     pos, digits, count, power = number(data, begin, end)
@@ -345,27 +343,27 @@ def cell(data, pos, end, kind, most, place, cells, doubles, has):  # type: ignor
         return int64(-1)
     is_negative = data[begin] == _MINUS
     is_whole = count <= 19 and 0 <= digits <= most
-    if kind == at.INTEGER:
+    if kind == layout.INTEGER:
         if not is_whole or count + is_negative != pos - begin:
             return int64(-1)
         cells[place] = -digits if is_negative else digits
-    elif is_whole and -22 <= power <= 22 and (kind == at.DOUBLE or -10 <= power <= 10):
+    elif is_whole and -22 <= power <= 22 and (kind == layout.DOUBLE or -10 <= power <= 10):
         value = digits / _POWERS[-power] if power < 0 else digits * _POWERS[power]
         doubles[place] = -1.0 * value if is_negative else value
     else:
-        reach = 250 if kind == at.DOUBLE else 30  # no larger or smaller than the column can hold
+        reach = 250 if kind == layout.DOUBLE else 30  # no larger or smaller than the column can hold
         if count > 60 or power < -reach or power + count > reach:
             return int64(-1)
-        cells[place] = begin << at.LENGTH_BITS | (pos - begin)
-        has[place] = at.SPAN
+        cells[place] = begin << layout.LENGTH_BITS | (pos - begin)
+        has[place] = layout.SPAN
         return int64(pos)
-    has[place] = at.VALUE
+    has[place] = layout.VALUE
     return int64(pos)
 
 
 @_function
-def column_of(data, pos, end, names, name_ends, table, mask):  # type: ignore[no-untyped-def]
-    """Return the column of a name, -1 if it is of none."""
+def column_of(data, pos, end, names, name_ends, table, mask):
+    """Return the column of a name, -1 for an unknown name."""
     code = int64(0)
     for index in range(pos, end):
         code = code * 33 ^ int64(data[index])
@@ -384,7 +382,7 @@ def column_of(data, pos, end, names, name_ends, table, mask):  # type: ignore[no
 
 
 @_function
-def row_of(data, pos, end, row, rows, names, name_ends, table, mask, kinds, most, cells, doubles, has):  # type: ignore[no-untyped-def]
+def row_of(data, pos, end, row, rows, names, name_ends, table, mask, kinds, most, cells, doubles, has):
     """Write the cells of the object at [pos, end); return 0 if it is odd."""
     pos = behind_space(data, pos, end)
     if pos >= end or data[pos] != _OPEN:
@@ -413,9 +411,7 @@ def row_of(data, pos, end, row, rows, names, name_ends, table, mask, kinds, most
 
 
 @_function
-def json_cells(  # type: ignore[no-untyped-def]
-    rows, ends, data, given, names, name_ends, table, mask, columns, kinds, most, cells, doubles, has, odd
-):
+def json_cells(rows, ends, data, given, names, name_ends, table, mask, columns, kinds, most, cells, doubles, has, odd):
     """Write the cells of each object, column after column, and which objects are odd; return how many.
 
     The caller sets `cells` and `has` to zero. A row that is not given, or odd, has none.
@@ -431,18 +427,18 @@ def json_cells(  # type: ignore[no-untyped-def]
             continue
         for column in range(columns):
             cells[column * rows + row] = 0
-            has[column * rows + row] = at.NULL
+            has[column * rows + row] = layout.NULL
         odd[row] = 1
         count += 1
     return count
 
 
 @_function
-def json_texts(rows, cells, ends, data, out):  # type: ignore[no-untyped-def]
+def json_texts(rows, cells, ends, data, out):
     """Write the texts of a column's spans, to end at `ends[1:]`; return the bytes written."""
     written = int64(0)
     for row in range(rows):
-        pos = cells[row] >> at.LENGTH_BITS
+        pos = cells[row] >> layout.LENGTH_BITS
         end = int64(ends[row + 1])
         while written < end:
             byte = int64(data[pos])

@@ -13,7 +13,7 @@ from numpy import int64, uint32
 _M = uint32(0x5BD1E995)
 
 
-def murmur2(data, pos, end):  # type: ignore[no-untyped-def]
+def murmur2(data, pos, end):
     """Return the hash of [pos, end) as an unsigned 32-bit number."""
     size = end - pos
     value = int64(0x9747B28C) ^ size
@@ -47,18 +47,18 @@ def murmur2_of(data: Any, offsets: Any) -> Any:
     starts, sizes = offsets[:-1][order], sizes[order]
     value = (uint32(0x9747B28C) ^ sizes.astype(uint32)).astype(uint32)
     words = np.ndarray(max(len(data) - 3, 0), "<u4", data, strides=(1,))
-    for at in range(0, int(sizes[0]) - 3 if len(sizes) else 0, 4):
-        count = int(np.searchsorted(-sizes, -(at + 4), side="right"))
-        word = words[starts[:count] + at] * _M
+    for place in range(0, int(sizes[0]) - 3 if len(sizes) else 0, 4):
+        count = int(np.searchsorted(-sizes, -(place + 4), side="right"))
+        word = words[starts[:count] + place] * _M
         word = (word ^ (word >> uint32(24))) * _M
         value[:count] = (value[:count] * _M) ^ word
     left = sizes % 4
     for behind in (3, 2, 1):
         has = left >= behind
-        at = starts[has] + sizes[has] - left[has] + behind - 1
-        value[has] ^= data[at].astype(uint32) << uint32(8 * (behind - 1))
+        place = starts[has] + sizes[has] - left[has] + behind - 1
+        value[has] ^= data[place].astype(uint32) << uint32(8 * (behind - 1))
     value[left > 0] *= _M
     value = (value ^ (value >> uint32(13))) * _M
-    found = np.empty(len(value), np.int64)
-    found[order] = (value ^ (value >> uint32(15))) & uint32(0x7FFFFFFF)
-    return found
+    hashes = np.empty(len(value), np.int64)
+    hashes[order] = (value ^ (value >> uint32(15))) & uint32(0x7FFFFFFF)
+    return hashes

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.wire.columns import offsets_layout as at
+from roster.wire.columns import offsets_layout as layout
 from roster.wire.columns.writer import binary_parts
 
 
@@ -40,20 +40,20 @@ def offset_records(kernel: OffsetsKernel, keys: pa.Array, values: pa.Array) -> O
     rows = len(keys)
     key_ends, key_bytes, key_valid = binary_parts(keys)
     value_ends, value_bytes, value_valid = binary_parts(values)
-    kinds, numbers = np.empty(rows, np.uint8), np.empty((rows, at.FIELDS), np.int64)
+    kinds, numbers = np.empty(rows, np.uint8), np.empty((rows, layout.FIELDS), np.int64)
     ends = [np.zeros(rows + 1, np.int32) for _ in range(3)]
-    key_size, value_size = (int(each[-1]) - int(each[0]) for each in (key_ends, value_ends))
+    key_size, value_size = (int(ends_of[-1]) - int(ends_of[0]) for ends_of in (key_ends, value_ends))
     texts = [np.empty(size, np.uint8) for size in (key_size, key_size, value_size)]
     outputs = [array for pair in zip(ends, texts, strict=True) for array in pair]
-    found = kernel.offset_commits(
+    commits = kernel.offset_commits(
         *(rows, key_ends, key_bytes, key_valid, value_ends, value_bytes, value_valid, kinds, numbers.reshape(-1)),
         *outputs,
     )
-    numbers = numbers[:found]
-    removed = kinds[(kinds == at.COMMIT) | (kinds == at.REMOVED)] == at.REMOVED
+    numbers = numbers[:commits]
+    removed = kinds[(kinds == layout.COMMIT) | (kinds == layout.REMOVED)] == layout.REMOVED
     group, topic, metadata = (
         pa.Array.from_buffers(
-            pa.string(), found, [None, pa.py_buffer(end[: found + 1]), pa.py_buffer(data[: end[found]])]
+            pa.string(), commits, [None, pa.py_buffer(end[: commits + 1]), pa.py_buffer(data[: end[commits]])]
         )
         for end, data in zip(ends, texts, strict=True)
     )
@@ -63,15 +63,15 @@ def offset_records(kernel: OffsetsKernel, keys: pa.Array, values: pa.Array) -> O
     def column(index: int, kind: Any, is_null: Any) -> pa.Array:
         return pa.array(numbers[:, index], mask=is_null | removed).cast(kind, safe=False)
 
-    never = np.zeros(found, bool)
+    never = np.zeros(commits, bool)
     columns = {
         "group": group,
         "topic": topic,
-        "partition": pa.array(numbers[:, at.PARTITION]).cast(pa.int32(), safe=False),
-        "offset": column(at.OFFSET, pa.int64(), never),
-        "leader_epoch": column(at.LEADER_EPOCH, pa.int32(), numbers[:, at.LEADER_EPOCH] == -1),
+        "partition": pa.array(numbers[:, layout.PARTITION]).cast(pa.int32(), safe=False),
+        "offset": column(layout.OFFSET, pa.int64(), never),
+        "leader_epoch": column(layout.LEADER_EPOCH, pa.int32(), numbers[:, layout.LEADER_EPOCH] == -1),
         "metadata": metadata,
-        "committed_at": column(at.COMMITTED_AT, pa.int64(), never),
-        "expires_at": column(at.EXPIRES_AT, pa.int64(), numbers[:, at.EXPIRES_AT] == -1),
+        "committed_at": column(layout.COMMITTED_AT, pa.int64(), never),
+        "expires_at": column(layout.EXPIRES_AT, pa.int64(), numbers[:, layout.EXPIRES_AT] == -1),
     }
     return OffsetRecords(kinds, pa.RecordBatch.from_pydict(columns))

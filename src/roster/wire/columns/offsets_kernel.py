@@ -29,13 +29,11 @@ __all__ = ["OPTIONS", "commits_to_keep", "offset_commits"]
 
 MINUTE = 60_000_000
 
-# ruff: noqa: C901, PLR0912, PLR0915 - one loop a function: calls cost a test each for numba's error status
-
 _function = njit(**OPTIONS)
 
 
 @_function
-def uvarint(data, pos, end):  # type: ignore[no-untyped-def]
+def uvarint(data, pos, end):
     """Read an unsigned 32-bit varint; return it and its end, -1 if it does not end or is larger."""
     value = int64(0)
     shift = int64(0)
@@ -52,7 +50,7 @@ def uvarint(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def is_utf8(data, pos, end):  # type: ignore[no-untyped-def]
+def is_utf8(data, pos, end):
     """Return 1 if [pos, end) is UTF-8 without surrogates and overlong forms, else 0."""
     while pos < end:
         byte = int64(data[pos])
@@ -81,7 +79,7 @@ def is_utf8(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def text(data, pos, end, is_compact):  # type: ignore[no-untyped-def]
+def text(data, pos, end, is_compact):
     """Return the start and the end of a string's bytes, -1 if it is null, does not fit or is not UTF-8."""
     if is_compact:
         size, pos = uvarint(data, pos, end)
@@ -104,7 +102,7 @@ def text(data, pos, end, is_compact):  # type: ignore[no-untyped-def]
 
 
 @_function
-def after_tags(data, pos, end):  # type: ignore[no-untyped-def]
+def after_tags(data, pos, end):
     """Return the position after the tagged fields of an offset, -1 if they do not fit; tag 0 is a topic id."""
     count, pos = uvarint(data, pos, end)
     if pos < 0 or count > (end - pos) // 2:
@@ -123,7 +121,7 @@ def after_tags(data, pos, end):  # type: ignore[no-untyped-def]
 
 
 @_function
-def offset_commits(  # type: ignore[no-untyped-def]
+def offset_commits(
     rows,
     key_ends,
     keys,
@@ -144,7 +142,7 @@ def offset_commits(  # type: ignore[no-untyped-def]
 
     The caller sets `*_ends[0]` to zero; texts take no more bytes than keys and values have.
     """
-    found = int64(0)
+    commits = int64(0)
     group_at = int64(0)
     topic_at = int64(0)
     metadata_at = int64(0)
@@ -181,25 +179,25 @@ def offset_commits(  # type: ignore[no-untyped-def]
                 continue
             if version < 0 or end - pos < 8:
                 continue
-            numbers[found * FIELDS + OFFSET] = number(values, pos, 8)
+            numbers[commits * FIELDS + OFFSET] = number(values, pos, 8)
             pos += 8
-            numbers[found * FIELDS + LEADER_EPOCH] = -1
+            numbers[commits * FIELDS + LEADER_EPOCH] = -1
             if version >= 3:
                 if end - pos < 4:
                     continue
-                numbers[found * FIELDS + LEADER_EPOCH] = number(values, pos, 4)
+                numbers[commits * FIELDS + LEADER_EPOCH] = number(values, pos, 4)
                 pos += 4
             metadata, metadata_end = text(values, pos, end, version == 4)
             if metadata < 0 or end - metadata_end < 8:
                 continue
             pos = metadata_end
-            numbers[found * FIELDS + COMMITTED_AT] = number(values, pos, 8)
+            numbers[commits * FIELDS + COMMITTED_AT] = number(values, pos, 8)
             pos += 8
-            numbers[found * FIELDS + EXPIRES_AT] = -1
+            numbers[commits * FIELDS + EXPIRES_AT] = -1
             if version == 1:
                 if end - pos < 8:
                     continue
-                numbers[found * FIELDS + EXPIRES_AT] = number(values, pos, 8)
+                numbers[commits * FIELDS + EXPIRES_AT] = number(values, pos, 8)
                 pos += 8
             if version == 4:
                 pos = after_tags(values, pos, end)
@@ -207,30 +205,30 @@ def offset_commits(  # type: ignore[no-untyped-def]
                 continue
             kind = int64(COMMIT)
         kinds[row] = kind
-        numbers[found * FIELDS + PARTITION] = number(keys, topic_end, 4)
+        numbers[commits * FIELDS + PARTITION] = number(keys, topic_end, 4)
         copy(keys, group, group_end - group, groups, group_at)
         copy(keys, topic, topic_end - topic, topics, topic_at)
         copy(values, metadata, metadata_end - metadata, metadatas, metadata_at)
         group_at += group_end - group
         topic_at += topic_end - topic
         metadata_at += metadata_end - metadata
-        found += 1
-        group_ends[found] = group_at
-        topic_ends[found] = topic_at
-        metadata_ends[found] = metadata_at
-    return found
+        commits += 1
+        group_ends[commits] = group_at
+        topic_ends[commits] = topic_at
+        metadata_ends[commits] = metadata_at
+    return commits
 
 
 @_function
-def commits_to_keep(  # type: ignore[no-untyped-def]
+def commits_to_keep(
     rows, groups, topics, partitions, times, offsets, numbers, minutes, count, slots, size, steps, looked, kept
 ):
     """Set which commits, in the order of their log, stay in a history; return the number of partitions.
 
-    Of a partition's commits these are the last of each minute, the last that moves its offset with the one just before
-    it, and the first that does so after a minute without any. All stay in the `count` ascending `minutes`: of group g,
-    minute m is there as `numbers[g]` + m. times: in microseconds. slots: `size` zeros, a power of two above the rows.
-    steps: room for two numbers a row. looked: two zeros for each group.
+    A partition keeps its last commit of each minute, the last one that moves its offset with the one just before it,
+    and the first one that does so after a minute without any. All commits stay in the `count` ascending `minutes`:
+    minute m of group g is there as `numbers[g]` + m. times: in microseconds. slots: `size` zeros, a power of two above
+    the rows. steps: room for two numbers a row. looked: two zeros for each group.
     """
     partitions_found = int64(0)
     for row in range(rows):

@@ -23,8 +23,6 @@ from roster.wire.columns.encode_layout import (
 )
 from roster.wire.columns.murmur2 import murmur2 as plain_murmur2
 
-# ruff: noqa: C901, PLR0912 - one loop a function: calls cost a test each for numba's error status
-
 _function = njit(**OPTIONS)
 
 
@@ -32,7 +30,7 @@ murmur2 = _function(plain_murmur2)
 
 
 @_function
-def place(  # type: ignore[no-untyped-def]
+def place(
     rows,
     key_ends,
     keys,

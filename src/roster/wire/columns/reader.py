@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from roster.wire.columns import decode_layout as at
+from roster.wire.columns import decode_layout as layout
 from roster.wire.compression import Compression, decompress
 from roster.wire.errors import WireError
 
@@ -119,47 +119,51 @@ def scan(kernel: Kernel, data: Any, parts: Sequence[Part], *, committed: bool = 
     With `committed` only records of committed transactions are visible, as with `read_committed`.
     Raises ScanError for a wrong CRC, an older message format, and invalid batch headers.
     """
-    rows = np.zeros((len(parts), at.PART_FIELDS), np.int64)
-    rows[:, [at.PART_NEXT, at.PART_EPOCH]] = -1
-    rows[:, : at.PART_ABORTED] = [part[:5] for part in parts]
-    aborted = [each for part in parts for each in sorted(part.aborted, key=lambda each: each.first_offset)]
-    rows[:, at.PART_ABORTED_END] = np.cumsum([len(part.aborted) for part in parts])
-    rows[1:, at.PART_ABORTED] = rows[1:, at.PART_BEGUN] = rows[:-1, at.PART_ABORTED_END]
+    rows = np.zeros((len(parts), layout.PART_FIELDS), np.int64)
+    rows[:, [layout.PART_NEXT, layout.PART_EPOCH]] = -1
+    rows[:, : layout.PART_ABORTED] = [part[:5] for part in parts]
+    aborted = [
+        transaction
+        for part in parts
+        for transaction in sorted(part.aborted, key=lambda transaction: transaction.first_offset)
+    ]
+    rows[:, layout.PART_ABORTED_END] = np.cumsum([len(part.aborted) for part in parts])
+    rows[1:, layout.PART_ABORTED] = rows[1:, layout.PART_BEGUN] = rows[:-1, layout.PART_ABORTED_END]
     transactions = np.array(aborted, np.int64).reshape(-1, 2)
     producers, firsts = np.ascontiguousarray(transactions.T)
-    active, state = np.zeros(len(aborted), np.uint8), np.zeros(at.SCAN_STATE, np.int64)
+    active, state = np.zeros(len(aborted), np.uint8), np.zeros(layout.SCAN_STATE, np.int64)
     pieces = []
-    room = min(1024, 1 + int((rows[:, at.PART_END] - rows[:, at.PART_POS]).sum()) // at.HEADER)
-    while state[at.SCAN_PART] < len(parts):
-        table = np.zeros((room, at.BATCH_FIELDS), np.int64)
+    room = min(1024, 1 + int((rows[:, layout.PART_END] - rows[:, layout.PART_POS]).sum()) // layout.HEADER)
+    while state[layout.SCAN_PART] < len(parts):
+        table = np.zeros((room, layout.BATCH_FIELDS), np.int64)
         kept = kernel.scan(
             *(data, rows.reshape(-1), len(parts), int(committed)),
             *(producers, firsts, active, state, table.reshape(-1), room),
         )
         if kept < 0:
-            part = rows[state[at.SCAN_PART]]
-            offset = part[at.PART_START] if part[at.PART_NEXT] < 0 else part[at.PART_NEXT]
-            problem = f"offset {offset}: {_error(kept, state[at.SCAN_DETAIL])}"
-            raise ScanError(int(part[at.PART_SOURCE]), problem)
+            part = rows[state[layout.SCAN_PART]]
+            offset = part[layout.PART_START] if part[layout.PART_NEXT] < 0 else part[layout.PART_NEXT]
+            problem = f"offset {offset}: {_error(kept, state[layout.SCAN_DETAIL])}"
+            raise ScanError(int(part[layout.PART_SOURCE]), problem)
         pieces.append(table[:kept])
-    table = np.concatenate(pieces) if pieces else np.empty((0, at.BATCH_FIELDS), np.int64)
+    table = np.concatenate(pieces) if pieces else np.empty((0, layout.BATCH_FIELDS), np.int64)
     _check_crcs(data, table)
-    found = table[table[:, at.COUNT] > 0]
-    return Scanned(found, rows[:, at.PART_NEXT].tolist(), rows[:, at.PART_EPOCH].tolist())
+    wanted = table[table[:, layout.COUNT] > 0]
+    return Scanned(wanted, rows[:, layout.PART_NEXT].tolist(), rows[:, layout.PART_EPOCH].tolist())
 
 
 def _error(code: int, detail: int) -> str:
-    return at.ERRORS[code].format(int(detail))
+    return layout.ERRORS[code].format(int(detail))
 
 
 def _check_crcs(data: Any, table: Any) -> None:
     """Check the CRCs of the batches that are too large for the loop."""
     value = google_crc32c.value
-    unchecked = table[table[:, at.UNCHECKED] >= 0]
-    for pos, end, source in unchecked[:, [at.UNCHECKED, at.END, at.SOURCE]].tolist():
+    unchecked = table[table[:, layout.UNCHECKED] >= 0]
+    for pos, end, source in unchecked[:, [layout.UNCHECKED, layout.END, layout.SOURCE]].tolist():
         if value(data[pos + 21 : end]) != int.from_bytes(data[pos + 17 : pos + 21], "big"):
             offset = int.from_bytes(data[pos : pos + 8], "big")
-            raise ScanError(source, f"offset {offset}: {_error(at.BAD_CRC, pos)}")
+            raise ScanError(source, f"offset {offset}: {_error(layout.BAD_CRC, pos)}")
 
 
 class RecordColumns:
@@ -193,71 +197,73 @@ class RecordColumns:
         except records of it that were already yielded.
         """
 
-        def told(index: int, problem: str) -> None:
+        def report(index: int, problem: str) -> None:
             on_unreadable(self._unreadable(data, table[index], problem))
 
-        for run in _runs(data, table, told):
-            yield from self._fill(run, told)
+        for run in _runs(data, table, report):
+            yield from self._fill(run, report)
             del run  # before the next is expanded
 
     def _unreadable(self, data: Any, row: Any, problem: str) -> Unreadable:
-        source, first = int(row[at.SOURCE]), int(row[at.BASE_OFFSET])
+        source, first = int(row[layout.SOURCE]), int(row[layout.BASE_OFFSET])
         topic = self._topics[int(self._topic_of[source])].as_py()
-        whole = data[row[at.POS] - at.HEADER : row[at.END]].tobytes()
-        return Unreadable(topic, int(self._number_of[source]), first, first + int(row[at.LAST_DELTA]), problem, whole)
+        whole = data[row[layout.POS] - layout.HEADER : row[layout.END]].tobytes()
+        return Unreadable(
+            topic, int(self._number_of[source]), first, first + int(row[layout.LAST_DELTA]), problem, whole
+        )
 
-    def _fill(self, run: _Run, told: Callable[[int, str], None]) -> Iterator[pa.RecordBatch]:
+    def _fill(self, run: _Run, report: Callable[[int, str], None]) -> Iterator[pa.RecordBatch]:
         data, table, numbers = run
-        sizes = table[:, at.END] - table[:, at.POS]
-        rows = int(min(np.minimum(table[:, at.COUNT], sizes // _LEAST_RECORD).sum(), self._max_rows))
+        sizes = table[:, layout.END] - table[:, layout.POS]
+        rows = int(min(np.minimum(table[:, layout.COUNT], sizes // _LEAST_RECORD).sum(), self._max_rows))
         room = int(min(sizes.sum(), _INT32_MAX))
-        state = np.zeros(at.FILL_STATE, np.int64)
+        state = np.zeros(layout.FILL_STATE, np.int64)
         upto = len(table)
-        while (begun := int(state[at.AT_BATCH])) < len(table):
-            before, out = state[: at.AT_ROW].copy(), _Outputs(rows, room, self._headers)
+        while (begun := int(state[layout.AT_BATCH])) < len(table):
+            before, out = state[: layout.AT_ROW].copy(), _Outputs(rows, room, self._headers)
             try:
-                made = self._filled(data, table[:upto], out, state)
+                batch = self._filled(data, table[:upto], out, state)
             except _BadBatchError as error:
-                state[: at.AT_ROW] = before
+                state[: layout.AT_ROW] = before
                 if error.index > begun:
                     upto = error.index  # those before it first
                     continue
-                told(numbers[begun], str(error))
-                state[at.AT_BATCH], state[at.AT_RECORD], upto = begun + 1, 0, len(table)
+                report(numbers[begun], str(error))
+                state[layout.AT_BATCH], state[layout.AT_RECORD], upto = begun + 1, 0, len(table)
                 continue
-            if made is not None:
-                yield made
-            if state[at.AT_BATCH] == upto:
+            if batch is not None:
+                yield batch
+            if state[layout.AT_BATCH] == upto:
                 upto = len(table)
 
     def _filled(self, data: Any, table: Any, out: _Outputs, state: Any) -> pa.RecordBatch | None:
         """Return as many rows as the outputs have room for, None if there are none. Raises _BadBatchError."""
-        state[at.AT_ROW :] = 0
-        table[:, at.ROWS] = 0
+        state[layout.AT_ROW :] = 0
+        table[:, layout.ROWS] = 0
         outcome = self._kernel.fill(
             *(data, table.reshape(-1), len(table), int(self._headers)), *(out.limits, state, *out.arrays)
         )
         if outcome < 0:
-            raise _BadBatchError(int(state[at.AT_BATCH]), _error(outcome, state[at.FILL_DETAIL]))
-        if state[at.AT_ROW]:
+            raise _BadBatchError(int(state[layout.AT_BATCH]), _error(outcome, state[layout.FILL_DETAIL]))
+        if state[layout.AT_ROW]:
             return self._batch(out, state, table)
-        if outcome == at.FULL:
-            raise _BadBatchError(int(state[at.AT_BATCH]), "a record is too large for a column")
+        if outcome == layout.FULL:
+            raise _BadBatchError(int(state[layout.AT_BATCH]), "a record is too large for a column")
         return None
 
     def _batch(self, out: _Outputs, state: Any, table: Any) -> pa.RecordBatch:
         """Return the written rows as a record batch."""
-        rows = int(state[at.AT_ROW])
-        per_batch = table[:, at.ROWS]
-        numbers = self._number_of[table[:, at.SOURCE]]
+        rows = int(state[layout.AT_ROW])
+        per_batch = table[:, layout.ROWS]
+        numbers = self._number_of[table[:, layout.SOURCE]]
         columns = {
-            "key": out.keys.array(rows, int(state[at.KEY_NULLS])),
-            "value": out.values.array(rows, int(state[at.VALUE_NULLS])),
+            "key": out.keys.array(rows, int(state[layout.KEY_NULLS])),
+            "value": out.values.array(rows, int(state[layout.VALUE_NULLS])),
             "topic": self._topic_column(table, rows),
             "partition": pa.array(np.repeat(numbers, per_batch)),
             "offset": pa.array(out.offsets[:rows]),
             "timestamp": _times(out.timestamps[:rows]),
-            "timestampType": pa.array(np.repeat((table[:, at.ATTRIBUTES] >> 3 & 1).astype(np.int32), per_batch)),
+            "timestampType": pa.array(np.repeat((table[:, layout.ATTRIBUTES] >> 3 & 1).astype(np.int32), per_batch)),
         }
         if self._headers:
             columns["headers"] = out.headers(rows, state, table)
@@ -268,7 +274,7 @@ class RecordColumns:
             if self._topic is None or len(self._topic) < rows:
                 self._topic = pa.repeat(self._topics[0], rows)
             return self._topic.slice(0, rows)
-        topic = np.repeat(self._topic_of[table[:, at.SOURCE]], table[:, at.ROWS])
+        topic = np.repeat(self._topic_of[table[:, layout.SOURCE]], table[:, layout.ROWS])
         return pa.DictionaryArray.from_arrays(pa.array(topic), self._topics).dictionary_decode()
 
 
@@ -288,12 +294,12 @@ class _Run(NamedTuple):
     numbers: Sequence[int]
 
 
-def _runs(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterator[_Run]:
+def _runs(data: Any, table: Any, report: Callable[[int, str], None]) -> Iterator[_Run]:
     """Divide a table into runs; without compression, nothing is copied."""
-    if (table[:, at.ATTRIBUTES] & 7).any():
-        yield from _expanded(data, table, told)
+    if (table[:, layout.ATTRIBUTES] & 7).any():
+        yield from _expanded(data, table, report)
         return
-    ends = np.cumsum(table[:, at.END] - table[:, at.POS])
+    ends = np.cumsum(table[:, layout.END] - table[:, layout.POS])
     start = before = 0
     while start < len(table):
         stop = max(start + 1, int(np.searchsorted(ends, before + MAX_BYTES, "right")))
@@ -301,10 +307,10 @@ def _runs(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterator[_
         start, before = stop, int(ends[stop - 1])
 
 
-def _expanded(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterator[_Run]:
+def _expanded(data: Any, table: Any, report: Callable[[int, str], None]) -> Iterator[_Run]:
     """Divide a table into runs so that only one run and the next batch, or one larger batch, is decompressed at a time.
 
-    `told` is called with batches that cannot be decompressed, after those before them have been yielded.
+    `report` is called with batches that cannot be decompressed, after those before them have been yielded.
     """
     numbers: list[int] = []
     bodies: list[Any] = []
@@ -315,7 +321,7 @@ def _expanded(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterat
             yield _joined(table, numbers, bodies)
             numbers, bodies, size = [], [], 0
         if is_bad:
-            told(number, str(body))
+            report(number, str(body))
             continue
         numbers.append(number)
         bodies.append(body)
@@ -331,8 +337,8 @@ def _expanded(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterat
 def _bodies(data: Any, table: Any) -> Iterator[Any]:
     """Yield the decompressed records of each batch, or the error of one that cannot be decompressed."""
     view = memoryview(data)
-    codecs = (table[:, at.ATTRIBUTES] & 7).tolist()
-    for codec, pos, end in zip(codecs, table[:, at.POS].tolist(), table[:, at.END].tolist(), strict=True):
+    codecs = (table[:, layout.ATTRIBUTES] & 7).tolist()
+    for codec, pos, end in zip(codecs, table[:, layout.POS].tolist(), table[:, layout.END].tolist(), strict=True):
         try:
             yield decompress(Compression(codec), bytes(view[pos:end])) if codec else view[pos:end]
         except WireError as error:
@@ -341,9 +347,9 @@ def _bodies(data: Any, table: Any) -> Iterator[Any]:
 
 def _joined(table: Any, numbers: list[int], bodies: list[Any]) -> _Run:
     table, ends = table[numbers], np.cumsum([len(body) for body in bodies])
-    table[:, at.END] = ends
-    table[1:, at.POS] = ends[:-1]
-    table[0, at.POS] = 0
+    table[:, layout.END] = ends
+    table[1:, layout.POS] = ends[:-1]
+    table[0, layout.POS] = 0
     return _Run(np.frombuffer(bodies[0] if len(bodies) == 1 else b"".join(bodies), np.uint8), table, numbers)
 
 
@@ -365,24 +371,24 @@ class _Outputs:
 
     def headers(self, rows: int, state: Any, table: Any) -> pa.Array:
         """Return the column of headers. Raises _BadBatchError."""
-        count = int(state[at.AT_HEADER])
+        count = int(state[layout.AT_HEADER])
         names = self.names.array(count, 0, pa.string())
         if not _is_text(names):
             row = int(np.searchsorted(self.header_ends[1 : rows + 1], _first_no_text(names), "right"))
-            index = int(np.searchsorted(np.cumsum(table[:, at.ROWS]), row, "right"))
+            index = int(np.searchsorted(np.cumsum(table[:, layout.ROWS]), row, "right"))
             raise _BadBatchError(index, "record: header name: not UTF-8")
-        datas = self.datas.array(count, int(state[at.DATA_NULLS]))
+        datas = self.datas.array(count, int(state[layout.DATA_NULLS]))
         entries = pa.StructArray.from_arrays([names, datas], fields=_HEADER)
         ends = pa.py_buffer(self.header_ends[: rows + 1])
-        bits = pa.py_buffer(self.header_bits) if state[at.HEADERS_NULLS] else None
+        bits = pa.py_buffer(self.header_bits) if state[layout.HEADERS_NULLS] else None
         return pa.Array.from_buffers(
-            pa.list_(_HEADER), rows, [bits, ends], null_count=int(state[at.HEADERS_NULLS]), children=[entries]
+            pa.list_(_HEADER), rows, [bits, ends], null_count=int(state[layout.HEADERS_NULLS]), children=[entries]
         )
 
 
 def _times(stamps: Any) -> pa.Array:
     """Return the column of times; null where one does not fit."""
-    unfit = stamps == at.NO_TIME
+    unfit = stamps == layout.NO_TIME
     return pa.array(stamps, mask=unfit if unfit.any() else None).view(_TIMESTAMP)
 
 

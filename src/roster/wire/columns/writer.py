@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from roster.wire.codec.varint import Buffer
-from roster.wire.columns import encode_layout as at
+from roster.wire.columns import encode_layout as layout
 from roster.wire.compression import Compression, compress, decompress, most_expanded
 from roster.wire.errors import WireError
 from roster.wire.records import HEADER_SIZE, NO_PRODUCER, build_batch, crc32c, read_batch
@@ -119,11 +119,11 @@ class Encoder:
         self._sticky_bytes = batch_bytes if sticky_bytes is None else sticky_bytes
         self._kernel, self._partitions = kernel, partitions
         self._compression, self._batch_bytes = compression, batch_bytes
-        self._sticky = np.zeros(at.PLACE_STATE, np.int64)
-        self._sticky[at.STICKY] = (first_partition - 1) % partitions
+        self._sticky = np.zeros(layout.PLACE_STATE, np.int64)
+        self._sticky[layout.STICKY] = (first_partition - 1) % partitions
 
     def encode(self, rows: pa.RecordBatch, timestamps: Any) -> Iterator[Placed]:
-        """Yield batches with all rows; those of a partition are in the order of the rows.
+        """Yield batches with all rows; the batches of one partition keep the order of the rows.
 
         `rows` has the column value, and optionally key (strings or binary), partition (int; null: chosen here) and
         headers (list of struct of name and binary). `timestamps` is an int64 array of wall-clock ms. Raises WireError
@@ -133,24 +133,24 @@ class Encoder:
         columns = _columns(rows)
         places, order = np.empty(count, np.int32), np.empty(count, np.int64)
         sizes, starts = np.empty(count, np.int64), np.empty(self._partitions + 1, np.int64)
-        given = _given(rows)
+        partitions = _given(rows)
         outcome = self._kernel.place(
-            *(count, *columns, given, self._partitions, self._sticky_bytes),
+            *(count, *columns, partitions, self._partitions, self._sticky_bytes),
             *(self._sticky, places, sizes, starts, order),
         )
-        if outcome == at.BAD_PARTITION:
-            wrong = int(given[self._sticky[at.PLACE_DETAIL]])
+        if outcome == layout.BAD_PARTITION:
+            wrong = int(partitions[self._sticky[layout.PLACE_DETAIL]])
             raise WireError(f"partition {wrong} of a topic with {self._partitions}")
         out = np.empty(max(self._batch_bytes, int(sizes.max(initial=0))), np.uint8)
-        state = np.zeros(at.ENCODE_STATE, np.int64)
+        state = np.zeros(layout.ENCODE_STATE, np.int64)
         for partition, (start, stop) in enumerate(pairwise(starts.tolist())):
             done = start
             while done < stop:
                 taken = self._kernel.encode(
                     order, done, stop, self._batch_bytes, *columns, timestamps, sizes, out, state
                 )
-                data = out[: state[at.AT]].tobytes()
-                times = int(state[at.BASE_TIMESTAMP]), int(state[at.MAX_TIMESTAMP])
+                data = out[: state[layout.AT]].tobytes()
+                times = int(state[layout.BASE_TIMESTAMP]), int(state[layout.MAX_TIMESTAMP])
                 yield Placed(partition, self._body(taken, data, times))
                 done += taken
 
@@ -195,8 +195,8 @@ def binary_parts(column: pa.Array) -> tuple[Any, Any, Any]:
     _, ends, data = column.buffers()
     if ends is None or not len(column):
         return _nothing(len(column))
-    found = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
-    return found, _NO_BYTES if data is None else np.frombuffer(data, np.uint8), _validity(column)
+    offsets = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
+    return offsets, _NO_BYTES if data is None else np.frombuffer(data, np.uint8), _validity(column)
 
 
 def _validity(column: pa.Array) -> Any:
@@ -223,8 +223,8 @@ def _given(rows: pa.RecordBatch) -> Any:
     if "partition" not in rows.schema.names:
         return np.full(rows.num_rows, -1, np.int32)
     column = rows.column("partition").cast(pa.int32())
-    given = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    partitions = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     named = _validity(column)
-    if ((given < 0) & (named > 0)).any():
-        raise WireError(f"partition {int(given[(given < 0) & (named > 0)][0])}")
-    return given
+    if ((partitions < 0) & (named > 0)).any():
+        raise WireError(f"partition {int(partitions[(partitions < 0) & (named > 0)][0])}")
+    return partitions

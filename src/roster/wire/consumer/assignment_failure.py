@@ -11,7 +11,7 @@ from roster.wire.consumer.messages import Assignment, decode_assignment, encode_
 from roster.wire.errors import WireError
 
 FAILURE_MAGIC = b"\xffroster-assignment-failure\x00"
-"""Its first byte is the first byte of no UTF-8 text and of no plausible count."""
+"""Its first byte begins neither UTF-8 text nor a plausible count."""
 MAX_FAILURE_BYTES = 4096
 
 

@@ -115,7 +115,7 @@ def _read_one_by_one(
     data: bytes, rows: Int64, counts: Int64, positions: Int64, limits: Int64, after: Int64, *, with_numbers: bool
 ) -> tuple[Int64, Int64, Int64, Int64, Int64]:
     """Read the lists of a few rows entry by entry; write `after` for those that are intact."""
-    found: list[tuple[int, int, int, int, int]] = []
+    rows_read: list[tuple[int, int, int, int, int]] = []
     count = 0
     for row, left, begin, limit in zip(*(a.tolist() for a in (rows, counts, positions, limits)), strict=True):
         position = begin
@@ -134,11 +134,11 @@ def _read_one_by_one(
                 position += 4
                 if count < 0 or position + 4 * count > limit:
                     break
-            found.append((row, name, length, position, count))
+            rows_read.append((row, name, length, position, count))
             position += 4 * count
         else:
             after[row] = position
-    columns = np.array(found, dtype=np.int64).reshape(-1, 5).T
+    columns = np.array(rows_read, dtype=np.int64).reshape(-1, 5).T
     return columns[0], columns[1], columns[2], columns[3], columns[4]
 
 

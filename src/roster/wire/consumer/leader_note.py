@@ -53,15 +53,15 @@ class LeaderNote(Message, versions="0"):
     """"" if no plan is better, else what one would improve; None if it was not looked for."""
     moved: int = int32()
     moves: list[Moves] = array(Moves)
-    """Of all partitions that change owner; empty if they take more than MAX_SIZE bytes."""
+    """All partitions that change owner; empty if they take more than MAX_SIZE bytes."""
 
 
 def append_note(assignment: bytes, note: LeaderNote) -> bytes:
     """Return an assignment with a note in its user data. Raises WireError."""
-    at, data = _user_data(assignment)
+    begin, data = _user_data(assignment)
     body = encode(note, 0)
-    told = b"".join((data or b"", body, _TAIL.pack(len(body), MAGIC)))
-    return b"".join((assignment[:at], _INT.pack(len(told)), told))
+    user_data = b"".join((data or b"", body, _TAIL.pack(len(body), MAGIC)))
+    return b"".join((assignment[:begin], _INT.pack(len(user_data)), user_data))
 
 
 def read_note(assignment: bytes) -> LeaderNote | None:

@@ -50,12 +50,12 @@ class TopicIndex:
 
     def find(self, buffer: WordBuffer, start: Int64, length: Int64) -> Int32:
         """Return the index of each name in the buffer, -1 for a name that is not in the index."""
-        found = np.full(len(start), -1, dtype=np.int32)
+        indices = np.full(len(start), -1, dtype=np.int32)
         if len(self._length):
-            for at in range(0, len(start), _CHUNK):
-                rows = slice(at, at + _CHUNK)
-                self._find(buffer, start[rows], length[rows], found[rows])
-        return found
+            for begin in range(0, len(start), _CHUNK):
+                rows = slice(begin, begin + _CHUNK)
+                self._find(buffer, start[rows], length[rows], indices[rows])
+        return indices
 
     def _find(self, buffer: WordBuffer, start: Int64, length: Int64, found: Int32) -> None:
         words = buffer.words(start, length, len(self._words))
@@ -66,8 +66,8 @@ class TopicIndex:
         while len(pending):
             candidate = self._chain[place]
             equal = self._length[candidate] == length[pending]
-            for mine, asked in zip(self._words, words, strict=True):
-                equal &= mine[candidate] == asked[pending]
+            for mine, wanted in zip(self._words, words, strict=True):
+                equal &= mine[candidate] == wanted[pending]
             found[pending[equal]] = candidate[equal]
             place = place + 1
             more = ~equal & (place < end)

@@ -23,7 +23,7 @@ class InitProducerIdRequest(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-6"
 
 
 class InitProducerIdResponse(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible="2+"):
-    """The producer id and its epoch; with v6 also those of a transaction that is kept."""
+    """The producer id and its epoch; v6 adds the ones of a transaction that is kept."""
 
     throttle_time_ms: int = int32(ignorable=True)
     error_code: int = int16()

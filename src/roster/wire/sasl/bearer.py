@@ -61,8 +61,8 @@ class Bearer:
 
 def _reason(challenge: bytes) -> str:
     try:
-        said = loads(challenge)
-        parts = [f"{key} {said[key]}" for key in ("status", "scope", "openid-configuration") if said.get(key)]
+        answer = loads(challenge)
+        parts = [f"{key} {answer[key]}" for key in ("status", "scope", "openid-configuration") if answer.get(key)]
     except (ValueError, AttributeError, TypeError):
         parts = []
     return "the server refused the token" + (f": {', '.join(parts)}" if parts else "")

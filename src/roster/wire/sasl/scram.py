@@ -100,7 +100,7 @@ class Scram:
         if parts[0].startswith("e="):
             raise SaslError(f"the server refused: {parts[0][2:]}")
         if parts[0].startswith("m="):
-            raise SaslError("the server demands a SCRAM extension, of which there is none here")
+            raise SaslError("the server demands a SCRAM extension, and none is supported")
         if [part[:2] for part in parts[:3]] != ["r=", "s=", "i="]:
             raise SaslError("the server's first message is not one of SCRAM")
         nonce, salt, iterations = (part[2:] for part in parts[:3])

@@ -42,10 +42,10 @@ class ScramServer:
 
         Raises SaslError if the message is not a SCRAM message, or the user is unknown.
         """
-        found = _FIRST.fullmatch(text_of(message, "client"))
-        if found is None:
+        match = _FIRST.fullmatch(text_of(message, "client"))
+        if match is None:
             raise SaslError("the client's first message is not one of SCRAM without channel binding")
-        authzid, bare, name, nonce = found.groups()
+        authzid, bare, name, nonce = match.groups()
         self.username = _unescaped(name)
         if authzid and _unescaped(authzid) != self.username:
             raise SaslError("the client asks to act as another user")
@@ -66,11 +66,11 @@ class ScramServer:
 
         Raises SaslError if the proof is wrong, or the message is not a SCRAM message.
         """
-        found = _FINAL.fullmatch(text_of(message, "client"))
+        match = _FINAL.fullmatch(text_of(message, "client"))
         credential = self._credential
-        if found is None or credential is None:
+        if match is None or credential is None:
             raise SaslError("the client's final message is not one of SCRAM")
-        bare, header, nonces, proof = found.groups()
+        bare, header, nonces, proof = match.groups()
         if decoded(header, "client") != self._header.encode() or not hmac.compare_digest(
             nonces.encode(), self._nonces.encode()
         ):

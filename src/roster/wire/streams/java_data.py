@@ -92,7 +92,7 @@ def int32(value: int, where: str) -> bytes:
     try:
         return _INT32.pack(value)
     except struct_error as error:
-        raise WireError(f"{where}: {value!r} is no int32 ({error})") from error
+        raise WireError(f"{where}: {value!r} is not an int32 ({error})") from error
 
 
 def utf(text: str, where: str) -> bytes:

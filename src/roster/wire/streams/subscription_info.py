@@ -159,9 +159,9 @@ def _gaps(tasks: TaskLags, message: str) -> bytes:
 
 def _check(tasks: TaskLags, wrong: Bool, message: str) -> None:
     if wrong.any():
-        at = int(np.argmax(wrong))
+        row = int(np.argmax(wrong))
         raise WireError(
-            f"{message}: prev_tasks: gap {tasks.lag[at]} of task {_name(tasks, at)} is neither a count of records nor"
+            f"{message}: prev_tasks: gap {tasks.lag[row]} of task {_name(tasks, row)} is neither a count of records nor"
             f" {STATELESS} (stateless); leave a task of unknown gap out"
         )
     twice = _listed_before(tasks)
@@ -177,8 +177,8 @@ def _listed_before(tasks: TaskLags) -> Bool:
     return twice
 
 
-def _name(tasks: TaskLags, at: int) -> TaskId:
-    return TaskId(int(tasks.subtopology[at]), int(tasks.partition[at]))
+def _name(tasks: TaskLags, row: int) -> TaskId:
+    return TaskId(int(tasks.subtopology[row]), int(tasks.partition[row]))
 
 
 def _read_end_point(cursor: Cursor) -> str | None:
@@ -186,7 +186,7 @@ def _read_end_point(cursor: Cursor) -> str | None:
     if host.host:
         return str(parse_host(str(host), cursor.where("end_point")))
     if not NO_PORT <= host.port <= MOST_PORT:
-        raise WireError(f"{cursor.where('end_point.port')}: {host.port} is no port")
+        raise WireError(f"{cursor.where('end_point.port')}: {host.port} is not a port")
     return None
 
 

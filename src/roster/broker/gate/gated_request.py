@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
-from roster.wire import ErrorCode
+from roster.wire import ErrorCode, Message, Struct
 from roster.wire.error_replies import error_response
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from roster.broker.security.access import Access
     from roster.broker.services import Services
 
-    Gate: TypeAlias = Callable[["Asked"], Coroutine[None, None, Any]]
+    Gate: TypeAlias = Callable[["GatedRequest[Any, Any]"], Coroutine[None, None, Message | None]]
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound="Message | None")
 
 _MESSAGES = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
@@ -28,15 +31,15 @@ _MESSAGES = {
 
 
 @dataclass(slots=True)
-class Asked:
+class GatedRequest(Generic[RequestT, ResponseT]):
     """A request, and how it is answered once what is not allowed was taken out."""
 
     services: Services
-    call: Call[Any]
+    call: Call[RequestT]
     handler: Callable[[Services, Call[Any]], Coroutine[None, None, Any]]
 
     @property
-    def request(self) -> Any:
+    def request(self) -> RequestT:
         """The message, which gates change."""
         return self.call.message
 
@@ -45,33 +48,31 @@ class Asked:
         """What the client may do."""
         return self.call.access
 
-    async def answer(self) -> Any:
+    async def answer(self) -> ResponseT:
         """Have the handler answer what is left of the request."""
-        return await self.handler(self.services, self.call)
+        response: ResponseT = await self.handler(self.services, self.call)
+        return response
 
-    def refuse(self, error: ErrorCode) -> Any:
+    def refuse(self, error: ErrorCode) -> ResponseT:
         """Return the response that refuses the whole request."""
-        version = self.call.version
-        return _with_messages(error_response(self.request, version, error), error, version)
+        return cast("ResponseT", _refusal(self.request, self.call.version, error))
 
     async def take(self, field: str, is_allowed: Callable[[Any], bool]) -> list[Any]:
         """Remove the unauthorized items of an array, and return them."""
-        allowed: list[Any] = []
-        refused: list[Any] = []
+        allowed, refused = list[Any](), list[Any]()
         async for item in in_slices(getattr(self.request, field) or ()):
             (allowed if is_allowed(item) else refused).append(item)
         if refused:
             setattr(self.request, field, allowed)
         return refused
 
-    def refused(self, field: str, items: list[Any], error: ErrorCode) -> Any:
+    def refused(self, field: str, items: list[Any], error: ErrorCode) -> ResponseT:
         """Return the response to a request with these items only, which refuses them."""
-        response = error_response(replace(self.request, **{field: items}), self.call.version, error)
-        return _with_messages(response, error, self.call.version)
+        return cast("ResponseT", _refusal(replace(self.request, **{field: items}), self.call.version, error))
 
     async def each(
         self, field: str, into: str, is_allowed: Callable[[Any], bool], error: ErrorCode, **values: object
-    ) -> Any:
+    ) -> ResponseT:
         """Refuse items of the request one by one, and have the others answered.
 
         `into` is the array of the response for them; `values` are fields of the innermost items that are refused, as in
@@ -87,7 +88,7 @@ class Asked:
 
     async def each_topic(
         self, operation: AclOperation, into: str = "topics", *, named: str = "name", **values: object
-    ) -> Any:
+    ) -> ResponseT:
         """Refuse the topics of the request on which the client may not do this, and have the others answered.
 
         `named` is the field with a topic's name; `into` and `values` are those of `each`.
@@ -106,7 +107,7 @@ class Asked:
         return self.access.may_on_topic(AclOperation.DESCRIBE, topic)
 
 
-def _set(items: list[Any], values: dict[str, object]) -> None:
+def _set(items: list[Struct], values: dict[str, object]) -> None:
     for item in items:
         for name in ("partitions", "partition_responses"):
             _set(getattr(item, name, None) or [], values)
@@ -115,14 +116,19 @@ def _set(items: list[Any], values: dict[str, object]) -> None:
                 setattr(item, name, value)
 
 
-def _with_messages(response: Any, error: ErrorCode, version: int) -> Any:
+def _refusal(request: Message, version: int, error: ErrorCode) -> Message:
+    response = error_response(request, version, error)
+    _add_messages(response, error, version)
+    return response
+
+
+def _add_messages(response: Message | Struct, error: ErrorCode, version: int) -> None:
     """Put the text beside each error code that has room for one in this version."""
     for name, field in response.__table__.fields:
         if version not in field.versions:
             continue
-        if name == "error_message" and getattr(response, "error_code", 0):
-            response.error_message = _MESSAGES.get(error)
+        if name == "error_message" and getattr(response, "error_code", None):
+            setattr(response, name, _MESSAGES.get(error))
         elif field.kind == "array" and field.item.kind == "struct":
             for item in getattr(response, name) or ():
-                _with_messages(item, error, version)
-    return response
+                _add_messages(item, error, version)
