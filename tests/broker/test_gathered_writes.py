@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from roster.broker import LogConfig, gathered_writes
-from roster.broker.gathered_writes import GatheredWrites
+from roster.broker import LogConfig
+from roster.broker import shell as coordinators
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.partition_log import PartitionLog
+from roster.broker.shell import GatheredWrites
 from roster.broker.stored_records import read_records
 from roster.coordinator_common import Write, WriteCompleted
 from roster.wire import ErrorCode
@@ -93,7 +94,7 @@ async def test_a_transactional_write_keeps_its_place_between_others(tmp_path: Pa
 
 async def test_a_batch_does_not_grow_without_end(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
-    for write in writes(range(1, 11), 0, gathered_writes.MAX_BYTES // 4):
+    for write in writes(range(1, 11), 0, coordinators.MAX_BYTES // 4):
         shell.add(write)
     await shell.settled()
     assert shell.batches(0) == [8, 8, 4]
@@ -107,7 +108,7 @@ async def test_a_full_disk_refuses_every_write_of_the_batch(tmp_path: Path, monk
 
     shell = Shell(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(gathered_writes, "append_records", full)
+        patch.setattr(coordinators, "append_records", full)
         for write in writes([1, 2, 3], 0):
             shell.add(write)
         await shell.settled()

@@ -217,10 +217,10 @@ def test_a_record_that_does_not_fit_on_the_disk_is_refused_and_the_broker_goes_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     """The record of a generation, of its assignment, of the static member's next id."""
-    from roster.broker import gathered_writes
+    from roster.broker import shell
 
     appends = 0
-    real = gathered_writes.append_records
+    real = shell.append_records
 
     def append(*arguments: Any) -> None:
         nonlocal appends
@@ -232,7 +232,7 @@ def test_a_record_that_does_not_fit_on_the_disk_is_refused_and_the_broker_goes_o
     def talk(client: RawClient) -> None:
         create(client, "t")
         assert outcome(client, "g", 1) == ErrorCode.NONE
-        monkeypatch.setattr(gathered_writes, "append_records", append)
+        monkeypatch.setattr(shell, "append_records", append)
         errors = []
         for _ in range(3):
             joined = client.ask(join_request(), 5)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.broker import connection, request_limits, topics
+from roster.broker.coordinator_shell import AT_ONCE, offset_fetch_parts, topic_parts
 from roster.broker.request_limits import DEFAULT_MAX_BYTES, MAX_BYTES, MAX_ITEMS, SLICE, count_items, in_slices
-from roster.broker.split_requests import AT_ONCE, offset_fetch_parts, topic_parts
 from roster.broker.transaction_shell import TransactionShell
 from roster.wire import ApiKey, ErrorCode
 from roster.wire.frames import encode_request

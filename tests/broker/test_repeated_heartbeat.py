@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roster.broker.coordinator_shell import CoordinatorShell
+from roster.broker.direct_requests import RepeatedHeartbeat
 from roster.broker.hooks import Hooks
-from roster.broker.repeated_heartbeat import RepeatedHeartbeat
 from roster.testing.broker import BrokerThread, quick_config, running_broker
 from roster.wire import ErrorCode
 from roster.wire.frames import decode_request, encode_request, encode_response

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from roster.cli.root import run
-from roster.wire.consumer.lag_user_data import encode_lag_user_data
-from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
+from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_lag_user_data, encode_sticky_user_data
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from roster.history.derived import GroupHistory
 from roster.member.assign_group import assign_group
 from roster.member.group_snapshot import GroupSnapshot
 from roster.model import TopicPartition
-from roster.wire.consumer.lag_user_data import encode_lag_user_data
 from roster.wire.consumer.messages import Subscription, encode_subscription
+from roster.wire.consumer.user_data import encode_lag_user_data
 from roster.wire.offsets_topic import GroupMetadataValue, encode_value
 from tests.history.made_up import Group, events
 

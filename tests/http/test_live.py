@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.http import server as server_module
-from roster.http.access import parse_access
+from roster.http.access import LIFETIME, Login, parse_access
 from roster.http.feed import Feed
-from roster.http.login import LIFETIME, Login
 from roster.http.pages import Stream, error_answer
 from roster.http.server import HttpServer
 from roster.model import Address

@@ -7,8 +7,7 @@ from math import log
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.member.follow_up import FOLLOW_UP_MS
-from roster.member.timers import HEARTBEAT
+from roster.member.timers import FOLLOW_UP_MS, HEARTBEAT
 from roster.model import TopicPartition
 from roster.wire import ErrorCode
 from roster.wire.consumer.messages import Subscription, by_topic, encode_subscription

@@ -19,8 +19,12 @@ from roster.member.config import ConfigError, MemberConfig
 from roster.member.events import FetchOffsets, OffsetsFetched, Started
 from roster.member.group_snapshot import GroupSnapshot
 from roster.wire import ErrorCode
-from roster.wire.consumer.lag_user_data import encode_lag_user_data, split_lag_user_data
-from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
+from roster.wire.consumer.user_data import (
+    encode_cooperative_user_data,
+    encode_lag_user_data,
+    encode_sticky_user_data,
+    split_lag_user_data,
+)
 from roster.wire.messages import SyncGroupRequest
 from tests.member.stage import Stage, group_of
 from tests.member.test_leader import received, sent, sets

@@ -1,7 +1,7 @@
 """A member joins again when a store has caught up: once, at that moment, and by no clock."""
 
 from roster.assignors.tasks import Client, TaskProblem, assign
-from roster.member.task_catch_up import CatchUp
+from roster.member.task_assignor import CatchUp
 from roster.model.tasks import RUNNING, TaskId
 
 ONE, TWO, THREE = (TaskId(0, number) for number in range(3))

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from roster.broker.hooks import Hooks
-from roster.broker.measures import Measures
+from roster.broker.hooks import Hooks, Measures
 from roster.cli.root import run
 from roster.client import Admin
 from roster.metrics import broker as broker_metrics

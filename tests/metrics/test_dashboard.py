@@ -13,8 +13,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from roster.broker.hooks import Hooks
-from roster.broker.measures import Measures
+from roster.broker.hooks import Hooks, Measures
 from roster.client import MemberStatistics, Ownership
 from roster.metrics.broker import BrokerMetrics
 from roster.metrics.exporter import GroupExporter

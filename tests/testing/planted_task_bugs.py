@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from roster.member import task_leader
-from roster.member.task_assignor import TaskAssignor
-from roster.member.task_catch_up import CatchUp
+from roster.member.task_assignor import CatchUp, TaskAssignor
 from roster.model.tasks import RUNNING, STATELESS
 from tests.testing.planted_bugs import AT_REST, AT_REST_AGAIN, PlantedBug, instead, wrapped
 

@@ -184,14 +184,14 @@ def bomb(levels: int) -> str:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ('{"type": "array", "items": ' * 80 + '"int"' + "}" * 80, "deeper than 64 levels"),
         (bomb(30), "more than 5000 types"),
         ('{"type": "record", "name": "a.N", "fields": [{"name": "n", "type": ["null", "N"]}]}', "a.N contains itself"),
         ('{"type": "record", "name": "N"}', "N has no list of fields"),
         ('{"type": "fixed", "name": "F", "size": -1}', "the size of F is not a size"),
-        ('{"type": "enum", "name": "E", "symbols": []}', "the symbols of E are none"),
+        ('{"type": "enum", "name": "E", "symbols": []}', "E has no symbols"),
         ('{"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}', "more than the 38 digits"),
         ('["int", "int"]', "has a type twice"),
         ('["int", ["null"]]', "a union contains a union"),

@@ -4,9 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.wire.consumer.lag_user_data import MAGIC, encode_lag_user_data, split_lag_user_data
 from roster.wire.consumer.topic_index import TopicIndex
-from roster.wire.consumer.user_data import decode_sticky_user_data, encode_sticky_user_data
+from roster.wire.consumer.user_data import (
+    MAGIC,
+    decode_sticky_user_data,
+    encode_lag_user_data,
+    encode_sticky_user_data,
+    split_lag_user_data,
+)
 
 
 def test_the_layout():

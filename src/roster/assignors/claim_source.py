@@ -11,9 +11,8 @@ import numpy as np
 from roster.model import NO_GENERATION
 from roster.model.arrays import Int32
 from roster.wire.consumer.entries import ListedPartitions
-from roster.wire.consumer.lag_user_data import split_lag_user_data
 from roster.wire.consumer.topic_index import TopicIndex
-from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_sticky_user_data
+from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_sticky_user_data, split_lag_user_data
 
 
 class ClaimSource(Enum):

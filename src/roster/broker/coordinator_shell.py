@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from roster._clock import wall_ms
 from roster.broker.log.producer_state import NO_TRANSACTION
+from roster.broker.request_limits import count_items
 from roster.broker.shell import Shell
-from roster.broker.split_requests import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
 from roster.broker.stored_records import read_transactional_records
 from roster.broker.topics import OFFSETS_TOPIC
 from roster.coordinator import Coordinator
@@ -35,7 +35,7 @@ from roster.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from roster.broker.call import Call
     from roster.broker.hooks import Hooks
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from roster.coordinator.events import LoadedRecord
     from roster.wire import Message
     from roster.wire.control_records import EndTxnMarker
+
 
 IMPLICIT_OFFSETS_FROM = 5
 """TxnOffsetCommit version that adds the group to the transaction by itself (KIP-890)."""
@@ -284,3 +285,53 @@ def _with_refused(kind: Any, refused: dict[str, list[int]], answered: list[Any])
             topic.partitions += other.partitions
         merged.append(topic)
     return merged + [topic for topic in answered if topic.name not in refused]
+
+
+AT_ONCE = 250
+"""Groups or partitions per part; other clients are served between two parts."""
+COMMITS_AT_ONCE = 2_000
+"""The same for OffsetCommit, where each part is a write."""
+
+
+def describe_parts(request: DescribeGroupsRequest) -> Iterator[DescribeGroupsRequest]:
+    """Split DescribeGroups into requests of AT_ONCE groups.
+
+    A larger request gets each group described once. Apache Kafka repeats a description as often as the group is named,
+    which multiplies the group's metadata by the repetitions.
+    """
+    groups = request.groups
+    if len(groups) > AT_ONCE:
+        groups = list(dict.fromkeys(groups))
+    for start in range(0, max(len(groups), 1), AT_ONCE):
+        yield replace(request, groups=groups[start : start + AT_ONCE])
+
+
+def offset_fetch_parts(request: OffsetFetchRequest) -> Iterator[OffsetFetchRequest]:
+    """Split OffsetFetch into requests of AT_ONCE partitions; the topics of one group may come in several parts."""
+    if count_items(request, AT_ONCE) <= AT_ONCE:
+        yield request
+        return
+    for topics in topic_parts(request.topics, "partition_indexes") if request.topics else ():
+        yield replace(request, topics=topics)
+    for group in request.groups:
+        parts: Iterable[Any] = [None] if group.topics is None else topic_parts(group.topics, "partition_indexes")
+        for topics in parts:
+            yield replace(request, groups=[replace(group, topics=topics)])
+
+
+def topic_parts(topics: Iterable[Any], field: str, at_once: int = AT_ONCE) -> Iterator[list[Any]]:
+    """Split topics with their partitions in `field` into lists that hold at most `at_once` topics and partitions."""
+    part: list[Any] = []
+    room = at_once
+    for topic in topics:
+        partitions = getattr(topic, field)
+        start = 0
+        while start < len(partitions) or start == 0:
+            if room < 2:
+                yield part
+                part, room = [], at_once
+            some = partitions[start : start + room - 1]
+            part.append(replace(topic, **{field: some}))
+            room -= len(some) + 1
+            start += max(len(some), 1)
+    yield part

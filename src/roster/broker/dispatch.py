@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from roster.broker.handlers import (
     cluster_admin,
     configs,
-    delete_records,
     fetch,
     list_offsets,
     metadata,
@@ -103,7 +102,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.API_VERSIONS: metadata.api_versions,
     ApiKey.CREATE_TOPICS: topic_admin.create_topics,
     ApiKey.DELETE_TOPICS: topic_admin.delete_topics,
-    ApiKey.DELETE_RECORDS: delete_records.delete_records,
+    ApiKey.DELETE_RECORDS: topic_admin.delete_records,
     ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
     ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+from roster.model.durations import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from roster.broker.call import Call
-    from roster.broker.measures import Measures
     from roster.coordinator import Coordinator
     from roster.coordinator.events import Effects, Event
     from roster.wire import Message
+
+
+@dataclass(slots=True)
+class Measures:
+    """Counted in the broker's event loop, if it was given them: see `Hooks.measures`."""
+
+    requests: defaultdict[int, Durations] = field(default_factory=lambda: defaultdict(Durations))
+    """By api key: from a request that was read to its response, with whatever it waits for."""
+    syncs: Durations = field(default_factory=Durations)
+    """Rounds of fsync, each for all logs that waited."""
+    transactions: Counter[bool] = field(default_factory=Counter)
+    """Transactions that ended, by whether they were committed."""
+
+    def begin(self, call: Call[Message]) -> None:
+        """Note that a request was read."""
+        call.began = perf_counter()
+
+    def end(self, call: Call[Message]) -> None:
+        """Count a request that was answered, or given up."""
+        self.requests[call.header.api_key].add(perf_counter() - call.began)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from roster.broker.config import BrokerConfig
 from roster.broker.connection import Connection, ReceiveBudget
 from roster.broker.coordinator_shell import CoordinatorShell
 from roster.broker.errors import BrokerFailedError, BrokerStartError
-from roster.broker.hooks import Hooks
+from roster.broker.hooks import Hooks, Measures
 from roster.broker.listener import Listener, Slot
 from roster.broker.log.compaction import Compactor
 from roster.broker.log.files import DirectoryLock
@@ -25,7 +25,6 @@ from roster.broker.log.flusher import Flusher
 from roster.broker.log.open_files import OPEN_FILES
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.retention import Retention
-from roster.broker.measures import Measures
 from roster.broker.meta import MetaFile
 from roster.broker.security.session import Security
 from roster.broker.security.tls import server_context

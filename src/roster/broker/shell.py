@@ -3,27 +3,146 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roster._clock import wall_ms
 from roster.broker.errors import BrokerFailedError
-from roster.broker.gathered_writes import GatheredWrites
-from roster.broker.pending_replies import PendingReplies
+from roster.broker.log.producer_state import SequenceError
+from roster.broker.stored_records import append_records
 from roster.broker.timers import Timers
-from roster.coordinator_common import PartitionLoaded, PartitionLoading, RequestReceived, TimerExpired
-from roster.wire import WireError
+from roster.coordinator_common import PartitionLoaded, PartitionLoading, RequestReceived, TimerExpired, WriteCompleted
+from roster.wire import ErrorCode, WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from roster.broker.call import Call
     from roster.broker.log.flusher import Flusher
     from roster.broker.log.partition_log import PartitionLog
     from roster.broker.topics import TopicCatalogue
-    from roster.coordinator_common import Reply, Write
+    from roster.coordinator_common import LogRecord, Reply, Write
     from roster.model import CancelTimer, SetTimer
     from roster.wire import Message
+
+
+MAX_BYTES = 256 * 1024
+"""Append a batch once its keys and values reach this size; its last write may exceed it."""
+
+
+class GatheredWrites:
+    """Appends the writes of one turn of the event loop as one batch of each partition.
+
+    So commits and transactions that arrive together share a batch and a sync of the disk; each is answered after it. A
+    batch counts as a whole or not at all, whatever a crash leaves of the file.
+
+    Args:
+        logs: the partitions.
+        flusher: makes appended batches durable.
+        completed: called for each write, those of one partition in order, never from within `add`.
+
+    """
+
+    def __init__(
+        self, logs: Sequence[PartitionLog], flusher: Flusher, completed: Callable[[WriteCompleted], None]
+    ) -> None:
+        self._logs = logs
+        self._flusher = flusher
+        self._completed = completed
+        self._gathered: dict[int, list[Write]] = {}
+        self._bytes: dict[int, int] = {}
+
+    def add(self, write: Write) -> None:
+        """Append a write by the end of this turn of the event loop; one of a transaction is a batch of its own."""
+        partition = write.partition
+        if write.producer is not None:
+            self._append_gathered(partition)
+            self._append(partition, [write])
+            return
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self.append_all)
+        self._gathered.setdefault(partition, []).append(write)
+        size = self._bytes.get(partition, 0) + sum(len(key) + len(value or b"") for key, value in write.records)
+        self._bytes[partition] = size
+        if size >= MAX_BYTES:
+            self._append_gathered(partition)
+
+    def append_all(self) -> None:
+        """Append the gathered writes."""
+        for partition in list(self._gathered):
+            self._append_gathered(partition)
+
+    def _append_gathered(self, partition: int) -> None:
+        writes = self._gathered.pop(partition, None)
+        if writes is not None:
+            del self._bytes[partition]
+            self._append(partition, writes)
+
+    def _append(self, partition: int, writes: list[Write]) -> None:
+        """Append writes as one batch, and complete them once it is durable or has failed."""
+        log = self._logs[partition]
+        records: list[LogRecord] = [record for write in writes for record in write.records]
+        try:
+            append_records(log, records, wall_ms(), writes[0].producer)
+        except (OSError, SequenceError) as error:
+            code = error.code if isinstance(error, SequenceError) else ErrorCode.KAFKA_STORAGE_ERROR
+            if code is ErrorCode.KAFKA_STORAGE_ERROR:
+                logger.error("cannot write to %s: %s", log.directory, error)
+            asyncio.get_running_loop().call_soon(self._complete, writes, code)
+            return
+        self._flusher.when_durable(log, lambda error: self._complete(writes, error))
+
+    def _complete(self, writes: list[Write], error: ErrorCode) -> None:
+        for write in writes:
+            self._completed(WriteCompleted(write.id, wall_ms(), error))
+
+
+class PendingReplies:
+    """Callbacks for the replies to pending requests, by the token that request and reply share."""
+
+    def __init__(self) -> None:
+        self._tokens = itertools.count(1)
+        self._waiting: dict[int, Callable[[Any], None]] = {}
+        self._futures: set[asyncio.Future[Any]] = set()
+
+    def begin(self, answered: Callable[[Any], None]) -> int:
+        """Return a new token; `answered` is called with the reply to it, unless it is given up."""
+        token = next(self._tokens)
+        self._waiting[token] = answered
+        return token
+
+    def give_up(self, token: int) -> None:
+        """Forget a request: its reply is dropped. No error if it was answered."""
+        self._waiting.pop(token, None)
+
+    async def ask(self, send: Callable[[int], None]) -> Any:
+        """Call `send` with a new token and return the reply to it."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        token = self.begin(lambda message: None if reply.done() else reply.set_result(message))
+        self._futures.add(reply)
+        try:
+            send(token)
+            return await reply
+        finally:
+            self._futures.discard(reply)
+            self.give_up(token)
+
+    def answer(self, token: int, reply: object) -> None:
+        """Pass a reply to its request, unless the request was given up."""
+        answered = self._waiting.pop(token, None)
+        if answered is not None:  # else its connection is gone
+            answered(reply)
+
+    def is_waiting(self, token: int) -> bool:
+        """Return True while a request waits; one whose client has closed the connection was given up."""
+        return token in self._waiting
+
+    def cancel(self) -> None:
+        """Cancel every request that `ask` waits for."""
+        for reply in self._futures:
+            reply.cancel()
+
 
 SETTINGS = {"cleanup.policy": "compact"}
 

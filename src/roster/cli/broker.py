@@ -17,8 +17,7 @@ import click
 from roster._extras import how_to_install, missing_error
 from roster.broker import Broker, BrokerConfig, BrokerFailedError, BrokerStartError, parse_listen, run
 from roster.broker.config import OPTIONS
-from roster.broker.hooks import Hooks
-from roster.broker.measures import Measures
+from roster.broker.hooks import Hooks, Measures
 from roster.cli.errors import Failure, UserError
 from roster.cli.http_options import access_of, answering, http_config_option, listening_address
 from roster.http.access import Access

@@ -8,12 +8,11 @@ from types import TracebackType
 from typing import Self
 
 from roster.client.cluster import Cluster
-from roster.client.committed_offsets import committed_offsets, pending_offsets
 from roster.client.coordinators import Coordinators
 from roster.client.errors import ClosedError, OptionError
 from roster.client.group_admin import GroupAdmin
 from roster.client.loop import LoopThread
-from roster.client.offsets import delete_records, list_offsets, log_offsets
+from roster.client.offsets import committed_offsets, delete_records, list_offsets, log_offsets, pending_offsets
 from roster.client.security_admin import SecurityAdmin
 from roster.client.topic_admin import TopicAdmin
 from roster.client.transaction_admin import TransactionAdmin

@@ -17,7 +17,6 @@ from typing import Self
 from roster.assignors import as_tuple
 from roster.client.arrivals import Arrivals
 from roster.client.cluster import Cluster
-from roster.client.committed_offsets import committed_offsets
 from roster.client.coordinators import Coordinators
 from roster.client.errors import (
     ClosedError,
@@ -31,7 +30,7 @@ from roster.client.errors import (
 from roster.client.loop import LoopThread
 from roster.client.member_shell import MemberShell
 from roster.client.member_statistics import MemberStatistics
-from roster.client.offsets import list_offsets, log_offsets
+from roster.client.offsets import committed_offsets, list_offsets, log_offsets
 from roster.client.options import GroupMemberOptions
 from roster.client.retry import Retry
 from roster.client.types import MemberEvent, Ownership

@@ -13,8 +13,8 @@ from roster.client.types import GroupDescription, MemberDescription
 from roster.model import AutoOffsetReset, MemberInfo, PartitionOffsets, Problem, TopicPartition
 from roster.wire import WireError
 from roster.wire.consumer import CONSUMER, PROTOCOL_TYPE
-from roster.wire.consumer.lag_user_data import split_lag_user_data
 from roster.wire.consumer.messages import Subscription, decode_subscription
+from roster.wire.consumer.user_data import split_lag_user_data
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from roster._json import loads
 from roster.client.cluster import PROPAGATION_TIME, Cluster, M, expect
-from roster.client.committed_offsets import committed_offsets, pending_offsets
 from roster.client.connection import SOFTWARE
 from roster.client.coordinators import FENCE_TIMEOUT_MS, TRANSACTION, Coordinators
 from roster.client.errors import (
@@ -36,6 +35,7 @@ from roster.client.errors import (
 )
 from roster.client.group_admin import GroupAdmin
 from roster.client.loop import LoopThread
+from roster.client.offsets import committed_offsets, pending_offsets
 from roster.client.producer_state import Decision, Epoch, Phase, ProducerState, decide
 from roster.client.retry import Retry
 from roster.model import OffsetAndMetadata, TopicPartition

@@ -20,7 +20,7 @@ from roster.coordinator.events import (
 )
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext
-from roster.coordinator.heartbeat import beat, heartbeat
+from roster.coordinator.heartbeat import beat, expire_session, heartbeat
 from roster.coordinator.join_group import join_group
 from roster.coordinator.leave_group import leave_group
 from roster.coordinator.offset_commit import commit_offsets
@@ -38,7 +38,6 @@ from roster.coordinator.rebalance import (
 )
 from roster.coordinator.records import Replay
 from roster.coordinator.runtime import PartitionStatus, Runtime
-from roster.coordinator.sessions import expire_session
 from roster.coordinator.states import GroupState, Trigger
 from roster.coordinator.sync_group import sync_group
 from roster.coordinator.transactional_offset_commit import commit_transactional_offsets

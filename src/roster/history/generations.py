@@ -13,10 +13,10 @@ from roster.wire import WireError
 from roster.wire.consumer import PROTOCOL_TYPE
 from roster.wire.consumer.assignments import decode_assignments
 from roster.wire.consumer.entries import ListedPartitions, listed_topics
-from roster.wire.consumer.lag_user_data import split_lag_user_data
 from roster.wire.consumer.leader_note import LeaderNote, read_note
 from roster.wire.consumer.subscriptions import decode_subscriptions
 from roster.wire.consumer.topic_index import TopicIndex
+from roster.wire.consumer.user_data import split_lag_user_data
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, decode_value
 
 _KEY = GroupMetadataKey(group="")

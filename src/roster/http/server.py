@@ -28,9 +28,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from roster._errors import RosterError
-from roster.http.access import OPEN, Access
+from roster.http.access import OPEN, Access, Login
 from roster.http.feed import Feed
-from roster.http.login import Login
 from roster.http.pages import Answer, Page, Stream, error_answer
 from roster.model import Address
 

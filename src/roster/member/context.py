@@ -7,16 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from roster.assignors import Assignor, RebalanceProtocol, rebalance_protocol
-from roster.member.backoff import RandomSource
 from roster.member.causes import Cause, Causes
 from roster.member.commit_queue import CommitQueue
 from roster.member.config import MemberConfig
 from roster.member.events import Publish, Report
-from roster.member.follow_up import heartbeat_interval
 from roster.member.outbox import Identity, InFlight, Outbox
 from roster.member.ownership import PartitionOwnership
 from roster.member.states import TRANSITIONS, MemberState, Trigger
-from roster.member.timers import HEARTBEAT, REVOKE, TimerName
+from roster.member.timers import HEARTBEAT, REVOKE, RandomSource, TimerName, heartbeat_interval
 from roster.member.topic_metadata import TopicMetadata
 from roster.member.types import Channel, Failure, Node, ReportKind
 from roster.model import NO_GENERATION, TopicPartition

@@ -32,7 +32,6 @@ from roster.member import (
     recovery,
     sync,
 )
-from roster.member.backoff import RandomSource
 from roster.member.causes import Cause
 from roster.member.commit_queue import PendingCommit
 from roster.member.config import MemberConfig
@@ -56,7 +55,7 @@ from roster.member.events import (
 from roster.member.outbox import InFlight
 from roster.member.ownership import PartitionOwnership
 from roster.member.states import FINAL_STATES, MemberState
-from roster.member.timers import DISCOVER, METADATA, TimerKind, TimerName
+from roster.member.timers import DISCOVER, METADATA, RandomSource, TimerKind, TimerName
 from roster.member.types import Failure, FailureKind, Node
 from roster.wire import ApiKey, ErrorCode, Message
 from roster.wire.messages import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from roster.member.backoff import RandomSource, backoff_ms
 from roster.member.config import MemberConfig
 from roster.member.events import Effect, Send
-from roster.member.timers import TimerName
+from roster.member.timers import RandomSource, TimerName, backoff_ms
 from roster.member.types import Channel, Node
 from roster.model import CancelTimer, SetTimer
 from roster.wire import ApiKey, Message

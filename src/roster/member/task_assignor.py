@@ -2,7 +2,10 @@
 
 It sends SubscriptionInfo with the gap of each store, places tasks as leader (`roster.member.task_leader`), and reads
 AssignmentInfo. It requests the next rebalance in two cases: if the answer is in a lower version than all members
-support (`task_versions`), and if a store that it restores has caught up (`task_catch_up`). Source: KIP-429 part II.
+support (`task_versions`), and if a store that it restores has caught up (`CatchUp`).
+
+Kafka Streams rebalances every `probing.rebalance.interval.ms` (ten minutes) instead, so a warm-up is used late, or is
+not ready yet. Source: KIP-429 part II (gaps reported when joining), KIP-441 (acceptable recovery lag).
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from roster.assignors import Assignor, ClaimSource, JoinContext, RebalanceProtocol
-from roster.member.task_catch_up import CatchUp
 from roster.member.task_leader import assign_tasks
 from roster.member.task_options import TaskOptions
 from roster.member.task_versions import version_to_rejoin
@@ -25,6 +27,31 @@ from roster.wire.streams.subscription_info import (
     SubscriptionInfo,
     encode_subscription_info,
 )
+
+
+class CatchUp:
+    """The tasks of the last assignment that a member restores and that have not caught up.
+
+    acceptable_lag: a store with a gap of at most so many records has caught up, as in the leader's `TaskProblem`.
+    """
+
+    def __init__(self, acceptable_lag: int) -> None:
+        self._acceptable_lag = acceptable_lag
+        self._behind: set[TaskId] = set()
+
+    def assigned(self, restoring: Collection[TaskId], joined_with: Mapping[TaskId, int]) -> None:
+        """Record a new assignment: its standby and warm-up tasks, and the gaps that the member reported when joining.
+
+        The leader knows of tasks that had caught up then. The gap of a task that was not reported is the whole log.
+        """
+        self._behind = {task for task in restoring if not 0 <= joined_with.get(task, -1) <= self._acceptable_lag}
+
+    def caught_up(self, gaps: Mapping[TaskId, int]) -> list[TaskId]:
+        """Return the tasks that have just caught up, each once; the member rejoins if there are any."""
+        done = sorted(task for task in self._behind if 0 <= gaps.get(task, -1) <= self._acceptable_lag)
+        self._behind.difference_update(done)
+        return done
+
 
 PROTOCOL_NAME = "tasks"
 """Name of the assignor in JoinGroup. Kafka Streams' is `stream`; its members send another format."""

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from roster.broker import Broker
-from roster.broker.measures import Measures
+from roster.broker.hooks import Measures
 from roster.broker.snapshot import Snapshot, snapshot_of
 from roster.metrics.families import MOST_PARTITIONS, counter, gauge, histogram
 from roster.wire import ApiKey

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, TypeAlias
+
+from roster._json import loads
 
 PartitionOffsets: TypeAlias = Mapping[str, Mapping[int, tuple[int, int, int | None]]]
 """offsets[topic][partition] = (log start offset, log end offset, committed offset or None)."""
@@ -107,3 +110,20 @@ def check_auto_offset_reset(value: str) -> None:
     """Raise ValueError unless `is_auto_offset_reset`."""
     if not is_auto_offset_reset(value):
         raise ValueError(f"auto_offset_reset must be {AUTO_OFFSET_RESETS}, not {value!r}")
+
+
+_REPARTITION = "state.repartition"
+
+
+def repartition_note(folder: str) -> str:
+    """Return the metadata of a group's offsets while `roster state repartition` changes its topics."""
+    return json.dumps({_REPARTITION: folder})
+
+
+def repartition_folder(metadata: str) -> str | None:
+    """Return the folder that the metadata of an offset notes, None for other metadata."""
+    try:
+        folder = loads(metadata)[_REPARTITION]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return folder if isinstance(folder, str) else None

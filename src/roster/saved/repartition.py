@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from roster.client import Admin, OffsetAndMetadata
 from roster.client.live_group import members_of
 from roster.model import TopicPartition
-from roster.model.repartition_note import repartition_folder, repartition_note
+from roster.model.offsets import repartition_folder, repartition_note
 from roster.model.switch import Standing
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import as_columns

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
-from roster.model.repartition_note import repartition_folder
+from roster.model.offsets import repartition_folder
 from roster.model.tasks import TaskId
 from roster.model.topology import CHANGELOG_SETTINGS, Subtopology, TopologyError, changelog_topic, partition_count
 from roster.pipeline.errors import PipelineError

@@ -32,7 +32,7 @@ from roster.model import NO_OWNER, AutoOffsetReset, LagBalance, PartitionOffsets
 from roster.model.arrays import Int32, Int64
 from roster.model.offsets import check_auto_offset_reset
 from roster.model.problem import MAX_CAPACITY
-from roster.wire.consumer.lag_user_data import encode_lag_user_data
+from roster.wire.consumer.user_data import encode_lag_user_data
 
 _MOST_LAG = 1 << 62
 _LOOKS = 4

@@ -85,7 +85,7 @@ class TaskPlan:
     """The placement; `followup` asks for another rebalance when a warm-up or a target standby has caught up.
 
     It is False while only standbys are being restored for which no task waits, as in KIP-441. Members rejoin after
-    these, too (`roster.member.task_catch_up`): where racks are known, a copy may then have a better place.
+    these, too (`roster.member.task_assignor.CatchUp`): where racks are known, a copy may then have a better place.
     """
 
     clients: dict[str, ClientTasks]

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from roster.broker.handlers.leader_epoch import leader_epoch_error
+from roster.broker.handlers.list_offsets import leader_epoch_error
 from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
 from roster.broker.request_limits import in_slices

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from roster.broker.errors import RefusedError
-from roster.broker.handlers.leader_epoch import leader_epoch_error
 from roster.broker.log.batch_check import LEADER_EPOCH
 from roster.broker.log.partition_log import TimedOffset
 from roster.broker.request_limits import in_slices
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from roster.broker.services import Services
     from roster.broker.topics import Topic
     from roster.wire import Message
+
 
 _LEADER_EPOCH_SINCE = 4
 _NOWHERE = TimedOffset(-1, -1)
@@ -126,3 +126,12 @@ def _log(topic: Topic | None, partition: int, leader_epoch: int) -> PartitionLog
     if error != ErrorCode.NONE:
         raise RefusedError(error, f"leader epoch {leader_epoch}")
     return log
+
+
+def leader_epoch_error(current_leader_epoch: int) -> ErrorCode:
+    """Check the leader epoch in a request (KIP-320); -1 means unknown to the client."""
+    if current_leader_epoch > LEADER_EPOCH:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    if 0 <= current_leader_epoch < LEADER_EPOCH:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.NONE

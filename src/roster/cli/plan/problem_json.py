@@ -26,9 +26,8 @@ from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_of
 from roster.model.options import INT32_MAX, INT64_MAX
 from roster.model.problem import MAX_CAPACITY, MAX_PARTITIONS
 from roster.model.tasks import TaskId
-from roster.wire.consumer.lag_user_data import split_lag_user_data
 from roster.wire.consumer.topic_index import TopicIndex
-from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_sticky_user_data
+from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_sticky_user_data, split_lag_user_data
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

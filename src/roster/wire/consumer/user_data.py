@@ -1,9 +1,21 @@
-"""User data of the sticky and cooperative-sticky assignors.
+"""User data of the sticky, cooperative-sticky and lag assignors.
 
     sticky user data       [topic string, [int32]] · V1 generation int32
     cooperative user data  generation int32
 
 Non-flexible, big-endian (Kafka's StickyAssignor, CooperativeStickyAssignor).
+
+The assignors that balance lag put a header in front, in Roster's own layout, big-endian:
+
+    magic      4 bytes  "RLAG"
+    version    int16    1; a higher version has more fields before the rest
+    length     int16    bytes from the magic to the rest: 13
+    flags      int8     bit 0: settling, the member joins because it has just given up partitions
+    capacity   int32    how many members with capacity 1 it counts for, at least 1
+    rest                the user data of sticky or cooperative-sticky
+
+As sticky's user data, the magic would be a count of over a billion topics, so the two formats cannot be confused. Bytes
+without a valid header are all rest, from a member with capacity 1.
 """
 
 from __future__ import annotations
@@ -15,6 +27,7 @@ import numpy as np
 
 from roster.model import NO_GENERATION
 from roster.model.arrays import Int32
+from roster.model.problem import MAX_CAPACITY
 from roster.wire.consumer.entries import ListedPartitions, listed_partitions, read_lists
 from roster.wire.consumer.topic_index import TopicIndex, WordBuffer
 
@@ -67,3 +80,34 @@ def encode_sticky_user_data(owned: Mapping[str, Sequence[int]], generation: int)
 def encode_cooperative_user_data(generation: int) -> bytes:
     """Encode cooperative-sticky user data: the generation of the last assignment, -1 before the first."""
     return _int32.pack(generation)
+
+
+MAGIC = b"RLAG"
+VERSION = 1
+
+_HEADER = Struct(">4shhbi")
+_SETTLING = 1
+
+
+def encode_lag_user_data(rest: bytes | None, *, capacity: int, settling: bool) -> bytes:
+    """Put the header in front of a sticky assignor's user data; capacity is clamped to 1..2^20."""
+    capacity = min(max(capacity, 1), MAX_CAPACITY)
+    return _HEADER.pack(MAGIC, VERSION, _HEADER.size, _SETTLING * settling, capacity) + (rest or b"")
+
+
+def split_lag_user_data(user_data: Sequence[bytes | None]) -> tuple[list[bytes | None], Int32, bool]:
+    """Return the rest per member, [members] capacity, and whether any member is settling. Never raises."""
+    rests: list[bytes | None] = []
+    capacity = np.ones(len(user_data), dtype=np.int32)
+    settling = False
+    for m, data in enumerate(user_data):
+        rests.append(data)
+        if data is None or len(data) < _HEADER.size or not data.startswith(MAGIC):
+            continue
+        _, version, length, flags, claimed = _HEADER.unpack_from(data)
+        if version < VERSION or not _HEADER.size <= length <= len(data):
+            continue
+        rests[m] = data[length:]
+        capacity[m] = min(max(claimed, 1), MAX_CAPACITY)
+        settling = settling or bool(flags & _SETTLING)
+    return rests, capacity, settling

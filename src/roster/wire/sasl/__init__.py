@@ -5,9 +5,7 @@ the server, None once the exchange is complete. `ScramServer` and `read_plain` a
 """
 
 from roster.wire.sasl.bearer import Bearer
-from roster.wire.sasl.errors import SaslError
-from roster.wire.sasl.mechanism import Mechanism
-from roster.wire.sasl.plain import Plain
+from roster.wire.sasl.mechanism import Mechanism, Plain, SaslError
 from roster.wire.sasl.scram import Scram
 from roster.wire.sasl.scram_keys import (
     DEFAULT_ITERATIONS,

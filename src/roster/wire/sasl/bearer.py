@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from roster._json import loads
-from roster.wire.sasl.errors import SaslError
+from roster.wire.sasl.mechanism import SaslError
 
 _SEPARATOR = "\x01"
 _KEY = re.compile(r"[A-Za-z]+")

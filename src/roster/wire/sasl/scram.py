@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
-from roster.wire.sasl.errors import SaslError
+from roster.wire.sasl.mechanism import SaslError
 from roster.wire.sasl.scram_keys import (
     GS2_HEADER,
     HASHES,

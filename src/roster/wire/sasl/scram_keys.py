@@ -9,7 +9,7 @@ import hmac
 import re
 from dataclasses import dataclass, field
 
-from roster.wire.sasl.errors import SaslError
+from roster.wire.sasl.mechanism import SaslError
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISM_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}

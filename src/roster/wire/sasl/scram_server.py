@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from roster.wire.sasl.errors import SaslError
+from roster.wire.sasl.mechanism import SaslError
 from roster.wire.sasl.scram_keys import PRINTABLE, decoded, signature, stored_key, text_of, xor
 
 if TYPE_CHECKING:
