@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from roster.wire.avro.schema import NULL, Field, SchemaError, Type
+
+Json: TypeAlias = "str | int | Sequence[Json] | Mapping[str, Json] | None"
 
 _TIME = pa.timestamp("us", tz="UTC")
 _LOCAL = pa.timestamp("us")
@@ -32,7 +34,7 @@ _SIMPLE = {
     "string": pa.string(),
     "enum": pa.string(),
 }
-_NEVER_READ: dict[Any, str] = {pa.int8(): "int", pa.int16(): "int", pa.null(): "null"}
+_NEVER_READ: dict[pa.DataType, str] = {pa.int8(): "int", pa.int16(): "int", pa.null(): "null"}
 """Other types that are written."""
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _LOGICAL = {"date": pa.date32(), **{logical: arrow for logical, (arrow, _) in TIMES.items()}}
@@ -91,7 +93,7 @@ class Column:
         return self.schema if self.is_struct else _LOGICAL.get(self.type.logical, _SIMPLE[kind])
 
     @property
-    def schema(self) -> Any:
+    def schema(self) -> pa.StructType:
         """The struct of a record or union."""
         names = [field.name for field in self.type.fields] or [f"member{n}" for n in range(len(self.children))]
         if len({name.lower() for name in names}) < len(names):
@@ -190,7 +192,7 @@ def _optional(kind: pa.DataType, name: str) -> Field:
     return Field(name, Type("union", branches=(NULL, of_arrow(kind, name))), has_default=True)
 
 
-def schema_of(kind: pa.DataType, name: str, path: str = "") -> Any:
+def schema_of(kind: pa.DataType, name: str, path: str = "") -> Json:
     """Return the schema of a column's values, as JSON; a struct is a record `name`, those in it are named after it.
 
     Raises SchemaError, with the column's path, for a type or a name that Avro does not have.
@@ -210,7 +212,7 @@ def schema_of(kind: pa.DataType, name: str, path: str = "") -> Any:
     return {"type": type_.kind, "logicalType": type_.logical, **digits} if type_.logical else type_.kind
 
 
-def _field(field: pa.Field, record: str, path: str) -> dict[str, Any]:
+def _field(field: pa.Field, record: str, path: str) -> dict[str, Json]:
     """Return the field of a record for a column; one that may be null has null as its default."""
     if not _NAME.fullmatch(field.name):
         raise SchemaError(f"column {path!r}: names of Avro have letters, digits and _ only")
@@ -218,6 +220,6 @@ def _field(field: pa.Field, record: str, path: str) -> dict[str, Any]:
     return entry | {"default": None} if field.nullable else entry
 
 
-def _nullable(field: pa.Field, name: str, path: str) -> Any:
+def _nullable(field: pa.Field, name: str, path: str) -> Json:
     kind = schema_of(field.type, name, path)
     return ["null", kind] if field.nullable and kind != "null" else kind

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.model.arrays import Array
 from roster.wire.avro.columns import TIMES, without_null
 from roster.wire.avro.defaults import encoded
 from roster.wire.avro.schema import Field, SchemaError, Type
@@ -31,11 +33,18 @@ _TAKEN = {
 _STORED = {"int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
 
 
+class AvroEncodeKernel(Protocol):
+    """The loop of `roster.wire.columns.avro_encode_kernel`, compiled or as plain Python."""
+
+    def avro_encode(self, *arguments: object) -> int:
+        """Encode values; below 0 for one that does not fit."""
+        ...
+
+
 class AvroEncoder:
     """Encodes values by one schema, each behind the same prefix."""
 
-    def __init__(self, kernel: Any, schema: Type, prefix: bytes = b"") -> None:
-        """`kernel` has the loop of `roster.wire.columns.avro_encode_kernel`, compiled or as plain Python."""
+    def __init__(self, kernel: AvroEncodeKernel, schema: Type, prefix: bytes = b"") -> None:
         self._kernel, self._schema, self._prefix = kernel, schema, prefix
 
     def encode(self, values: pa.Array, name: str = "") -> pa.Array:
@@ -67,10 +76,10 @@ class _Encoding:
         self._prefix, self._pool = len(prefix), bytearray(prefix)
         self._code: list[list[int]] = []
         self._paths: list[str] = []
-        self._parts: list[Any] = []
+        self._parts: list[tuple[int, Array]] = []
         self._size, self._dims = 0, 1
 
-    def run(self, kernel: Any, rows: int, most: int) -> pa.Array:
+    def run(self, kernel: AvroEncodeKernel, rows: int, most: int) -> pa.Array:
         """Return the encoded values."""
         self._code.append([layout.END] + [0] * (layout.WIDTH - 1))
         memory = np.empty(self._size // 8 + 1, np.int64)
@@ -109,7 +118,7 @@ class _Encoding:
         chosen = next(fitting, len(kind.branches) - 1)
         self._one(kind.branches[chosen], array, path, dim, null, 2 * chosen)
 
-    def _members(self, kind: Type, array: Any, path: str, dim: int, null: int) -> None:
+    def _members(self, kind: Type, array: pa.Array, path: str, dim: int, null: int) -> None:
         """Write the struct that a union is read as: of its members one has a value, or none for null."""
         members = array.flatten()
         counts = np.zeros(len(array), np.int64)
@@ -124,7 +133,7 @@ class _Encoding:
                 self._one(kind.branches[number], branch, f"{path}.{field.name}", dim, layout.NOTHING, 2 * number)
 
     def _emit(
-        self, op: int, path: str, dim: int, array: Any = None, null: int = -1, branch: int = -1, **more: int
+        self, op: int, path: str, dim: int, array: pa.Array = None, null: int = -1, branch: int = -1, **more: int
     ) -> int:
         valid = -1 if array is None else self._valid(array)
         behind = (len(self._code) + 1) * layout.WIDTH
@@ -134,7 +143,7 @@ class _Encoding:
         self.most += 0 if array is None else len(array)
         return len(self._code) - 1
 
-    def _one(self, kind: Type, array: Any, path: str, dim: int, null: int = -1, branch: int = -1) -> None:
+    def _one(self, kind: Type, array: pa.Array, path: str, dim: int, null: int = -1, branch: int = -1) -> None:
         """Write values of a type other than a union, behind the byte of their branch."""
         if not _fits(kind, array.type):
             raise SchemaError(f"column {path!r}: {array.type} is not written as the schema's {kind}")
@@ -147,7 +156,7 @@ class _Encoding:
             begin = self._simple(kind, array, path, dim, null, branch)
         self._code[begin][layout.BEHIND] = len(self._code) * layout.WIDTH
 
-    def _record(self, kind: Type, array: Any, path: str, dim: int) -> None:
+    def _record(self, kind: Type, array: pa.Array, path: str, dim: int) -> None:
         numbers = {field.name: number for number, field in enumerate(array.type)}
         inside = f"{path}." if path else ""
         if extra := [name for name in numbers if name not in {field.name for field in kind.fields}]:
@@ -163,7 +172,7 @@ class _Encoding:
         self._pool += value
         self.most += count * len(value)
 
-    def _list(self, kind: Type, array: Any, path: str, dim: int, null: int, branch: int) -> int:
+    def _list(self, kind: Type, array: pa.Array, path: str, dim: int, null: int, branch: int) -> int:
         assert kind.items is not None  # lists have them
         offsets = _raw(array, np.int32, 1)
         first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
@@ -178,7 +187,7 @@ class _Encoding:
         self._emit(layout.NEXT, path, dim, x=inner, behind=(begin + 1) * layout.WIDTH)
         return begin
 
-    def _simple(self, kind: Type, array: Any, path: str, dim: int, null: int, branch: int) -> int:
+    def _simple(self, kind: Type, array: pa.Array, path: str, dim: int, null: int, branch: int) -> int:
         name, place = kind.kind, {"null": null, "branch": branch}
         size = kind.size if name == "fixed" else -1
         if name == "null":
@@ -215,12 +224,12 @@ class _Encoding:
         self.most += len(array) * width
         return self._emit(layout.PLAIN, path, dim, array, **place, value=self._kept(values), x=width)
 
-    def _valid(self, array: Any) -> int:
+    def _valid(self, array: pa.Array) -> int:
         if not array.null_count:
             return -1
         return self._kept(np.asarray(array.is_valid()).astype(np.uint8))
 
-    def _kept(self, part: Any) -> int:
+    def _kept(self, part: Array) -> int:
         """Return the place of an array in the memory."""
         place = self._size
         self._parts.append((place, np.ascontiguousarray(part)))
@@ -228,7 +237,7 @@ class _Encoding:
         return place
 
 
-def _raw(array: Any, kind: Any, more: int = 0, width: int = 1) -> Any:
+def _raw(array: pa.Array, kind: npt.DTypeLike, more: int = 0, width: int = 1) -> Array:
     """Return the values, or one more offsets; values hidden by nulls may be anything."""
     if array.buffers()[1] is None or not array.buffers()[1].size:
         return np.zeros((len(array) + more) * width, kind)
@@ -236,7 +245,7 @@ def _raw(array: Any, kind: Any, more: int = 0, width: int = 1) -> Any:
     return np.frombuffer(array.buffers()[1], kind)[begin : begin + (len(array) + more) * width]
 
 
-def _fits(kind: Type, arrow: Any) -> bool:
+def _fits(kind: Type, arrow: pa.DataType) -> bool:
     """Return whether a column's values are written as this type, which is not a union."""
     name, is_fitting = kind.kind, False
     if kind.logical == "decimal":

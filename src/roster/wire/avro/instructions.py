@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
+from roster.model.arrays import Int64, UInt8
 from roster.wire.avro.columns import Column, least_size
 from roster.wire.avro.schema import SchemaError, Type
 from roster.wire.columns import avro_layout as layout
@@ -35,7 +35,7 @@ class Instructions:
         self.refused: list[str] = []
         self._default: int | None = None
         self._bounds: dict[int, int] = {}
-        self._made: tuple[Any, Any, Any] | None = None
+        self._made: tuple[Int64, Int64, UInt8] | None = None
 
     def emit(self, op: int, column: Column | None = None, x: int = 0, y: int = 0, data: int = 0, mode: int = 0) -> int:
         """Append an instruction, and return its number."""
@@ -49,7 +49,7 @@ class Instructions:
         self.code.append([op, mode, *places, data, x, y])
         return len(self.code) - 1
 
-    def arrays(self) -> tuple[Any, Any, Any]:
+    def arrays(self) -> tuple[Int64, Int64, UInt8]:
         """Return code, tables and pool for the loop."""
         if self._made is None or len(self._made[0]) < len(self.code):
             pool = np.frombuffer(bytes(self.pool) or b"\0", np.uint8)
@@ -57,7 +57,7 @@ class Instructions:
         return self._made
 
     @contextmanager
-    def _branches(self, count: int) -> Iterator[Any]:
+    def _branches(self, count: int) -> Iterator[Callable[[int], None]]:
         place = len(self.tables)
         self.tables += [0] * count
         self.emit(layout.UNION, x=count, y=place)

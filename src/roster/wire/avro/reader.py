@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from roster.model.arrays import Array, Bool, Int64, UInt8
 from roster.wire.avro.columns import Column, layout
 from roster.wire.avro.program import Programs
 from roster.wire.avro.schema import Type
@@ -22,14 +24,21 @@ class Decoded(NamedTuple):
     """A row for each value, of nulls where it was refused, and 0 or a problem of `avro_layout.PROBLEMS`."""
 
     rows: pa.RecordBatch
-    problems: Any
+    problems: UInt8
+
+
+class AvroKernel(Protocol):
+    """The loop of `roster.wire.columns.avro_kernel`, compiled or as plain Python."""
+
+    def avro(self, *arguments: object) -> int:
+        """Read values into columns."""
 
 
 class AvroReader:
     """Reads values of any writers into the columns of one schema."""
 
-    def __init__(self, kernel: Any, schema: Type) -> None:
-        """`kernel` has the loop of `roster.wire.columns.avro_kernel`. Raises SchemaError if there are no columns."""
+    def __init__(self, kernel: AvroKernel, schema: Type) -> None:
+        """Raises SchemaError if the schema has no columns."""
         self._kernel = kernel
         self._columns = layout(schema)
         self._all = list(self._columns.walk())
@@ -43,7 +52,7 @@ class AvroReader:
         """Return the program by which a writer's values are read. Raises SchemaError if they cannot be."""
         return self._programs.add(writer)
 
-    def decode(self, programs: Any, data: Any, starts: Any, ends: Any) -> Decoded:
+    def decode(self, programs: Int64, data: UInt8, starts: Int64, ends: Int64) -> Decoded:
         """Read the values at [starts, ends) of an array of bytes, each by its program."""
         rate, one = (self._places(*needed).total for needed in ((0, 1 << 20), (1, 0)))
         needed = (ends - starts) * (rate >> 20) + one + 1
@@ -71,10 +80,12 @@ class AvroReader:
             places.add(column)
         return places
 
-    def _decoded(self, programs: Any, data: Any, starts: Any, ends: Any, problems: Any) -> pa.RecordBatch:
+    def _decoded(self, programs: Int64, data: UInt8, starts: Int64, ends: Int64, problems: UInt8) -> pa.RecordBatch:
         places = self._places(len(starts), int((ends - starts).sum()))
         memory = np.empty(places.total // 8 + 1, np.int64)
-        views = {kind: memory.view(kind) for kind in (np.uint8, np.int32, np.int64, np.float32, np.float64)}
+        views: dict[type[np.generic], Array] = {
+            kind: memory.view(kind) for kind in (np.uint8, np.int32, np.int64, np.float32, np.float64)
+        }
         for column in self._all:
             if column.width == 0:
                 views[np.int32][places.values[column.number]] = 0
@@ -120,7 +131,7 @@ class _Places:
         self.total += -(-size // 8) * 8
         return place
 
-    def placed(self, code: Any, dims: int) -> Any:
+    def placed(self, code: Int64, dims: int) -> Int64:
         """Return the instructions with places in the memory instead of columns."""
         placed = code.copy()
         column = code[:, avro_layout.VALUE]
@@ -135,10 +146,10 @@ class _Places:
 
 
 class _Arrays:
-    def __init__(self, views: Any, places: _Places) -> None:
+    def __init__(self, views: Mapping[type[np.generic], Array], places: _Places) -> None:
         self._views, self._places = views, places
 
-    def array(self, column: Column, length: int, is_read: Any = None) -> pa.Array:
+    def array(self, column: Column, length: int, is_read: Bool | None = None) -> pa.Array:
         """Return the first values of a column. is_read: which are not null, whatever the column says; None: all."""
         kind, number = column.type.kind, column.number
         if kind == "null":
@@ -160,7 +171,7 @@ class _Arrays:
         indices = pa.Array.from_buffers(pa.int32(), length, [valid, values], nulls)
         return pa.DictionaryArray.from_arrays(indices, pa.array(column.type.symbols)).cast(pa.string())
 
-    def _varying(self, column: Column, length: int, valid: Any, nulls: int, ends: Any) -> pa.Array:
+    def _varying(self, column: Column, length: int, valid: pa.Buffer, nulls: int, ends: Array) -> pa.Array:
         offsets, last = pa.py_buffer(ends), int(ends[-1])
         if not column.is_list:
             begin = int(self._places.data[column.number])
@@ -173,7 +184,7 @@ class _Arrays:
             items = [pa.Array.from_buffers(entries, last, [None], 0, children=items)]
         return pa.Array.from_buffers(kind, length, [valid, offsets], nulls, children=items)
 
-    def _valid(self, begin: int, length: int, is_read: Any) -> tuple[Any, int]:
+    def _valid(self, begin: int, length: int, is_read: Bool | None) -> tuple[pa.Buffer, int]:
         """Return the bits of values that are not null, None if all are, and how many are null."""
         flags = is_read if begin < 0 else self._views[np.uint8][begin : begin + length]
         if flags is None:

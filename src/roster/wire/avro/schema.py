@@ -43,7 +43,7 @@ class Field:
     type: Type
     aliases: tuple[str, ...] = ()
     has_default: bool = False
-    default: Any = None
+    default: object = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +107,11 @@ class _Parser:
     sizes: dict[str, int] = field(default_factory=dict)
     count: int = 0
 
-    def parsed(self, raw: Any) -> Type:
+    def parsed(self, raw: object) -> Type:
         self.count = 0
         return self._type(raw, "", 0)
 
-    def _type(self, raw: Any, space: str, depth: int) -> Type:
+    def _type(self, raw: object, space: str, depth: int) -> Type:
         self._counted(1)
         if depth > _DEEPEST:
             raise SchemaError(f"types are nested deeper than {_DEEPEST} levels")
@@ -149,7 +149,7 @@ class _Parser:
                 return self.named[full]
         raise SchemaError(f"there is no type {name!r}")
 
-    def _union(self, raw: list[Any], space: str, depth: int) -> Type:
+    def _union(self, raw: list[object], space: str, depth: int) -> Type:
         branches = tuple(self._type(branch, space, depth + 1) for branch in raw)
         if any(branch.kind == "union" for branch in branches):
             raise SchemaError("a union contains a union")
@@ -228,7 +228,7 @@ def _name(raw: Mapping[str, Any]) -> str:
     return name
 
 
-def _full(name: str, space: Any) -> str:
+def _full(name: str, space: object) -> str:
     return f"{space}.{name}" if isinstance(space, str) and space and "." not in name else name
 
 

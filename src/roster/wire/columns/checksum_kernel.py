@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 from numpy import int64
 
 
-def _crc_table() -> Any:
+def _crc_table() -> npt.NDArray[np.uint32]:
     """Return the eight concatenated tables of the "slicing by 8" algorithm."""
     table = np.arange(256, dtype=np.int64)
     for _ in range(8):
@@ -22,7 +23,12 @@ def _crc_table() -> Any:
 
 _CRC_TABLE = _crc_table()
 
-OPTIONS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy", "nogil": True}
+OPTIONS: dict[str, Any] = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "error_model": "numpy",
+    "nogil": True,
+}
 """Options of numba's compiler: no wrappers for Python, so the code calls neither Python nor numba."""
 
 _function = njit(**OPTIONS)

@@ -5,10 +5,10 @@ Source: `org.apache.kafka.common.utils.Utils.murmur2`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy import int64, uint32
+
+from roster.model.arrays import Array, Int64, UInt8
 
 _M = uint32(0x5BD1E995)
 
@@ -37,7 +37,7 @@ def murmur2(data, pos, end):
     return value ^ (value >> 15)
 
 
-def murmur2_of(data: Any, offsets: Any) -> Any:
+def murmur2_of(data: UInt8, offsets: Array) -> Int64:
     """Return the lower 31 bits of the hash of each value, as Kafka's default partitioner takes them.
 
     data: the bytes of all values. offsets: where each begins, and the end of the last one.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.model.arrays import Bool, UInt8
 from roster.wire.columns import offsets_layout as layout
 from roster.wire.columns.writer import binary_parts
 
@@ -15,11 +16,11 @@ from roster.wire.columns.writer import binary_parts
 class OffsetsKernel(Protocol):
     """The loops of `roster.wire.columns.offsets_kernel`, compiled or as plain Python."""
 
-    def offset_commits(self, *arguments: Any) -> int:
+    def offset_commits(self, *arguments: object) -> int:
         """Read committed offsets."""
         ...
 
-    def commits_to_keep(self, *arguments: Any) -> int:
+    def commits_to_keep(self, *arguments: object) -> int:
         """Choose the commits that a history keeps."""
         ...
 
@@ -27,7 +28,7 @@ class OffsetsKernel(Protocol):
 class OffsetRecords(NamedTuple):
     """What records of `__consumer_offsets` are."""
 
-    kinds: Any
+    kinds: UInt8
     """For each record COMMIT, REMOVED, GROUP, OTHER, NEWER or DAMAGED, of `roster.wire.columns.offsets_layout`."""
     commits: pa.RecordBatch
     """The records of kind COMMIT and REMOVED: group, topic, partition, offset, leader_epoch, metadata, committed_at and
@@ -60,7 +61,7 @@ def offset_records(kernel: OffsetsKernel, keys: pa.Array, values: pa.Array) -> O
     if removed.any():
         metadata = pc.if_else(pa.array(~removed), metadata, None)
 
-    def column(index: int, kind: Any, is_null: Any) -> pa.Array:
+    def column(index: int, kind: pa.DataType, is_null: Bool) -> pa.Array:
         return pa.array(numbers[:, index], mask=is_null | removed).cast(kind, safe=False)
 
     never = np.zeros(commits, bool)

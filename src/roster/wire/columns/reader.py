@@ -10,15 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from mmap import mmap
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from roster.model.arrays import Int64, UInt8
+from roster.wire.codec.varint import Buffer
 from roster.wire.columns import decode_layout as layout
 from roster.wire.compression import Compression, decompress
 from roster.wire.errors import WireError
+
+T = TypeVar("T", bound=np.generic)
 
 MAX_ROWS = 1 << 16
 MAX_BYTES = 16 << 20
@@ -33,11 +38,11 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 class Kernel(Protocol):
     """The loops of `roster.wire.columns.decode_kernel`, compiled or as plain Python."""
 
-    def scan(self, *arguments: Any) -> int:
+    def scan(self, *arguments: object) -> int:
         """Read batch headers."""
         ...
 
-    def fill(self, *arguments: Any) -> int:
+    def fill(self, *arguments: object) -> int:
         """Copy records into columns."""
         ...
 
@@ -100,7 +105,7 @@ class Scanned(NamedTuple):
     last batch read before `stop`, -1 for none.
     """
 
-    table: Any
+    table: Int64
     next_offsets: list[int]
     leader_epochs: list[int]
 
@@ -113,7 +118,7 @@ class ScanError(WireError):
         self.source = source
 
 
-def scan(kernel: Kernel, data: Any, parts: Sequence[Part], *, committed: bool = False) -> Scanned:
+def scan(kernel: Kernel, data: UInt8, parts: Sequence[Part], *, committed: bool = False) -> Scanned:
     """Scan the batches of partitions in `data`, an array of bytes; the last one of each may be cut off.
 
     With `committed` only records of committed transactions are visible, as with `read_committed`.
@@ -156,7 +161,7 @@ def _error(code: int, detail: int) -> str:
     return layout.ERRORS[code].format(int(detail))
 
 
-def _check_crcs(data: Any, table: Any) -> None:
+def _check_crcs(data: UInt8, table: Int64) -> None:
     """Check the CRCs of the batches that are too large for the loop."""
     value = google_crc32c.value
     unchecked = table[table[:, layout.UNCHECKED] >= 0]
@@ -189,7 +194,7 @@ class RecordColumns:
         """Column for record batches with rows of one topic; as long as the longest so far."""
 
     def batches(
-        self, data: Any, table: Any, on_unreadable: Callable[[Unreadable], None] = refuse
+        self, data: UInt8, table: Int64, on_unreadable: Callable[[Unreadable], None] = refuse
     ) -> Iterator[pa.RecordBatch]:
         """Yield record batches of at least one row; `table` is what was scanned in `data`.
 
@@ -204,7 +209,7 @@ class RecordColumns:
             yield from self._fill(run, report)
             del run  # before the next is expanded
 
-    def _unreadable(self, data: Any, row: Any, problem: str) -> Unreadable:
+    def _unreadable(self, data: UInt8, row: Int64, problem: str) -> Unreadable:
         source, first = int(row[layout.SOURCE]), int(row[layout.BASE_OFFSET])
         topic = self._topics[int(self._topic_of[source])].as_py()
         whole = data[row[layout.POS] - layout.HEADER : row[layout.END]].tobytes()
@@ -236,7 +241,7 @@ class RecordColumns:
             if state[layout.AT_BATCH] == upto:
                 upto = len(table)
 
-    def _filled(self, data: Any, table: Any, out: _Outputs, state: Any) -> pa.RecordBatch | None:
+    def _filled(self, data: UInt8, table: Int64, out: _Outputs, state: Int64) -> pa.RecordBatch | None:
         """Return as many rows as the outputs have room for, None if there are none. Raises _BadBatchError."""
         state[layout.AT_ROW :] = 0
         table[:, layout.ROWS] = 0
@@ -251,7 +256,7 @@ class RecordColumns:
             raise _BadBatchError(int(state[layout.AT_BATCH]), "a record is too large for a column")
         return None
 
-    def _batch(self, out: _Outputs, state: Any, table: Any) -> pa.RecordBatch:
+    def _batch(self, out: _Outputs, state: Int64, table: Int64) -> pa.RecordBatch:
         """Return the written rows as a record batch."""
         rows = int(state[layout.AT_ROW])
         per_batch = table[:, layout.ROWS]
@@ -269,7 +274,7 @@ class RecordColumns:
             columns["headers"] = out.headers(rows, state, table)
         return pa.RecordBatch.from_pydict(columns)
 
-    def _topic_column(self, table: Any, rows: int) -> pa.Array:
+    def _topic_column(self, table: Int64, rows: int) -> pa.Array:
         if len(self._topics) == 1:
             if self._topic is None or len(self._topic) < rows:
                 self._topic = pa.repeat(self._topics[0], rows)
@@ -289,12 +294,12 @@ class _BadBatchError(Exception):
 class _Run(NamedTuple):
     """Batches that fit into one record batch: their bytes, a table with positions in them, the numbers of its rows."""
 
-    data: Any
-    table: Any
+    data: UInt8
+    table: Int64
     numbers: Sequence[int]
 
 
-def _runs(data: Any, table: Any, report: Callable[[int, str], None]) -> Iterator[_Run]:
+def _runs(data: UInt8, table: Int64, report: Callable[[int, str], None]) -> Iterator[_Run]:
     """Divide a table into runs; without compression, nothing is copied."""
     if (table[:, layout.ATTRIBUTES] & 7).any():
         yield from _expanded(data, table, report)
@@ -307,21 +312,20 @@ def _runs(data: Any, table: Any, report: Callable[[int, str], None]) -> Iterator
         start, before = stop, int(ends[stop - 1])
 
 
-def _expanded(data: Any, table: Any, report: Callable[[int, str], None]) -> Iterator[_Run]:
+def _expanded(data: UInt8, table: Int64, report: Callable[[int, str], None]) -> Iterator[_Run]:
     """Divide a table into runs so that only one run and the next batch, or one larger batch, is decompressed at a time.
 
     `report` is called with batches that cannot be decompressed, after those before them have been yielded.
     """
     numbers: list[int] = []
-    bodies: list[Any] = []
+    bodies: list[Buffer] = []
     size = 0
-    for number, body in enumerate(_bodies(data, table)):
-        is_bad = isinstance(body, WireError)
-        if numbers and (is_bad or size + len(body) > MAX_BYTES):
+    for number, (body, problem) in enumerate(_bodies(data, table)):
+        if numbers and (problem is not None or size + len(body) > MAX_BYTES):
             yield _joined(table, numbers, bodies)
             numbers, bodies, size = [], [], 0
-        if is_bad:
-            report(number, str(body))
+        if problem is not None:
+            report(number, problem)
             continue
         numbers.append(number)
         bodies.append(body)
@@ -334,18 +338,18 @@ def _expanded(data: Any, table: Any, report: Callable[[int, str], None]) -> Iter
         yield _joined(table, numbers, bodies)
 
 
-def _bodies(data: Any, table: Any) -> Iterator[Any]:
-    """Yield the decompressed records of each batch, or the error of one that cannot be decompressed."""
-    view = memoryview(data)
+def _bodies(data: UInt8, table: Int64) -> Iterator[tuple[Buffer, str | None]]:
+    """Yield the decompressed records of each batch, and why they cannot be decompressed or None."""
+    view = data.data
     codecs = (table[:, layout.ATTRIBUTES] & 7).tolist()
     for codec, pos, end in zip(codecs, table[:, layout.POS].tolist(), table[:, layout.END].tolist(), strict=True):
         try:
-            yield decompress(Compression(codec), bytes(view[pos:end])) if codec else view[pos:end]
+            yield (decompress(Compression(codec), bytes(view[pos:end])) if codec else view[pos:end]), None
         except WireError as error:
-            yield error
+            yield b"", str(error)
 
 
-def _joined(table: Any, numbers: list[int], bodies: list[Any]) -> _Run:
+def _joined(table: Int64, numbers: list[int], bodies: list[Buffer]) -> _Run:
     table, ends = table[numbers], np.cumsum([len(body) for body in bodies])
     table[:, layout.END] = ends
     table[1:, layout.POS] = ends[:-1]
@@ -369,7 +373,7 @@ class _Outputs:
         names = (self.header_ends, self.header_bits, self.names.ends, self.names.bytes)
         self.arrays = (self.offsets, self.timestamps, *binaries, *names, *self.datas.arrays)
 
-    def headers(self, rows: int, state: Any, table: Any) -> pa.Array:
+    def headers(self, rows: int, state: Int64, table: Int64) -> pa.Array:
         """Return the column of headers. Raises _BadBatchError."""
         count = int(state[layout.AT_HEADER])
         names = self.names.array(count, 0, pa.string())
@@ -386,7 +390,7 @@ class _Outputs:
         )
 
 
-def _times(stamps: Any) -> pa.Array:
+def _times(stamps: Int64) -> pa.Array:
     """Return the column of times; null where one does not fit."""
     unfit = stamps == layout.NO_TIME
     return pa.array(stamps, mask=unfit if unfit.any() else None).view(_TIMESTAMP)
@@ -412,7 +416,7 @@ def _first_no_text(names: pa.Array) -> int:
     return first
 
 
-def _untouched(count: int, kind: Any) -> Any:
+def _untouched(count: int, kind: type[T]) -> npt.NDArray[T]:
     """Return an uninitialised array; a large one has new pages, as those of freed memory were touched."""
     size = count * np.dtype(kind).itemsize
     return np.frombuffer(mmap(-1, size), kind) if size > MAX_BYTES else np.empty(count, kind)
@@ -428,7 +432,7 @@ class _Binary:
         self.bits = np.zeros((rows + 7) // 8, np.uint8)
         self.arrays = (self.ends, self.bytes, self.bits)
 
-    def array(self, rows: int, nulls: int, kind: Any = None) -> pa.Array:
+    def array(self, rows: int, nulls: int, kind: pa.DataType | None = None) -> pa.Array:
         """Return the first `rows` values."""
         bits = pa.py_buffer(self.bits[: (rows + 7) // 8]) if nulls else None
         ends = self.ends[: rows + 1]

@@ -7,19 +7,20 @@ after the other) and encodes the rows of each in compiled code; Python code runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from struct import Struct as Packing
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from roster.model.arrays import Int32, Int64, UInt8
 from roster.wire.codec.varint import Buffer
 from roster.wire.columns import encode_layout as layout
 from roster.wire.compression import Compression, compress, decompress, most_expanded
 from roster.wire.errors import WireError
-from roster.wire.records import HEADER_SIZE, NO_PRODUCER, build_batch, crc32c, read_batch
+from roster.wire.records import HEADER_SIZE, NO_PRODUCER, Record, build_batch, crc32c, read_batch
 
 _COVERED = Packing(">hiqqqhii")
 _FRONT = Packing(">qiibI")
@@ -31,11 +32,11 @@ _LENGTH_END = 12
 class EncodeKernel(Protocol):
     """The loops of `partition_kernel` and `encode_kernel`, compiled or as plain Python."""
 
-    def place(self, *arguments: Any) -> int:
+    def place(self, *arguments: object) -> int:
         """Choose partitions."""
         ...
 
-    def encode(self, *arguments: Any) -> int:
+    def encode(self, *arguments: object) -> int:
         """Write records."""
         ...
 
@@ -85,7 +86,7 @@ def halves(body: Body) -> tuple[Body, Body]:
     return _body(first, records[:middle], body.compression), _body(second, records[middle:], body.compression)
 
 
-def _body(batch: Buffer, records: Any, compression: Compression) -> Body:
+def _body(batch: Buffer, records: Sequence[Record], compression: Compression) -> Body:
     times = [record.timestamp for record in records]
     return Body(len(records), bytes(batch[HEADER_SIZE:]), compression, times[0], max(times))
 
@@ -122,7 +123,7 @@ class Encoder:
         self._sticky = np.zeros(layout.PLACE_STATE, np.int64)
         self._sticky[layout.STICKY] = (first_partition - 1) % partitions
 
-    def encode(self, rows: pa.RecordBatch, timestamps: Any) -> Iterator[Placed]:
+    def encode(self, rows: pa.RecordBatch, timestamps: Int64) -> Iterator[Placed]:
         """Yield batches with all rows; the batches of one partition keep the order of the rows.
 
         `rows` has the column value, and optionally key (strings or binary), partition (int; null: chosen here) and
@@ -169,24 +170,24 @@ def expanded(body: Body) -> bytes:
 _NO_ENDS, _NO_BYTES = np.zeros(1, np.int32), np.zeros(0, np.uint8)
 
 
-def _columns(rows: pa.RecordBatch) -> tuple[Any, ...]:
+def _columns(rows: pa.RecordBatch) -> tuple[object, ...]:
     """Return the arguments of both loops for the columns."""
     names = rows.schema.names
     key = binary_parts(rows.column("key")) if "key" in names else _nothing(rows.num_rows)
     value = binary_parts(rows.column("value"))
     if "headers" not in names or rows.column("headers").null_count == rows.num_rows:
-        headers: tuple[Any, ...] = (0, _NO_ENDS, _NO_BYTES, _NO_ENDS, _NO_BYTES, _NO_ENDS, _NO_BYTES, _NO_BYTES)
+        headers: tuple[object, ...] = (0, _NO_ENDS, _NO_BYTES, _NO_ENDS, _NO_BYTES, _NO_ENDS, _NO_BYTES, _NO_BYTES)
     else:
         headers = (1, *_headers(rows.column("headers")))
     return (*key, *value, *headers)
 
 
-def _nothing(rows: int) -> tuple[Any, Any, Any]:
+def _nothing(rows: int) -> tuple[Int32, UInt8, UInt8]:
     """Return a column of nulls."""
     return np.zeros(rows + 1, np.int32), _NO_BYTES, np.zeros(rows, np.uint8)
 
 
-def binary_parts(column: pa.Array) -> tuple[Any, Any, Any]:
+def binary_parts(column: pa.Array) -> tuple[Int32, UInt8, UInt8]:
     """Return ends, bytes and validity (a byte for each row) of a column of strings or bytes, as numpy arrays."""
     if pa.types.is_null(column.type):
         return _nothing(len(column))
@@ -199,13 +200,13 @@ def binary_parts(column: pa.Array) -> tuple[Any, Any, Any]:
     return offsets, _NO_BYTES if data is None else np.frombuffer(data, np.uint8), _validity(column)
 
 
-def _validity(column: pa.Array) -> Any:
+def _validity(column: pa.Array) -> UInt8:
     if column.null_count == 0:
         return np.ones(len(column), np.uint8)
-    return column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)
 
 
-def _headers(column: pa.Array) -> tuple[Any, ...]:
+def _headers(column: pa.Array) -> tuple[object, ...]:
     if pa.types.is_large_list(column.type):
         column = column.cast(pa.list_(column.type.value_field))
     ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
@@ -218,12 +219,12 @@ def _headers(column: pa.Array) -> tuple[Any, ...]:
     return ends, _validity(column), name_ends, name_bytes, *binary_parts(datas)
 
 
-def _given(rows: pa.RecordBatch) -> Any:
+def _given(rows: pa.RecordBatch) -> Int32:
     """Return the partitions that the rows name, -1 where they name none."""
     if "partition" not in rows.schema.names:
         return np.full(rows.num_rows, -1, np.int32)
     column = rows.column("partition").cast(pa.int32())
-    partitions = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    partitions = np.asarray(column.fill_null(-1).to_numpy(zero_copy_only=False), np.int32)
     named = _validity(column)
     if ((partitions < 0) & (named > 0)).any():
         raise WireError(f"partition {int(partitions[(partitions < 0) & (named > 0)][0])}")
