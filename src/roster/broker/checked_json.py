@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CHECKSUM = "crc32c"
 
 
-def encode_checked(what: dict[str, Any]) -> bytes:
+def encode_checked(what: Mapping[str, object]) -> bytes:
     """Encode the fields, with the CRC-32C of everything else in the file."""
     return json.dumps({**what, _CHECKSUM: _checksum(what)}, indent=1).encode() + b"\n"
 
@@ -47,12 +47,12 @@ def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
     return what, checksum is not None
 
 
-def write_checked(path: Path, what: dict[str, Any]) -> None:
+def write_checked(path: Path, what: Mapping[str, object]) -> None:
     """Replace the file durably."""
     write_atomically(path, encode_checked(what))
 
 
-def add_checksums(files: Mapping[Path, dict[str, Any]]) -> None:
+def add_checksums(files: Mapping[Path, Mapping[str, object]]) -> None:
     """Rewrite files that lack a checksum with one; a single sync for all, since there can be many thousands."""
     scratches = {path.with_name(path.name + ".tmp"): path for path in files}
     for scratch, path in scratches.items():
@@ -63,5 +63,5 @@ def add_checksums(files: Mapping[Path, dict[str, Any]]) -> None:
         scratch.replace(path)
 
 
-def _checksum(what: dict[str, Any]) -> int:
+def _checksum(what: Mapping[str, object]) -> int:
     return crc32c(json.dumps(what, sort_keys=True, separators=(",", ":")).encode())

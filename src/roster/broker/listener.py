@@ -15,7 +15,7 @@ import socket
 from asyncio import sslproto
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from roster.broker.errors import BrokerStartError, CloseConnection
 from roster.broker.security.tls import ALERT_UNEXPECTED_MESSAGE, HANDSHAKE, handshake_problem
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from roster.broker.config import BrokerConfig
     from roster.broker.refusals import Refusals
 
+    _Address: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
     Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter, "Slot"], Coroutine[None, None, None]]
 
 BACKLOG = 1_024
@@ -145,7 +146,7 @@ class Listener:
             reason = getattr(error, "strerror", None) or str(error)
             raise BrokerStartError(f"cannot listen on {host}:{port}: {reason}") from error
 
-    def _bind(self, family: int, address: Any) -> None:
+    def _bind(self, family: int, address: _Address) -> None:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError:  # an address family that this machine lacks
@@ -204,7 +205,7 @@ class Listener:
             if accepted % _ACCEPTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _admit(self, client: socket.socket, peer: Any) -> None:
+    def _admit(self, client: socket.socket, peer: tuple[str, int]) -> None:
         client.setblocking(False)
         name = f"{peer[0]}:{peer[1]}"
         deadline = asyncio.get_running_loop().time() + self._config.setup_seconds

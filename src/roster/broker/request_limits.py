@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roster.broker.api_versions import is_served
 from roster.broker.errors import CloseConnection
@@ -19,7 +19,7 @@ from roster.wire.frames import UnsupportedVersion, decode_request, produce_parti
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from roster.wire import Message
+    from roster.wire import Message, Struct
     from roster.wire.frames import RequestHeader
 
 T = TypeVar("T")
@@ -100,10 +100,10 @@ def _decode_counting(frame: bytes) -> tuple[RequestHeader, Message]:
     return header, message
 
 
-def count_items(message: Any, enough: int) -> int:
+def count_items(message: Message | Struct, enough: int) -> int:
     """The elements of all arrays of a message, or a number above `enough`."""
     total = 0
-    for name, nested in _arrays(cast("Any", type(message))):
+    for name, nested in _arrays(type(message)):
         items = getattr(message, name) or ()
         total += len(items)
         for item in items if nested else ():
@@ -117,7 +117,7 @@ def count_items(message: Any, enough: int) -> int:
 def _arrays(cls: Any) -> tuple[tuple[str, bool], ...]:
     """The array fields of a structure, and whether their elements have arrays too."""
     arrays = [(name, field.item) for name, field in cls.__table__.fields if field.kind == "array"]
-    return tuple((name, item.kind == "struct" and bool(_arrays(cast("Any", item.nested)))) for name, item in arrays)
+    return tuple((name, item.kind == "struct" and bool(_arrays(item.nested))) for name, item in arrays)
 
 
 async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:

@@ -225,7 +225,7 @@ class Shell(Generic[NameT]):
             await asyncio.wait(tasks)
         self._pending.cancel()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from roster.client.errors import ClosedError
 
@@ -31,7 +31,7 @@ class LoopThread:
         self._forgotten.atexit = False
         _running.add(self)
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
+    def call(self, work: Coroutine[None, None, T]) -> T:
         """Run a coroutine and return its result; its exceptions are raised here."""
         future = self.start(work)
         try:
@@ -40,7 +40,7 @@ class LoopThread:
             future.cancel()
             raise
 
-    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def start(self, work: Coroutine[None, None, T]) -> Future[T]:
         """Run a coroutine, and return at once."""
         if not self._forgotten.alive:
             work.close()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
-from typing import Any
 
 from roster.client.cluster import Cluster
 from roster.client.coordinators import Coordinators
@@ -94,7 +93,7 @@ class MemberShell:
             case Publish() | CommitDone() | Report() | Stopped():
                 self._on_effect(effect)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from roster._json import loads
 from roster.client.cluster import PROPAGATION_TIME, Cluster, M, expect
@@ -209,7 +209,7 @@ class TransactionalProducer:
         """
         return self._call(self._take_over(partitions, generation, member_id))
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Coroutine[None, None, T]) -> T:
         if self._loop is None:
             work.close()
             raise ClosedError("the transactional producer is not started")

@@ -7,13 +7,12 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 _CHANGES_KEPT = 16
 """A listener that is further behind gets the whole state again."""
 
 
-def sse(event: str, document: Any) -> bytes:
+def sse(event: str, document: object) -> bytes:
     """Return a server-sent event with a document as JSON."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return f"event: {event}\ndata: {text}\n\n".encode(errors="replace")
@@ -25,7 +24,7 @@ class Feed:
     state: returns the newest state as a document for JSON. lock: of the state; `publish` is called with it.
     """
 
-    def __init__(self, state: Callable[[], Any], lock: threading.RLock) -> None:
+    def __init__(self, state: Callable[[], object], lock: threading.RLock) -> None:
         self._state, self._lock = state, lock
         self._version, self._whole = 0, (-1, b"")
         self._changes: deque[bytes] = deque(maxlen=_CHANGES_KEPT)
@@ -36,7 +35,7 @@ class Feed:
         """How many listen."""
         return len(self._listeners)
 
-    def publish(self, change: Any) -> None:
+    def publish(self, change: object) -> None:
         """Tell a change, a document for JSON, that the state already has."""
         if self._listeners:
             self._changes.append(sse("change", change))

@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -281,7 +281,7 @@ def _application(
 _TOO_MANY = error_answer(HTTPStatus.SERVICE_UNAVAILABLE, "server", "it has too many clients", "Ask again")
 
 
-def _endpoint(page: Page, room: CapacityLimiter | None) -> Callable[[Request], Any]:
+def _endpoint(page: Page, room: CapacityLimiter | None) -> Callable[[Request], Awaitable[Response]]:
     """Make the endpoint of a page; each has threads of its own, so that slow pages do not hold up the others."""
     limiter = CapacityLimiter(page.threads)
 
@@ -313,7 +313,7 @@ def _target(request: Request) -> str:
     return f"{path}?{query}" if query else path
 
 
-def _stream_endpoint(stream: Stream, end: _End) -> Callable[[Request], Any]:
+def _stream_endpoint(stream: Stream, end: _End) -> Callable[[Request], Awaitable[Response]]:
     limiter = CapacityLimiter(4)
 
     async def events(feed: Feed) -> AsyncIterator[bytes]:
@@ -338,7 +338,7 @@ def _stream_endpoint(stream: Stream, end: _End) -> Callable[[Request], Any]:
     return endpoint
 
 
-def _login_endpoint(login: Login) -> Callable[[Request], Any]:
+def _login_endpoint(login: Login) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         sent = b""
         with contextlib.suppress(ClientDisconnect):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ class GroupSnapshot:
         check_auto_offset_reset(self.auto_offset_reset)
 
 
-def _check_mapping(field: str, value: Any, kinds: tuple[type, ...], wanted: str) -> None:
+def _check_mapping(field: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:
     if not isinstance(value, Mapping):
         raise ValueError(f"{field} must be a mapping, not {_shown(value)}")
     for key, item in value.items():
@@ -62,7 +61,7 @@ def _check_mapping(field: str, value: Any, kinds: tuple[type, ...], wanted: str)
             raise ValueError(f"{field}[{key!r}] must be {wanted}, not {_shown(item)}")
 
 
-def _check_partitions(partitions: Any) -> None:
+def _check_partitions(partitions: Mapping[str, int]) -> None:
     _check_mapping("partitions", partitions, (object,), "")
     total = 0
     for topic, count in partitions.items():
@@ -73,7 +72,7 @@ def _check_partitions(partitions: Any) -> None:
         raise ValueError(f"partitions: {total} in all; at most {MAX_PARTITIONS} can be assigned")
 
 
-def _check_racks(racks: Any) -> None:
+def _check_racks(racks: Mapping[str, Sequence[Iterable[object]]]) -> None:
     _check_mapping("racks", racks, (Sequence,), "a list of the racks of each partition")
     for topic, replicas in racks.items():
         if isinstance(replicas, str | bytes):
@@ -83,7 +82,7 @@ def _check_racks(racks: Any) -> None:
                 raise ValueError(f"racks[{topic!r}] must have a set of racks per partition, not a {kind.__name__}")
 
 
-def _check_offsets(offsets: Any) -> None:
+def _check_offsets(offsets: Mapping[str, Mapping[int, object]]) -> None:
     _check_mapping("offsets", offsets, (Mapping,), "a mapping of partitions")
     for topic, known in offsets.items():
         for partition, entry in known.items():
@@ -96,14 +95,14 @@ def _check_offsets(offsets: Any) -> None:
                 )
 
 
-def _is_offsets(entry: Any) -> bool:
+def _is_offsets(entry: object) -> bool:
     if not isinstance(entry, tuple | list) or len(entry) != _COLUMNS_OF_OFFSETS:
         return False
     start, end, committed = entry
     return _is_integer(start) and _is_integer(end) and (committed is None or _is_integer(committed))
 
 
-def _is_integer(value: Any) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, _INTEGER) and not isinstance(value, bool)
 
 

@@ -13,7 +13,7 @@ import selectors
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from roster._version import __version__
 from roster.model import Address
@@ -29,6 +29,8 @@ from roster.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roster.records.tls_socket import TlsSocket
     from roster.security.login import Login
 
@@ -63,6 +65,10 @@ class Reply:
     is_refused: bool = False
 
 
+_Place: TypeAlias = "tuple[int, int, int, str, tuple[object, ...]]"
+"""As `socket.getaddrinfo` returns it."""
+
+
 @dataclass(slots=True, eq=False)
 class _Connection:
     """One socket. `awaiting`: the request without a response. `outgoing`: bytes to send. `incoming`: bytes received.
@@ -75,7 +81,7 @@ class _Connection:
     client_id: str
     security: Security
     sock: socket.socket | TlsSocket
-    others: list[Any]
+    others: Sequence[_Place]
     tls: TlsSocket | None = None
     login: Login | None = None
     login_began: float = 0.0
@@ -207,7 +213,7 @@ class Connections:
             self._close(connection)
         self._selector.close()
 
-    def _connect(self, broker: int, address: Address, others: list[Any] | None = None) -> _Connection:
+    def _connect(self, broker: int, address: Address, others: Sequence[_Place] | None = None) -> _Connection:
         if others is None:
             others = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         sock, others = _begin_to_connect(others)
@@ -352,7 +358,7 @@ class Connections:
         connection.sock.close()
 
 
-def _begin_to_connect(places: list[Any]) -> tuple[socket.socket, list[Any]]:
+def _begin_to_connect(places: Sequence[_Place]) -> tuple[socket.socket, Sequence[_Place]]:
     """Return a socket that connects to the first of `places` that does not fail at once, and the remaining places."""
     problem = 0
     for index, (family, kind, protocol, _, place) in enumerate(places):

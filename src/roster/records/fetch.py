@@ -6,7 +6,7 @@ import functools
 import os
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -45,7 +45,7 @@ class _Session:
         return candidates[self.turn % len(candidates)]
 
 
-_sessions: dict[tuple[Any, ...], _Session] = {}
+_sessions: dict[tuple[object, ...], _Session] = {}
 """Unused sessions, by process and settings."""
 
 

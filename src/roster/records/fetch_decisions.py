@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from roster.model import Address
+from roster.model.arrays import Int64, UInt8
 from roster.model.offsets import Arrival
 from roster.wire import ErrorCode, Message
 from roster.wire.columns.reader import Aborted, Kernel, Part, ScanError, Unreadable, scan
@@ -123,8 +124,8 @@ class _Range:
 class Answer(NamedTuple):
     """Batches of one response: its bytes, and the table of `roster.wire.columns.reader.scan`."""
 
-    data: Any
-    table: Any
+    data: UInt8
+    table: Int64
 
 
 class _Piece(NamedTuple):

@@ -7,13 +7,14 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from roster._errors import RosterError
 from roster.model import Address
+from roster.model.arrays import Int64
 from roster.records.connections import Connections
 from roster.records.native import WRITE, Compiled, kernel
 from roster.records.produce_decisions import (
@@ -101,7 +102,7 @@ class _Session:
     turn: int = 0
 
 
-_sessions: dict[tuple[Any, ...], _Session] = {}
+_sessions: dict[tuple[object, ...], _Session] = {}
 """Unused sessions, by process and settings."""
 
 
@@ -247,12 +248,12 @@ class KafkaOutput:
         )
         return self._encoders.setdefault(topic, encoder)
 
-    def _timestamps(self, rows: pa.RecordBatch) -> Any:
+    def _timestamps(self, rows: pa.RecordBatch) -> Int64:
         now = time.time_ns() // 1_000_000
         if not self._writer.keep_timestamps:
             return np.full(rows.num_rows, now, np.int64)
         column = rows.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
-        return column.fill_null(now).to_numpy().astype(np.int64)
+        return np.asarray(column.fill_null(now).to_numpy(), np.int64)
 
     def _pump(self, is_enough: Callable[[], bool], end: float | None = None) -> None:
         """Send and receive until `is_enough` returns True; without waiting if it does at once."""

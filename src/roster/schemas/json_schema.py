@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.wire.avro.schema import SchemaError
 
+T = TypeVar("T")
+
 _SIMPLE = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
 _FORMATS = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
 _OF_PYTHON = {str: "string", bool: "boolean", int: "integer", float: "number"}
-_NAMED: dict[Any, dict[str, str]] = {
+_NAMED: dict[pa.DataType, dict[str, str]] = {
     **{kind: {"type": name} for name, kind in _SIMPLE.items()},
     **{kind: {"type": "string", "format": name} for name, kind in _FORMATS.items()},
 }
-_WRITTEN: dict[Any, tuple[Callable[[Any], bool], ...]] = {
+_WRITTEN: dict[pa.DataType, tuple[Callable[[pa.DataType], bool], ...]] = {
     pa.bool_(): (pa.types.is_boolean,),
     pa.int64(): (pa.types.is_integer,),
     pa.float64(): (pa.types.is_floating, pa.types.is_integer),
@@ -42,7 +44,7 @@ def json_schema(text: str, references: Mapping[str, str]) -> pa.Schema:
     return pa.schema(list(kind))
 
 
-def json_type(text: str, references: Mapping[str, str], *, is_written: bool = True) -> Any:
+def json_type(text: str, references: Mapping[str, str], *, is_written: bool = True) -> pa.DataType:
     """Return the type of a schema's values; is_written: with what becomes of null. Raises as `json_schema` does."""
     documents = {"": _loaded(text), **{name: _loaded(document) for name, document in references.items()}}
     types = _Types(documents, is_written=is_written)
@@ -54,7 +56,7 @@ def json_type(text: str, references: Mapping[str, str], *, is_written: bool = Tr
         raise _problem(types.path, f"its schema is malformed: {error}") from None
 
 
-def check_written(kind: Any, schema_type: Any, path: str) -> None:
+def check_written(kind: pa.DataType, schema_type: pa.DataType, path: str) -> None:
     """Raise SchemaError, with the column's path, if its values are not written as a schema's type."""
     if pa.types.is_struct(schema_type) and pa.types.is_struct(kind):
         inside = f"{path}." if path else ""
@@ -75,7 +77,7 @@ def check_written(kind: Any, schema_type: Any, path: str) -> None:
         )
 
 
-def leaves_null_out(field: Any, texts: Any, path: str) -> bool:
+def leaves_null_out(field: pa.Field, texts: pa.Array, path: str) -> bool:
     """Return whether null is left out of objects. Raises SchemaError if it is refused and among these JSON texts."""
     of_null = (field.metadata or {}).get(_NULL)
     if of_null == _REFUSED and pc.any(pc.equal(texts, "null")).as_py():
@@ -83,7 +85,7 @@ def leaves_null_out(field: Any, texts: Any, path: str) -> bool:
     return bool(of_null == _LEFT_OUT)
 
 
-def json_schema_of(kind: pa.DataType, name: str) -> dict[str, Any]:
+def json_schema_of(kind: pa.DataType, name: str) -> Mapping[str, object]:
     """Return a schema of a column's values, with `name` as its title. Columns that may be null need not be there.
 
     Raises SchemaError, with the column's path, for a type that has no schema.
@@ -91,7 +93,7 @@ def json_schema_of(kind: pa.DataType, name: str) -> dict[str, Any]:
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": name, **_schema_of(kind, "")}
 
 
-def _schema_of(kind: pa.DataType, path: str) -> dict[str, Any]:
+def _schema_of(kind: pa.DataType, path: str) -> Mapping[str, object]:
     if pa.types.is_struct(kind):
         fields = {field.name: _schema_of(field.type, f"{path}.{field.name}".lstrip(".")) for field in kind}
         required = [field.name for field in kind if not field.nullable]
@@ -117,28 +119,28 @@ _Place: TypeAlias = tuple[str, tuple[str, ...]]
 
 
 class _Types:
-    def __init__(self, documents: Mapping[str, Any], *, is_written: bool) -> None:
+    def __init__(self, documents: Mapping[str, object], *, is_written: bool) -> None:
         self._documents, self._is_written = documents, is_written
         self._count = 0
         self.path: tuple[str, ...] = ()
 
-    def of(self, raw: Any, place: _Place, path: tuple[str, ...]) -> Any:
+    def of(self, raw: object, place: _Place, path: tuple[str, ...]) -> pa.DataType:
         """Return the type of a schema's values. place: its document, and the references that led to it."""
         self.path = path
-        raw, place = self._resolved(raw, place, path)
+        schema, place = self._resolved(raw, place, path)
         for several in ("oneOf", "anyOf", "allOf"):
-            if several in raw:
-                return self._of_several(raw[several], place, path)
-        kind = _the_one(_kinds(raw), {"integer", "number"}, "number", path)
-        if kind == "object" and raw.get("properties"):
-            return self._object(raw, place, path)
-        if kind == "array" and "items" in raw:
-            return pa.list_(self._field("element", raw["items"], place, (*path, "[]"), is_required=True))
+            if several in schema:
+                return self._of_several(schema[several], place, path)
+        kind = _the_one(_kinds(schema), {"integer", "number"}, "number", path)
+        if kind == "object" and schema.get("properties"):
+            return self._object(schema, place, path)
+        if kind == "array" and "items" in schema:
+            return pa.list_(self._field("element", schema["items"], place, (*path, "[]"), is_required=True))
         if kind not in _SIMPLE:
             raise _problem(path, f"an {kind} of unnamed parts has no column")
-        return _FORMATS.get(raw.get("format", ""), pa.string()) if kind == "string" else _SIMPLE[kind]
+        return _FORMATS.get(schema.get("format", ""), pa.string()) if kind == "string" else _SIMPLE[kind]
 
-    def _resolved(self, raw: Any, place: _Place, path: tuple[str, ...]) -> tuple[Any, _Place]:
+    def _resolved(self, raw: object, place: _Place, path: tuple[str, ...]) -> tuple[dict[str, Any], _Place]:
         """Return the schema that one refers to, and where it is."""
         document, open_ = place
         self._count += 1
@@ -154,20 +156,20 @@ class _Types:
         name = name or document
         return self._resolved(self._found(name, pointer, path), (name, (*open_, name + pointer)), path)
 
-    def _takes_null(self, raw: Any, place: _Place, path: tuple[str, ...]) -> bool:
-        raw, place = self._resolved(raw, place, path)
+    def _takes_null(self, raw: object, place: _Place, path: tuple[str, ...]) -> bool:
+        schema, place = self._resolved(raw, place, path)
         for several, fits in (("oneOf", any), ("anyOf", any), ("allOf", all)):
-            if several in raw:
-                return fits(self._takes_null(alternative, place, path) for alternative in raw[several])
-        return "null" in raw.get("type", "null") and None in raw.get("enum", [raw.get("const")])
+            if several in schema:
+                return fits(self._takes_null(alternative, place, path) for alternative in schema[several])
+        return "null" in schema.get("type", "null") and None in schema.get("enum", [schema.get("const")])
 
-    def _field(self, name: str, raw: Any, place: _Place, path: tuple[str, ...], *, is_required: bool) -> Any:
+    def _field(self, name: str, raw: object, place: _Place, path: tuple[str, ...], *, is_required: bool) -> pa.Field:
         kind = self.of(raw, place, path)
         if not self._is_written or (is_required and self._takes_null(raw, place, path)):
             return pa.field(name, kind)
         return pa.field(name, kind, metadata={_NULL: _REFUSED if is_required else _LEFT_OUT})
 
-    def _found(self, name: str, pointer: str, path: tuple[str, ...]) -> Any:
+    def _found(self, name: str, pointer: str, path: tuple[str, ...]) -> object:
         part_of_document = self._documents.get(name)
         for part in filter(None, pointer.split("/")):
             part_of_document = (
@@ -179,12 +181,12 @@ class _Types:
             raise _problem(path, f"there is no schema {name}#{pointer}")
         return part_of_document
 
-    def _of_several(self, schemas: Any, place: _Place, path: tuple[str, ...]) -> Any:
+    def _of_several(self, schemas: Sequence[object], place: _Place, path: tuple[str, ...]) -> pa.DataType:
         """Return the one type that all alternatives but null have."""
         kinds = {self.of(alternative, place, path) for alternative in schemas if alternative != {"type": "null"}}
         return _the_one(kinds, {pa.int64(), pa.float64()}, pa.float64(), path)
 
-    def _object(self, raw: Any, place: _Place, path: tuple[str, ...]) -> Any:
+    def _object(self, raw: dict[str, Any], place: _Place, path: tuple[str, ...]) -> pa.StructType:
         required = raw["required"] if isinstance(raw.get("required"), list) else ()  # a boolean in old drafts
         fields = [
             self._field(name, property_, place, (*path, name), is_required=name in required)
@@ -205,7 +207,7 @@ def _kinds(raw: Mapping[str, Any]) -> set[str]:
     return ({kinds} if isinstance(kinds, str) else set(kinds)) - {"null"}
 
 
-def _the_one(kinds: set[Any], numbers: set[Any], widest: Any, path: tuple[str, ...]) -> Any:
+def _the_one(kinds: set[T], numbers: set[T], widest: T, path: tuple[str, ...]) -> T:
     if kinds == numbers:
         return widest
     if len(kinds) != 1:

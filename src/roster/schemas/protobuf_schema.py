@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from roster.wire.avro.schema import SchemaError
 
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_KINDS: tuple[tuple[Callable[[Any], bool], str], ...] = (
+_KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_boolean, "BOOL"),
     (lambda kind: kind in (pa.int8(), pa.int16(), pa.int32()), "INT32"),
     (pa.types.is_int64, "INT64"),
@@ -26,7 +29,7 @@ _KINDS: tuple[tuple[Callable[[Any], bool], str], ...] = (
 """Which columns are fields of each type; the first four may be keys of maps."""
 
 
-def grown(data: bytes, name: str, columns: Any) -> bytes | None:
+def grown(data: bytes, name: str, columns: pa.StructType) -> bytes | None:
     """Return the file of a message that has a field for each column of a struct, None if it needs no change.
 
     data: the file as it is, which stays if its message has another name; b"": there is none. New fields get new
@@ -48,13 +51,13 @@ def grown(data: bytes, name: str, columns: Any) -> bytes | None:
     return encoded if not data or encoded != before else None
 
 
-def make_optional(message: Any, field: Any) -> None:
+def make_optional(message: DescriptorProto, field: FieldDescriptorProto) -> None:
     """Make a field of a proto3 message `optional`: it is in a oneof of its own."""
     field.proto3_optional, field.oneof_index = True, len(message.oneof_decl)
     message.oneof_decl.add(name=f"_{field.name}")
 
 
-def _grow(file: Any, message: Any, full: str, columns: Any, path: str) -> None:
+def _grow(file: FileDescriptorProto, message: DescriptorProto, full: str, columns: pa.StructType, path: str) -> None:
     """Add what a message lacks. full: its name with those that it is in; path: of its column, with a dot."""
     known, nested = (
         {nested_type.name for nested_type in message.field},
@@ -82,7 +85,7 @@ def _camel(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
-def _add(message: Any, full: str, column: Any, type_name: str, path: str) -> None:
+def _add(message: DescriptorProto, full: str, column: pa.Field, type_name: str, path: str) -> None:
     """Add a field for a column, whose values, or those in its lists or maps, are of the type `made`."""
     number = 1 + max((field.number for field in message.field), default=0)
     field = message.field.add(name=column.name, number=number)
@@ -102,7 +105,7 @@ def _add(message: Any, full: str, column: Any, type_name: str, path: str) -> Non
         make_optional(message, field)
 
 
-def _kind(file: Any, kind: pa.DataType, path: str) -> str:
+def _kind(file: FileDescriptorProto, kind: pa.DataType, path: str) -> str:
     """Return the simple type, or the message of Google's, which the file then imports."""
     type_name = next((name for fits, name in _KINDS if fits(kind)), None)
     if type_name is None:
@@ -115,7 +118,7 @@ def _kind(file: Any, kind: pa.DataType, path: str) -> str:
     return f".{type_name}"
 
 
-def _be(field: Any, made: str) -> None:
+def _be(field: FieldDescriptorProto, made: str) -> None:
     """Give a field a simple type or a message."""
     field.label = field.LABEL_OPTIONAL
     if "." in made:

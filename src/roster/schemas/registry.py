@@ -6,11 +6,12 @@ import base64
 import http.client
 import io
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
@@ -102,7 +103,7 @@ class Registry:
         """Return the URLs; no login."""
         return f"Registry({', '.join(self.urls)})"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         """Refuse: a registry has logins, and tasks never ask it."""
         raise TypeError("a Registry stays on the driver")
 
@@ -168,14 +169,14 @@ class Registry:
                 raise RegistryError(f"{self!r} has no bytes of schema {key}, but {text[:50]!r}") from None
         return self._files[key]
 
-    def _registered(self, answer: Any, key: int | None) -> Registered:
+    def _registered(self, answer: object, key: int | None) -> Registered:
         """Return what an answer has; key: its id, None if it is there, too."""
         kind = self._part(answer, "schemaType", str) if self._part(answer, None).get("schemaType") else "AVRO"
         references = dict(self._references(answer, set()))
         key = self._part(answer, "id", int) if key is None else key
         return Registered(key, kind, self._part(answer, "schema", str), references)
 
-    def _references(self, answer: Any, seen: set[str]) -> Iterator[tuple[str, tuple[int, str]]]:
+    def _references(self, answer: object, seen: set[str]) -> Iterator[tuple[str, tuple[int, str]]]:
         references = self._part(answer, None).get("references") and self._part(answer, "references", list)
         for reference in references or ():
             name, subject = self._part(reference, "name", str), self._part(reference, "subject", str)
@@ -189,14 +190,14 @@ class Registry:
             yield from self._references(referred, seen)
             yield name, (self._part(referred, "id", int), self._part(referred, "schema", str))
 
-    def _part(self, answer: Any, name: str | None, kind: Any = dict) -> Any:
+    def _part(self, answer: object, name: str | None, kind: Any = dict) -> Any:
         """Return a part of an answer, or all of it. Raises RegistryError if it has another type."""
         part = answer if name is None else self._part(answer, None).get(name)
         if not isinstance(part, kind) or isinstance(part, bool):
             raise RegistryError(f"{self!r} answered with {str(answer)[:80]!r}, which has no {name or 'object'}")
         return part
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+    def _ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
         """Ask one URL after the other, and all again after a pause. Raises RegistryError."""
         problem = RegistryError(f"{self!r} was not asked")
         until = time.monotonic() + self._timeout + sum(_PAUSES)
@@ -213,7 +214,7 @@ class Registry:
                         raise
         raise problem
 
-    def _once(self, method: str, url: str, body: Any) -> Any:
+    def _once(self, method: str, url: str, body: Mapping[str, str] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = Request(url, data, self._headers, method=method)  # noqa: S310 - of http or https
         try:
@@ -232,7 +233,7 @@ class Registry:
 class _Timed(io.RawIOBase):
     """The bytes of a socket until its timeout has passed since the start, however often something comes."""
 
-    def __init__(self, sock: Any, raw: Any) -> None:
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw, self._until = sock, raw, time.monotonic() + (sock.gettimeout() or 10.0)
 
     def readable(self) -> bool:
@@ -268,17 +269,17 @@ class _HttpsConnection(http.client.HTTPSConnection):
 
 
 class _Http(HTTPHandler):
-    def http_open(self, req: Request) -> Any:
+    def http_open(self, req: Request) -> http.client.HTTPResponse:
         return self.do_open(_HttpConnection, req)
 
 
 class _Https(HTTPSHandler):
-    def https_open(self, req: Request) -> Any:
+    def https_open(self, req: Request) -> http.client.HTTPResponse:
         return self.do_open(_HttpsConnection, req, context=self._context)  # type: ignore[attr-defined]
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(self, *_: object) -> None:
         """Follow none: it would carry the login elsewhere."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from roster._clock import wall_ms
 from roster._files import sync_path
@@ -70,7 +70,7 @@ class Retention:
         self._logs = logs
         self._interval = interval_ms / 1000
         self._task: asyncio.Task[None] | None = None
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._under_way: set[asyncio.Task[object]] = set()
 
     def start(self) -> None:
         """Begin to look at all logs, again and again."""
@@ -84,7 +84,7 @@ class Retention:
         if self._under_way:
             await asyncio.wait(list(self._under_way))
 
-    async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _finish(self, work: Coroutine[None, None, T]) -> T:
         """Run something that a cancelled caller must not leave half done."""
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)

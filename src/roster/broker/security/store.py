@@ -100,7 +100,7 @@ def _credentials(known: Mapping[str, Any]) -> dict[str, ScramCredential]:
     }
 
 
-def _described(known: Mapping[str, ScramCredential]) -> dict[str, Any]:
+def _described(known: Mapping[str, ScramCredential]) -> dict[str, object]:
     return {
         mechanism: {
             "iterations": known[mechanism].iterations,
