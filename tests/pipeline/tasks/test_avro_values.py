@@ -117,7 +117,7 @@ def test_bad_values_are_named_row_by_row() -> None:
     assert {row: str(error) for row, error in rows_at_fault(caught.value, batch).items()} == {
         1: "the value does not begin with a frame (confluent)",
         2: "schema 3 does not fit: the registry does not have it",
-        3: "schema 4 does not fit: field price: the writer's string is no double",
+        3: "schema 4 does not fit: field price: the writer's string cannot be read as double",
         4: "the value is no Avro of schema 1: a length is negative or larger than what is left",
         5: "the value is no Avro of schema 1: there is something behind its end",
         6: "schema 9 is not known",
