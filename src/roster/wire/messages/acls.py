@@ -25,8 +25,6 @@ class DescribeAclsResponse(Message, key=ApiKey.DESCRIBE_ACLS, versions="1-3", fl
     """The ACLs by the resource pattern they are for."""
 
     class Resource(Struct):
-        """The ACLs of one resource pattern."""
-
         class AclDescription(Struct):
             """Who may or may not do what, from where."""
 
@@ -50,8 +48,6 @@ class CreateAclsRequest(Message, key=ApiKey.CREATE_ACLS, versions="1-3", flexibl
     """Create ACLs."""
 
     class AclCreation(Struct):
-        """One ACL."""
-
         resource_type: int = int8()
         resource_name: str = string()
         resource_pattern_type: int = int8("1+", default=_LITERAL)
@@ -100,8 +96,6 @@ class DeleteAclsResponse(Message, key=ApiKey.DELETE_ACLS, versions="1-3", flexib
         """The ACLs that one filter matched, or an error."""
 
         class DeleteAclsMatchingAcl(Struct):
-            """One deleted ACL."""
-
             error_code: int = int16()
             error_message: str | None = string(nullable="0+")
             resource_type: int = int8()

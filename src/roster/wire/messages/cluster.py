@@ -66,16 +66,12 @@ class MetadataResponse(Message, key=ApiKey.METADATA, versions="0-13", flexible="
     """Brokers, controller and topics of the cluster."""
 
     class Broker(Struct):
-        """A broker's id, address and rack."""
-
         node_id: int = int32()
         host: str = string()
         port: int = int32()
         rack: str | None = string("1+", nullable="1+", default=None, ignorable=True)
 
     class Topic(Struct):
-        """One topic, or the error for it."""
-
         class Partition(Struct):
             """Leader, replicas and in-sync replicas of a partition; leader -1 means no leader."""
 
@@ -116,8 +112,6 @@ class DescribeTopicPartitionsRequest(Message, key=ApiKey.DESCRIBE_TOPIC_PARTITIO
     """Ask for topics a page at a time (KIP-966), in order of their names; no topic is all topics."""
 
     class Topic(Struct):
-        """A topic by name."""
-
         name: str = string()
 
     topics: list[Topic] = array(Topic)
@@ -129,8 +123,6 @@ class DescribeTopicPartitionsResponse(Message, key=ApiKey.DESCRIBE_TOPIC_PARTITI
     """A page of topics; `next_cursor` None is the last one."""
 
     class Topic(Struct):
-        """One topic, or the error for it."""
-
         class Partition(Struct):
             """Leader and replicas of a partition; eligible leaders are those that were in sync last."""
 
@@ -170,8 +162,6 @@ class DescribeClusterResponse(Message, key=ApiKey.DESCRIBE_CLUSTER, versions="0-
     """The brokers of the cluster."""
 
     class Broker(Struct):
-        """A broker's id, address and rack."""
-
         broker_id: int = int32()
         host: str = string()
         port: int = int32()

@@ -11,8 +11,6 @@ class DescribeLogDirsRequest(Message, key=ApiKey.DESCRIBE_LOG_DIRS, versions="1-
     """Ask how large partitions are on disk; `topics` None asks for all."""
 
     class Topic(Struct):
-        """Partitions of one topic."""
-
         topic: str = string()
         partitions: list[int] = array(int32())
 
@@ -26,8 +24,6 @@ class DescribeLogDirsResponse(Message, key=ApiKey.DESCRIBE_LOG_DIRS, versions="1
         """One directory, and the volume it is on; -1 bytes are unknown."""
 
         class Topic(Struct):
-            """The partitions of one topic."""
-
             class Partition(Struct):
                 """The size of a partition's log; `offset_lag` is what it has to fetch from the leader."""
 

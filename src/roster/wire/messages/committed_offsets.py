@@ -11,8 +11,6 @@ class OffsetCommitRequest(Message, key=ApiKey.OFFSET_COMMIT, versions="2-9", fle
     """Store offsets under a generation (-1: none). Retention in ms, -1: as configured."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
             """The next offset to read, with whatever text the client attaches."""
 
@@ -38,11 +36,7 @@ class OffsetCommitResponse(Message, key=ApiKey.OFFSET_COMMIT, versions="2-9", fl
     """One error per partition."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
-            """The outcome for one partition."""
-
             partition_index: int = int32()
             error_code: int = int16()
 
@@ -62,8 +56,6 @@ class OffsetFetchRequest(Message, key=ApiKey.OFFSET_FETCH, versions="1-9", flexi
         """One group; member id and epoch are for KIP-848 groups."""
 
         class Topic(Struct):
-            """The partitions of one topic."""
-
             name: str = string()
             partition_indexes: list[int] = array(int32())
 
@@ -84,14 +76,8 @@ class OffsetFetchResponse(Message, key=ApiKey.OFFSET_FETCH, versions="1-9", flex
     """Committed offsets: up to v7 in `topics`, from v8 in `groups`."""
 
     class Group(Struct):
-        """One group, or the error for it."""
-
         class Topic(Struct):
-            """The partitions of one topic."""
-
             class Partition(Struct):
-                """The committed offset, or -1."""
-
                 partition_index: int = int32()
                 committed_offset: int = int64()
                 committed_leader_epoch: int = int32("5+", default=-1, ignorable=True)
@@ -118,11 +104,7 @@ class OffsetDeleteRequest(Message, key=ApiKey.OFFSET_DELETE, versions="0"):
     """Forget committed offsets (KIP-496)."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
-            """One partition."""
-
             partition_index: int = int32()
 
         name: str = string()
@@ -138,11 +120,7 @@ class OffsetDeleteResponse(Message, key=ApiKey.OFFSET_DELETE, versions="0"):
     """One error for all, or one per partition."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
-            """The outcome for one partition."""
-
             partition_index: int = int32()
             error_code: int = int16()
 

@@ -26,8 +26,6 @@ class DescribeConfigsResponse(Message, key=ApiKey.DESCRIBE_CONFIGS, versions="1-
     """One result per resource."""
 
     class Result(Struct):
-        """The settings of one resource."""
-
         class Config(Struct):
             """One setting; source 1 topic, 4 static broker, 5 default; type 1 boolean, 2 string, 3 int, 5 long, 7
             list.
@@ -66,11 +64,7 @@ class AlterConfigsRequest(Message, key=ApiKey.ALTER_CONFIGS, versions="0-2", fle
     """Replace all settings of resources."""
 
     class Resource(Struct):
-        """A resource, and all the settings it is to have of its own."""
-
         class Config(Struct):
-            """A setting."""
-
             name: str = string()
             value: str | None = string(nullable="0+", default=None)
 
@@ -88,8 +82,6 @@ class AlterConfigsResponse(Message, key=ApiKey.ALTER_CONFIGS, versions="0-2", fl
     """One result per resource."""
 
     class Resource(Struct):
-        """The outcome for one resource."""
-
         error_code: int = int16()
         error_message: str | None = string(nullable="0+", default=None)
         resource_type: int = int8()
@@ -126,8 +118,6 @@ class IncrementalAlterConfigsResponse(Message, key=ApiKey.INCREMENTAL_ALTER_CONF
     """One result per resource."""
 
     class Resource(Struct):
-        """The outcome for one resource."""
-
         error_code: int = int16()
         error_message: str | None = string(nullable="0+", default=None)
         resource_type: int = int8()

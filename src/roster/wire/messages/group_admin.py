@@ -18,8 +18,6 @@ class ListGroupsResponse(Message, key=ApiKey.LIST_GROUPS, versions="0-5", flexib
     """The groups this broker coordinates."""
 
     class Group(Struct):
-        """One group at a glance."""
-
         group_id: str = string()
         protocol_type: str = string()
         group_state: str = string("4+", ignorable=True)
@@ -85,11 +83,7 @@ class ConsumerGroupDescribeResponse(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE,
             """A member with what it subscribes to, what it has, and what it is to have."""
 
             class Assignment(Struct):
-                """Partitions by topic."""
-
                 class TopicPartitions(Struct):
-                    """Partitions of one topic."""
-
                     topic_id: bytes = uuid()
                     topic_name: str = string()
                     partitions: list[int] = array(int32())
@@ -132,8 +126,6 @@ class DeleteGroupsResponse(Message, key=ApiKey.DELETE_GROUPS, versions="0-2", fl
     """One result per group."""
 
     class Result(Struct):
-        """The outcome for one group."""
-
         group_id: str = string()
         error_code: int = int16()
 

@@ -21,8 +21,6 @@ class FindCoordinatorResponse(Message, key=ApiKey.FIND_COORDINATOR, versions="0-
     """One answer up to v3, from v4 one per key in `coordinators`."""
 
     class Coordinator(Struct):
-        """The broker for one key, or the error for it."""
-
         key: str = string()
         node_id: int = int32()
         host: str = string()
@@ -66,8 +64,6 @@ class JoinGroupResponse(Message, key=ApiKey.JOIN_GROUP, versions="0-9", flexible
     """
 
     class Member(Struct):
-        """A member and its metadata for the chosen protocol."""
-
         member_id: str = string()
         group_instance_id: str | None = string("5+", nullable="5+", default=None, ignorable=True)
         metadata: bytes = bytes_()
@@ -87,8 +83,6 @@ class SyncGroupRequest(Message, key=ApiKey.SYNC_GROUP, versions="0-5", flexible=
     """Ask for this member's assignment; the leader's request carries every member's."""
 
     class Assignment(Struct):
-        """The leader's decision for one member."""
-
         member_id: str = string()
         assignment: bytes = bytes_()
 
@@ -146,8 +140,6 @@ class LeaveGroupResponse(Message, key=ApiKey.LEAVE_GROUP, versions="0-5", flexib
     """One error for all, and from v3 one per member."""
 
     class Member(Struct):
-        """The outcome for one member."""
-
         member_id: str = string()
         group_instance_id: str | None = string(nullable="0+", default=None)
         error_code: int = int16()

@@ -14,8 +14,6 @@ class ProduceRequest(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+"
         """One topic, from v13 by id."""
 
         class Partition(Struct):
-            """The batches for one partition."""
-
             index: int = int32()
             records: bytes | memoryview | None = record_set(nullable="0+")
 
@@ -97,8 +95,6 @@ class FetchRequest(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
         """One topic, from v13 by id."""
 
         class Partition(Struct):
-            """Offset to read from, and the most bytes to return."""
-
             partition: int = int32()
             current_leader_epoch: int = int32("9+", default=-1, ignorable=True)
             fetch_offset: int = int64()
@@ -153,8 +149,6 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
                 end_offset: int = int64(default=-1)
 
             class Leader(Struct):
-                """The current leader, when the one asked is not it."""
-
                 leader_id: int = int32(default=-1)
                 leader_epoch: int = int32(default=-1)
 
@@ -213,8 +207,6 @@ class ListOffsetsRequest(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", flex
     """Offsets by time. Replica id -1 is a consumer."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
             """Timestamp in ms, or -1 latest, -2 earliest, -3 that of the largest timestamp."""
 
@@ -237,11 +229,7 @@ class ListOffsetsResponse(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", fle
     """One offset per partition."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
-            """The first offset at or after the timestamp, or -1."""
-
             partition_index: int = int32()
             error_code: int = int16()
             timestamp: int = int64(default=-1)
@@ -261,8 +249,6 @@ class OffsetForLeaderEpochRequest(Message, key=ApiKey.OFFSET_FOR_LEADER_EPOCH, v
     """Ask for the end offset of leader epochs (KIP-101, KIP-320); replica id -1 is a consumer."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
             """The epoch asked about, and the one the client believes current."""
 
@@ -283,8 +269,6 @@ class OffsetForLeaderEpochResponse(Message, key=ApiKey.OFFSET_FOR_LEADER_EPOCH, 
     """One end offset per partition."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
             """The largest epoch not above the one asked for and where it ends, -1 if unknown."""
 

@@ -13,8 +13,6 @@ class DescribeUserScramCredentialsRequest(
     """Ask which users have which mechanisms; None or an empty list asks for all users."""
 
     class UserName(Struct):
-        """One user."""
-
         name: str = string()
 
     users: list[UserName] | None = array(UserName, nullable="0+")
@@ -26,11 +24,7 @@ class DescribeUserScramCredentialsResponse(
     """Mechanisms and iterations of each user; no salt and no hash."""
 
     class DescribeUserScramCredentialsResult(Struct):
-        """One user, or the error for it."""
-
         class CredentialInfo(Struct):
-            """One credential."""
-
             mechanism: int = int8()
             iterations: int = int32()
 
@@ -49,14 +43,10 @@ class AlterUserScramCredentialsRequest(Message, key=ApiKey.ALTER_USER_SCRAM_CRED
     """Set and delete credentials; the password itself does not travel, but what logs in with SCRAM does."""
 
     class ScramCredentialDeletion(Struct):
-        """One credential to delete."""
-
         name: str = string()
         mechanism: int = int8()
 
     class ScramCredentialUpsertion(Struct):
-        """One credential to set."""
-
         name: str = string()
         mechanism: int = int8()
         iterations: int = int32()
@@ -74,8 +64,6 @@ class AlterUserScramCredentialsResponse(Message, key=ApiKey.ALTER_USER_SCRAM_CRE
     """One result per user."""
 
     class AlterUserScramCredentialsResult(Struct):
-        """The outcome for one user."""
-
         user: str = string()
         error_code: int = int16()
         error_message: str | None = string(nullable="0+")

@@ -14,14 +14,10 @@ class CreateTopicsRequest(Message, key=ApiKey.CREATE_TOPICS, versions="2-7", fle
         """A topic to create; -1 for partitions or replication takes the broker's default."""
 
         class Assignment(Struct):
-            """Replicas of one partition, when placed by hand."""
-
             partition_index: int = int32()
             broker_ids: list[int] = array(int32())
 
         class Config(Struct):
-            """A setting of the topic."""
-
             name: str = string()
             value: str | None = string(nullable="0+", default=None)
 
@@ -43,11 +39,7 @@ class CreateTopicsResponse(Message, key=ApiKey.CREATE_TOPICS, versions="2-7", fl
     """One result per topic."""
 
     class Topic(Struct):
-        """The new topic, or the error for it."""
-
         class Config(Struct):
-            """A setting the new topic has."""
-
             name: str = string()
             value: str | None = string(nullable="0+", default=None)
             read_only: bool = boolean()
@@ -87,8 +79,6 @@ class DeleteTopicsResponse(Message, key=ApiKey.DELETE_TOPICS, versions="1-6", fl
     """One result per topic."""
 
     class Topic(Struct):
-        """The outcome for one topic."""
-
         name: str | None = string(nullable="6+")
         topic_id: bytes = uuid("6+", ignorable=True)
         error_code: int = int16()
@@ -102,8 +92,6 @@ class DeleteRecordsRequest(Message, key=ApiKey.DELETE_RECORDS, versions="0-2", f
     """Delete records from the front of partitions."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
             """Delete the records before an offset; -1 is the high watermark."""
 
@@ -123,8 +111,6 @@ class DeleteRecordsResponse(Message, key=ApiKey.DELETE_RECORDS, versions="0-2", 
     """The first offset left in each partition."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
             """The outcome for one partition; `low_watermark` -1 with an error."""
 
@@ -148,8 +134,6 @@ class CreatePartitionsRequest(Message, key=ApiKey.CREATE_PARTITIONS, versions="0
         """The new total `count`; `assignments` None lets the broker place them."""
 
         class Assignment(Struct):
-            """Replicas of one new partition."""
-
             broker_ids: list[int] = array(int32())
 
         name: str = string()
@@ -167,8 +151,6 @@ class CreatePartitionsResponse(Message, key=ApiKey.CREATE_PARTITIONS, versions="
     """One result per topic."""
 
     class Result(Struct):
-        """The outcome for one topic."""
-
         name: str = string()
         error_code: int = int16()
         error_message: str | None = string(nullable="0+", default=None)

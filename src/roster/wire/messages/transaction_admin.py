@@ -11,8 +11,6 @@ class DescribeProducersRequest(Message, key=ApiKey.DESCRIBE_PRODUCERS, versions=
     """Ask the leaders of partitions for the producers they remember."""
 
     class Topic(Struct):
-        """Partitions of one topic."""
-
         name: str = string()
         partition_indexes: list[int] = array(int32())
 
@@ -23,11 +21,7 @@ class DescribeProducersResponse(Message, key=ApiKey.DESCRIBE_PRODUCERS, versions
     """The producers of each partition."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
-            """The producers of one partition, or an error."""
-
             class Producer(Struct):
                 """A producer; `current_txn_start_offset` is -1 without an open transaction. Time in wall-clock ms."""
 
@@ -66,8 +60,6 @@ class DescribeTransactionsResponse(Message, key=ApiKey.DESCRIBE_TRANSACTIONS, ve
         """State, producer and partitions of one transactional id; the start is wall-clock ms, -1 if none is open."""
 
         class Topic(Struct):
-            """Partitions of one topic."""
-
             topic: str = string()
             partitions: list[int] = array(int32())
 
@@ -99,8 +91,6 @@ class ListTransactionsResponse(Message, key=ApiKey.LIST_TRANSACTIONS, versions="
     """The transactional ids this broker coordinates."""
 
     class TransactionState(Struct):
-        """One transactional id at a glance."""
-
         transactional_id: str = string()
         producer_id: int = int64()
         transaction_state: str = string()

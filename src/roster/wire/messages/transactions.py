@@ -40,11 +40,7 @@ class AddPartitionsToTxnRequest(Message, key=ApiKey.ADD_PARTITIONS_TO_TXN, versi
     """
 
     class Transaction(Struct):
-        """The partitions for one transactional id."""
-
         class Topic(Struct):
-            """Partitions of one topic."""
-
             name: str = string()
             partitions: list[int] = array(int32())
 
@@ -67,14 +63,8 @@ class AddPartitionsToTxnResponse(Message, key=ApiKey.ADD_PARTITIONS_TO_TXN, vers
     """One error per partition."""
 
     class TransactionResult(Struct):
-        """The outcome for one transactional id."""
-
         class TopicResult(Struct):
-            """The partitions of one topic."""
-
             class PartitionResult(Struct):
-                """The outcome for one partition."""
-
                 partition_index: int = int32()
                 partition_error_code: int = int16()
 
@@ -134,8 +124,6 @@ class WriteTxnMarkersRequest(Message, key=ApiKey.WRITE_TXN_MARKERS, versions="1-
         """The marker of one producer; `transaction_result` True commits. Version 2 and up: that of the transaction."""
 
         class Topic(Struct):
-            """Partitions of one topic."""
-
             name: str = string()
             partition_indexes: list[int] = array(int32())
 
@@ -155,14 +143,8 @@ class WriteTxnMarkersResponse(Message, key=ApiKey.WRITE_TXN_MARKERS, versions="1
     """One error per partition of each marker."""
 
     class Marker(Struct):
-        """The outcome of one producer's marker."""
-
         class Topic(Struct):
-            """The partitions of one topic."""
-
             class Partition(Struct):
-                """The outcome for one partition."""
-
                 partition_index: int = int32()
                 error_code: int = int16()
 
@@ -182,8 +164,6 @@ class TxnOffsetCommitRequest(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-
     """Store offsets that count once the transaction commits; v3 and up name the member and its generation (KIP-447)."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
             """The next offset to read, with whatever text the client attaches."""
 
@@ -211,11 +191,7 @@ class TxnOffsetCommitResponse(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0
     """One error per partition."""
 
     class Topic(Struct):
-        """The partitions of one topic."""
-
         class Partition(Struct):
-            """The outcome for one partition."""
-
             partition_index: int = int32()
             error_code: int = int16()
 
