@@ -12,77 +12,8 @@ from __future__ import annotations
 from numba import njit
 from numpy import int64
 
+from roster.wire.columns import decode_layout as layout
 from roster.wire.columns.checksum_kernel import OPTIONS, crc32c, seal, unsound
-from roster.wire.columns.decode_layout import (
-    AT_BATCH,
-    AT_DATA,
-    AT_HEADER,
-    AT_KEY,
-    AT_NAME,
-    AT_POS,
-    AT_RECORD,
-    AT_ROW,
-    AT_VALUE,
-    ATTRIBUTES,
-    BAD_BATCH_END,
-    BAD_CODEC,
-    BAD_CONTROL,
-    BAD_COUNT,
-    BAD_CRC,
-    BAD_FIELD,
-    BAD_HEADERS,
-    BAD_LAST_DELTA,
-    BAD_LENGTH,
-    BAD_MAGIC,
-    BAD_OFFSET_DELTA,
-    BAD_ORDER,
-    BAD_RECORD_END,
-    BAD_RECORD_LENGTH,
-    BAD_VARINT,
-    BASE_OFFSET,
-    BASE_TIMESTAMP,
-    BATCH_FIELDS,
-    CHECKED_HERE,
-    COUNT,
-    DATA_NULLS,
-    DONE,
-    END,
-    FILL_DETAIL,
-    FULL,
-    HEADER,
-    HEADERS_NULLS,
-    KEY_NULLS,
-    LAST_DELTA,
-    LAST_TIME,
-    MAX_TIMESTAMP,
-    MOST_DATAS,
-    MOST_HEADERS,
-    MOST_KEYS,
-    MOST_NAMES,
-    MOST_ROWS,
-    MOST_VALUES,
-    NO_TIME,
-    PART_ABORTED,
-    PART_ABORTED_END,
-    PART_BEGUN,
-    PART_END,
-    PART_EPOCH,
-    PART_FIELDS,
-    PART_NEXT,
-    PART_POS,
-    PART_SOURCE,
-    PART_START,
-    PART_STOP,
-    POS,
-    ROWS,
-    SCAN_DETAIL,
-    SCAN_PART,
-    SOURCE,
-    START,
-    STOP,
-    UNCHECKED,
-    VALUE_NULLS,
-)
 
 __all__ = ["OPTIONS", "fill", "scan", "seal", "unsound"]
 
@@ -151,20 +82,20 @@ def is_aborted(data, pos, size, last_offset, producers, firsts, active, parts, p
     An abort marker ends its producer's transaction. `firsts` are the first offsets of the aborted transactions,
     ascending; `active` marks those that have begun and not ended.
     """
-    begun = parts[part + PART_BEGUN]
-    while begun < parts[part + PART_ABORTED_END] and firsts[begun] <= last_offset:
+    begun = parts[part + layout.PART_BEGUN]
+    while begun < parts[part + layout.PART_ABORTED_END] and firsts[begun] <= last_offset:
         active[begun] = 1
         begun += 1
-    parts[part + PART_BEGUN] = begun
+    parts[part + layout.PART_BEGUN] = begun
     producer = number(data, pos + 43, 8)
     is_control = data[pos + 22] & 32
     if is_control:
-        marker = control_type(data, pos + HEADER, pos + size)
+        marker = control_type(data, pos + layout.HEADER, pos + size)
         if marker < 0:
             return int64(-1)
         if marker != 0:
             return int64(0)
-    for index in range(parts[part + PART_ABORTED], begun):
+    for index in range(parts[part + layout.PART_ABORTED], begun):
         if active[index] and producers[index] == producer:
             if is_control:
                 active[index] = 0
@@ -181,80 +112,80 @@ def scan(data, parts, count, committed, producers, firsts, active, state, table,
     after its stop. UNCHECKED marks batches of more than CHECKED_HERE bytes, whose CRC the caller has to check.
     """
     kept = 0
-    while state[SCAN_PART] < count and kept < room:
-        part = state[SCAN_PART] * PART_FIELDS
-        pos, end = parts[part + PART_POS], parts[part + PART_END]
-        start, stop = parts[part + PART_START], parts[part + PART_STOP]
-        while kept < room and end - pos >= HEADER:
+    while state[layout.SCAN_PART] < count and kept < room:
+        part = state[layout.SCAN_PART] * layout.PART_FIELDS
+        pos, end = parts[part + layout.PART_POS], parts[part + layout.PART_END]
+        start, stop = parts[part + layout.PART_START], parts[part + layout.PART_STOP]
+        while kept < room and end - pos >= layout.HEADER:
             magic = number(data, pos + 16, 1)
-            state[SCAN_DETAIL] = magic
+            state[layout.SCAN_DETAIL] = magic
             if magic != 2:
-                return BAD_MAGIC
+                return layout.BAD_MAGIC
             length = number(data, pos + 8, 4)
-            state[SCAN_DETAIL] = length
-            if length < HEADER - 12:
-                return BAD_LENGTH
+            state[layout.SCAN_DETAIL] = length
+            if length < layout.HEADER - 12:
+                return layout.BAD_LENGTH
             size = length + 12
             if size > end - pos:
                 break
-            is_small = size <= CHECKED_HERE
-            state[SCAN_DETAIL] = pos
+            is_small = size <= layout.CHECKED_HERE
+            state[layout.SCAN_DETAIL] = pos
             if is_small and crc32c(data, pos + 21, pos + size) != number(data, pos + 17, 4) & 0xFFFFFFFF:
-                return BAD_CRC
+                return layout.BAD_CRC
             base_offset = number(data, pos, 8)
-            state[SCAN_DETAIL] = base_offset
+            state[layout.SCAN_DETAIL] = base_offset
             if base_offset < 0:
-                return BAD_ORDER
+                return layout.BAD_ORDER
             last_delta = number(data, pos + 23, 4)
-            state[SCAN_DETAIL] = last_delta
+            state[layout.SCAN_DETAIL] = last_delta
             if last_delta < 0 or base_offset > 0x7FFFFFFFFFFFFFFF - 0x80000000:
-                return BAD_LAST_DELTA
+                return layout.BAD_LAST_DELTA
             last_offset = base_offset + last_delta
             records = number(data, pos + 57, 4)
-            state[SCAN_DETAIL] = records
-            if records < 0 or (records == 0 and size != HEADER):  # compaction leaves empty batches
-                return BAD_COUNT
+            state[layout.SCAN_DETAIL] = records
+            if records < 0 or (records == 0 and size != layout.HEADER):  # compaction leaves empty batches
+                return layout.BAD_COUNT
             attributes = number(data, pos + 21, 2)
-            state[SCAN_DETAIL] = attributes & 7
+            state[layout.SCAN_DETAIL] = attributes & 7
             if attributes & 7 > 4:
-                return BAD_CODEC
+                return layout.BAD_CODEC
             # The first batch may begin before the requested offset; after it, offsets must ascend.
-            state[SCAN_DETAIL] = base_offset
-            if parts[part + PART_NEXT] >= 0 and base_offset < parts[part + PART_NEXT]:
-                return BAD_ORDER
+            state[layout.SCAN_DETAIL] = base_offset
+            if parts[part + layout.PART_NEXT] >= 0 and base_offset < parts[part + layout.PART_NEXT]:
+                return layout.BAD_ORDER
             # Beyond the range: its existence shows that the range is complete.
             is_beyond = base_offset >= stop
             hidden = int64(0)
             if committed and attributes & 16 and not is_beyond:
                 hidden = is_aborted(data, pos, size, last_offset, producers, firsts, active, parts, part)
                 if hidden < 0:
-                    state[SCAN_DETAIL] = pos
-                    return BAD_CONTROL
+                    state[layout.SCAN_DETAIL] = pos
+                    return layout.BAD_CONTROL
             is_wanted = not is_beyond and hidden == 0 and not attributes & 32 and last_offset >= start and records > 0
             if is_wanted or not is_small:
-                table[kept * BATCH_FIELDS + POS] = pos + HEADER
-                table[kept * BATCH_FIELDS + END] = pos + size
-                table[kept * BATCH_FIELDS + COUNT] = records if is_wanted else -1
-                table[kept * BATCH_FIELDS + BASE_OFFSET] = base_offset
-                table[kept * BATCH_FIELDS + LAST_DELTA] = last_delta
-                table[kept * BATCH_FIELDS + BASE_TIMESTAMP] = number(data, pos + 27, 8)
-                table[kept * BATCH_FIELDS + MAX_TIMESTAMP] = number(data, pos + 35, 8)
-                table[kept * BATCH_FIELDS + ATTRIBUTES] = attributes
-                table[kept * BATCH_FIELDS + ROWS] = 0
-                table[kept * BATCH_FIELDS + START] = start
-                table[kept * BATCH_FIELDS + STOP] = stop
-                table[kept * BATCH_FIELDS + SOURCE] = parts[part + PART_SOURCE]
-                table[kept * BATCH_FIELDS + UNCHECKED] = int64(-1) if is_small else pos
+                table[kept * layout.BATCH_FIELDS + layout.POS] = pos + layout.HEADER
+                table[kept * layout.BATCH_FIELDS + layout.END] = pos + size
+                table[kept * layout.BATCH_FIELDS + layout.COUNT] = records if is_wanted else -1
+                table[kept * layout.BATCH_FIELDS + layout.BASE_OFFSET] = base_offset
+                table[kept * layout.BATCH_FIELDS + layout.LAST_DELTA] = last_delta
+                table[kept * layout.BATCH_FIELDS + layout.BASE_TIMESTAMP] = number(data, pos + 27, 8)
+                table[kept * layout.BATCH_FIELDS + layout.MAX_TIMESTAMP] = number(data, pos + 35, 8)
+                table[kept * layout.BATCH_FIELDS + layout.ATTRIBUTES] = attributes
+                table[kept * layout.BATCH_FIELDS + layout.ROWS] = 0
+                table[kept * layout.BATCH_FIELDS + layout.START] = start
+                table[kept * layout.BATCH_FIELDS + layout.STOP] = stop
+                table[kept * layout.BATCH_FIELDS + layout.SOURCE] = parts[part + layout.PART_SOURCE]
+                table[kept * layout.BATCH_FIELDS + layout.UNCHECKED] = int64(-1) if is_small else pos
                 kept += 1
             if is_beyond:
-                parts[part + PART_NEXT], pos = base_offset, end
+                parts[part + layout.PART_NEXT], pos = base_offset, end
                 break
-            parts[part + PART_EPOCH] = number(data, pos + 12, 4)
+            parts[part + layout.PART_EPOCH] = number(data, pos + 12, 4)
             pos += size
-            parts[part + PART_NEXT] = last_offset + 1
-        parts[part + PART_POS] = pos
+            parts[part + layout.PART_NEXT] = last_offset + 1
+        parts[part + layout.PART_POS] = pos
         if kept < room:
-            state[SCAN_PART] += 1
+            state[layout.SCAN_PART] += 1
     return kept
 
 
@@ -263,18 +194,18 @@ def headers_fit(data, pos, end):
     """Return the number of a record's headers if they fill [pos, end) exactly, else an error."""
     count, pos = varint(data, pos, end, 32)
     if pos < 0:
-        return BAD_VARINT
+        return layout.BAD_VARINT
     if count < 0 or count > (end - pos) >> 1:
-        return BAD_HEADERS
+        return layout.BAD_HEADERS
     for _ in range(count):
         for least in range(0, -2, -1):  # a name, which is never null, and a value
             size, pos = varint(data, pos, end, 32)
             if pos < 0:
-                return BAD_VARINT
+                return layout.BAD_VARINT
             if size < least or size > end - pos:
-                return BAD_HEADERS
+                return layout.BAD_HEADERS
             pos += max(size, 0)
-    return count if pos == end else int64(BAD_RECORD_END)
+    return count if pos == end else int64(layout.BAD_RECORD_END)
 
 
 @_function
@@ -288,29 +219,29 @@ def copy(data, pos, size, out, at):
 def fill_headers(data, pos, end, row, state, header_ends, header_bits, name_ends, names, data_ends, datas, data_bits):
     """Append the headers of a record, checked by `headers_fit`; no headers become null, as in Spark's Kafka source."""
     count, pos = varint(data, pos, end, 32)
-    header = state[AT_HEADER]
+    header = state[layout.AT_HEADER]
     for _ in range(count):
         size, pos = varint(data, pos, end, 32)
-        copy(data, pos, size, names, state[AT_NAME])
-        state[AT_NAME] += size
+        copy(data, pos, size, names, state[layout.AT_NAME])
+        state[layout.AT_NAME] += size
         pos += size
         size, pos = varint(data, pos, end, 32)
         if size >= 0:
-            copy(data, pos, size, datas, state[AT_DATA])
-            state[AT_DATA] += size
+            copy(data, pos, size, datas, state[layout.AT_DATA])
+            state[layout.AT_DATA] += size
             pos += size
             data_bits[header >> 3] |= 1 << (header & 7)
         else:
-            state[DATA_NULLS] += 1
+            state[layout.DATA_NULLS] += 1
         header += 1
-        name_ends[header] = state[AT_NAME]
-        data_ends[header] = state[AT_DATA]
-    state[AT_HEADER] = header
+        name_ends[header] = state[layout.AT_NAME]
+        data_ends[header] = state[layout.AT_DATA]
+    state[layout.AT_HEADER] = header
     header_ends[row + 1] = header
     if count > 0:
         header_bits[row >> 3] |= 1 << (row & 7)
     else:
-        state[HEADERS_NULLS] += 1
+        state[layout.HEADERS_NULLS] += 1
 
 
 @_function
@@ -342,53 +273,53 @@ def fill(
     After FULL, call again with new outputs. Timestamps are written in microseconds, NO_TIME if they do not fit. The
     caller sets the null bits and `*_ends[0]` to zero.
     """
-    row = state[AT_ROW]
-    key_at = state[AT_KEY]
-    value_at = state[AT_VALUE]
-    outcome = DONE
-    while state[AT_BATCH] < batches:
-        batch = state[AT_BATCH]
-        count = table[batch * BATCH_FIELDS + COUNT]
-        end = table[batch * BATCH_FIELDS + END]
-        base_offset = table[batch * BATCH_FIELDS + BASE_OFFSET]
-        last_delta = table[batch * BATCH_FIELDS + LAST_DELTA]
-        base_timestamp = table[batch * BATCH_FIELDS + BASE_TIMESTAMP]
-        max_timestamp = table[batch * BATCH_FIELDS + MAX_TIMESTAMP]
-        is_append_time = table[batch * BATCH_FIELDS + ATTRIBUTES] & 8
-        start = table[batch * BATCH_FIELDS + START]
-        stop = table[batch * BATCH_FIELDS + STOP]
-        record = state[AT_RECORD]
-        pos = state[AT_POS] if record > 0 else table[batch * BATCH_FIELDS + POS]
+    row = state[layout.AT_ROW]
+    key_at = state[layout.AT_KEY]
+    value_at = state[layout.AT_VALUE]
+    outcome = layout.DONE
+    while state[layout.AT_BATCH] < batches:
+        batch = state[layout.AT_BATCH]
+        count = table[batch * layout.BATCH_FIELDS + layout.COUNT]
+        end = table[batch * layout.BATCH_FIELDS + layout.END]
+        base_offset = table[batch * layout.BATCH_FIELDS + layout.BASE_OFFSET]
+        last_delta = table[batch * layout.BATCH_FIELDS + layout.LAST_DELTA]
+        base_timestamp = table[batch * layout.BATCH_FIELDS + layout.BASE_TIMESTAMP]
+        max_timestamp = table[batch * layout.BATCH_FIELDS + layout.MAX_TIMESTAMP]
+        is_append_time = table[batch * layout.BATCH_FIELDS + layout.ATTRIBUTES] & 8
+        start = table[batch * layout.BATCH_FIELDS + layout.START]
+        stop = table[batch * layout.BATCH_FIELDS + layout.STOP]
+        record = state[layout.AT_RECORD]
+        pos = state[layout.AT_POS] if record > 0 else table[batch * layout.BATCH_FIELDS + layout.POS]
         first_row = row
         while record < count:
-            state[FILL_DETAIL] = record
+            state[layout.FILL_DETAIL] = record
             here = pos
             length, pos = varint(data, pos, end, 32)
             if pos < 0:
-                return BAD_VARINT
+                return layout.BAD_VARINT
             if length < 0 or length > end - pos:
-                return BAD_RECORD_LENGTH
+                return layout.BAD_RECORD_LENGTH
             record_end = pos + length
             timestamp_delta, pos = varint(data, pos + 1, record_end, 64)
             if pos < 0:
-                return BAD_VARINT
+                return layout.BAD_VARINT
             offset_delta, pos = varint(data, pos, record_end, 32)
             if pos < 0:
-                return BAD_VARINT
+                return layout.BAD_VARINT
             if offset_delta < 0 or offset_delta > last_delta:
-                return BAD_OFFSET_DELTA
+                return layout.BAD_OFFSET_DELTA
             key_size, pos = varint(data, pos, record_end, 32)
             if pos < 0:
-                return BAD_VARINT
+                return layout.BAD_VARINT
             if key_size < -1 or key_size > record_end - pos:
-                return BAD_FIELD
+                return layout.BAD_FIELD
             key_pos = pos
             pos += max(key_size, 0)
             value_size, pos = varint(data, pos, record_end, 32)
             if pos < 0:
-                return BAD_VARINT
+                return layout.BAD_VARINT
             if value_size < -1 or value_size > record_end - pos:
-                return BAD_FIELD
+                return layout.BAD_FIELD
             value_pos = pos
             pos += max(value_size, 0)
             header_count = int64(0)
@@ -398,16 +329,16 @@ def fill(
                     return header_count
             offset = base_offset + offset_delta
             if offset >= start and offset < stop:
-                is_full = row >= limits[MOST_ROWS] or max(key_size, 0) > limits[MOST_KEYS] - key_at
-                is_full = is_full or max(value_size, 0) > limits[MOST_VALUES] - value_at
+                is_full = row >= limits[layout.MOST_ROWS] or max(key_size, 0) > limits[layout.MOST_KEYS] - key_at
+                is_full = is_full or max(value_size, 0) > limits[layout.MOST_VALUES] - value_at
                 if with_headers:
                     left = record_end - pos
-                    is_full = is_full or header_count > limits[MOST_HEADERS] - state[AT_HEADER]
-                    is_full = is_full or left > limits[MOST_NAMES] - state[AT_NAME]
-                    is_full = is_full or left > limits[MOST_DATAS] - state[AT_DATA]
+                    is_full = is_full or header_count > limits[layout.MOST_HEADERS] - state[layout.AT_HEADER]
+                    is_full = is_full or left > limits[layout.MOST_NAMES] - state[layout.AT_NAME]
+                    is_full = is_full or left > limits[layout.MOST_DATAS] - state[layout.AT_DATA]
                 if is_full:
                     pos = here
-                    outcome = FULL
+                    outcome = layout.FULL
                     break
                 if with_headers:
                     fill_headers(
@@ -429,32 +360,32 @@ def fill(
                     key_at += key_size
                     key_bits[row >> 3] |= 1 << (row & 7)
                 else:
-                    state[KEY_NULLS] += 1
+                    state[layout.KEY_NULLS] += 1
                 if value_size >= 0:
                     copy(data, value_pos, value_size, values, value_at)
                     value_at += value_size
                     value_bits[row >> 3] |= 1 << (row & 7)
                 else:
-                    state[VALUE_NULLS] += 1
+                    state[layout.VALUE_NULLS] += 1
                 offsets[row] = offset
                 stamp = max_timestamp if is_append_time else base_timestamp + timestamp_delta
-                timestamps[row] = stamp * 1000 if -LAST_TIME <= stamp <= LAST_TIME else NO_TIME
+                timestamps[row] = stamp * 1000 if -layout.LAST_TIME <= stamp <= layout.LAST_TIME else layout.NO_TIME
                 row += 1
                 key_ends[row] = key_at
                 value_ends[row] = value_at
             pos = record_end
             record += 1
-        table[batch * BATCH_FIELDS + ROWS] = row - first_row
-        state[AT_RECORD] = record
-        state[AT_POS] = pos
-        if outcome == FULL:
+        table[batch * layout.BATCH_FIELDS + layout.ROWS] = row - first_row
+        state[layout.AT_RECORD] = record
+        state[layout.AT_POS] = pos
+        if outcome == layout.FULL:
             break
         if count >= 0 and pos != end:
-            state[FILL_DETAIL] = count
-            return BAD_BATCH_END
-        state[AT_RECORD] = 0
-        state[AT_BATCH] = batch + 1
-    state[AT_ROW] = row
-    state[AT_KEY] = key_at
-    state[AT_VALUE] = value_at
+            state[layout.FILL_DETAIL] = count
+            return layout.BAD_BATCH_END
+        state[layout.AT_RECORD] = 0
+        state[layout.AT_BATCH] = batch + 1
+    state[layout.AT_ROW] = row
+    state[layout.AT_KEY] = key_at
+    state[layout.AT_VALUE] = value_at
     return outcome

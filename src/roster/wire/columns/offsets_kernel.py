@@ -9,21 +9,8 @@ from __future__ import annotations
 from numba import njit
 from numpy import int64
 
+from roster.wire.columns import offsets_layout as layout
 from roster.wire.columns.decode_kernel import OPTIONS, copy, number
-from roster.wire.columns.offsets_layout import (
-    COMMIT,
-    COMMITTED_AT,
-    DAMAGED,
-    EXPIRES_AT,
-    FIELDS,
-    GROUP,
-    LEADER_EPOCH,
-    NEWER,
-    OFFSET,
-    OTHER,
-    PARTITION,
-    REMOVED,
-)
 
 __all__ = ["OPTIONS", "commits_to_keep", "offset_commits"]
 
@@ -149,14 +136,14 @@ def offset_commits(
     for row in range(rows):
         pos = int64(key_ends[row])
         end = int64(key_ends[row + 1])
-        kinds[row] = DAMAGED
+        kinds[row] = layout.DAMAGED
         if not key_valid[row] or end - pos < 2:
             continue
         record_type = number(keys, pos, 2)
         if record_type < 0:
             continue
         if record_type > 1:
-            kinds[row] = GROUP if record_type <= 8 else OTHER
+            kinds[row] = layout.GROUP if record_type <= 8 else layout.OTHER
             continue
         group, group_end = text(keys, pos + 2, end, False)
         if group < 0:
@@ -164,7 +151,7 @@ def offset_commits(
         topic, topic_end = text(keys, group_end, end, False)
         if topic < 0 or end - topic_end != 4:
             continue
-        kind = int64(REMOVED)
+        kind = int64(layout.REMOVED)
         metadata = int64(0)
         metadata_end = int64(0)
         if value_valid[row]:
@@ -175,37 +162,37 @@ def offset_commits(
             version = number(values, pos, 2)
             pos += 2
             if version > 4:
-                kinds[row] = NEWER
+                kinds[row] = layout.NEWER
                 continue
             if version < 0 or end - pos < 8:
                 continue
-            numbers[commits * FIELDS + OFFSET] = number(values, pos, 8)
+            numbers[commits * layout.FIELDS + layout.OFFSET] = number(values, pos, 8)
             pos += 8
-            numbers[commits * FIELDS + LEADER_EPOCH] = -1
+            numbers[commits * layout.FIELDS + layout.LEADER_EPOCH] = -1
             if version >= 3:
                 if end - pos < 4:
                     continue
-                numbers[commits * FIELDS + LEADER_EPOCH] = number(values, pos, 4)
+                numbers[commits * layout.FIELDS + layout.LEADER_EPOCH] = number(values, pos, 4)
                 pos += 4
             metadata, metadata_end = text(values, pos, end, version == 4)
             if metadata < 0 or end - metadata_end < 8:
                 continue
             pos = metadata_end
-            numbers[commits * FIELDS + COMMITTED_AT] = number(values, pos, 8)
+            numbers[commits * layout.FIELDS + layout.COMMITTED_AT] = number(values, pos, 8)
             pos += 8
-            numbers[commits * FIELDS + EXPIRES_AT] = -1
+            numbers[commits * layout.FIELDS + layout.EXPIRES_AT] = -1
             if version == 1:
                 if end - pos < 8:
                     continue
-                numbers[commits * FIELDS + EXPIRES_AT] = number(values, pos, 8)
+                numbers[commits * layout.FIELDS + layout.EXPIRES_AT] = number(values, pos, 8)
                 pos += 8
             if version == 4:
                 pos = after_tags(values, pos, end)
             if pos != end:
                 continue
-            kind = int64(COMMIT)
+            kind = int64(layout.COMMIT)
         kinds[row] = kind
-        numbers[commits * FIELDS + PARTITION] = number(keys, topic_end, 4)
+        numbers[commits * layout.FIELDS + layout.PARTITION] = number(keys, topic_end, 4)
         copy(keys, group, group_end - group, groups, group_at)
         copy(keys, topic, topic_end - topic, topics, topic_at)
         copy(values, metadata, metadata_end - metadata, metadatas, metadata_at)

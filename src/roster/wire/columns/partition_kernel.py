@@ -11,16 +11,8 @@ from __future__ import annotations
 from numba import njit
 from numpy import int64
 
+from roster.wire.columns import encode_layout as layout
 from roster.wire.columns.decode_kernel import OPTIONS
-from roster.wire.columns.encode_layout import (
-    BAD_PARTITION,
-    DONE,
-    HEADER_OVERHEAD,
-    PLACE_DETAIL,
-    RECORD_OVERHEAD,
-    STICKY,
-    STICKY_LEFT,
-)
 from roster.wire.columns.murmur2 import murmur2 as plain_murmur2
 
 _function = njit(**OPTIONS)
@@ -65,30 +57,30 @@ def place(
     for partition in range(partitions + 1):
         starts[partition] = 0
     for row in range(rows):
-        size = int64(RECORD_OVERHEAD)
+        size = int64(layout.RECORD_OVERHEAD)
         if key_valid[row]:
             size += int64(key_ends[row + 1]) - int64(key_ends[row])
         if value_valid[row]:
             size += int64(value_ends[row + 1]) - int64(value_ends[row])
         if with_headers and header_valid[row]:
             for header in range(header_ends[row], header_ends[row + 1]):
-                size += HEADER_OVERHEAD + int64(name_ends[header + 1]) - int64(name_ends[header])
+                size += layout.HEADER_OVERHEAD + int64(name_ends[header + 1]) - int64(name_ends[header])
                 if data_valid[header]:
                     size += int64(data_ends[header + 1]) - int64(data_ends[header])
         sizes[row] = size
         chosen = int64(given[row])
         if chosen >= partitions:
-            state[PLACE_DETAIL] = row
-            return BAD_PARTITION
+            state[layout.PLACE_DETAIL] = row
+            return layout.BAD_PARTITION
         if chosen < 0:
             if key_valid[row]:
                 chosen = (murmur2(keys, int64(key_ends[row]), int64(key_ends[row + 1])) & 0x7FFFFFFF) % partitions
             else:
-                if state[STICKY_LEFT] <= 0:
-                    state[STICKY] = (state[STICKY] + 1) % partitions
-                    state[STICKY_LEFT] = sticky_bytes
-                state[STICKY_LEFT] -= size
-                chosen = int64(state[STICKY])
+                if state[layout.STICKY_LEFT] <= 0:
+                    state[layout.STICKY] = (state[layout.STICKY] + 1) % partitions
+                    state[layout.STICKY_LEFT] = sticky_bytes
+                state[layout.STICKY_LEFT] -= size
+                chosen = int64(state[layout.STICKY])
         places[row] = chosen
         starts[chosen + 1] += 1
     for partition in range(partitions):
@@ -99,4 +91,4 @@ def place(
     for partition in range(partitions, 0, -1):
         starts[partition] = starts[partition - 1]
     starts[0] = 0
-    return DONE
+    return layout.DONE
