@@ -107,6 +107,15 @@ class GatedRequest(Generic[RequestT, ResponseT]):
         return self.access.may_on_topic(AclOperation.DESCRIBE, topic)
 
 
+def requires(is_allowed: Callable[[Access, Any], bool], error: ErrorCode, then: Gate = GatedRequest.answer) -> Gate:
+    """Return the gate that refuses a request with `error` unless it is allowed, and leads it through `then`."""
+
+    async def gate(gated: GatedRequest[Message, Message]) -> Message | None:
+        return await then(gated) if is_allowed(gated.access, gated.request) else gated.refuse(error)
+
+    return gate
+
+
 def _set(items: list[Struct], values: dict[str, object]) -> None:
     for item in items:
         for name in ("partitions", "partition_responses"):

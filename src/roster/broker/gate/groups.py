@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from roster.broker.gate.gated_request import requires
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
@@ -12,27 +13,15 @@ from roster.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
     from roster.broker.gate.gated_request import Gate, GatedRequest
     from roster.wire import Message
     from roster.wire.messages import (
         FindCoordinatorRequest,
         FindCoordinatorResponse,
-        HeartbeatRequest,
-        JoinGroupRequest,
-        LeaveGroupRequest,
         ListGroupsRequest,
         ListGroupsResponse,
-        OffsetCommitRequest,
-        OffsetDeleteRequest,
-        OffsetFetchRequest,
-        OffsetFetchResponse,
-        SyncGroupRequest,
-        TxnOffsetCommitRequest,
     )
-
-    _MemberRequest: TypeAlias = JoinGroupRequest | HeartbeatRequest | LeaveGroupRequest | SyncGroupRequest
 
 _REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 _GROUP, _TRANSACTION = 0, 1
@@ -40,35 +29,20 @@ _BATCHED_SINCE = 4
 _SEVERAL_GROUPS_SINCE = 8
 
 
-async def be_member(gated: GatedRequest[_MemberRequest, Message]) -> Message:
-    """READ on the group."""
-    if not gated.access.may_be_member(gated.request.group_id):
-        return gated.refuse(_REFUSED)
-    return await gated.answer()
-
-
-async def offset_commit(gated: GatedRequest[OffsetCommitRequest, Message]) -> Message:
-    """READ on the group and on each topic."""
-    if not gated.access.may_be_member(gated.request.group_id):
-        return gated.refuse(_REFUSED)
+async def _read_topics(gated: GatedRequest[Message, Message]) -> Message:
     return await gated.each_topic(AclOperation.READ)
 
 
-async def offset_delete(gated: GatedRequest[OffsetDeleteRequest, Message]) -> Message:
-    """DELETE on the group, READ on each topic."""
-    if not gated.access.may_on_group(AclOperation.DELETE, gated.request.group_id):
-        return gated.refuse(_REFUSED)
-    return await gated.each_topic(AclOperation.READ)
-
-
-async def transactional_offset_commit(gated: GatedRequest[TxnOffsetCommitRequest, Message]) -> Message:
-    """WRITE on the transactional id, READ on the group and on each topic."""
-    request, access = gated.request, gated.access
-    if not access.may_on_transaction(AclOperation.WRITE, request.transactional_id):
-        return gated.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if not access.may_be_member(request.group_id):
-        return gated.refuse(_REFUSED)
-    return await gated.each_topic(AclOperation.READ)
+be_member = requires(lambda access, request: access.may_be_member(request.group_id), _REFUSED)
+offset_commit = requires(lambda access, request: access.may_be_member(request.group_id), _REFUSED, _read_topics)
+offset_delete = requires(
+    lambda access, request: access.may_on_group(AclOperation.DELETE, request.group_id), _REFUSED, _read_topics
+)
+transactional_offset_commit = requires(
+    lambda access, request: access.may_on_transaction(AclOperation.WRITE, request.transactional_id),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    offset_commit,
+)
 
 
 def _each(field: str, into: str, operation: AclOperation) -> Gate:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roster.broker.gate.gated_request import requires
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
 
 if TYPE_CHECKING:
     from roster.broker.gate.gated_request import GatedRequest
+    from roster.broker.security.access import Access
     from roster.wire import Message
     from roster.wire.messages import (
         AddOffsetsToTxnRequest,
@@ -63,29 +65,23 @@ async def add_partitions(gated: GatedRequest[AddPartitionsToTxnRequest, AddParti
     return response
 
 
-async def add_offsets(gated: GatedRequest[AddOffsetsToTxnRequest, Message]) -> Message:
-    """WRITE on the transactional id, READ on the group."""
-    request, access = gated.request, gated.access
-    if not access.may_on_transaction(AclOperation.WRITE, request.transactional_id):
-        return gated.refuse(_REFUSED)
-    if not access.may_on_group(AclOperation.READ, request.group_id):
-        return gated.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    return await gated.answer()
+def _may_write(access: Access, request: AddOffsetsToTxnRequest | EndTxnRequest) -> bool:
+    return access.may_on_transaction(AclOperation.WRITE, request.transactional_id)
 
 
-async def end(gated: GatedRequest[EndTxnRequest, Message]) -> Message:
-    """WRITE on the transactional id."""
-    if not gated.access.may_on_transaction(AclOperation.WRITE, gated.request.transactional_id):
-        return gated.refuse(_REFUSED)
-    return await gated.answer()
-
-
-async def write_markers(gated: GatedRequest[Message, Message]) -> Message:
-    """CLUSTER_ACTION or ALTER on the cluster."""
-    access = gated.access
-    if not access.may_on_cluster(AclOperation.CLUSTER_ACTION) and not access.may_on_cluster(AclOperation.ALTER):
-        return gated.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    return await gated.answer()
+end = requires(_may_write, _REFUSED)
+add_offsets = requires(
+    _may_write,
+    _REFUSED,
+    requires(
+        lambda access, request: access.may_on_group(AclOperation.READ, request.group_id),
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ),
+)
+write_markers = requires(
+    lambda access, _: access.may_on_cluster(AclOperation.CLUSTER_ACTION) or access.may_on_cluster(AclOperation.ALTER),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+)
 
 
 async def describe(gated: GatedRequest[DescribeTransactionsRequest, DescribeTransactionsResponse]) -> Message:
