@@ -121,7 +121,7 @@ class Admin:
         """Delete a topic and its records, and wait until it is gone from the metadata.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
 
         """
         self._run.call(self._topics.delete(name))
@@ -130,7 +130,7 @@ class Admin:
         """Raise the number of partitions of a topic to `total`, and wait until the metadata shows them.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
             InvalidTopicError: `total` is not more than the topic has.
 
         """
@@ -152,7 +152,7 @@ class Admin:
         """Return the partitions of a topic, their leaders and replicas.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
 
         """
         return self._run.call(self._topics.describe(name))
@@ -161,7 +161,7 @@ class Admin:
         """Return the settings of a topic, defaults included; None for a value that the broker does not reveal.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
 
         """
         return self._run.call(self._topics.configs(name))
@@ -191,14 +191,14 @@ class Admin:
         """Delete the records before an offset of each partition, -1 for all; return the first offset left.
 
         Raises:
-            UnknownTopicError: there is no such topic or partition.
+            UnknownTopicError: the topic or partition does not exist.
             BrokerError: an offset is past the end of its partition, or the topic is compacted.
 
         """
         return self._run.call(delete_records(self._cluster, before))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offset at or after each time, in ms since the epoch; None where there is no such record."""
+        """Return the first offset at or after each time, in ms since the epoch; None if all records are older."""
         return self._run.call(list_offsets(self._cluster, dict(times)))
 
     # Groups.
@@ -211,7 +211,7 @@ class Admin:
         """Describe a classic or a consumer group: its state and members.
 
         Raises:
-            UnknownGroupError: there is no such group.
+            UnknownGroupError: the group does not exist.
             GroupTypeError: the group is of another type, such as share.
 
         """
@@ -245,7 +245,7 @@ class Admin:
         """Delete a group and its offsets.
 
         Raises:
-            UnknownGroupError: there is no such group.
+            UnknownGroupError: the group does not exist.
             GroupNotEmptyError: the group has members.
 
         """
@@ -270,7 +270,7 @@ class Admin:
         """Describe a transactional id: its state, producer and partitions.
 
         Raises:
-            UnknownTransactionError: there is no such transactional id.
+            UnknownTransactionError: the transactional id does not exist.
 
         """
         return self._run.call(self._transactions.describe(transactional_id))
@@ -283,7 +283,7 @@ class Admin:
         """Abort the open transaction of a transactional id, and fence its producer.
 
         Raises:
-            UnknownTransactionError: there is no such transactional id.
+            UnknownTransactionError: the transactional id does not exist.
 
         """
         self._run.call(self._transactions.abort(transactional_id))
@@ -306,7 +306,7 @@ class Admin:
         """Delete the credentials of a user; open connections stay.
 
         Raises:
-            UnknownUserError: there is no such user.
+            UnknownUserError: the user does not exist.
 
         """
         self._run.call(self._security.remove_user(user))

@@ -324,7 +324,7 @@ class GroupMember:
         return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST, is_committed=True))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offset at or after each time, in ms since the epoch; None where there is no such record."""
+        """Return the first offset at or after each time, in ms since the epoch; None if all records are older."""
         return self._running().call(list_offsets(self._cluster, dict(times)))
 
     def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
