@@ -143,7 +143,9 @@ class Frames(NamedTuple):
             n for n, key in enumerate(keys) if counts[n] and key not in known.writers and key not in known.absent
         ]
         if unknown and known.name and not is_known:
-            asked = known.to_ask([keys[number] for number in sorted(unknown, key=lambda n: -counts[n])])
+            asked = known.to_ask(
+                [keys[number] for number in sorted(unknown, key=lambda n: (-counts[n], _rank(keys[n])))]
+            )
             if asked:
                 raise MissingSchemasError(known.name, asked)
         unframed = np.flatnonzero((number_of < 0) & ~is_null).tolist()
@@ -153,6 +155,11 @@ class Frames(NamedTuple):
         if not is_known:
             number_of[np.isin(number_of, unknown)] = -1
         return cls(data, begins, ends, number_of, keys, bad, begins == starts)
+
+
+def _rank(key: Key) -> int:
+    """Return the number by which equally frequent schemas are in order: registries count ids up from 1."""
+    return key & 0xFFFFFFFF if isinstance(key, int) else 0
 
 
 def _distinct(ids: Any) -> tuple[Any, Any]:
