@@ -23,7 +23,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roster.broker.api_versions import SERVED
+from roster.broker.request_limits import SERVED
 from roster.client import Admin, ClientError
 from roster.testing.broker import BrokerProcess
 from roster.wire import WireError, request_class

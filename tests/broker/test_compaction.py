@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from roster._clock import wall_ms
 from roster.broker import LogConfig
-from roster.broker.log.compaction import Compactor
+from roster.broker.log.compaction import Compactor, Rewriting, Stopped
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.producer_state import SequenceError
 from roster.broker.log.retention import Retention, expired_segments
-from roster.broker.log.rewriting import Rewriting, Stopped
 from roster.broker.log.segment import Segment
 from roster.wire import ErrorCode
 from roster.wire.records import Record, read_batch, read_header

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from roster.broker import BrokerConfig, refusals, request_limits
-from roster.broker.api_versions import SERVED
 from roster.broker.connection import ReceiveBudget
 from roster.broker.dispatch import HANDLERS
 from roster.broker.errors import CloseConnection
+from roster.broker.request_limits import SERVED
 from roster.testing.broker import BrokerProcess, running_broker
 from roster.wire import ApiKey
 from roster.wire.frames import encode_request

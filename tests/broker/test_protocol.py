@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from roster.broker.api_versions import SERVED
+from roster.broker.request_limits import SERVED
 from roster.wire import API_VERSIONS, ZERO_UUID, ApiKey, ErrorCode
 from roster.wire.messages import (
     ApiVersionsRequest,

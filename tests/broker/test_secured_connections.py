@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.broker import BrokerConfig, BrokerSecurity, BrokerStartError
-from roster.broker.api_versions import SERVED
+from roster.broker.request_limits import SERVED
 from roster.broker.security.session import FAILURE_DELAY_SECONDS
 from roster.client import Admin, AuthenticationError
 from roster.testing.broker import running_broker

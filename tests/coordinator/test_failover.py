@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 
 from roster.wire import ErrorCode
-from roster.wire.consumer.assignment_failure import FAILURE_MAGIC, failure_assignment
+from roster.wire.consumer.messages import FAILURE_MAGIC, failure_assignment
 from roster.wire.messages import DescribeGroupsRequest
 from tests.coordinator.coordinator_harness import CONFIG, GROUP, Call, Client, GroupState, subscription
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from roster import RosterError, client, spark
-from roster.broker.api_versions import SERVED
+from roster.broker.request_limits import SERVED
 from roster.cli.root import roster
 from roster.client import GroupMember
 from roster.spark import KafkaSink, ParquetSink, Pipeline, State, session

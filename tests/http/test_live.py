@@ -12,8 +12,7 @@ import pytest
 
 from roster.http import server as server_module
 from roster.http.access import LIFETIME, Login, parse_access
-from roster.http.feed import Feed
-from roster.http.pages import Stream, error_answer
+from roster.http.pages import Feed, Stream, error_answer
 from roster.http.server import HttpServer
 from roster.model import Address
 from tests.http.test_server import OPEN, PAGES, TOKEN, Access, ask, certificates  # noqa: F401 - a fixture

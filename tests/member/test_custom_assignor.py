@@ -21,8 +21,13 @@ from roster.member.config import ConfigError, MemberConfig
 from roster.member.subscription import subscription_bytes
 from roster.member.types import FailureKind
 from roster.model import MemberInfo, Plan, Problem
-from roster.wire.consumer.assignment_failure import FAILURE_MAGIC
-from roster.wire.consumer.messages import Subscription, decode_assignment, decode_subscription, encode_subscription
+from roster.wire.consumer.messages import (
+    FAILURE_MAGIC,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_subscription,
+)
 from roster.wire.messages import JoinGroupRequest, SyncGroupRequest, SyncGroupResponse
 from tests.member.stage import Stage, assignment, group_of, parts
 

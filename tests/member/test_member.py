@@ -14,9 +14,8 @@ from roster.member.subscription import subscription_bytes
 from roster.member.timers import DISCOVER
 from roster.member.types import Channel, FailureKind, ReportKind
 from roster.wire import ErrorCode
-from roster.wire.consumer.assignment_failure import FAILURE_MAGIC
 from roster.wire.consumer.leader_note import LeaderNote, read_note, without_note
-from roster.wire.consumer.messages import decode_assignment, flat
+from roster.wire.consumer.messages import FAILURE_MAGIC, decode_assignment, flat
 from roster.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,

@@ -21,9 +21,9 @@ from roster.cli.root import run
 from roster.client import Admin
 from roster.metrics import broker as broker_metrics
 from roster.metrics.broker import BrokerMetrics
-from roster.metrics.page import metrics_page
+from roster.metrics.families import metrics_page
 from roster.model import TopicPartition
-from roster.model.durations import BOUNDS
+from roster.model.timers import BOUNDS
 from roster.testing.broker import BrokerThread, quick_config
 from roster.wire import ErrorCode
 from roster.wire.messages import (

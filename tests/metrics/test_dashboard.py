@@ -17,7 +17,7 @@ from roster.broker.hooks import Hooks, Measures
 from roster.client import MemberStatistics, Ownership
 from roster.metrics.broker import BrokerMetrics
 from roster.metrics.exporter import GroupExporter
-from roster.metrics.page import metrics_page
+from roster.metrics.families import metrics_page
 from roster.metrics.positions import PositionReader
 from roster.metrics.record_times import RecordTimes
 from roster.model import TopicPartition

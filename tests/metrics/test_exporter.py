@@ -18,7 +18,7 @@ from roster.client.errors import BrokerError
 from roster.http.server import HttpServer
 from roster.metrics import lag
 from roster.metrics.exporter import GroupExporter
-from roster.metrics.page import metrics_page
+from roster.metrics.families import metrics_page
 from roster.metrics.positions import BAD_FOR, LogEnds, PositionReader
 from roster.metrics.record_times import RecordTimes
 from roster.model import Address

@@ -100,7 +100,7 @@ def metrics_of(reader: Any, statistics: MemberStatistics | None = None) -> Pipel
 
 
 def shown(metrics: PipelineMetrics, name: str) -> dict[tuple[str, ...], float]:
-    from roster.metrics.page import metrics_page
+    from roster.metrics.families import metrics_page
 
     return series(metrics_page(metrics.registry).answer("/metrics").body.decode(), name)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from roster.model.durations import Durations
+from roster.model.timers import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""Limits of one request, so that none occupies the event loop for long.
+"""The requests that the broker serves, and limits of one, so that none occupies the event loop for long.
 
 Small requests are decoded where they arrive. Larger ones are decoded in a thread, and refused if they hold more items
 than any client needs. Handlers answer many items in slices, between which other connections are served.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roster.broker.api_versions import is_served
 from roster.broker.errors import CloseConnection
-from roster.wire import ApiKey
+from roster.wire import API_VERSIONS, ApiKey, Versions
 from roster.wire.frames import UnsupportedVersion, decode_request, produce_partitions
 
 if TYPE_CHECKING:
@@ -21,6 +22,30 @@ if TYPE_CHECKING:
 
     from roster.wire import Message, Struct
     from roster.wire.frames import RequestHeader
+
+
+_HIGHEST = {
+    ApiKey.INIT_PRODUCER_ID: 5,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.LIST_TRANSACTIONS: 1,
+}
+"""Versions above are for what the broker has not got: two-phase commit (KIP-939), requests between brokers, and
+regular expressions of clients, which can take for ever to match.
+"""
+
+SERVED: Mapping[ApiKey, Versions] = MappingProxyType(
+    {key: Versions(versions.low, _HIGHEST.get(key, versions.high)) for key, versions in API_VERSIONS.items()}
+)
+"""The versions of each request that the broker serves."""
+
+
+_PAIRS = frozenset((int(key), version) for key, versions in SERVED.items() for version in versions)
+
+
+def is_served(api_key: int, version: int) -> bool:
+    """Return True if the broker serves this version of a request."""
+    return (api_key, version) in _PAIRS
+
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

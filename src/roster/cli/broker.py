@@ -148,7 +148,7 @@ def _metrics_server(address: Address, access: Access, opened: contextlib.ExitSta
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - of an extra
 
         from roster.metrics.broker import BrokerMetrics  # noqa: PLC0415
-        from roster.metrics.page import metrics_page  # noqa: PLC0415
+        from roster.metrics.families import metrics_page  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise Failure(str(missing_error("--http", "http", [error.name or "starlette"]))) from error
 

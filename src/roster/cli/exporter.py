@@ -14,7 +14,7 @@ from roster.cli.admin import admin
 from roster.cli.http_options import access_of, answering, watching_options
 from roster.cli.options import Target, cluster_options
 from roster.metrics.exporter import GroupExporter
-from roster.metrics.page import metrics_page
+from roster.metrics.families import metrics_page
 from roster.metrics.positions import PositionReader
 from roster.metrics.record_times import RecordTimes
 from roster.model import Address

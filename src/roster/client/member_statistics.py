@@ -9,7 +9,7 @@ from roster.client.types import Ownership
 from roster.member.events import CommitDone, Report
 from roster.member.types import ReportKind
 from roster.model import TopicPartition
-from roster.model.durations import Durations
+from roster.model.timers import Durations
 
 
 @dataclass(slots=True)

@@ -25,9 +25,8 @@ from roster.coordinator.join_group import join_group
 from roster.coordinator.leave_group import leave_group
 from roster.coordinator.offset_commit import commit_offsets
 from roster.coordinator.offset_delete import delete_offsets, topics_deleted
-from roster.coordinator.offset_expiration import expire_offsets
 from roster.coordinator.offset_fetch import fetch_offsets
-from roster.coordinator.offset_store import end_transaction
+from roster.coordinator.offset_store import end_transaction, expire_offsets
 from roster.coordinator.rebalance import (
     cancel_join_phase,
     cancel_sync_phase,

@@ -11,7 +11,7 @@ from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState, Trigger
 from roster.coordinator_common import RequestReceived
 from roster.wire import ErrorCode
-from roster.wire.consumer.assignment_failure import failure_reason
+from roster.wire.consumer.messages import failure_reason
 from roster.wire.messages import SyncGroupRequest, SyncGroupResponse
 
 PROTOCOL_REQUIRED_FROM = 5

@@ -29,8 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from roster._errors import RosterError
 from roster.http.access import OPEN, Access, Login
-from roster.http.feed import Feed
-from roster.http.pages import Answer, Page, Stream, error_answer
+from roster.http.pages import Answer, Feed, Page, Stream, error_answer
 from roster.model import Address
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from roster.assignors.sticky import COOPERATIVE_STICKY, STICKY
 from roster.member.group_snapshot import GroupSnapshot
 from roster.model import NO_GENERATION, AutoOffsetReset, PartitionOffsets, Plan, Problem
 from roster.model.plan import REASONS
-from roster.wire.consumer.assignment_failure import FAILURE_MAGIC
 from roster.wire.consumer.assignments import encode_assignments
 from roster.wire.consumer.leader_note import MAX_SIZE, LeaderNote
+from roster.wire.consumer.messages import FAILURE_MAGIC
 from roster.wire.consumer.subscriptions import decode_subscriptions
 from roster.wire.consumer.topic_index import TopicIndex
 

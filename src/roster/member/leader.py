@@ -20,8 +20,8 @@ from roster.member.timers import METADATA
 from roster.member.types import ReportKind
 from roster.model import PartitionOffsets
 from roster.wire import ApiKey
-from roster.wire.consumer.assignment_failure import failure_assignment
 from roster.wire.consumer.leader_note import LeaderNote, append_note
+from roster.wire.consumer.messages import failure_assignment
 from roster.wire.messages import JoinGroupResponse
 
 MAX_WITHHELD = 3

@@ -1,7 +1,7 @@
 """Subscriptions that a member sends to the leader and assignments it receives, as consumer protocol bytes.
 
 A subscription's user data comes from the assignor (`Assignor.subscription_user_data`). An assignment's user data comes
-from the leader; if it could not assign, it has the reason (`roster.wire.consumer.assignment_failure`).
+from the leader; if it could not assign, it has the reason (`roster.wire.consumer.messages`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from roster.assignors import Assignor, JoinContext
 from roster.model import TopicPartition
 from roster.wire import WireError
-from roster.wire.consumer.assignment_failure import failure_reason
 from roster.wire.consumer.leader_note import split_note
 from roster.wire.consumer.messages import (
     Assignment,
@@ -22,6 +21,7 @@ from roster.wire.consumer.messages import (
     decode_subscription,
     encode_assignment,
     encode_subscription,
+    failure_reason,
     flat,
 )
 from roster.wire.consumer.messages import decode_assignment as read_assignment

@@ -19,7 +19,7 @@ from roster.member.timers import JOIN, SECOND_ROUND
 from roster.member.types import Channel, Failure, FailureKind, ReportKind
 from roster.wire import ApiKey, ErrorCode, WireError
 from roster.wire.consumer import PROTOCOL_TYPE
-from roster.wire.consumer.assignment_failure import failure_reason
+from roster.wire.consumer.messages import failure_reason
 from roster.wire.errors import error_code
 from roster.wire.messages import SyncGroupResponse
 

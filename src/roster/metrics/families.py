@@ -1,14 +1,17 @@
-"""Metrics as prometheus_client has them, made of plain values."""
+"""Metrics as prometheus_client has them, made of plain values, and the page that Prometheus scrapes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from itertools import accumulate
 from typing import TypeVar
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from roster.model.durations import BOUNDS, Durations
+from roster.http.pages import Answer, Page
+from roster.model.timers import BOUNDS, Durations
 
 F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 L = TypeVar("L", bound=tuple[object, ...])
@@ -41,3 +44,8 @@ def histogram(name: str, text: str, labels: Sequence[str], values: Mapping[L, Du
         buckets = list(zip(limits, accumulate(durations.counts), strict=True))
         family.add_metric([str(label) for label in label_values], buckets, durations.seconds)
     return family
+
+
+def metrics_page(registry: CollectorRegistry) -> Page:
+    """Return the page `/metrics` of a registry."""
+    return Page("/metrics", lambda _: Answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST), threads=2)

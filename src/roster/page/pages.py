@@ -10,8 +10,7 @@ from importlib import resources
 from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from roster.http.feed import Feed
-from roster.http.pages import Answer, Page, Stream, error_answer
+from roster.http.pages import Answer, Feed, Page, Stream, error_answer
 from roster.model import TopicPartition
 from roster.page.watch import GroupsWatch, WatchedGroup
 

@@ -19,7 +19,7 @@ from roster.console.history import GroupHistory
 from roster.console.looking import snapshot_of
 from roster.console.rebalances import RebalanceTimeline
 from roster.console.snapshot import Away, Snapshot
-from roster.http.feed import Feed
+from roster.http.pages import Feed
 from roster.metrics.groups import GroupReader, GroupsSeen, GroupState
 from roster.metrics.positions import GroupPositions, PositionReader
 from roster.metrics.record_times import RecordTimes

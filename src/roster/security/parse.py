@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roster.security.errors import SettingError
-from roster.security.jaas import read_jaas
 from roster.security.pem import certificates, is_encrypted, private_key, read_pem
-from roster.security.properties import read_properties
+from roster.security.properties import read_jaas, read_properties
 from roster.security.settings import (
     MECHANISMS,
     PLAINTEXT,

@@ -38,7 +38,7 @@ def serving(
         return
     try:
         from roster.http.server import HttpServer, HttpServerError  # noqa: PLC0415 - of an extra
-        from roster.metrics.page import metrics_page  # noqa: PLC0415
+        from roster.metrics.families import metrics_page  # noqa: PLC0415
         from roster.page.pages import page_answers  # noqa: PLC0415
         from roster.page.watch import GroupsWatch  # noqa: PLC0415
         from roster.spark.metrics import PipelineMetrics, position_reader  # noqa: PLC0415

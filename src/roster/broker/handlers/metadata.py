@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from roster.broker.api_versions import SERVED
 from roster.broker.errors import RefusedError
 from roster.broker.log.batch_check import LEADER_EPOCH
-from roster.broker.request_limits import in_slices
+from roster.broker.request_limits import SERVED, in_slices
 from roster.broker.security.access import NOT_ASKED
 from roster.broker.topics import check_name
 from roster.model.acl import ResourceType

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from roster.broker.log.open_files import LogFile
     from roster.broker.log.partition_log import FlushPoint, PartitionLog
-    from roster.model.durations import Durations
+    from roster.model.timers import Durations
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,7 @@ The client's side of a mechanism has `first()`, the initial response, and `answe
 the server, None once the exchange is complete. `ScramServer` and `read_plain` are the server's side.
 """
 
-from roster.wire.sasl.bearer import Bearer
-from roster.wire.sasl.mechanism import Mechanism, Plain, SaslError
+from roster.wire.sasl.mechanism import Bearer, Mechanism, Plain, SaslError
 from roster.wire.sasl.scram import Scram
 from roster.wire.sasl.scram_keys import (
     DEFAULT_ITERATIONS,
