@@ -1,0 +1,38 @@
+"""Totals of each shop, as a pod of a StatefulSet: one member of the group, with the pod's name as its identity."""
+
+import os
+import sys
+
+from roster.client import FencedInstanceError
+from roster.spark import KafkaSink, Pipeline, State, session
+
+
+def main() -> None:
+    bootstrap = os.environ["BOOTSTRAP"]
+    spark = session("totals", master=os.environ["SPARK_MASTER"])
+    pipeline = (
+        Pipeline(
+            spark,
+            bootstrap,
+            group="totals",
+            topics=["orders"],
+            # A pod that comes back under its name takes its partitions back; a frozen one of the same name is fenced.
+            consumer={"group.instance.id": os.environ["POD_NAME"]},
+            state=State(dir=os.environ["STATE_DIR"], standbys=1),
+            http=os.environ["HTTP"],
+            max_batch_ms=30_000,
+        )
+        .json_columns("shop string, price double")
+        .aggregate("shop", {"orders": "count(*)", "revenue": "sum(price)"}, store="totals")
+        .write(KafkaSink(bootstrap, "totals-by-shop"))
+    )
+    try:
+        pipeline.run()
+    except FencedInstanceError as error:
+        sys.exit(f"this pod has been replaced: {error}")
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

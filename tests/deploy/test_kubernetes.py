@@ -1,0 +1,196 @@
+"""The manifests for Kubernetes: of the API's own shape, true to the program that they run, and that program at work."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from roster.testing.broker import running_broker
+from tests.librdkafka import idempotent_producer
+from tests.real.realparts import installed
+from tests.real.realparts.apache import free_ports
+from tests.spark.programs import START_SECONDS, send, start
+from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
+PROGRAM = DEPLOY / "application" / "totals.py"
+OF_THE_API = {"apps/v1", "v1", "policy/v1"}
+ROUNDS = int(os.environ.get("ROSTER_FENCE_ROUNDS", "1"))
+
+
+def manifests() -> Iterator[tuple[Path, dict[str, Any]]]:
+    for path in sorted(DEPLOY.rglob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            yield path.relative_to(DEPLOY), document
+
+
+def check(manifest: dict[str, Any]) -> None:
+    """Raise a ValueError for a field that the API does not know, lacks, or has of another type."""
+    model = getattr(installed("kubernetes.client"), f"V1{manifest['kind']}")
+    model.model_validate(manifest, by_alias=True, by_name=False)
+
+
+def test_manifests_have_the_fields_and_types_of_the_api() -> None:
+    checked = [manifest for _, manifest in manifests() if manifest["apiVersion"] in OF_THE_API]
+    for manifest in checked:
+        check(manifest)
+    assert {manifest["kind"] for manifest in checked} == {"StatefulSet", "Service", "PodDisruptionBudget"}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda spec: spec.update(replica=2), "replica"),
+        (lambda spec: spec.update(replicas="2"), "replicas"),
+        (lambda spec: spec.pop("selector"), "selector"),
+        (lambda spec: spec["template"]["spec"]["containers"][0].pop("name"), "name"),
+    ],
+)
+def test_what_the_api_refuses_is_found(change: Any, field: str) -> None:
+    manifest = stateful_set()
+    change(manifest["spec"])
+    with pytest.raises(ValueError, match=rf"validation error[^\n]*\n\S*\b{field}"):
+        check(manifest)
+
+
+def test_kustomizations_name_files_that_exist() -> None:
+    for path, manifest in manifests():
+        if manifest["kind"] == "Kustomization":
+            files = [name for generated in manifest.get("configMapGenerator", ()) for name in generated["files"]]
+            for name in [*manifest["resources"], *files]:
+                assert (DEPLOY / path.parent / name).exists(), (path, name)
+
+
+def stateful_set() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "application" / "statefulset.yaml").read_text())
+    return found
+
+
+def container() -> dict[str, Any]:
+    (found,) = stateful_set()["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def settings() -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "totals-0") for entry in container()["env"]}
+
+
+def options() -> dict[str, ast.expr]:
+    """The keyword arguments of `Pipeline(...)` in the program."""
+    calls = [node for node in ast.walk(ast.parse(PROGRAM.read_text())) if isinstance(node, ast.Call)]
+    (pipeline,) = [call for call in calls if getattr(call.func, "id", "") == "Pipeline"]
+    return {keyword.arg: keyword.value for keyword in pipeline.keywords if keyword.arg}
+
+
+def test_the_program_has_what_the_manifest_gives_it() -> None:
+    asked = set(re.findall(r'os\.environ\["(\w+)"\]', PROGRAM.read_text()))
+    pod = stateful_set()["spec"]["template"]["spec"]
+    assert asked == settings().keys()
+    mounts = {mount["mountPath"] for mount in container()["volumeMounts"]}
+    assert {settings()["STATE_DIR"], "/application"} <= mounts
+    (port,) = container()["ports"]
+    assert settings()["HTTP"].endswith(f":{port['containerPort']}")
+    assert {container()[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {
+        port["name"]
+    }
+    assert pod["terminationGracePeriodSeconds"] * 1000 > ast.literal_eval(options()["max_batch_ms"]) + 10_000
+
+
+def test_what_scales_and_protects_it_names_it() -> None:
+    found = {manifest["kind"]: manifest for _, manifest in manifests()}
+    labels = stateful_set()["spec"]["template"]["metadata"]["labels"]
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    scaled = found["ScaledObject"]["spec"]
+    assert scaled["scaleTargetRef"] == {"kind": "StatefulSet", "name": stateful_set()["metadata"]["name"]}
+    read = scaled["triggers"][0]["metadata"]
+    assert (read["consumerGroup"], [read["topic"]]) == tuple(
+        ast.literal_eval(options()[name]) for name in ("group", "topics")
+    )
+    assert read["bootstrapServers"] == settings()["BOOTSTRAP"]
+    driver = found["SparkApplication"]["spec"]["driver"]
+    assert {entry["name"] for entry in driver["env"]} == settings().keys()
+
+
+class Pod:
+    """The program as a pod runs it; every one has the same name, and a disk of its own."""
+
+    def __init__(self, topics: Topics, folder: Path, number: int) -> None:
+        (port,) = free_ports(1)
+        self._log, self._page = folder / f"pod-{number}.log", f"http://127.0.0.1:{port}"
+        here = {"BOOTSTRAP": topics.bootstrap, "HTTP": f"127.0.0.1:{port}", "STATE_DIR": str(folder / f"disk-{number}")}
+        with self._log.open("w") as stream:
+            environment = os.environ | settings() | here
+            self.process = start([sys.executable, str(PROGRAM)], stderr=stream, env=environment)
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, self.said()
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self._page}/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def send(self, number: int) -> None:
+        send(self.process, number)
+
+
+@pytest.mark.spark
+@pytest.mark.gate
+@pytest.mark.timeout(900)
+def test_of_two_drivers_with_one_identity_the_frozen_one_ends_and_nothing_is_counted_twice(tmp_path: Path) -> None:
+    """Each round a node is cut off with its pod, amid batches; the pod starts elsewhere; the old one wakes up."""
+    chance = random.Random(int(os.environ.get("ROSTER_KILL_SEED", "1")))
+    sent: Counter[str] = Counter()
+    with running_broker() as broker, Topics(broker.bootstrap) as topics:
+        for topic in ("orders", "totals-by-shop"):
+            topics.admin.create_topic(topic, 4)
+        pods = [Pod(topics, tmp_path, 0)]
+        until(pods[0].is_ready, START_SECONDS, pods[0].said)
+        for number in range(1, ROUNDS + 1):
+            send_orders(topics, chance, sent)
+            time.sleep(chance.random() / 2)  # a moment anywhere in a batch
+            frozen = pods[-1]
+            frozen.send(signal.SIGSTOP)
+            pods.append(Pod(topics, tmp_path, number))
+            until(pods[-1].is_ready, START_SECONDS, pods[-1].said)
+            send_orders(topics, chance, sent)
+            frozen.send(signal.SIGCONT)
+            assert frozen.process.wait(120) == 1
+            assert "this pod has been replaced" in frozen.said().splitlines()[-1]
+            assert "Traceback" not in frozen.said()
+        until(lambda: topics.committed("totals") == topics.ends("orders"), START_SECONDS, pods[-1].said)
+        pods[-1].process.terminate()  # as the first process of a container passes it on
+        assert pods[-1].process.wait(60) == 0
+        totals = {
+            json.loads(value)["shop"]: json.loads(value) for _, _, value in committed_records(topics, "totals-by-shop")
+        }
+    assert {shop: total["orders"] for shop, total in totals.items()} == sent
+    assert {shop: total["revenue"] for shop, total in totals.items()} == {
+        shop: 2.5 * count for shop, count in sent.items()
+    }
+
+
+def send_orders(topics: Topics, chance: random.Random, sent: Counter[str]) -> None:
+    producer = idempotent_producer(topics.bootstrap, {"linger.ms": 5})
+    for _ in range(500):
+        shop = chance.choice(("Rome", "Oslo", "Lima", "Bern"))
+        sent[shop] += 1
+        producer.produce("orders", json.dumps({"shop": shop, "price": 2.5}), shop)
+    assert producer.flush(60) == 0
