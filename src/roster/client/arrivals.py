@@ -71,7 +71,7 @@ class Arrivals:
             self._held = {
                 p: left for p, position in positions.items() if (left := _behind(self._held.get(p, ()), position))
             }
-            return {p: tuple(held) for p, held in self._held.items()}
+            return {p: tuple(arrivals) for p, arrivals in self._held.items()}
 
     def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool) -> None:
         """Ask the leaders of these partitions, for so long, for records at the positions or behind.
@@ -100,15 +100,15 @@ class Arrivals:
     async def _ask(self, leader: int) -> None:
         """Ask until no caller waits any more."""
         try:
-            while (asked := self._questions.get(leader)) is not None:
-                left, address = asked.until - time.monotonic(), self._cluster.address(leader)
-                positions, size = self._following(asked.positions)
+            while (question := self._questions.get(leader)) is not None:
+                left, address = question.until - time.monotonic(), self._cluster.address(leader)
+                positions, size = self._following(question.positions)
                 if left <= 0 or address is None or size >= _MOST_BYTES:
                     return
-                request = _request(positions, left, is_committed=asked.is_committed)
+                request = _request(positions, left, is_committed=question.is_committed)
                 response = await self._cluster.request(address, request, channel=Channel.RECORDS, highest=_BY_NAME)
                 answer = expect(response, FetchResponse)
-                if arrived := _arrived(positions, answer, is_committed=asked.is_committed):
+                if arrived := _arrived(positions, answer, is_committed=question.is_committed):
                     self._keep(arrived)
                     if not self._is_wanted:
                         return
@@ -142,9 +142,9 @@ class Arrivals:
             self._changed.notify_all()
 
 
-def _behind(held: Sequence[Arrival], position: int) -> list[Arrival]:
+def _behind(arrivals: Sequence[Arrival], position: int) -> list[Arrival]:
     """Return what of a partition is at this position or behind; [] if the record at the position has not arrived."""
-    left = [arrival for arrival in held if arrival.next > position]
+    left = [arrival for arrival in arrivals if arrival.next > position]
     return left if left and left[0].start <= position else []
 
 
