@@ -88,7 +88,7 @@ class Described:
 
     @property
     def source(self) -> int:
-        """Where that is from."""
+        """The origin of the value."""
         return self.origins[0].source
 
 

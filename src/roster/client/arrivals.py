@@ -23,7 +23,7 @@ MOST_WATCHED = 1_000
 """Most partitions that brokers are asked about: beyond it a Fetch costs more than looking does."""
 _PARTITION_BYTES, _RESPONSE_BYTES = 64 << 10, 256 << 10
 _MOST_BYTES = 1 << 20
-"""What a Fetch may bring, and what of a leader is kept before it is asked no more."""
+"""Bytes that a Fetch may bring, and bytes kept of a leader before it is asked no more."""
 
 _BETWEEN = 0.001
 """Seconds from an answer to the next question: records that come one by one need not be answers of their own."""
@@ -53,11 +53,11 @@ class Arrivals:
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._finding: set[asyncio.Task[None]] = set()
         self._questions: dict[int, _Question] = {}
-        """What each leader is asked next: one that holds an earlier question answers that one first."""
+        """The next question to each leader; a leader that holds an earlier one answers that first."""
         self._held: dict[TopicPartition, list[Arrival]] = {}
         """Parts of each partition's log, one behind the other."""
         self._is_wanted = False
-        """Whether what arrives is followed by the next question."""
+        """True if the next question follows each arrival."""
 
     def has(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Return True if one of these partitions has a record at its position or behind."""

@@ -30,7 +30,7 @@ _WRITTEN: dict[pa.DataType, tuple[Callable[[pa.DataType], bool], ...]] = {
 }
 """Which columns are written as each simple type; a schema has the first one for a column."""
 _NULL, _REFUSED, _LEFT_OUT = b"null", b"refused", b"left out"
-"""Metadata of a field, what becomes of null: without it, null is written."""
+"""Metadata of a field for null: refused or left out; without it, null is written."""
 
 
 def json_schema(text: str, references: Mapping[str, str]) -> pa.Schema:

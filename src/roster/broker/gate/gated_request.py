@@ -45,7 +45,7 @@ class GatedRequest(Generic[RequestT, ResponseT]):
 
     @property
     def access(self) -> Access:
-        """What the client may do."""
+        """Rights of the client."""
         return self.call.access
 
     async def answer(self) -> ResponseT:

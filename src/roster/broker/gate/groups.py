@@ -1,4 +1,4 @@
-"""What a client may do with groups and their offsets."""
+"""Rights that requests need on groups and their offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may do with topics."""
+"""Rights that requests need on topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may do with transactional ids."""
+"""Rights that requests need on transactional ids."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class PartitionLog:
         """Set when the topic is deleted; requests that still hold the log must stop using it."""
         self.config = config
         self.start = LogStart()
-        """Where the log starts after deletions."""
+        """First offset of the log after deletions."""
         self.maintenance = asyncio.Lock()
         """Held while segments are rewritten or deleted."""
         self._segments: list[Segment] = []

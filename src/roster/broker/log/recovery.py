@@ -220,7 +220,7 @@ class Recovery:
             )
 
     def _copy(self, damage: Damage, pieces: list[_Piece]) -> Path:
-        """Write each piece to a file of its own in a new directory; return that once all are durable."""
+        """Write each piece to its own file in a new directory; return the directory once all are durable."""
         taken = [_CUT_NAME.fullmatch(entry) for entry in names_in(self._directory)]
         cut = self._directory / f"cut-{max((int(name[1]) for name in taken if name), default=0) + 1}"
         cut.mkdir()

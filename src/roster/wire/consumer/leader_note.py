@@ -42,7 +42,7 @@ class LeaderNote(Message, versions="0"):
 
     generation: int = int32()
     cause: str = string()
-    """Of `roster.member.causes`."""
+    """Value of `roster.member.causes.Cause`."""
     reason: str = string()
     """Why the leader joined again, in words; "" if because others did."""
     join_ms: int = int32()
