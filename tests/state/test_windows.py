@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -123,6 +124,35 @@ def test_a_key_passes_once_within_a_time(tmp_path_factory: Any, rows: list[Any],
     assert [(each["k"], each["n"], (each["t"] - EPOCH) // SECOND) for each in found] == expected
     assert late_found == late
     assert left <= len(first) + 2
+
+
+@given(st.lists(ROW, max_size=40), st.lists(st.integers(0, 40), max_size=4), st.integers(1, 8), st.integers(0, 3))
+def test_first_rows_are_known_longer_than_rows_may_be_late(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cuts: list[int], slack: int, more: int
+) -> None:
+    within, now, expected, first = slack + more, -math.inf, [], dict[Any, int]()
+    for k, n, t in rows:
+        now = now if t is None else max(now, t)
+        if t is None or t + slack < now:
+            continue
+        if k not in first or first[k] + within < now:
+            first[k] = t
+            expected.append((k, n, t))
+    operator = Deduplication(("k",), "t", within * SECOND, slack * SECOND)
+    found, _, _ = outcome(tmp_path_factory.mktemp("keys"), operator, batches_of(rows, cuts))
+    assert [(each["k"], each["n"], (each["t"] - EPOCH) // SECOND) for each in found] == expected
+
+
+@given(st.lists(ROW, max_size=40), st.lists(st.integers(0, 40), max_size=4))
+def test_without_a_time_the_first_row_of_all_time_passes(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cuts: list[int]
+) -> None:
+    expected = {k: (k, n) for k, n, _ in reversed(rows)}
+    operator = Deduplication(("k",), None)
+    found, late, left = outcome(tmp_path_factory.mktemp("keys"), operator, batches_of(rows, cuts))
+    assert {(each["k"], each["n"]) for each in found} == set(expected.values())
+    assert [each["k"] for each in found] == list(dict.fromkeys(k for k, _, _ in rows))
+    assert (late, left) == (0, len(expected))
 
 
 def test_a_window_has_the_least_text_when_it_is_closed(tmp_path: Any) -> None:

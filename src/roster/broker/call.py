@@ -53,7 +53,7 @@ class Call(Generic[M_co]):
 
     @property
     def access(self) -> Access:
-        """Rights of the client."""
+        """What the client may do."""
         return self.session.access
 
     @property

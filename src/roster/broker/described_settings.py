@@ -88,7 +88,7 @@ class Described:
 
     @property
     def source(self) -> int:
-        """The origin of the value."""
+        """Where that is from."""
         return self.origins[0].source
 
 
@@ -114,7 +114,7 @@ def broker_settings(config: BrokerConfig, advertised: str) -> list[Described]:
     fixed = [Described(name, kind, (Origin(name, value, SOURCE_DEFAULT),)) for name, (kind, value) in _FIXED.items()]
     listener = Origin("advertised.listeners", advertised, SOURCE_BROKER)
     listening = Described(listener.name, TYPE_LIST, (listener,))
-    return sorted([*named, *fixed, listening, *_log_settings(config.log)], key=lambda setting: setting.name)
+    return sorted([*named, *fixed, listening, *_log_settings(config.log)], key=lambda each: each.name)
 
 
 def _log_settings(log: LogConfig) -> list[Described]:

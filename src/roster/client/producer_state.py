@@ -24,7 +24,7 @@ from roster.wire.messages import (
 
 
 class Decision(Enum):
-    """Reaction to an error code."""
+    """What to do after an error code."""
 
     DONE = auto()
     RETRY = auto()

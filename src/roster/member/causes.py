@@ -10,7 +10,7 @@ from roster.model import NO_GENERATION
 
 
 class Cause(StrEnum):
-    """Cause of a rebalance."""
+    """What began a rebalance."""
 
     JOIN = "join"
     """Members joined; also this one's own start."""
@@ -33,7 +33,7 @@ class Cause(StrEnum):
 
 @dataclass(slots=True)
 class Causes:
-    """Knowledge of one member about the causes of rebalances."""
+    """What one member knows of it."""
 
     next: Cause | None = None
     """Why this member joins again; None if only because the group rebalances."""

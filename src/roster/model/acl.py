@@ -28,7 +28,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Way to match the name of a resource pattern."""
+    """How the name of a resource pattern is matched."""
 
     UNKNOWN = 0
     ANY = 1
@@ -59,7 +59,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """Effect of an ACL: allow or deny."""
+    """Whether an ACL allows or denies."""
 
     UNKNOWN = 0
     ANY = 1

@@ -34,6 +34,7 @@ from roster.sinks.parquet import ParquetSink
 from roster.sinks.positions import PositionedSink
 from roster.sinks.storage import runs_in_one_process
 from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtopology
+from roster.spark.framed_batches import FramedRunner, Frames
 from roster.spark.jobs.preferred_locations import Cluster
 from roster.spark.jobs.runner import BatchWork, ReadBatches, SparkRunner
 from roster.spark.jobs.spark_jobs import SparkJobs
@@ -102,7 +103,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: B
     check_options(own, has_transform=declared.transform is not None)
     plans = subtopology_plans(own, declared, columns, as_struct(config.schema))
     _check_state_dir(spark, own)
-    return _stateful(jobs, options, config, function, plans, sink)
+    return _stateful(jobs, options, config, function, plans, sink, declared.frames)
 
 
 def state_definitions(options: Options, declared: Declared) -> dict[str, Definition]:
@@ -121,12 +122,19 @@ def _stateful(
     function: ArrowFunction | None,
     plans: Sequence[SubtopologyPlan],
     sink: BatchSink,
+    frames: Frames | None,
 ) -> Assembly:
-    """Return the parts of a pipeline with stores, and open the sink."""
+    """Return the parts of a pipeline with stores, and open the sink. frames: what Spark does with rows and results."""
     replayed: Callable[[], Collection[TaskId]] = frozenset
     _check_idle(options, plans, sink)
     can_switch = _check_paused(options, plans)
-    if isinstance(sink, (ParquetSink, PositionedSink)):
+    if frames is not None:
+        kafka = frames.kafka_sink(sink, KafkaSink(options.bootstrap, security=options.security))
+        stores = Stores(options, plans, None)
+        switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
+        sink = frames.state_sink(sink, kafka, stores, switching)
+        replayed = getattr(sink, "replayed", replayed)
+    elif isinstance(sink, (ParquetSink, PositionedSink)):
         _check_table(plans, sink)
         kafka, stores = KafkaSink(options.bootstrap, security=options.security), Stores(options, plans, None)
         switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
@@ -147,7 +155,10 @@ def _stateful(
         joins, cluster, clean = _tables_and_cleaning(jobs, stores, opened)
         paused = (lambda _: ()) if switching is None else switching.paused
         batches = StatefulBatches(jobs, cluster, config, function, stores, joins, clean, replayed, paused)
-        runner = SparkRunner(jobs, batches, as_struct(ROWS), small=options.tuning.small_batch_offsets)
+        if frames is None:
+            runner = SparkRunner(jobs, batches, as_struct(ROWS), small=options.tuning.small_batch_offsets)
+        else:
+            runner = FramedRunner(jobs, batches, frames)
         opened.callback(runner.close)
         source = _source(options, "a result of operators comes of many records")
         sink = sink.bind(source if switching is None else replace(source, noted=switching.noted))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 
 from roster.pipeline.errors import PipelineError
+from roster.spark.framed_batches import Frames
 from roster.spark.stateful_operators import Repartition, Stateful, TableJoin
 from roster.spark.steps import Step
 from roster.stateful.tasks.repartition import FIELD as REPARTITION
@@ -55,6 +56,8 @@ class Declared:
 
     subtopologies: list[DeclaredSubtopology] = field(default_factory=lambda: [DeclaredSubtopology()])
     transform: Callable[[DataFrame], DataFrame] | None = None
+    frames: Frames | None = None
+    """What Spark does in front of and behind the operators."""
     has_run: bool = False
 
     @property

@@ -504,6 +504,12 @@ class Operations:
         self._declare("join", stateful, late_rows(late_topic, keys))
         return self
 
+    def declare(self, declared: Declared) -> Self:
+        """Take what a streaming DataFrame declares, in place of everything else."""
+        self._declared.check_open()
+        self._declared = declared
+        return self
+
     def _declare(self, method: str, stateful: Stateful, late: LateRows | None = None) -> None:
         self._declared.check_open()
         self._declared.add_operator(method, replace(stateful, late=late))

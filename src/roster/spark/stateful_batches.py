@@ -38,7 +38,7 @@ from roster.stateful.tasks.host_stores import Restored, RestoreJob, check_state_
 from roster.stateful.tasks.other_stream import spread, together
 from roster.stateful.tasks.outgoing import Backlog
 from roster.stateful.tasks.processing import Report
-from roster.stateful.tasks.task import STORE, RestoreJobs, StatefulTask
+from roster.stateful.tasks.task import STORE, RestoreJobs, StatefulTask, TopologyPlan
 from roster.wire.errors import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -210,6 +210,21 @@ class StatefulBatches:
         reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed, "tables": tables}
         reading["backlogs"] = self._backlogs
         return self._task(self._config, tasks, self._topology, self._targets, self._reports, jobs, **reading)
+
+    @property
+    def topology(self) -> TopologyPlan:
+        """The plan of the tasks."""
+        return self._topology
+
+    @property
+    def restores(self) -> bool:
+        """True if copies are restored beside the batch."""
+        return any(self._restore_jobs.lanes)
+
+    @property
+    def config(self) -> ReaderConfig:
+        """How records are read."""
+        return self._config
 
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
         """Run a job of these tasks, on the hosts of their stores if possible."""

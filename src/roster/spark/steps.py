@@ -23,8 +23,19 @@ from roster.pipeline.tasks.value_columns import FAILFAST, PERMISSIVE
 class Step(Protocol):
     """A declared function on record batches, resolved once their columns are known."""
 
-    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
-        """Return the function, and the columns of its results. Raises PipelineError."""
+    def resolved(self, given: StructType, /) -> tuple[BatchFunction | None, StructType]:
+        """Return the function, None for what Spark does, and the columns of its results. Raises PipelineError."""
+
+
+@dataclass(frozen=True)
+class BySpark:
+    """What Spark makes of the rows of a stage, so that they have these columns."""
+
+    columns: StructType
+
+    def resolved(self, _: StructType, /) -> tuple[None, StructType]:
+        """Return the columns."""
+        return None, self.columns
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,8 @@ def chained(steps: Sequence[Step], columns: StructType) -> tuple[ArrowFunction |
     functions = []
     for step in steps:
         function, columns = step.resolved(columns)
-        functions.append(ArrowFunction(function, arrow_schema(columns)))
+        if function is not None:
+            functions.append(ArrowFunction(function, arrow_schema(columns)))
     if len(functions) < 2:
         return (functions[0] if functions else None), columns
     return ArrowFunction(Chain(functions), arrow_schema(columns)), columns

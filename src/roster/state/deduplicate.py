@@ -1,7 +1,7 @@
 """Deduplication: the first row of each key passes, its repetitions within a time do not.
 
 A key is remembered from its first row for a span of the task's stream time. Older rows are late: their keys may be
-forgotten already. Forgotten keys are removed from the store now and then.
+forgotten already. Forgotten keys are removed from the store now and then. Without a time no key is ever forgotten.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ _SWEPT_KEY = b"\xffswept"
 class Deduplication:
     """The first row of each key within a time: the operator of `deduplicate`.
 
-    column: timestamps. Raises StateError for a time that is not positive, and for columns that do not fit.
+    column: timestamps; None: a key's first row of all time. slack: how far behind the stream time a row may be; None:
+    as far as `within`. Raises StateError for a time that is not positive, and for columns that do not fit.
     """
 
     keys: tuple[str, ...]
-    column: str
-    within: timedelta
+    column: str | None
+    within: timedelta = timedelta.max
+    slack: timedelta | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.within, timedelta) or self.within <= timedelta():
@@ -54,14 +56,14 @@ class Deduplication:
         return self.keys
 
     @property
-    def time_column(self) -> str:
+    def time_column(self) -> str | None:
         """The column of times."""
         return self.column
 
     @property
     def kept(self) -> Mapping[str, Any]:
         """What is kept, by name."""
-        return {"operator": "deduplicate", "time": self.column}
+        return {"operator": "deduplicate", **({} if self.column is None else {"time": self.column})}
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
@@ -74,10 +76,13 @@ class Deduplication:
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return the rows that pass, in their order, and the keys to remember."""
         table = table.combine_chunks()
+        if self.column is None:
+            return self._of_all_time(table, store)
         clock, within = Clock.over(table, self.column, store), microseconds(self.within)
+        slack = within if self.slack is None else microseconds(self.slack)
         times, at = clock.times, clock.at
         encoded = encode_keys(table, self.keys).combine_chunks().dictionary_encode()
-        fresh = clock.has & (times + within >= at)
+        fresh = clock.has & (times + slack >= at)
         keys = encoded.dictionary.to_pylist()
         first = np.array([read_time(value) for value in store.multi_get(keys)], np.int64)
         passed = self._pass(encoded.indices.to_numpy(), times, at, fresh, first, within)
@@ -87,6 +92,17 @@ class Deduplication:
         late, lateness = left_out(table, fresh, times, at)
         results = without_at(table).take(pa.array(passed))
         return Update(results, entries, sum(map(len, late)), late_rows=late, lateness=lateness)
+
+    def _of_all_time(self, table: pa.Table, store: Store | Snapshot) -> Update:
+        """Return the rows whose keys are new."""
+        encoded = encode_keys(table, self.keys).combine_chunks().dictionary_encode()
+        keys = encoded.dictionary.to_pylist()
+        _, firsts = np.unique(encoded.indices.to_numpy(), return_index=True)
+        known = zip(firsts, keys, store.multi_get(keys), strict=True)
+        new = {key: first for first, key, value in known if value is None}
+        results = without_at(table).take(pa.array(np.sort(np.array(list(new.values()), np.int64))))
+        values = pa.array([time_bytes(0)] * len(new), pa.binary())
+        return Update(results, pa.table({"key": pa.array(list(new), pa.binary()), "value": values}))
 
     @staticmethod
     def _pass(places: Any, times: Any, at: Any, fresh: Any, first: Any, within: int) -> Any:

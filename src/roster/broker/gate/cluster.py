@@ -1,4 +1,4 @@
-"""Rights that requests need about the cluster: users, ACLs, requests of tools."""
+"""What a client may do with the cluster: users, ACLs, and what tools ask."""
 
 from __future__ import annotations
 

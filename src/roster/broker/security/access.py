@@ -1,4 +1,4 @@
-"""Rights of the client of one connection."""
+"""What the client of one connection may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of streaming DataFrames: the leaf that stands for a topic's records, and a batch's records in its place.
+"""Plans of streaming DataFrames: the leaf that stands for a topic's records, and a batch's rows in its place.
 
 All that reads or builds plans of Catalyst is here: Spark has no public way to do so. It holds for PySpark 4.0 to 4.3.
 """
@@ -6,6 +6,7 @@ All that reads or builds plans of Catalyst is here: Spark has no public way to d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pyspark.errors import AnalysisException
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from roster.pipeline.errors import PipelineError, reason_of
+from roster.spark.column_expressions import class_of, members
 
 MARK = "roster.source"
 """Option of a leaf that names its source."""
@@ -34,11 +36,9 @@ _ROW_BY_ROW = {
     *("Join", "Union", _WATERMARK, _LEAF),
 }
 """Nodes whose rows follow from one batch alone; of joins those with a table, of unions those of one source."""
-_OF_STATE = {
-    "Aggregate": "groupBy().agg(): use aggregate(keys, aggregates, window=...) of Pipeline",
-    "Distinct": "distinct(): use deduplicate(keys, within=...) of Pipeline",
-    "Deduplicate": "dropDuplicates(): use deduplicate(keys, within=...) of Pipeline",
-    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark(): use deduplicate(keys, within=...) of Pipeline",
+_OF_STATE = ("Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark")
+"""Nodes that keep state, of which `operators` makes Roster's."""
+_REFUSED = {
     "TransformWithStateInPySpark": "transformWithState(): use transform_with_state(...) of Pipeline",
     "TransformWithStateInPandas": "transformWithStateInPandas(): use transform_with_state(...) of Pipeline",
     "FlatMapGroupsInPandasWithState": "applyInPandasWithState(): use apply_in_pandas_with_state(...) of Pipeline",
@@ -46,6 +46,43 @@ _OF_STATE = {
     **dict.fromkeys(("GlobalLimit", "LocalLimit"), "limit(): a stream has no end"),
     "CollectMetrics": "observe(): its metrics are not collected; leave it out",
 }
+_MOVING = ("Repartition", "RepartitionByExpression")
+
+_WIDE = ("Exchange", "Sort ", "Union", "Coalesce", "CartesianProduct", "GlobalLimit", "CollectLimit", "TakeOrdered")
+"""Physical nodes whose partitions are not those of their input."""
+
+PlanOver = Callable[[Any], Any]
+"""Makes a plan of another one, which takes the place of one of its nodes."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A node of an analyzed plan, with Catalyst's object."""
+
+    java: Any
+    kind: str
+    children: list[Node] = field(repr=False)
+
+    @classmethod
+    def of(cls, java: Any) -> Node:
+        """Return the node and all below it."""
+        return cls(java, class_of(java), [cls.of(child) for child in members(java.children())])
+
+    def all(self) -> Iterator[Node]:
+        """Yield the node and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.all()
+
+    @property
+    def is_streaming(self) -> bool:
+        """True if its rows come of a stream."""
+        return bool(self.java.isStreaming())
+
+    @property
+    def is_leaf(self) -> bool:
+        """True if a batch's records take its place."""
+        return self.kind == _LEAF or (self.kind == "Project" and MARK in (_options(self.children[0].java) or ()))
 
 
 def leaf(spark: SparkSession, source: str, *, headers: bool) -> DataFrame:
@@ -68,16 +105,16 @@ def sources_of(df: DataFrame) -> tuple[set[str], list[Mapping[str, str]]]:
         )
     marks: set[str] = set()
     kafka: list[Mapping[str, str]] = []
-    for node in _nodes(_analyzed(df)):
-        if (options := _options(node)) is None:
+    for node in Node.of(analyzed(df)).all():
+        if (options := _options(node.java)) is None:
             continue
         if MARK in options:
             marks.add(options[MARK])
-        elif node.sourceName() == "kafka":
+        elif node.java.sourceName() == "kafka":
             kafka.append(options)
         else:
             raise PipelineError(
-                f"the frame reads the source {node.sourceName()!r}",
+                f"the frame reads the source {node.java.sourceName()!r}",
                 field="write_stream",
                 fix="Read Kafka by read_stream, and other sources by Spark's own queries",
             )
@@ -88,21 +125,20 @@ def sources_of(df: DataFrame) -> tuple[set[str], list[Mapping[str, str]]]:
     return marks, kafka
 
 
-def check_row_by_row(df: DataFrame, output_mode: str) -> None:
-    """Raise PipelineError for all that needs more than the rows of one batch, and for what Spark refuses itself."""
-    plan, jvm = _analyzed(df), cast("Any", df.sparkSession)._jvm
+def check_streaming(df: DataFrame, output_mode: str) -> None:
+    """Raise PipelineError for all that has no counterpart, and for what Spark refuses itself."""
+    plan, jvm = analyzed(df), cast("Any", df.sparkSession)._jvm
     problems = []
-    for node in _nodes(plan):
-        name = _kind(node)
-        if not node.isStreaming():
+    for node in Node.of(plan).all():
+        if not node.is_streaming or node.kind in _OF_STATE:
             continue
-        if name == "Join" and node.left().isStreaming() and node.right().isStreaming():
+        if node.kind == "Join" and all(child.is_streaming for child in node.children):
             problems.append("join() of two streams: use join(...) of Pipeline")
-        elif name not in _ROW_BY_ROW:
-            problems.append(_OF_STATE.get(name, f"{name} has no counterpart"))
+        elif node.kind not in _ROW_BY_ROW:
+            problems.append(_REFUSED.get(node.kind, f"{node.kind} has no counterpart"))
     if problems:
         raise PipelineError(
-            f"the frame keeps state or needs more than one batch: {'; '.join(dict.fromkeys(problems))}",
+            f"the frame needs what no group can give it: {'; '.join(dict.fromkeys(problems))}",
             field="write_stream",
             fix="Write that part as a Pipeline, or leave it out",
         )
@@ -117,10 +153,14 @@ def check_row_by_row(df: DataFrame, output_mode: str) -> None:
 def on_batch(df: DataFrame) -> Callable[[DataFrame], DataFrame]:
     """Return the function that applies what a streaming frame says to a batch's records."""
     spark: Any = df.sparkSession
-    plan_over = _over_records(_analyzed(df), spark._jvm)
+    return applying(plan_over(Node.of(analyzed(df)), spark._jvm), spark)
+
+
+def applying(over: PlanOver, spark: Any) -> Callable[[DataFrame], DataFrame]:
+    """Return what makes a plan over another one as a function of DataFrames."""
 
     def applied(batch: DataFrame) -> DataFrame:
-        plan = plan_over(_analyzed(batch))
+        plan = over(analyzed(batch))
         return ClassicDataFrame(
             spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark
         )
@@ -128,56 +168,86 @@ def on_batch(df: DataFrame) -> Callable[[DataFrame], DataFrame]:
     return applied
 
 
-def _over_records(node: Any, jvm: Any) -> Callable[[Any], Any]:
+def plan_over(
+    node: Node, jvm: Any, stop: Node | None = None, at_stop: PlanOver | None = None, *, is_narrow: bool = False
+) -> PlanOver:
     """Return what makes a plan of this one: a batch's plan in place of its leaves, and no watermarks.
 
-    The plan is walked here, once: each call into the JVM costs a batch time.
+    stop: `at_stop` makes what takes the place of this node. is_narrow: rows stay in their partition: tables are joined
+    by broadcast, and repartition() is left out. The plan is walked here, once: each call into the JVM costs a batch
+    time.
     """
-    if not node.isStreaming():
-        return lambda _: node
-    children, kind = _members(node.children()), _kind(node)
-    if kind == _WATERMARK:
-        return _over_records(children[0], jvm)
-    if kind == _LEAF or (kind == "Project" and MARK in (_options(children[0]) or ())):
-        columns = _members(node.output())
-        return lambda batch: _records(columns, batch, jvm)
-    parts = [_over_records(child, jvm) for child in children]
-    return lambda batch: node.withNewChildren(jvm.PythonUtils.toSeq([part(batch) for part in parts]))
+    if node is stop:
+        assert at_stop is not None
+        return at_stop
+    if not node.is_streaming:
+        return lambda _: node.java
+    if node.kind == _WATERMARK or (is_narrow and node.kind in _MOVING):
+        return plan_over(node.children[0], jvm, stop, at_stop, is_narrow=is_narrow)
+    if node.is_leaf:
+        columns = members(node.java.output())
+        return lambda batch: placed(columns, batch, jvm)
+    parts = [plan_over(child, jvm, stop, at_stop, is_narrow=is_narrow) for child in node.children]
+    if is_narrow and node.kind == "Join":
+        parts = [
+            part if child.is_streaming else _broadcast(child.java, jvm)
+            for part, child in zip(parts, node.children, strict=True)
+        ]
+    return lambda batch: node.java.withNewChildren(jvm.PythonUtils.toSeq([part(batch) for part in parts]))
 
 
-def _records(columns: Sequence[Any], batch: Any, jvm: Any) -> Any:
-    """Return the batch's records under the names and ids of a leaf's columns."""
-    by_name = {column.name(): column for column in _members(batch.output())}
-    catalyst, to_seq = jvm.org.apache.spark.sql.catalyst, jvm.PythonUtils.toSeq
-    none, nothing = jvm.scala.Option.apply(None), to_seq([])
-    named = [
-        catalyst.expressions.Alias(by_name[own.name()], own.name(), own.exprId(), nothing, none, nothing)
-        for own in columns
-    ]
-    return catalyst.plans.logical.Project(to_seq(named), batch)
+def _broadcast(table: Any, jvm: Any) -> PlanOver:
+    """Return a table's plan with the hint that each task gets the whole of it."""
+    logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+    hinted = logical.ResolvedHint(table, logical.HintInfo(jvm.scala.Option.apply(scala_object(logical, "BROADCAST"))))
+    return lambda _: hinted
 
 
-def _analyzed(df: Any) -> Any:
+def placed(columns: Sequence[Any], batch: Any, jvm: Any) -> Any:
+    """Return a plan's rows under the names and ids of these columns, found by their names."""
+    by_name = {column.name(): column for column in members(batch.output())}
+    return projected([(by_name[own.name()], own.name(), own.exprId()) for own in columns], batch, jvm)
+
+
+def projected(columns: Sequence[tuple[Any, str, Any]], plan: Any, jvm: Any) -> Any:
+    """Return a plan with these columns over another one: expression, name, and id; None: a new one."""
+    named = [alias_of(value, name, jvm, own) for value, name, own in columns]
+    return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(named), plan)
+
+
+def alias_of(value: Any, name: str, jvm: Any, own: Any = None) -> Any:
+    """Return an expression under a name; own: its id, None: a new one."""
+    expressions, nothing = jvm.org.apache.spark.sql.catalyst.expressions, jvm.PythonUtils.toSeq([])
+    number = expressions.NamedExpression.newExprId() if own is None else own
+    return expressions.Alias(value, name, number, nothing, jvm.scala.Option.apply(None), nothing)
+
+
+def scala_object(package: Any, name: str) -> Any:
+    """Return an object of Scala's."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def analyzed(df: Any) -> Any:
+    """Return the analyzed plan."""
     return df._jdf.queryExecution().analyzed()
 
 
-def _nodes(node: Any) -> Iterator[Any]:
-    """Yield a plan's nodes, down to its leaves."""
-    yield node
-    for child in _members(node.children()):
-        yield from _nodes(child)
-
-
-def _members(seq: Any) -> list[Any]:
-    return [seq.apply(number) for number in range(seq.size())]
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+def moves_rows(df: Any) -> list[str]:
+    """Return what of a frame's physical plan would take rows out of their partition."""
+    found, below = [], None
+    for line in df._jdf.queryExecution().executedPlan().toString().splitlines():
+        node = line.lstrip(" +-:*()0123456789|")
+        depth = len(line) - len(node)
+        if below is not None and depth > below:
+            continue
+        below = depth if node.startswith("BroadcastExchange") else None
+        if node.startswith(_WIDE):
+            found.append(node.split("(")[0].split(" ")[0])
+    return found
 
 
 def _options(node: Any) -> dict[str, str] | None:
     """Return the options of a leaf, by names in lower case as Spark keeps them; None for other nodes."""
-    if _kind(node) != _LEAF:
+    if class_of(node) != _LEAF:
         return None
     return {str(name).lower(): str(value) for name, value in node.extraOptions().items()}

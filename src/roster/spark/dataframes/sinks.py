@@ -107,7 +107,7 @@ class MemorySink(Sink):
     @override
     def write(self, df: DataFrame, batch: Batch) -> None:
         rows = df.toArrow()
-        self._rows = rows if self._rows is None else pa.concat_tables([self._rows, rows])
+        self._rows = rows if self._rows is None else pa.concat_tables([self._rows, rows]).combine_chunks()
         df.sparkSession.createDataFrame(self._rows, df.schema).createOrReplaceTempView(self._name)
 
 

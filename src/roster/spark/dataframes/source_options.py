@@ -17,6 +17,8 @@ log = logging.getLogger("roster.pipeline")
 
 _SECURE = ("security.", "sasl.", "ssl.")
 _KAFKA, _OWN, _OF_STATE = "kafka.", "roster.", "roster.state."
+KEYED_BY = "roster.keyed_by"
+"""Option of a source: the columns that the records' key is made of, so that their rows need not move."""
 _SET_BY_CODE = ("spark", "bootstrap", "group", "topics", "state", "consumer", "security", "on_progress")
 _WITHOUT_EFFECT = {
     "groupidprefix": "the group is kafka.group.id, or the query's name",
@@ -48,6 +50,7 @@ class Source:
         topics: names, or "pattern:" and a regular expression.
         group: "" if the options name none.
         keywords: further arguments of `Pipeline`.
+        keyed_by: columns that the records' key is made of; () if the options do not say.
 
     """
 
@@ -55,6 +58,7 @@ class Source:
     topics: str | list[str]
     group: str = ""
     keywords: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    keyed_by: tuple[str, ...] = ()
 
     @property
     def has_headers(self) -> bool:
@@ -109,8 +113,10 @@ def source_of(options: Mapping[str, str]) -> Source:
     for keyword, name, example in _NEEDED:
         if not keywords.get(keyword):
             raise PipelineError("it is not given", field=name, fix=f'For example .option("{name}", "{example}")')
+    keyed_by = tuple(name.strip() for name in options.get(KEYED_BY, "").split(",") if name.strip())
+    options = {name: value for name, value in options.items() if name != KEYED_BY}
     bootstrap, topics, group = (keywords.pop(name, "") for name in ("bootstrap", "topics", "group"))
-    return Source(bootstrap, topics, group, keywords | of_client(kafka, "consumer") | own_options(options))
+    return Source(bootstrap, topics, group, keywords | of_client(kafka, "consumer") | own_options(options), keyed_by)
 
 
 def of_client(settings: Mapping[str, str], rest: str) -> dict[str, Any]:

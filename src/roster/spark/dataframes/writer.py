@@ -20,7 +20,8 @@ from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
 from roster.sinks.postgres import PostgresSink
 from roster.spark.console_sink import ConsoleSink
-from roster.spark.dataframes.plan import check_row_by_row, on_batch, sources_of
+from roster.spark.dataframes.plan import check_streaming, on_batch, sources_of
+from roster.spark.dataframes.program import Program, program_of
 from roster.spark.dataframes.query import KEPT, StreamQuery
 from roster.spark.dataframes.reader import marked_source
 from roster.spark.dataframes.sinks import FormatSink, FunctionSink, MemorySink, RowSink, described, is_at_least_once
@@ -184,7 +185,10 @@ class StreamWriter(WithOptions):
             fix = 'Call queryName("..."), or set the source\'s option kafka.group.id'
             raise PipelineError("the query has no name, so its consumer group has none", field="queryName", fix=fix)
         keywords = {**source.keywords, **own_options(self._options)}
-        check_row_by_row(df, self._mode)
+        check_streaming(df, self._mode)
+        program = program_of(df, self._mode, headers=source.has_headers, keyed_by=source.keyed_by)
+        if program is not None:
+            self._check_with_state(keywords)
         given = {name: value for name, value in self._options.items() if not is_own(name)}
         if checkpoint := [name for name in given if name.lower() == _CHECKPOINT]:
             log.warning(
@@ -193,6 +197,8 @@ class StreamWriter(WithOptions):
             )
             given = {name: value for name, value in given.items() if name not in checkpoint}
         sink = self._sink(given, table, source.bootstrap)
+        if isinstance(sink, KafkaSink):
+            sink.check(df.schema)
         what = described(sink)
         if is_at_least_once(sink):
             log.info("%s: %s", group, what)
@@ -202,9 +208,22 @@ class StreamWriter(WithOptions):
         pipeline = Pipeline(
             df.sparkSession, source.bootstrap, group, source.topics, on_progress=recent.append, **keywords
         )
-        pipeline.transform(on_batch(df)).write(sink).start(available_now=self._is_available_now)
-        explained = partial(_explained, df, what)
+        if program is None:
+            pipeline.transform(on_batch(df))
+        else:
+            pipeline.declare(program.declared)
+        pipeline.write(sink).start(available_now=self._is_available_now)
+        explained = partial(_explained, df, what, program)
         return StreamQuery(pipeline, recent, group, self._name or None, type(sink).__name__, explained)
+
+    def _check_with_state(self, keywords: Mapping[str, Any]) -> None:
+        """Raise PipelineError for what does not go together with state."""
+        if "dead_letter_topic" in keywords:
+            problem = "records at which Spark fails cannot be told apart"
+            raise PipelineError(problem, field="roster.dead_letter_topic", fix="Leave it out")
+        if self._mode == "update" and self._function is None and (self._format.lower() or "parquet") in _FILES:
+            fix = 'Use outputMode("append") with a watermark, or foreachBatch'
+            raise PipelineError("files take no updates of earlier rows", field="outputMode", fix=fix)
 
     def _source(self) -> Source:
         marks, kafka = sources_of(self._df)
@@ -292,8 +311,10 @@ def _of_kafka(options: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in options.items() if name not in ("path", "paths")}
 
 
-def _explained(df: Any, sink: str, extended: bool) -> str:
+def _explained(df: Any, sink: str, program: Program | None, extended: bool) -> str:
     """Return the parts of a query and where they run."""
     queries = df._jdf.queryExecution()
     plan = queries.analyzed().toString() if extended else df._jdf.schema().treeString()
-    return f"Each batch's records go through the whole frame in a Spark job.\n{plan}To {sink}."
+    steps = ["Spark: each batch's records go through the whole frame"] if program is None else program.steps
+    numbered = "".join(f"{number}. {step}\n" for number, step in enumerate(steps, 1))
+    return f"{numbered}{plan}To {sink}."

@@ -163,6 +163,8 @@ class StatefulTask(PartitionTask):
         self._work, self._targets, self._reports = work, targets, reports
         self._restore_jobs = jobs
         self._failed = failed
+        self.made: Iterator[pa.RecordBatch] | None = None
+        """The input rows, where they are not read here: of the only split."""
 
     @cached_property
     def _committed(self) -> ReaderConfig:
@@ -371,7 +373,9 @@ class StatefulTask(PartitionTask):
             if arriving is not None and arriving.is_labelled and tables:
                 columns = with_labels(plan.tables[-1].columns)
                 joined = partial(through_labelled, joined, columns)
-            if aside is not None:
+            if self.made is not None:
+                rows = joined(self.made)
+            elif aside is not None:
                 rows = self._apart(arriving, number, joined, aside)
             elif arriving is None:
                 rows = joined(self._reading.read([number]))

@@ -1,4 +1,4 @@
-"""DescribeLogDirs."""
+"""What tools ask about log directories."""
 
 from __future__ import annotations
 

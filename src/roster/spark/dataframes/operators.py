@@ -1,0 +1,713 @@
+"""Operators with state of a streaming frame's plan: what Roster keeps, the rows it needs, and what it gives back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from decimal import Decimal
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+from py4j.java_gateway import get_field
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DataType, StringType, StructType
+
+from roster._errors import RosterError
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.spark_schemas import arrow_schema
+from roster.spark.column_expressions import class_of, members
+from roster.spark.dataframes.plan import Node, PlanOver, alias_of, analyzed, plan_over, projected, scala_object
+from roster.spark.stateful_operators import Stateful
+from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import ALL_ROWS, Aggregate, Kind
+from roster.state.collected import sketch_size
+from roster.state.deduplicate import Deduplication
+from roster.state.sessions import SessionAggregation
+from roster.state.store import NoState
+from roster.state.windows import END, START, SessionWindow, Window, WindowedAggregation
+
+_FIELD = "write_stream"
+_KINDS = {
+    "Count": Kind.COUNT,
+    "Sum": Kind.SUM,
+    "Average": Kind.AVG,
+    "Min": Kind.MIN,
+    "Max": Kind.MAX,
+    "First": Kind.FIRST,
+    "AnyValue": Kind.FIRST,
+    "Last": Kind.LAST,
+    "MinBy": Kind.MIN_BY,
+    "MaxBy": Kind.MAX_BY,
+    "StddevSamp": Kind.STDDEV_SAMP,
+    "StddevPop": Kind.STDDEV_POP,
+    "VarianceSamp": Kind.VAR_SAMP,
+    "VariancePop": Kind.VAR_POP,
+    "CollectList": Kind.COLLECT_LIST,
+    "CollectSet": Kind.COLLECT_SET,
+    "HyperLogLogPlusPlus": Kind.APPROX_COUNT_DISTINCT,
+    "ApproximatePercentile": Kind.APPROX_PERCENTILE,
+}
+"""Functions by the class of Spark's."""
+_IGNORING_NULLS = {Kind.FIRST: Kind.FIRST_VALID, Kind.LAST: Kind.LAST_VALID}
+_ALL = (1 << 31) - 1
+"""Values of a list or a set: all of them, as in Spark."""
+_OWN = (START, END, "session")
+"""Columns that windows make."""
+_AS_KEYS = ("string", "binary", "boolean", "byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
+_AS_TEXT = ("float", "double", "decimal")
+"""Types of keys that are text in the state, and come back as they were."""
+
+
+Values = list[tuple[Any, Callable[[dict[str, Any]], Any]]]
+"""Expressions of a plan, and what makes the value of each of the results' attributes by name."""
+
+
+@dataclass
+class Rows:
+    """The columns of an operator's rows: by name, an expression over what is below it."""
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    text: dict[str, str] = field(default_factory=dict)
+    """Types of the keys that are text in the state."""
+
+    def add(self, name: str, expression: Any, taken: Iterable[str] = _OWN) -> str:
+        """Add a column, unless there is one of this expression; return its name."""
+        known = (
+            name for name, other in self.columns.items() if name not in self.text and other.semanticEquals(expression)
+        )
+        if (same := next(known, None)) is not None:
+            return same
+        name = self._free(name, taken)
+        self.columns[name] = expression
+        return name
+
+    def _free(self, name: str, taken: Iterable[str]) -> str:
+        """Return a name that no other column has in any case, and that Spark finds without quotes."""
+        name = name.replace(".", " ").replace("`", "'")
+        used = {other.lower() for other in (*self.columns, *taken)}
+        while name.lower() in used:
+            name += "_"
+        return name
+
+    def add_key(self, name: str, expression: Any) -> str:
+        """Add a key. Raises PipelineError for a type that cannot be one."""
+        kind = expression.dataType().typeName()
+        plain = "decimal" if kind.startswith("decimal") else kind
+        if plain not in (*_AS_KEYS, *_AS_TEXT):
+            raise PipelineError(
+                f"{name} is a key of the type {expression.dataType().simpleString()}",
+                field=_FIELD,
+                fix="Name its fields, or make text of it",
+            )
+        name = self._free(name, _OWN)
+        self.columns[name] = expression
+        if plain in _AS_TEXT:
+            self.text[name] = expression.dataType().simpleString()
+        return name
+
+    def with_text(self, df: DataFrame) -> DataFrame:
+        """Make text of the keys that need it; 0 has one sign, as Spark groups it."""
+        made = [
+            (F.col(_quoted(name)) + F.lit(0).cast(self.text[name]) if self.text[name] in ("float", "double")
+             else F.col(_quoted(name))).cast("string").alias(name)
+            if name in self.text and df.schema[name].dataType != StringType()
+            else F.col(_quoted(name))
+            for name in df.columns
+        ]  # fmt: skip
+        return df.select(made) if self.text else df
+
+    def without_text(self, df: DataFrame) -> DataFrame:
+        """Give keys their types back."""
+        made = [
+            F.col(_quoted(name)).cast(self.text[name]).alias(name) if name in self.text else F.col(_quoted(name))
+            for name in df.columns
+        ]
+        return df.select(made) if self.text else df
+
+
+@dataclass
+class Kept:
+    """An operator with state, in the words of Roster.
+
+    node: of the plan. below: the node whose rows it takes. rows: their columns. keys: those that place the rows.
+    results: makes the columns of the results, as Spark has them, of those of the rows. outputs: makes the node's own
+    output of attributes of the results. kind: names the store where nothing else does. conditions: columns that say
+    which results go on to the next operator.
+    """
+
+    node: Node
+    below: Node
+    rows: Rows
+    keys: tuple[str, ...]
+    operator: Any
+    results: Callable[[StructType], StructType]
+    outputs: Callable[[dict[str, Any]], list[tuple[Any, str, Any]]]
+    kind: str
+    has_updates: bool = False
+    is_by_key: bool = False
+    text: str = ""
+    name: str = ""
+    conditions: list[str] = field(default_factory=list)
+
+    def stateful(self) -> Stateful:
+        """Return the operator for the pipeline."""
+        return Stateful(self.operator, self.name, has_updates=self.has_updates, is_by_key=self.is_by_key)
+
+    def behind(self, columns: StructType, spark: Any) -> tuple[PlanOver, Callable[[DataFrame], DataFrame]]:
+        """Return what makes the node's plan of a plan with the results, and what is done with their frame before.
+
+        columns: of the results.
+        """
+        jvm = spark._jvm
+        template = analyzed(self.rows.without_text(spark.createDataFrame([], columns)))
+        fixed = {column.name(): column for column in members(template.output())}
+        outputs = self.outputs(fixed)
+
+        def over(results: Any) -> Any:
+            by_name = {column.name(): column for column in members(results.output())}
+            own = [(by_name[name], name, column.exprId()) for name, column in fixed.items()]
+            return projected(outputs, projected(own, results, jvm), jvm)
+
+        return over, self.rows.without_text
+
+
+def chain_of(df: DataFrame, mode: str) -> tuple[Node, list[Kept]]:
+    """Return a frame's plan, and its operators with state from source to sink.
+
+    Raises PipelineError for what Roster lacks.
+    """
+    jvm: Any = df.sparkSession._jvm
+    root = Node.of(analyzed(df))
+    found: list[Kept] = []
+    above: list[Node] = []
+    node = root
+    while not node.is_leaf:
+        streaming = [child for child in node.children if child.is_streaming]
+        maker = _MAKERS.get(node.kind)
+        if maker is not None:
+            found.insert(0, maker(node, root, above, mode, jvm))
+        if len(streaming) != 1:
+            if any(each.kind in _MAKERS for each in node.all()) or found:
+                raise PipelineError("union() beside operators with state", field=_FIELD, fix="Subscribe to both topics")
+            break
+        above.append(node)
+        node = streaming[0]
+    _name(found, root)
+    return root, found
+
+
+def rows_over(kept: Sequence[Kept], jvm: Any) -> PlanOver:
+    """Return what makes the plan of the first operator's rows of the records' plan.
+
+    A further operator follows only what passes its rows on as they are: then what is computed in between can be
+    computed in front, with conditions as columns. Raises PipelineError for others.
+    """
+    layers = _Layers(plan_over(kept[0].below, jvm, is_narrow=True), jvm)
+    for before, operator in pairwise(kept):
+        if not isinstance(before.operator, Deduplication):
+            raise PipelineError(
+                f"an operator behind the aggregate {before.name}",
+                field=_FIELD,
+                fix="Write the aggregate to a topic, and let another query go on from there",
+            )
+        needed = {*before.keys, before.operator.column}
+        own = {name: each for name, each in before.rows.columns.items() if name in needed}
+        layers.add(members(before.below.java.output()), own)
+        for node in reversed(_between(operator.below, before.node)):
+            before.conditions += layers.climb(node)
+    return layers.over(kept[-1].rows.columns)
+
+
+def _between(node: Node, stop: Node) -> list[Node]:
+    """Return a node and those that its rows come through, down to another one."""
+    found = []
+    while node is not stop:
+        found.append(node)
+        node = next(child for child in node.children if child.is_streaming)
+    return found
+
+
+class _Layers:
+    """A plan that grows upwards, with columns that are carried along to its top."""
+
+    def __init__(self, make: PlanOver, jvm: Any) -> None:
+        self._make, self._jvm = make, jvm
+        self._carried: dict[str, Any] = {}
+        self._meant: dict[str, Any] = {}
+        """The expression that each carried column is."""
+
+    def _project(self, columns: Sequence[Any]) -> None:
+        """Have another projection on top."""
+        make, columns = self._make, self._jvm.PythonUtils.toSeq(list(columns))
+        project = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project
+        self._make = lambda records: project(columns, make(records))
+
+    def add(self, output: Sequence[Any], columns: Mapping[str, Any]) -> None:
+        """Carry further columns, beside the output of the plan so far. Raises PipelineError for another of a name."""
+        new = {name: each for name, each in columns.items() if not self._has(name, each)}
+        named = [alias_of(each, name, self._jvm) for name, each in new.items()]
+        self._project([*output, *self._carried.values(), *named])
+        self._carried |= {name: each.toAttribute() for name, each in zip(new, named, strict=True)}
+        self._meant |= new
+
+    def _has(self, name: str, expression: Any) -> bool:
+        known = self._meant.get(name)
+        if known is not None and not known.semanticEquals(expression):
+            fix = f"Give the later one another name, as in withColumn({name + '_2'!r}, ...)"
+            raise PipelineError(f"two columns {name!r}, of two operators", field=_FIELD, fix=fix)
+        return known is not None
+
+    def climb(self, node: Node) -> list[str]:
+        """Put a node on top; return the columns of what it filters by. Raises PipelineError for one that makes rows."""
+        if node.kind == "Project":
+            self._project([*members(node.java.projectList()), *self._carried.values()])
+        elif node.kind == "Filter":
+            name = f"goes on {len(self._carried)}"
+            self.add(members(node.java.output()), {name: node.java.condition()})
+            return [name]
+        elif node.kind not in ("SubqueryAlias", "View", "EventTimeWatermark"):
+            raise PipelineError(
+                f"{node.kind} between two operators with state",
+                field=_FIELD,
+                fix="Move it in front of both, or write to a topic in between",
+            )
+        return []
+
+    def over(self, columns: Mapping[str, Any]) -> PlanOver:
+        """Return what makes the plan with the carried columns and these on top."""
+        new = {name: each for name, each in columns.items() if not self._has(name, each)}
+        both = [(each, name, None) for name, each in (self._carried | new).items()]
+        return lambda records: projected(both, self._make(records), self._jvm)
+
+
+def _name(kept: Sequence[Kept], root: Node) -> None:
+    """Name the stores: by the nearest alias above an operator, else by its kind. Raises PipelineError."""
+    alias, named = "", {id(each.node): each for each in kept}
+    for node in root.all():
+        if node.kind == "SubqueryAlias" and node.children[0].kind != "View":
+            alias = str(node.java.identifier().name())
+        elif id(node) in named:
+            named[id(node)].name, alias = alias or named[id(node)].kind, ""
+    names = [each.name for each in kept]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise PipelineError(
+            f"two operators keep state by the name {twice[0]!r}",
+            field=_FIELD,
+            fix='Name each by an alias of its result, such as .agg(...).alias("totals"): the name stays with the state',
+        )
+
+
+class _Grouping:
+    """What a groupBy() groups by: keys, at most one window, and what they are of the results."""
+
+    def __init__(self, node: Node, outputs: Sequence[Any], jvm: Any) -> None:
+        (self.below,) = node.children
+        self._child, self._outputs, self._jvm = self.below, outputs, jvm
+        self._watermark = _watermark(self._child)
+        self.rows, self.keys, self.text = Rows(), list[str](), list[str]()
+        self.values: Values = []
+        self.window: Window | SessionWindow | None = None
+        self.time: DataType | None = None
+        grouping = members(node.java.groupingExpressions())
+        for expression in grouping:
+            if _is_window(expression):
+                self._add_window(expression)
+            else:
+                self._add_key(expression)
+        self.text.append(f"by {', '.join(self.keys)}" if self.keys else "over all rows")
+        if not self.keys:
+            self.keys.append(self.rows.add_key("all", _literal("", "StringType", jvm)))
+
+    def _add_key(self, expression: Any) -> None:
+        key = self.rows.add_key(_name_of(expression, self._outputs, self._jvm), expression)
+        self.keys.append(key)
+        self.values.append((expression, lambda by_name: by_name[key]))
+
+    def _add_window(self, expression: Any) -> None:
+        jvm = self._jvm
+        if self._watermark is None:
+            field_of: Any = jvm.org.apache.spark.sql.catalyst.expressions.GetStructField
+            start, end = (
+                self.rows.add_key(f"{expression.name()} {part}", field_of(expression, number, _none(jvm)))
+                for number, part in enumerate(("start", "end"))
+            )
+            self.keys += [start, end]
+            self.text.append("windows that never close, as there is no watermark")
+            self.values.append((expression, _struct(start, end, jvm)))
+            return
+        if self.window is not None:
+            raise PipelineError("two windows in one groupBy()", field=_FIELD, fix="Use one")
+        self.window, self.below, shown = _window(expression, self._child, self._watermark[1], self.rows, jvm)
+        self.time = _type_of(expression.dataType())["start"].dataType  # type: ignore[index]
+        self.text.append(shown)
+        self.values.append((expression, _struct(START, END, jvm)))
+
+    def operator(self, aggregates: Mapping[str, Aggregate], mode: str) -> Any:
+        """Return Roster's operator."""
+        keys, is_final = tuple(self.keys), mode == "append"
+        if isinstance(self.window, SessionWindow):
+            return SessionAggregation(keys, aggregates, self.window, is_final)
+        if self.window is not None:
+            return WindowedAggregation(keys, aggregates, self.window, is_final)
+        return Aggregation(keys, aggregates)
+
+
+def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
+    outputs = members(node.java.aggregateExpressions())
+    group = _Grouping(node, outputs, jvm)
+    made: dict[str, Aggregate] = {}
+    kinds: dict[str, DataType] = {}
+    calls: list[tuple[Any, str]] = []
+    for output in outputs:
+        for call in _calls(output):
+            if any(call.semanticEquals(other) for other, _ in calls):
+                continue
+            is_whole = class_of(output) == "Alias" and class_of(output.child()) == "AggregateExpression"
+            name = str(output.name()) if is_whole else _text(call)
+            while name.lower() in {other.lower() for other in (*made, *group.rows.columns, *_OWN)}:
+                name += "_"
+            made[name] = _function(call, group.rows, jvm)
+            kinds[name] = _type_of(call.dataType())
+            calls.append((call, name))
+    operator = group.operator(made or {"rows": Aggregate(Kind.COUNT, ALL_ROWS)}, mode)
+    values: Values = [*group.values, *((call, itemgetter(name)) for call, name in calls)]
+
+    def results(given: StructType) -> StructType:
+        struct = StructType()
+        for own in _results_of(operator, given):
+            is_time = group.time is not None and own.name in (START, END)
+            struct.add(own.name, group.time if is_time and group.time else kinds.get(own.name, own.dataType))
+        return struct
+
+    def output_of(by_name: dict[str, Any]) -> list[tuple[Any, str, Any]]:
+        given = [(expression, value(by_name)) for expression, value in values]
+        inner = ((own.child() if class_of(own) == "Alias" else own, own) for own in outputs)
+        return [(_replaced(each, given, jvm), own.name(), own.exprId()) for each, own in inner]
+
+    is_final = mode == "append"
+    text = f"aggregate {', '.join(made)}: {', '.join(group.text)}"
+    return Kept(
+        *(node, group.below, group.rows, tuple(group.keys), operator, results, output_of, "aggregates"),
+        has_updates=not is_final,
+        is_by_key=not is_final,
+        text=text,
+    )
+
+
+def _function(call: Any, rows: Rows, jvm: Any) -> Aggregate:
+    """Return an aggregate, and add the columns that it needs. Raises PipelineError for others than Roster has."""
+    function, text = call.aggregateFunction(), _text(call)
+    name = class_of(function)
+    condition = call.filter().get() if call.filter().isDefined() else None
+    arguments = members(function.children())
+    kind, further = _KINDS.get(name), tuple[Any, ...]()
+    if name == "CountIf":
+        kind, condition, arguments = Kind.COUNT, _both(condition, arguments[0], jvm), []
+    if kind is None or call.isDistinct():
+        said = f"{text} needs a state that Roster has not"
+        raise PipelineError(said, field=_FIELD, fix="Use another function, or transform_with_state of Pipeline")
+    if kind in _IGNORING_NULLS:
+        if function.ignoreNulls():
+            kind = _IGNORING_NULLS[kind]
+        elif condition is not None:
+            raise PipelineError(f"{text} has a condition", field=_FIELD, fix="Let it ignore nulls")
+        arguments = arguments[:1]
+    elif kind in _FURTHER:
+        further, arguments = _FURTHER[kind](function, arguments), arguments[:1]
+    elif kind is Kind.COUNT:
+        arguments, condition = _counted(arguments, condition, jvm)
+        if not arguments:
+            return Aggregate(kind, ALL_ROWS)
+    suffix = "" if condition is None else f" where {_text(condition)}"
+    names = [_text(each) + suffix for each in arguments]
+    found = _of(kind, rows, [_where(condition, each, jvm) for each in arguments], names)
+    return replace(found, arguments=further)
+
+
+def _counted(arguments: list[Any], condition: Any, jvm: Any) -> tuple[list[Any], Any]:
+    """Return what a count counts the values of, and where; nothing for all rows."""
+    if all(each.foldable() and each.eval(None) is not None for each in arguments):
+        return ([] if condition is None else [_literal(1, "IntegerType", jvm)]), condition
+    for each in arguments[1:]:
+        condition = _both(condition, jvm.org.apache.spark.sql.catalyst.expressions.IsNotNull(each), jvm)
+    return arguments[:1], condition
+
+
+def _shares(function: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the percentages, a number or a tuple, and the accuracy of approx_percentile."""
+    shares, accuracy = (each.eval(None) for each in arguments[1:3])
+    is_one = isinstance(shares, int | float | Decimal)
+    return (float(shares) if is_one else tuple(shares.toDoubleArray())), int(accuracy)
+
+
+def _both(one: Any, other: Any, jvm: Any) -> Any:
+    return other if one is None else jvm.org.apache.spark.sql.catalyst.expressions.And(one, other)
+
+
+def _of(kind: Kind, rows: Rows, arguments: Sequence[Any], names: Sequence[str]) -> Aggregate:
+    columns = [rows.add(name, each) for name, each in zip(names, arguments, strict=True)]
+    if kind in (Kind.MIN_BY, Kind.MAX_BY):
+        return Aggregate(kind, columns[0], by=Aggregate(Kind.MIN, columns[1]))
+    found = Aggregate(kind, columns[-1])
+    for column in reversed(columns[:-1]):
+        found = Aggregate(kind, column, by=found)
+    return found
+
+
+def _where(condition: Any, value: Any, jvm: Any) -> Any:
+    """Return the value where the condition is true, else null."""
+    if condition is None:
+        return value
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    return expressions.If(condition, value, expressions.Literal.create(None, value.dataType()))
+
+
+_FURTHER: dict[Kind, Callable[[Any, Sequence[Any]], tuple[Any, ...]]] = {
+    Kind.COLLECT_LIST: lambda *_: (_ALL,),
+    Kind.COLLECT_SET: lambda *_: (_ALL,),
+    Kind.APPROX_COUNT_DISTINCT: lambda function, _: (sketch_size(float(function.relativeSD())),),
+    Kind.APPROX_PERCENTILE: _shares,
+}
+"""What functions have besides a column."""
+
+
+def _literal(value: Any, kind: str, jvm: Any) -> Any:
+    literal: Any = jvm.org.apache.spark.sql.catalyst.expressions.Literal
+    return literal.create(value, scala_object(jvm.org.apache.spark.sql.types, kind))
+
+
+def _calls(expression: Any) -> Iterator[Any]:
+    """Yield the calls of aggregate functions in an expression."""
+    if class_of(expression) == "AggregateExpression":
+        yield expression
+        return
+    for child in members(expression.children()):
+        yield from _calls(child)
+
+
+def _replaced(expression: Any, values: Sequence[tuple[Any, Any]], jvm: Any) -> Any:
+    """Return an expression over the results, with keys and calls replaced."""
+    for known, value in values:
+        if expression.semanticEquals(known):
+            return value
+    children = members(expression.children())
+    if not children:
+        return expression
+    return expression.withNewChildren(jvm.PythonUtils.toSeq([_replaced(each, values, jvm) for each in children]))
+
+
+def _is_window(expression: Any) -> bool:
+    kind = expression.dataType()
+    if kind.typeName() != "struct" or not hasattr(expression, "metadata"):
+        return False
+    return list(kind.fieldNames()) == ["start", "end"]
+
+
+def _window(
+    expression: Any, child: Node, delay: timedelta, rows: Rows, jvm: Any
+) -> tuple[Window | SessionWindow, Node, str]:
+    """Return the window of a groupBy(), the node whose rows it takes, and its description. Raises PipelineError."""
+    own, made = expression.exprId().id(), child
+    while (struct := _struct_of(made, own)) is None:
+        if made.kind != "Filter":
+            fix = "Write window(...) into groupBy()"
+            raise PipelineError(f"the window {expression.name()} is not made in groupBy()", field=_FIELD, fix=fix)
+        made = made.children[0]
+    _, start, _, end = members(struct.children())
+    times = [each.child() for each in _all(start) if class_of(each) == "PreciseTimestampConversion"]
+    times = [each for each in times if each.dataType().typeName().startswith("timestamp")]
+    column = rows.add(_text(times[0]), times[0])
+    if not any(class_of(each) == "Remainder" for each in _all(end)):
+        gap = _gap(end, jvm)
+        session = _checked(lambda: SessionWindow(column, gap, delay))
+        return session, child, f"sessions of {column}, until {gap} without a row, final {delay} later"
+    size, hop, begin = _sizes(end)
+    if begin or size % hop:
+        raise PipelineError(
+            "a window with a start time, or a length that is no multiple of its slide",
+            field=_FIELD,
+            fix="Use window(time, length, slide) with a slide that divides the length",
+        )
+    window = _checked(lambda: Window(column, size, None if hop == size else hop, delay))
+    # Roster deals rows to overlapping windows itself, so that each goes to its task once.
+    below = made.children[0] if made.kind == "Expand" else child
+    return window, below, f"windows of {column}, {size} long, every {hop}, final {delay} later"
+
+
+def _gap(end: Any, jvm: Any) -> timedelta:
+    """Return the gap of a session, of the expression of its end. Raises PipelineError for one that rows decide."""
+    literals = [each for each in _all(end) if class_of(each) == "Literal"]
+    intervals = [each for each in literals if each.dataType().typeName() in ("string", "interval")]
+    if len(literals) != 1 or len(intervals) != 1:
+        raise PipelineError("a session's gap that rows decide", field=_FIELD, fix="Use one of fixed length")
+    value = intervals[0].value()
+    if intervals[0].dataType().typeName() == "string":
+        value = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.stringToInterval(value)
+    return _time_of(value)
+
+
+def _checked(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except RosterError as error:
+        raise PipelineError(str(error), field=_FIELD) from None
+
+
+def _struct_of(node: Node, own: int) -> Any:
+    """Return the struct that a node makes a window of, None if it does not make this one."""
+    if node.kind == "Project":
+        for each in members(node.java.projectList()):
+            if (
+                class_of(each) == "Alias"
+                and each.exprId().id() == own
+                and class_of(each.child()) == "CreateNamedStruct"
+            ):
+                return each.child()
+    if node.kind == "Expand":
+        for place, each in enumerate(members(node.java.output())):
+            if each.exprId().id() == own:
+                first = node.java.projections().apply(0).apply(place)
+                return next((part for part in _all(first) if class_of(part) == "CreateNamedStruct"), None)
+    return None
+
+
+def _sizes(end: Any) -> tuple[timedelta, timedelta, timedelta]:
+    """Return length, slide and start time of a window, of the arithmetic that Spark makes of its end."""
+    numbers: dict[str, list[int]] = {"Add": [], "Remainder": [], "Subtract": []}
+    for each in _all(end):
+        if class_of(each) in numbers and class_of(number := members(each.children())[1]) == "Literal":
+            numbers[class_of(each)].append(int(str(number.value())))
+    begin = numbers["Subtract"][-1] if numbers["Subtract"] else 0
+    size, hop = numbers["Add"][0], numbers["Remainder"][0]
+    return timedelta(microseconds=size), timedelta(microseconds=hop), timedelta(microseconds=begin)
+
+
+def _time_of(interval: Any) -> timedelta:
+    months, days, micros = (get_field(interval, name) for name in ("months", "days", "microseconds"))
+    if months:
+        raise PipelineError("months have no fixed length", field=_FIELD, fix="Say it in days")
+    return timedelta(days=days, microseconds=micros)
+
+
+def _watermark(node: Node) -> tuple[Any, timedelta] | None:
+    """Return the event time and the delay of the watermark below a node, None without one. Raises PipelineError."""
+    found = [each for each in node.all() if each.kind == "EventTimeWatermark" and each.is_streaming]
+    if len(found) > 1:
+        raise PipelineError("two watermarks", field=_FIELD, fix="Use one")
+    if not found:
+        return None
+    return found[0].java.eventTime(), _time_of(found[0].java.delay())
+
+
+def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
+    (child,) = node.children
+    own, watermark = members(child.java.output()), _watermark(child)
+    keys = own if node.kind == "Distinct" else members(node.java.keys())
+    time = None if watermark is None else next((each for each in own if each.semanticEquals(watermark[0])), None)
+    is_within = node.kind == "DeduplicateWithinWatermark"
+    if is_within and time is None:
+        raise PipelineError(
+            "dropDuplicatesWithinWatermark() without the time of the watermark among its columns",
+            field=_FIELD,
+            fix="Keep that column up to there",
+        )
+    needed = {each.exprId().id() for each in members(root.java.output())}
+    for upper in above:
+        needed |= {each.exprId().id() for each in members(upper.java.references().toSeq())}
+    rows = Rows()
+    for each in own:
+        if each.exprId().id() in needed:
+            rows.add(str(each.name()), each)
+    kept = dict(rows.columns)
+    by = tuple(_key_of(key, rows) for key in keys)
+    operator, text = Deduplication(by, None), "for all time"
+    if time is not None and watermark is not None and (is_within or any(time.semanticEquals(key) for key in keys)):
+        column, delay = rows.add(str(time.name()), time), max(watermark[1], timedelta(milliseconds=1))
+        # A repetition up to a delay later is found, as long as it is not late itself.
+        operator = Deduplication(by, column, 2 * delay if is_within else delay, delay)
+        text = f"for {delay} of {column}"
+
+    def outputs(by_name: dict[str, Any]) -> list[tuple[Any, str, Any]]:
+        return [(by_name[name], each.name(), each.exprId()) for name, each in kept.items()]
+
+    text = f"first row of each {', '.join(by)} {text}"
+    return Kept(node, child, rows, by, operator, _same, outputs, "keys", text=text)
+
+
+def _key_of(key: Any, rows: Rows) -> str:
+    """Return the column of a key: that of the row, or one of its own."""
+    if key.dataType().typeName() in _AS_KEYS:
+        return rows.add(str(key.name()), key)
+    return rows.add_key(f"{key.name()} as key", key)
+
+
+def _same(columns: StructType) -> StructType:
+    return columns
+
+
+def _all(expression: Any) -> Iterator[Any]:
+    yield expression
+    for child in members(expression.children()):
+        yield from _all(child)
+
+
+def _struct(start: str, end: str, jvm: Any) -> Callable[[dict[str, Any]], Any]:
+    """Return what makes a window's struct of two columns."""
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+
+    def made(by_name: dict[str, Any]) -> Any:
+        parts = [_literal("start", "StringType", jvm), by_name[start], _literal("end", "StringType", jvm), by_name[end]]
+        return expressions.CreateNamedStruct(jvm.PythonUtils.toSeq(parts))
+
+    return made
+
+
+def _results_of(operator: Any, given: StructType) -> StructType:
+    try:
+        return from_arrow_schema(operator(arrow_schema(given).empty_table(), NoState()).results.schema)
+    except RosterError as error:
+        raise PipelineError(str(error), field=_FIELD) from None
+
+
+def _name_of(expression: Any, outputs: Sequence[Any], jvm: Any) -> str:
+    """Return the name of a key: its own, that of the output which is it, or its text."""
+    if class_of(expression) == "AttributeReference":
+        return str(expression.name())
+    for output in outputs:
+        if class_of(output) == "Alias" and output.child().semanticEquals(expression):
+            return str(output.name())
+    return _text(expression)
+
+
+def _text(expression: Any) -> str:
+    """Return the text of an expression, columns by their names alone."""
+    text = str(expression.sql())
+    for column in members(expression.references().toSeq()):
+        text = text.replace(column.sql(), column.name())
+    return text
+
+
+def _none(jvm: Any) -> Any:
+    return jvm.scala.Option.apply(None)
+
+
+def _type_of(kind: Any) -> DataType:
+    field_of: dict[str, Any] = {"name": "type", "nullable": True, "metadata": {}, "type": json.loads(kind.json())}
+    return StructType.fromJson({"fields": [field_of]})["type"].dataType
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+_MAKERS: dict[str, Callable[[Node, Node, Sequence[Node], str, Any], Kept]] = {
+    "Aggregate": _aggregate,
+    "Distinct": _deduplicate,
+    "Deduplicate": _deduplicate,
+    "DeduplicateWithinWatermark": _deduplicate,
+}

@@ -1,0 +1,362 @@
+"""Structured Streaming programs with state, by read_stream and write_stream, beside the same program over a batch."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from roster.spark import PipelineError, read_stream, write_stream
+from roster.spark.dataframes.program import program_of
+from tests.librdkafka import idempotent_producer
+from tests.spark.spark_topics import Topics, committed_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from roster.spark.dataframes.query import StreamQuery
+
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+BEGIN = datetime(2026, 3, 29, tzinfo=UTC)
+ORDERS = [
+    {
+        "order": n - n % 7 % 2,
+        "shop": "abcd"[n * n % 4] if n % 11 else None,
+        "price": round(n % 9 * 1.25, 2) if n % 13 else None,
+        "amount": n % 5,
+        "tags": "x y z"[: n % 6],
+        "at": str((BEGIN + timedelta(minutes=n * 7 - n % 3 * 4)).replace(tzinfo=None)),
+    }
+    for n in range(120)
+]
+"""In event time of at most 20 minutes' disorder; some with nulls, some twice."""
+END = {"order": -1, "shop": "end", "price": 0.0, "amount": 0, "tags": "", "at": "2026-04-20 00:00:00"}
+"""Closes the windows of a partition's rows before."""
+FIELDS = "order long, shop string, price double, amount int, tags string, at string"
+
+
+def parsed(records: DataFrame) -> DataFrame:
+    """What stands in front of the state in most programs, with a time that only Spark parses."""
+    rows = records.select(F.from_json(F.col("value").cast("string"), FIELDS).alias("order")).select("order.*")
+    return rows.withColumn("at", F.to_timestamp("at"))
+
+
+def timed(records: DataFrame) -> DataFrame:
+    return parsed(records).withWatermark("at", "30 minutes")
+
+
+def tumbling(records: DataFrame) -> DataFrame:
+    totals = timed(records).groupBy(F.window("at", "1 hour"), "shop")
+    return totals.agg(
+        F.count("*").alias("orders"),
+        F.sum(F.col("price") * F.col("amount")).alias("revenue"),
+        F.avg("price"),
+        F.max("amount"),
+    )
+
+
+def hours(records: DataFrame) -> DataFrame:
+    """HAVING, expressions over aggregates, a window's bounds, JSON: all behind the state."""
+    totals = timed(records).groupBy(F.window("at", "2 hours", "30 minutes"), F.lower("shop").alias("place"))
+    rows = totals.agg(
+        (F.sum("price") / F.count("price")).alias("mean"),
+        F.count(
+            "order",
+        ).alias("n"),
+    )
+    rows = rows.where("n > 1").select("place", F.round("mean", 2).alias("mean"), "n", "window.start", "window.end")
+    return rows.select(F.to_json(F.struct("*")).alias("value"), F.date_format("start", "HH:mm").alias("hour"))
+
+
+def sessions(records: DataFrame) -> DataFrame:
+    rows = timed(records).groupBy("shop", F.session_window("at", "9 minutes").alias("visit"))
+    return rows.agg(
+        F.count("*").alias("orders"), F.min("price").alias("least"), F.sort_array(F.collect_set("amount")).alias("set")
+    )
+
+
+def totals(records: DataFrame) -> DataFrame:
+    rows = parsed(records).where("shop <> 'end' or shop is null")
+    return rows.groupBy("shop").agg(
+        F.count("price"),
+        F.sum(F.when(F.col("amount") > 2, F.col("price")).otherwise(0)).alias("large"),
+        F.min("at").alias("since"),
+        F.expr("count(*) filter (where amount = 3)").alias("threes"),
+        F.max_by("order", "at").alias("last"),
+        F.stddev("price").alias("spread"),
+    )
+
+
+def by_price(records: DataFrame) -> DataFrame:
+    """Keys that are no keys of Roster's: doubles, with nulls."""
+    return parsed(records).where("order >= 0").groupBy("price", (F.col("amount") * 1.5).alias("size")).count()
+
+
+def everything(records: DataFrame) -> DataFrame:
+    return parsed(records).where("order >= 0").agg(F.count("*").alias("orders"), F.sum("price").alias("revenue"))
+
+
+def open_windows(records: DataFrame) -> DataFrame:
+    """Windows without a watermark, of any slide: they never close."""
+    rows = parsed(records).where("order >= 0").withColumn("word", F.explode(F.split("tags", " ")))
+    return rows.groupBy(F.window("at", "50 minutes", "20 minutes"), "word").count()
+
+
+def firsts(records: DataFrame) -> DataFrame:
+    rows = parsed(records).where("order >= 0").dropDuplicates(["shop", "amount"])
+    return rows.select("shop", "amount", F.lit(1).alias("one"))
+
+
+def distinct(records: DataFrame) -> DataFrame:
+    return parsed(records).select("shop", "price").where("shop <> 'end'").distinct()
+
+
+def deduplicated(records: DataFrame) -> DataFrame:
+    return timed(records).dropDuplicates(["order", "at"]).where("order >= 0").select("order", "shop")
+
+
+def within(records: DataFrame) -> DataFrame:
+    rows = timed(records).dropDuplicatesWithinWatermark(["order"])
+    return rows.where("order >= 0").select("order")
+
+
+def counted_once(records: DataFrame) -> DataFrame:
+    """Two operators in a row, and what is between them."""
+    rows = (
+        timed(records)
+        .dropDuplicates(["order", "at"])
+        .where("amount < 4 or order < 0")
+        .withColumn("twice", F.expr("price * 2"))
+    )
+    return rows.groupBy(F.window("at", "1 hour"), "shop").agg(F.count("*").alias("orders"), F.sum("twice"))
+
+
+PROGRAMS: dict[str, tuple[Callable[[DataFrame], DataFrame], str, list[str]]] = {
+    "tumbling": (tumbling, "append", []),
+    "totals": (totals, "update", ["shop"]),
+    "counted once": (counted_once, "append", []),
+    "open windows": (open_windows, "update", ["window", "word"]),
+    "hours": (hours, "append", []),
+    "sessions": (sessions, "append", []),
+    "by price": (by_price, "update", ["price", "size"]),
+    "everything": (everything, "update", []),
+    "firsts": (firsts, "append", []),
+    "distinct": (distinct, "append", []),
+    "deduplicated": (deduplicated, "append", []),
+    "within": (within, "append", []),
+}
+"""Programs, their output mode, and the columns that tell apart what they update; [] for all in one row."""
+
+
+@pytest.fixture(scope="module")
+def orders(topics: Topics) -> str:
+    topic = topics.create(3, name="orders")
+    producer = idempotent_producer(topics.bootstrap, {})
+    for number, order in enumerate(ORDERS):
+        producer.produce(topic, json.dumps(order), order["shop"], partition=number % 3)
+    for number in range(30):
+        producer.produce(topic, json.dumps(END | {"order": -1 - number}), "end", partition=number % 3)
+    assert producer.flush(60) == 0
+    return topic
+
+
+def stream(spark: SparkSession, topics: Topics, topic: str, **options: object) -> DataFrame:
+    given = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    return read_stream(spark).options(**given, **options).load()
+
+
+def wanted(spark: SparkSession, program: Callable[[DataFrame], DataFrame]) -> list[Any]:
+    """The same program over the records as a batch."""
+    batch = spark.createDataFrame([(json.dumps(order),) for order in ORDERS], "value string")
+    if program is within:  # a batch has no watermark
+        return sorted(map(plain, parsed(batch).select("order").distinct().collect()), key=repr)
+    return sorted(map(plain, program(batch).collect()), key=repr)
+
+
+def plain(row: Any) -> Any:
+    """A row whose floats do not depend on the order of a sum."""
+    if isinstance(row, dict):
+        return {name: plain(value) for name, value in row.items()}
+    if isinstance(row, float):
+        return round(row, 6)
+    if hasattr(row, "asDict"):
+        return plain(row.asDict(recursive=True))
+    return row
+
+
+def last_of(rows: list[Any], keys: list[str]) -> list[Any]:
+    """The last row of each key."""
+    return list({repr([row[key] for key in keys]): row for row in rows}.values())
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_program_gives_the_rows_and_types_of_a_batch(
+    spark: SparkSession, topics: Topics, orders: str, group: str, kind: str, tmp_path: Path
+) -> None:
+    program, mode, keys = PROGRAMS[kind]
+    frame = program(stream(spark, topics, orders, **{"roster.state.dir": str(tmp_path)}))
+    name = group.replace("-", "_")
+    query = write_stream(frame).queryName(name).outputMode(mode).format("memory").trigger(availableNow=True).start()
+    query.awaitTermination()
+    table = spark.table(name)
+    assert table.schema.simpleString() == frame.schema.simpleString()
+    rows = [plain(row) for row in table.collect()]
+    rows = [row for row in (last_of(rows, keys) if mode == "update" else rows) if "end" not in repr(row.get("shop"))]
+    assert sorted(rows, key=repr) == wanted(spark, program)
+
+
+def started(frame: DataFrame, group: str, mode: str) -> Any:
+    return write_stream(frame).queryName(group).outputMode(mode).trigger(availableNow=True)
+
+
+def test_kafka_gets_results_once_with_their_own_key_and_headers(
+    spark: SparkSession, topics: Topics, orders: str, group: str, tmp_path: Path
+) -> None:
+    out = topics.create(2, name="hours")
+    frame = hours(stream(spark, topics, orders, **{"roster.state.dir": str(tmp_path), "includeHeaders": "true"}))
+    rows = frame.select(F.col("hour").alias("key"), "value")
+    for _ in range(2):  # the second run finds nothing to do
+        started(rows, group, "append").format("kafka").option("topic", out).start().awaitTermination()
+    found = [(key.decode(), value.decode()) for _, key, value in committed_records(topics, out) if key and value]
+    assert sorted(found) == sorted((row["hour"], row["value"]) for row in wanted(spark, hours))
+
+
+def test_files_get_results_once_and_functions_and_other_formats_too(
+    spark: SparkSession, topics: Topics, orders: str, group: str, tmp_path: Path
+) -> None:
+    def frame(number: int) -> DataFrame:
+        return tumbling(stream(spark, topics, orders, **{"roster.state.dir": str(tmp_path / str(number))}))
+
+    expected = wanted(spark, tumbling)
+    seen: list[tuple[int, Any]] = []
+    writers = {
+        "parquet": lambda w: w.partitionBy("shop").start(str(tmp_path / "parquet")),
+        "delta": lambda w: w.format("delta").start(str(tmp_path / "delta")),
+        "json": lambda w: w.format("json").start(str(tmp_path / "json")),
+        "function": lambda w: w.foreachBatch(
+            lambda df, number: seen.extend((number, plain(row)) for row in df.collect())
+        ).start(),
+    }
+    for number, (kind, start) in enumerate(writers.items()):
+        start(started(frame(number), f"{group}-{kind}", "append")).awaitTermination()
+    read = spark.read.parquet(str(tmp_path / "parquet")).select(frame(0).columns).collect()
+    assert sorted(map(plain, read), key=repr) == expected
+    assert spark.read.json(str(tmp_path / "json")).count() == len(expected)
+    assert sorted((row for _, row in seen), key=repr) == expected
+    assert len({number for number, _ in seen}) == 1
+    from deltalake import DeltaTable
+
+    assert DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().num_rows == len(expected)
+
+
+def test_names_of_state_follow_aliases_and_kinds_and_not_steps(spark: SparkSession, topics: Topics) -> None:
+    def stores(program: Callable[[DataFrame], DataFrame], mode: str = "append") -> list[str]:
+        made = program_of(program(stream(spark, topics, "unread")), mode, headers=False, keyed_by=())
+        assert made is not None
+        return [operator.stateful.store for operator in made.declared.operators]
+
+    assert (
+        stores(tumbling)
+        == stores(lambda df: tumbling(df.where("offset > 3").withColumn("x", F.lit(1))))
+        == ["aggregates"]
+    )
+    assert stores(lambda df: tumbling(df).where("orders > 1").select("orders")) == ["aggregates"]
+    assert stores(lambda df: tumbling(df).alias("hours").where("orders > 1").alias("large")) == ["hours"]
+    assert stores(counted_once) == ["keys", "aggregates"]
+    tumbling(stream(spark, topics, "unread")).createOrReplaceTempView("a_view")
+    assert stores(lambda _: spark.sql("select orders from a_view")) == ["aggregates"]
+    with pytest.raises(PipelineError, match="two operators keep state by the name 'keys'"):
+        stores(lambda df: timed(df).dropDuplicates(["order", "at"]).dropDuplicates(["shop", "at"]))
+
+
+def test_records_keyed_by_the_key_need_no_topic_of_their_own(
+    spark: SparkSession, topics: Topics, orders: str, group: str, tmp_path: Path
+) -> None:
+    topic = topics.create(2, name="keyed")
+    producer = idempotent_producer(topics.bootstrap, {})
+    for order in ORDERS:
+        producer.produce(topic, json.dumps(order), order["shop"])
+    assert producer.flush(60) == 0
+    options = {"roster.state.dir": str(tmp_path), "roster.keyed_by": "shop"}
+    frame = totals(stream(spark, topics, topic, **options))
+    name = group.replace("-", "_")
+    query = started(frame, name, "update").format("memory").start()
+    query.awaitTermination()
+    rows = last_of([plain(row) for row in spark.table(name).collect()], ["shop"])
+    assert sorted(row["count(price)"] for row in rows if row["shop"]) == sorted(
+        row["count(price)"] for row in wanted(spark, totals) if row["shop"]
+    )
+    assert not [each for each in topics.admin.list_topics() if each.startswith(f"{name}-") and "repartition" in each]
+
+
+def test_what_runs_where_is_told(
+    spark: SparkSession, topics: Topics, orders: str, group: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = tumbling(stream(spark, topics, orders, **{"roster.state.dir": str(tmp_path)}))
+    query: StreamQuery = started(frame, group, "append").foreachBatch(lambda df, _: None).start()
+    query.awaitTermination()
+    query.explain()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1. Spark: the program up to the state, in the tasks that read"
+    assert lines[1].endswith("by the topic <group>-aggregates-repartition")
+    assert lines[2].startswith("3. Roster: aggregate orders, revenue, avg(price), max(amount): windows of at, 1:00:00")
+    assert lines[2].endswith("final 0:30:00 later, by shop; state aggregates")
+    assert lines[3] == "4. Spark: the rest, with the results of each batch"
+
+
+REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
+    "complete": (totals, "complete", "outputMode: each application of the group would show its part only"),
+    "append without a watermark": (totals, "append", "Spark: .*[Aa]ppend"),
+    "distinct values": (
+        lambda df: parsed(df).groupBy("shop").agg(F.countDistinct("price")),
+        "update",
+        "Spark: Distinct",
+    ),
+    "a function": (
+        lambda df: parsed(df).groupBy("shop").agg(F.skewness("price")),
+        "update",
+        "skewness.* needs a state",
+    ),
+    "a key": (lambda df: parsed(df).groupBy(F.split("tags", " ")).count(), "update", "is a key of the type array"),
+    "a start time": (
+        lambda df: timed(df).groupBy(F.window("at", "1 hour", "1 hour", "10 minutes")).count(),
+        "append",
+        "a window with a start time",
+    ),
+    "a union": (
+        lambda df: parsed(df).union(parsed(df)).groupBy("shop").count(),
+        "update",
+        r"union\(\) beside operators",
+    ),
+    "totals of totals": (
+        lambda df: (
+            timed(df)
+            .groupBy(F.window("at", "1 hour"))
+            .count()
+            .alias("hours")
+            .groupBy(F.window("window", "2 hours"))
+            .count()
+        ),
+        "append",
+        "an operator behind the aggregate",
+    ),
+    "files of updates": (totals, "update parquet", "files take no updates of earlier rows"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_has_no_counterpart_is_refused_at_the_start(spark: SparkSession, topics: Topics, kind: str) -> None:
+    program, mode, said = REFUSED[kind]
+    mode, _, form = mode.partition(" ")
+    writer = write_stream(program(stream(spark, topics, "unread"))).queryName("never").format(form or "console")
+    with pytest.raises(PipelineError, match=said):
+        writer.start("nowhere" if form else None, outputMode=mode)
