@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
+import socket
 import subprocess
 import sys
 import types
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,3 +89,16 @@ def test_the_worker_that_stays_is_ready_without_pyspark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False", "False"]
+
+
+@pytest.mark.process
+def test_a_worker_whose_driver_goes_amid_a_message_ends_without_a_word() -> None:
+    ours, its = socket.socketpair()
+    command = [sys.executable, "-m", "roster.spark.jobs.worker_main", str(its.fileno())]
+    with its, subprocess.Popen(command, pass_fds=[its.fileno()], stderr=subprocess.PIPE, text=True) as worker:
+        its.close()
+        with Connection(ours.detach()) as driver:
+            driver.recv_bytes()
+            os.write(driver.fileno(), b"\0\0\0\x64three of a hundred bytes")
+        assert worker.stderr is not None
+        assert worker.stderr.read() == ""

@@ -101,7 +101,7 @@ def main(connection: Connection) -> None:
     hold_little()
     connection.send_bytes(READY)
     importlib.import_module("pyspark")  # which a task may ask for where it runs
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    with contextlib.suppress(EOFError, OSError):  # the driver is gone, perhaps amid a message
         for number in itertools.count(1):
             while not connection.poll(stores.UNUSED):
                 stores.close_unused()
