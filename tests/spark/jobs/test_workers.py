@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import socket
 import subprocess
@@ -11,13 +10,14 @@ import sys
 import types
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from pyspark import TaskContext
 
 from roster.pipeline.tasks import python_workers
 from roster.spark import stateful_batches
-from roster.spark.jobs import runner
+from roster.spark.jobs import runner, worker_main
 from roster.spark.jobs.slot_probe import worker_report
 
 if TYPE_CHECKING:
@@ -91,14 +91,13 @@ def test_the_worker_that_stays_is_ready_without_pyspark() -> None:
     assert done.stdout.split() == ["True", "False", "False"]
 
 
-@pytest.mark.process
-def test_a_worker_whose_driver_goes_amid_a_message_ends_without_a_word() -> None:
+def test_a_driver_that_goes_amid_a_message_ends_the_worker_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, its = socket.socketpair()
-    command = [sys.executable, "-m", "roster.spark.jobs.worker_main", str(its.fileno())]
-    with its, subprocess.Popen(command, pass_fds=[its.fileno()], stderr=subprocess.PIPE, text=True) as worker:
-        its.close()
-        with Connection(ours.detach()) as driver:
-            driver.recv_bytes()
-            os.write(driver.fileno(), b"\0\0\0\x64three of a hundred bytes")
-        assert worker.stderr is not None
-        assert worker.stderr.read() == ""
+    monkeypatch.setattr(worker_main, "load", lambda: mock.Mock(UNUSED=60))
+    monkeypatch.setattr(worker_main, "hold_little", mock.Mock())
+    monkeypatch.setattr(worker_main, "_die_with", mock.Mock())
+    monkeypatch.setattr(worker_main.signal, "signal", mock.Mock())
+    with Connection(its.detach()) as connection, ours:
+        ours.sendall(b"\0\0\0\x64twenty of a hundred")
+        ours.shutdown(socket.SHUT_WR)
+        worker_main.main(connection)

@@ -99,9 +99,9 @@ def main(connection: Connection) -> None:
     stores = load()
     stores.keep_open()
     hold_little()
-    connection.send_bytes(READY)
-    importlib.import_module("pyspark")  # which a task may ask for where it runs
     with contextlib.suppress(EOFError, OSError):  # the driver is gone, perhaps amid a message
+        connection.send_bytes(READY)
+        importlib.import_module("pyspark")  # which a task may ask for where it runs
         for number in itertools.count(1):
             while not connection.poll(stores.UNUSED):
                 stores.close_unused()
