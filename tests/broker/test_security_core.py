@@ -5,25 +5,29 @@ from __future__ import annotations
 import hashlib
 import hmac
 import string
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scramp import ScramClient
 
+from roster.broker.call import Call
 from roster.broker.dispatch import HANDLERS
 from roster.broker.errors import BrokerStartError, CloseConnection, RefusedError
-from roster.broker.gate import GATES
+from roster.broker.gate import GATES, guarded
 from roster.broker.handlers.security_admin import _alter
 from roster.broker.listener import Admission, Slot
+from roster.broker.security.access import Access
 from roster.broker.security.authorizer import Authorizer
 from roster.broker.security.config import BrokerSecurity, is_loopback
 from roster.broker.security.login import ServerLogin
 from roster.broker.security.principals import PrincipalRules
 from roster.broker.security.store import Users
 from roster.model.acl import WILDCARD, AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
-from roster.wire import ErrorCode
-from roster.wire.messages import AlterUserScramCredentialsRequest
+from roster.wire import ApiKey, ErrorCode
+from roster.wire.frames import RequestHeader
+from roster.wire.messages import AlterUserScramCredentialsRequest, ProduceRequest, ProduceResponse
 from roster.wire.sasl import SaslError, Scram, ScramCredential, ScramServer, read_plain
 from tests.examples_tried import examples
 
@@ -46,6 +50,25 @@ def login(known_as: str | None = None, mechanisms: tuple[str, ...] = ("PLAIN", *
 
 def test_each_request_has_its_gate() -> None:
     assert set(GATES) == set(HANDLERS)
+
+
+async def test_a_produce_that_a_hook_answers_goes_through_its_gate() -> None:
+    class Mine(Authorizer):
+        def __init__(self) -> None: ...
+
+        def allows(self, *arguments: object) -> bool:
+            return arguments[-1] == "mine"
+
+    async def reply(_: object, call: Call[ProduceRequest]) -> ProduceResponse:
+        return ProduceResponse(responses=[ProduceResponse.Topic(name=topic.name) for topic in call.message.topic_data])
+
+    request = ProduceRequest(acks=1, topic_data=[ProduceRequest.Topic(name=name) for name in ("mine", "theirs")])
+    session = SimpleNamespace(access=Access("User:a", "h", Mine()))
+    call = Call(RequestHeader(ApiKey.PRODUCE, 9, 1, "client"), request, "h", session=session)
+    response = await guarded(SimpleNamespace(), call, reply)
+    assert isinstance(response, ProduceResponse)
+    assert [topic.name for topic in response.responses] == ["mine", "theirs"]
+    assert [topic.name for topic in call.message.topic_data] == ["mine"]
 
 
 @settings(max_examples=examples(20), deadline=None)

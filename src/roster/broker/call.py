@@ -53,7 +53,7 @@ class Call(Generic[M_co]):
 
     @property
     def access(self) -> Access:
-        """What the client may do."""
+        """Rights of the client."""
         return self.session.access
 
     @property

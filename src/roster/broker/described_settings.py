@@ -88,7 +88,7 @@ class Described:
 
     @property
     def source(self) -> int:
-        """Where that is from."""
+        """The origin of the value."""
         return self.origins[0].source
 
 
@@ -114,7 +114,7 @@ def broker_settings(config: BrokerConfig, advertised: str) -> list[Described]:
     fixed = [Described(name, kind, (Origin(name, value, SOURCE_DEFAULT),)) for name, (kind, value) in _FIXED.items()]
     listener = Origin("advertised.listeners", advertised, SOURCE_BROKER)
     listening = Described(listener.name, TYPE_LIST, (listener,))
-    return sorted([*named, *fixed, listening, *_log_settings(config.log)], key=lambda each: each.name)
+    return sorted([*named, *fixed, listening, *_log_settings(config.log)], key=lambda setting: setting.name)
 
 
 def _log_settings(log: LogConfig) -> list[Described]:

@@ -246,7 +246,7 @@ class RepeatedHeartbeat:
         self.request, self._version = request, version
 
     def is_same(self, data: bytes) -> bool:
-        """Return True if a frame differs from the one that is kept by its correlation id at most."""
+        """Return True if a frame equals the kept one, except for its correlation id."""
         return len(data) == self._size and data.endswith(self._tail) and data.startswith(self._head)
 
     def reply(self, data: bytes, error: ErrorCode) -> bytes:

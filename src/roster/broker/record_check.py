@@ -116,16 +116,16 @@ def _prepared(
     batch: memoryview, header: BatchHeader, is_compacted: bool, codec: Compression | None, times: Times
 ) -> memoryview:
     try:
-        came = header.compression, bytes(batch[HEADER_SIZE:])
+        body = header.compression, bytes(batch[HEADER_SIZE:])
         newest, is_timely = header.max_timestamp, _is_timely(header, times)
         if is_compacted or not is_timely:
-            newest_read = _checked(header, expanded(*came), is_compacted, times)
+            newest_read = _checked(header, expanded(*body), is_compacted, times)
             newest = newest if is_timely else newest_read
         codec = header.compression if codec is None else codec
         if codec is header.compression and newest == header.max_timestamp:
             return batch
         header = header.in_compression(codec)._replace(max_timestamp=newest)
-        return memoryview(with_body(header, decompress(*came)))
+        return memoryview(with_body(header, decompress(*body)))
     except WireError as error:
         raise InvalidRecordsError(f"the records cannot be read: {error}", {}) from error
     except MissingExtraError as error:

@@ -72,7 +72,7 @@ class Broker:
 
     @property
     def measures(self) -> Measures | None:
-        """What is counted; None if nothing is."""
+        """Counters for metrics; None if nothing is counted."""
         return self._hooks.measures
 
     @property
@@ -185,7 +185,7 @@ class Broker:
             self._share_files()
 
     def _share_files(self) -> None:
-        """Give the logs, which open files again on demand, what connections leave of three quarters of all files."""
+        """Let the logs, which reopen files on demand, use what connections leave of three quarters of all files."""
         left = 3 * (self._files // 4) - len(self._connections)
         OPEN_FILES.limit = max(_least_log_files(self._files), min(left, MAX_OPEN_LOG_FILES))
         OPEN_FILES.release(OPEN_FILES.limit)

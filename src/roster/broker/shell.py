@@ -54,7 +54,7 @@ class GatheredWrites:
         self._bytes: dict[int, int] = {}
 
     def add(self, write: Write) -> None:
-        """Append a write by the end of this turn of the event loop; one of a transaction is a batch of its own."""
+        """Append a write by the end of this turn of the event loop; a write of a transaction is a separate batch."""
         partition = write.partition
         if write.producer is not None:
             self._append_gathered(partition)

@@ -106,7 +106,7 @@ _LOG_FIELDS = {
 """Settings that are fields of LogConfig."""
 _LAGS = "min.compaction.lag.ms", "max.compaction.lag.ms"
 _BLANKS = "".join(map(chr, range(33)))
-"""What Java trims."""
+"""Characters that Java trims."""
 _NUMBER = re.compile("[+-]?[0-9]{1,19}")
 _RATIO = re.compile(r"[0-9]{1,9}(\.[0-9]{1,19})?")
 

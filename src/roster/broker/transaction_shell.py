@@ -159,7 +159,7 @@ class TransactionShell(Shell[TimerName]):
     # Markers
 
     async def _write_markers(self, marker: WriteMarkers) -> None:
-        """Write a transaction's markers, however often it takes, and tell the coordinator when all are durable."""
+        """Write a transaction's markers, with retries, and tell the coordinator when all are durable."""
         kind = ControlType.COMMIT if marker.committed else ControlType.ABORT
         end = EndTxnMarker(kind, marker.coordinator_epoch)
         producer = (marker.producer_id, marker.producer_epoch)

@@ -23,7 +23,7 @@ MOST_WATCHED = 1_000
 """Most partitions that brokers are asked about: beyond it a Fetch costs more than looking does."""
 _PARTITION_BYTES, _RESPONSE_BYTES = 64 << 10, 256 << 10
 _MOST_BYTES = 1 << 20
-"""What a Fetch may bring, and what of a leader is kept before it is asked no more."""
+"""Bytes that a Fetch may bring, and bytes kept of a leader before it is asked no more."""
 
 _BETWEEN = 0.001
 """Seconds from an answer to the next question: records that come one by one need not be answers of their own."""
@@ -53,11 +53,11 @@ class Arrivals:
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._finding: set[asyncio.Task[None]] = set()
         self._questions: dict[int, _Question] = {}
-        """What each leader is asked next: one that holds an earlier question answers that one first."""
+        """The next question to each leader; a leader that holds an earlier one answers that first."""
         self._held: dict[TopicPartition, list[Arrival]] = {}
         """Parts of each partition's log, one behind the other."""
         self._is_wanted = False
-        """Whether what arrives is followed by the next question."""
+        """True if the next question follows each arrival."""
 
     def has(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Return True if one of these partitions has a record at its position or behind."""
@@ -71,7 +71,7 @@ class Arrivals:
             self._held = {
                 p: left for p, position in positions.items() if (left := _behind(self._held.get(p, ()), position))
             }
-            return {p: tuple(held) for p, held in self._held.items()}
+            return {p: tuple(arrivals) for p, arrivals in self._held.items()}
 
     def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool) -> None:
         """Ask the leaders of these partitions, for so long, for records at the positions or behind.
@@ -100,15 +100,15 @@ class Arrivals:
     async def _ask(self, leader: int) -> None:
         """Ask until no caller waits any more."""
         try:
-            while (asked := self._questions.get(leader)) is not None:
-                left, address = asked.until - time.monotonic(), self._cluster.address(leader)
-                positions, size = self._following(asked.positions)
+            while (question := self._questions.get(leader)) is not None:
+                left, address = question.until - time.monotonic(), self._cluster.address(leader)
+                positions, size = self._following(question.positions)
                 if left <= 0 or address is None or size >= _MOST_BYTES:
                     return
-                request = _request(positions, left, is_committed=asked.is_committed)
+                request = _request(positions, left, is_committed=question.is_committed)
                 response = await self._cluster.request(address, request, channel=Channel.RECORDS, highest=_BY_NAME)
                 answer = expect(response, FetchResponse)
-                if arrived := _arrived(positions, answer, is_committed=asked.is_committed):
+                if arrived := _arrived(positions, answer, is_committed=question.is_committed):
                     self._keep(arrived)
                     if not self._is_wanted:
                         return
@@ -142,9 +142,9 @@ class Arrivals:
             self._changed.notify_all()
 
 
-def _behind(held: Sequence[Arrival], position: int) -> list[Arrival]:
+def _behind(arrivals: Sequence[Arrival], position: int) -> list[Arrival]:
     """Return what of a partition is at this position or behind; [] if the record at the position has not arrived."""
-    left = [arrival for arrival in held if arrival.next > position]
+    left = [arrival for arrival in arrivals if arrival.next > position]
     return left if left and left[0].start <= position else []
 
 

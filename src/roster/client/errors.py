@@ -52,7 +52,7 @@ class UnsupportedError(ClientError):
 
 
 class BrokerError(ClientError):
-    """The broker refused a request with an error code that has no class of its own here."""
+    """The broker refused a request with an error code that has no exception class here."""
 
 
 class UnknownTopicError(ClientError):

@@ -41,7 +41,7 @@ class TotalLag:
     known: int | None
     complete: bool
     results: str = ""
-    """What becomes of the group's results, "" if they do not depend on another group; see `roster groups switch`."""
+    """Fate of the group's results, "" if they do not depend on another group; see `roster groups switch`."""
 
     def __str__(self) -> str:
         if self.known is None:

@@ -92,7 +92,7 @@ class GroupMember:
         self._coordinators = Coordinators(self._cluster)
         self._on_event = options.on_event
         self.statistics = MemberStatistics()
-        """What the member has been through, counted on its thread."""
+        """Counts of rebalances, failures and delays, made on the member's thread."""
         self._changed = threading.Condition()
         self._ownership = Ownership()
         self._commits: dict[int, Future[None]] = {}

@@ -1,4 +1,4 @@
-"""What a member has been through: rebalances with their causes, moved partitions, failed commits, late heartbeats."""
+"""Statistics of a member: rebalances with their causes, moved partitions, failed commits, late heartbeats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MemberStatistics:
     lost_partitions: int = 0
     """Partitions lost without being handed over."""
     told: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=100))
-    """What only this member knows, newest last: when, and in words."""
+    """News that only this member knows, newest last: time and text."""
     _assigned: frozenset[TopicPartition] = frozenset()
     _began: float | None = None
     _revoking: float | None = None

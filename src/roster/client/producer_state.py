@@ -24,7 +24,7 @@ from roster.wire.messages import (
 
 
 class Decision(Enum):
-    """What to do after an error code."""
+    """Reaction to an error code."""
 
     DONE = auto()
     RETRY = auto()

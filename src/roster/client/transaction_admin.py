@@ -104,7 +104,7 @@ class TransactionAdmin:
                     hanging=known is None or where not in known.partitions,
                 )
             )
-        return sorted(hanging, key=lambda each: (each.partition, each.first_offset))
+        return sorted(hanging, key=lambda transaction: (transaction.partition, transaction.first_offset))
 
     async def _producers(
         self, leader: int, partitions: list[TopicPartition]

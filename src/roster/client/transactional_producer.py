@@ -397,7 +397,7 @@ class TransactionalProducer:
 def _outcome(api: ApiKey, response: Message) -> tuple[Decision, ErrorCode]:
     """Return the reaction to the worst error code of a response."""
     decisions = [(decide(api, code), code) for code in map(error_code, _codes(response))]
-    return max(decisions, key=lambda each: each[0].value, default=(Decision.DONE, ErrorCode.NONE))
+    return max(decisions, key=lambda decision: decision[0].value, default=(Decision.DONE, ErrorCode.NONE))
 
 
 def _give_missing_up(response: Message, since: list[Retry]) -> None:

@@ -34,7 +34,7 @@ class Feed:
 
     @property
     def listeners(self) -> int:
-        """How many listen."""
+        """Number of listeners."""
         return len(self._listeners)
 
     def publish(self, change: object) -> None:
@@ -69,7 +69,7 @@ class Feed:
 
 
 class Answer(NamedTuple):
-    """What a page answers."""
+    """The answer of a page."""
 
     status: HTTPStatus
     body: bytes
@@ -77,7 +77,7 @@ class Answer(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What one path answers.
+    """The page at one path.
 
     path: as Starlette has it. answer: called with path and query, undecoded, on one of `threads` threads; requests
     beyond wait. needs_token: False for probes, which reveal nothing.
@@ -90,7 +90,7 @@ class Page(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """What one path tells for as long as a client listens, as server-sent events.
+    """The stream of server-sent events at one path.
 
     path: as Starlette has it. open: called with path and query, undecoded; returns the feed, or the
     answer that refuses.

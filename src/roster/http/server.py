@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS = 256
 """Connections from accept on, those of streams left out. Beyond, the one whose client has been silent for longest makes
-room, so that clients which say nothing keep no probe out."""
+room, so that silent clients keep no probe out."""
 _MOST_STREAMS = 200
 _MOST_REQUESTS = 200
 """Requests under way, those for probes and the page's files left out."""
@@ -63,7 +63,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of every answer: a browser asks this server alone, runs its files only, and shows it in no other site's frame."""
+"""Headers of every answer: a browser asks only this server, runs only its files, and shows no page in another frame."""
 
 
 class HttpServerError(RosterError):

@@ -10,7 +10,7 @@ from roster.model import NO_GENERATION
 
 
 class Cause(StrEnum):
-    """What began a rebalance."""
+    """Cause of a rebalance."""
 
     JOIN = "join"
     """Members joined; also this one's own start."""
@@ -33,7 +33,7 @@ class Cause(StrEnum):
 
 @dataclass(slots=True)
 class Causes:
-    """What one member knows of it."""
+    """Knowledge of one member about the causes of rebalances."""
 
     next: Cause | None = None
     """Why this member joins again; None if only because the group rebalances."""

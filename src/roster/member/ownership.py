@@ -61,5 +61,5 @@ class PartitionOwnership:
             self._since.pop(partition, None)
 
     def fenced(self, partitions: Iterable[TopicPartition], epoch: int) -> frozenset[TopicPartition]:
-        """Return those of `partitions` that were not owned without a break since `epoch`."""
+        """Return the `partitions` that were lost at least once since `epoch`."""
         return frozenset(p for p in partitions if self._since.get(p, epoch + 1) > epoch)

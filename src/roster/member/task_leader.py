@@ -117,7 +117,7 @@ class _Leading:
         )
 
     def shares(self) -> dict[str, _Share]:
-        """Place the tasks on processes, then distribute those of each process among its members."""
+        """Place the tasks on processes, then distribute the tasks of each process among its members."""
         present = {member: info for member, info in self.infos.items() if member not in self.versions.future}
         racks = dict(zip(self.problem.members, self.problem.member_racks, strict=True))
         processes = members_by_process(present)

@@ -33,12 +33,12 @@ class BrokerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; only what was counted if the broker has no time or has ended."""
         yield from _counted(self._measures)
-        snapshot = self._seen()
+        snapshot = self._snapshot()
         yield gauge("roster_broker_up", "1 if the broker could be looked at.", (), {(): snapshot is not None})
         if snapshot is not None:
             yield from _looked_up(snapshot)
 
-    def _seen(self) -> Snapshot | None:
+    def _snapshot(self) -> Snapshot | None:
         work = snapshot_of(self._broker)
         try:
             looking = asyncio.run_coroutine_threadsafe(work, self._loop)

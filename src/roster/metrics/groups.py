@@ -18,7 +18,7 @@ _DESCRIBED = ("", "classic", "consumer")
 
 
 class GroupState(NamedTuple):
-    """What a group is: its protocol as Kafka names it (classic, consumer, share, streams), its state, its members.
+    """Description of a group: its protocol as Kafka names it (classic, consumer, share, streams), state and members.
 
     members: None where they cannot be described.
     """
@@ -29,7 +29,7 @@ class GroupState(NamedTuple):
 
 
 class GroupsSeen(NamedTuple):
-    """What a look has found, by group; `positions` and `described` lack groups that could not be asked."""
+    """The groups of one reading, by name; `positions` and `described` lack groups that could not be asked."""
 
     states: dict[str, GroupState]
     described: dict[str, GroupDescription]
@@ -37,7 +37,7 @@ class GroupsSeen(NamedTuple):
 
 
 class GroupReader:
-    """Looks at groups. groups: a name, or the pattern that a whole name fits.
+    """Reads groups. groups: a name, or the pattern that a whole name fits.
 
     owned: whether positions of partitions that members own are read too, besides those with a committed offset.
     """

@@ -45,13 +45,13 @@ class LogEnds:
         self._ask(due, offsets)
         return offsets
 
-    def _ask(self, partitions: list[TopicPartition], found: dict[TopicPartition, tuple[int, int]]) -> None:
+    def _ask(self, partitions: list[TopicPartition], offsets: dict[TopicPartition, tuple[int, int]]) -> None:
         """Ask for partitions together; if that fails for halves of them, down to the bad ones."""
         if not partitions:
             return
         try:
             begins, ends = self.admin.beginning_offsets(partitions), self.admin.end_offsets(partitions)
-            found.update({tp: (begins[tp], ends[tp]) for tp in partitions})
+            offsets.update({tp: (begins[tp], ends[tp]) for tp in partitions})
             for tp in partitions:
                 self.bad.pop(tp, None)
         except ClientError as error:
@@ -61,8 +61,8 @@ class LogEnds:
                 self.bad[partitions[0]] = self.now() + BAD_FOR
                 return
             half = len(partitions) // 2
-            self._ask(partitions[:half], found)
-            self._ask(partitions[half:], found)
+            self._ask(partitions[:half], offsets)
+            self._ask(partitions[half:], offsets)
 
 
 class PositionReader:

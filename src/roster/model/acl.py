@@ -28,7 +28,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name of a resource pattern is matched."""
+    """Way to match the name of a resource pattern."""
 
     UNKNOWN = 0
     ANY = 1
@@ -59,7 +59,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """Whether an ACL allows or denies."""
+    """Effect of an ACL: allow or deny."""
 
     UNKNOWN = 0
     ANY = 1

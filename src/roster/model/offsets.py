@@ -53,7 +53,7 @@ class GroupPosition:
     end: int | None
     begin: int | None = None
     metadata: str = ""
-    """What was committed with the offset."""
+    """The metadata committed with the offset."""
 
     @property
     def lag(self) -> int | None:

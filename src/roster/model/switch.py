@@ -33,7 +33,7 @@ _FIELD = "results"
 
 
 class Results(StrEnum):
-    """What becomes of a task's results."""
+    """Fate of a task's results."""
 
     WRITES = "written"
     PAUSED = "paused"
@@ -88,7 +88,7 @@ def results_of(metadata: Iterable[str]) -> str:
 
 
 class Request(NamedTuple):
-    """A switch that was asked for: its id, the group that writes, and the one that shall."""
+    """A requested switch: its id, the group that writes now, and the group that shall write."""
 
     switch: str
     source: str

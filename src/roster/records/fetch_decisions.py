@@ -40,7 +40,7 @@ ANY = -1
 
 _EARLIEST, _LATEST = -2, -1
 _LEADER_EPOCH = Struct(">12xi")
-"""That of a record batch, in its header."""
+"""The leader epoch in the header of a record batch."""
 _LEAST_BACKOFF, _MOST_BACKOFF = 0.05, 1.0
 _LEAST_BYTES = 64 << 10
 _GUESSED_RECORD = 1024
@@ -129,7 +129,7 @@ class Answer(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What a response has of a range, from `start` on."""
+    """The part of a response that belongs to a range, from `start` on."""
 
     range: _Range
     start: int

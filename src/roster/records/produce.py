@@ -191,8 +191,8 @@ class KafkaOutput:
         """Encode the buffered rows; they are sent as soon as their partition is free, without waiting for responses."""
         if not self._held:
             return
-        held, self._held, self._held_bytes = self._held, [], 0
-        table = pa.Table.from_batches(held).combine_chunks()
+        batches, self._held, self._held_bytes = self._held, [], 0
+        table = pa.Table.from_batches(batches).combine_chunks()
         for rows in table.to_batches():
             for topic, part in self._by_topic(rows):
                 self._send(topic, part)

@@ -30,7 +30,7 @@ _WRITTEN: dict[pa.DataType, tuple[Callable[[pa.DataType], bool], ...]] = {
 }
 """Which columns are written as each simple type; a schema has the first one for a column."""
 _NULL, _REFUSED, _LEFT_OUT = b"null", b"refused", b"left out"
-"""Metadata of a field, what becomes of null: without it, null is written."""
+"""Metadata of a field for null: refused or left out; without it, null is written."""
 
 
 def json_schema(text: str, references: Mapping[str, str]) -> pa.Schema:
@@ -49,7 +49,7 @@ def json_type(text: str, references: Mapping[str, str], *, is_written: bool = Tr
     documents = {"": _loaded(text), **{name: _loaded(document) for name, document in references.items()}}
     types = _Types(documents, is_written=is_written)
     try:
-        return types.of(documents[""], ("", ()), ())
+        return types.type_of(documents[""], ("", ()), ())
     except SchemaError:
         raise
     except (AttributeError, TypeError, ValueError) as error:
@@ -124,7 +124,7 @@ class _Types:
         self._count = 0
         self.path: tuple[str, ...] = ()
 
-    def of(self, raw: object, place: _Place, path: tuple[str, ...]) -> pa.DataType:
+    def type_of(self, raw: object, place: _Place, path: tuple[str, ...]) -> pa.DataType:
         """Return the type of a schema's values. place: its document, and the references that led to it."""
         self.path = path
         schema, place = self._resolved(raw, place, path)
@@ -154,7 +154,7 @@ class _Types:
             return raw, (document, (*open_, ""))
         name, _, pointer = str(raw["$ref"]).partition("#")
         name = name or document
-        return self._resolved(self._found(name, pointer, path), (name, (*open_, name + pointer)), path)
+        return self._resolved(self._referred(name, pointer, path), (name, (*open_, name + pointer)), path)
 
     def _takes_null(self, raw: object, place: _Place, path: tuple[str, ...]) -> bool:
         schema, place = self._resolved(raw, place, path)
@@ -164,12 +164,12 @@ class _Types:
         return "null" in schema.get("type", "null") and None in schema.get("enum", [schema.get("const")])
 
     def _field(self, name: str, raw: object, place: _Place, path: tuple[str, ...], *, is_required: bool) -> pa.Field:
-        kind = self.of(raw, place, path)
+        kind = self.type_of(raw, place, path)
         if not self._is_written or (is_required and self._takes_null(raw, place, path)):
             return pa.field(name, kind)
         return pa.field(name, kind, metadata={_NULL: _REFUSED if is_required else _LEFT_OUT})
 
-    def _found(self, name: str, pointer: str, path: tuple[str, ...]) -> object:
+    def _referred(self, name: str, pointer: str, path: tuple[str, ...]) -> object:
         part_of_document = self._documents.get(name)
         for part in filter(None, pointer.split("/")):
             part_of_document = (
@@ -183,7 +183,7 @@ class _Types:
 
     def _of_several(self, schemas: Sequence[object], place: _Place, path: tuple[str, ...]) -> pa.DataType:
         """Return the one type that all alternatives but null have."""
-        kinds = {self.of(alternative, place, path) for alternative in schemas if alternative != {"type": "null"}}
+        kinds = {self.type_of(alternative, place, path) for alternative in schemas if alternative != {"type": "null"}}
         return _the_one(kinds, {pa.int64(), pa.float64()}, pa.float64(), path)
 
     def _object(self, raw: dict[str, Any], place: _Place, path: tuple[str, ...]) -> pa.StructType:

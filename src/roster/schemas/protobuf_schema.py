@@ -118,10 +118,10 @@ def _kind(file: FileDescriptorProto, kind: pa.DataType, path: str) -> str:
     return f".{type_name}"
 
 
-def _be(field: FieldDescriptorProto, made: str) -> None:
+def _be(field: FieldDescriptorProto, type_name: str) -> None:
     """Give a field a simple type or a message."""
     field.label = field.LABEL_OPTIONAL
-    if "." in made:
-        field.type, field.type_name = field.TYPE_MESSAGE, made
+    if "." in type_name:
+        field.type, field.type_name = field.TYPE_MESSAGE, type_name
     else:
-        field.type = getattr(field, f"TYPE_{made}")
+        field.type = getattr(field, f"TYPE_{type_name}")

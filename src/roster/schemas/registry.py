@@ -231,7 +231,7 @@ class Registry:
 
 
 class _Timed(io.RawIOBase):
-    """The bytes of a socket until its timeout has passed since the start, however often something comes."""
+    """The bytes of a socket, limited by one timeout from the start, not by one for each read."""
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw, self._until = sock, raw, time.monotonic() + (sock.gettimeout() or 10.0)

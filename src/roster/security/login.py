@@ -91,13 +91,13 @@ class Login:
         self.session_lifetime_ms = response.session_lifetime_ms
         return None
 
-    def _refused(self, said: str) -> str:
+    def _refused(self, message: str) -> str:
         if isinstance(self._mechanism, Bearer):
             reason = self._mechanism.refusal or "the broker refused the token"
-            return f"{self._name}: {reason}; check what sasl.oauthbearer.token.function returns{_quoted(said)}"
+            return f"{self._name}: {reason}; check what sasl.oauthbearer.token.function returns{_quoted(message)}"
         return (
             f"{self._name}: the broker refused user {self._security.username!r}; check sasl.username, sasl.password and"
-            f" that the user exists for this mechanism{_quoted(said)}"
+            f" that the user exists for this mechanism{_quoted(message)}"
         )
 
     @property
@@ -105,8 +105,8 @@ class Login:
         return f"login with {self._security.mechanism} failed"
 
 
-def _quoted(said: str) -> str:
-    return f" (it said: {' '.join(said.split())[:300]})" if said else ""
+def _quoted(message: str) -> str:
+    return f" (it said: {' '.join(message.split())[:300]})" if message else ""
 
 
 def _mechanism(security: Security, nonce: str, token: str) -> Mechanism:

@@ -56,7 +56,7 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What a properties file says: security, and bootstrap servers and client id, empty if it does not say."""
+    """Contents of a properties file: security, and bootstrap servers and client id, empty if absent."""
 
     security: Security
     bootstrap: str = ""

@@ -109,7 +109,7 @@ def _no_token(problem: str, fix: str) -> SettingError:
 
 
 class SecurityProtocol:
-    """What the name of a security protocol says, for settings that have one."""
+    """Properties of a security protocol, derived from its name."""
 
     __slots__ = ()
     protocol: str

@@ -34,7 +34,7 @@ class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible="0+"):
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible="0+"):
-    """What a member owns, and the epoch it has reached; in state 0 it has all of its target, and nothing else."""
+    """Partitions that a member owns, and the epoch it has reached; in state 0 they are exactly its target."""
 
     class TopicPartitions(Struct):
         """Partitions of a topic."""

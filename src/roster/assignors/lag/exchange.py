@@ -97,7 +97,7 @@ class Exchanges:
             side_a = side_a.where(self.movable[side_a.partition])
             side_b = side_b.where((side_b.partition == NOTHING) | self.movable[side_b.partition])
         if not len(side_a.group) or not len(side_b.group):
-            return self._none(len(high))
+            return self._no_exchange(len(high))
 
         size = len(self._lags) + 1
         b_lag = np.where(side_b.partition == NOTHING, 0, lag[side_b.partition])
@@ -144,7 +144,7 @@ class Exchanges:
         return together.astype(np.int64, copy=False), np.repeat(np.arange(len(items)), sizes)
 
     def _pick(self, size: int, pair: Int64, goes: Int64, comes: Int64, gain: Float64) -> Exchange:
-        result = self._none(size)
+        result = self._no_exchange(size)
         order = np.lexsort((comes, goes, -gain, pair))
         pair = pair[order]
         first = order[np.flatnonzero(np.append(True, pair[1:] != pair[:-1]))] if len(order) else order
@@ -153,7 +153,7 @@ class Exchanges:
         return result
 
     @staticmethod
-    def _none(size: int) -> Exchange:
+    def _no_exchange(size: int) -> Exchange:
         return Exchange(np.full(size, NOTHING), np.full(size, NOTHING), np.zeros(size))
 
     def carry_out(self, high: int, low: int, goes: int, comes: int) -> None:

@@ -23,14 +23,14 @@ Arc: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TaskCosts:
-    """Cost of a task at some clients (`at`), and at all others (`elsewhere`)."""
+    """Cost of a task at some clients (`by_client`), and at all others (`elsewhere`)."""
 
-    at: Mapping[int, int]
+    by_client: Mapping[int, int]
     elsewhere: int
 
     def on(self, client: int) -> int:
         """Cost at a client."""
-        return self.at.get(client, self.elsewhere)
+        return self.by_client.get(client, self.elsewhere)
 
 
 def least_cost(placed: Mapping[TaskId, int], costs: Mapping[TaskId, TaskCosts], quota: Quotas) -> dict[TaskId, int]:
@@ -39,7 +39,7 @@ def least_cost(placed: Mapping[TaskId, int], costs: Mapping[TaskId, TaskCosts], 
     placed: client of each task, within the quotas. It is returned unchanged if it is one of the cheapest.
     """
     if all(
-        costs[task].on(client) <= min((*costs[task].at.values(), costs[task].elsewhere))
+        costs[task].on(client) <= min((*costs[task].by_client.values(), costs[task].elsewhere))
         for task, client in placed.items()
     ):
         return dict(placed)
@@ -80,7 +80,7 @@ class _Residual:
     def _offer(self, task: TaskId) -> None:
         client, cost = self.owner[task], self._costs[task]
         here, now = self._cell(task, client), cost.on(client)
-        for there, then in cost.at.items():
+        for there, then in cost.by_client.items():
             if there != client:
                 heapq.heappush(self._heaps[here, self._cell(task, there)], (then - now, task))
         heapq.heappush(self._heaps[here, self._elsewhere(task)], (cost.elsewhere - now, task))

@@ -66,9 +66,9 @@ class _Standbys:
     ) -> None:
         self.target = target
         self.holders = {task: set(caught_up.get(task, ())) for task in sorted(target)}
-        self._caught_up = {task: frozenset(held) if held else _NOWHERE for task, held in self.holders.items()}
+        self._caught_up = {task: frozenset(holders) if holders else _NOWHERE for task, holders in self.holders.items()}
         self._standbys = standbys
-        self._with_surplus = {task for task, held in self._caught_up.items() if len(held) > standbys}
+        self._with_surplus = {task for task, holders in self._caught_up.items() if len(holders) > standbys}
         self.threads = threads
         self._racks = racks
         self._known_racks = len({rack for rack in racks if rack is not None}) > 1
@@ -78,7 +78,7 @@ class _Standbys:
 
     def give_up_surplus(self) -> None:
         """Drop copies above the wanted number: first those that share a rack, then those on the most loaded clients."""
-        surplus = {task: set(held) for task, held in self.holders.items() if len(held) > self._standbys}
+        surplus = {task: set(holders) for task, holders in self.holders.items() if len(holders) > self._standbys}
         for task in list(surplus) if self._known_racks else ():
             while len(self.holders[task]) > self._standbys:
                 clash, _, client = max(
@@ -112,8 +112,8 @@ class _Standbys:
         new: CopiesOn = {client: {} for client in range(len(self.threads))}
         queue = self._lightest_first()
         take = self._take_apart if self._known_racks else self._take_lightest
-        for task, held in self.holders.items():
-            missing = self._standbys - len(held)
+        for task, holders in self.holders.items():
+            missing = self._standbys - len(holders)
             for client in take(queue, task, missing) if missing > 0 else ():
                 new[client][task] = None
         self._moves_left = len(self.holders) * len(self.threads) ** 2
@@ -121,16 +121,16 @@ class _Standbys:
 
     def _take_lightest(self, queue: list[tuple[float, int]], task: TaskId, count: int) -> list[int]:
         """Add copies on the least loaded clients that may have one; return these clients."""
-        held, target = self.holders[task], self.target[task]
+        holders, target = self.holders[task], self.target[task]
         taken: list[int] = []
         passed_over = []
         while len(taken) < count:
             entry = heapq.heappop(queue)
-            if entry[1] == target or entry[1] in held:
+            if entry[1] == target or entry[1] in holders:
                 passed_over.append(entry)
             else:
                 taken.append(entry[1])
-        held.update(taken)
+        holders.update(taken)
         load, threads = self._load, self.threads
         for client in taken:
             load[client] += 1
@@ -159,8 +159,8 @@ class _Standbys:
         self._continue_restoring(partial)
         self._spread()
         copies_on: CopiesOn = {client: {} for client in range(len(self.threads))}
-        for task, held in self.holders.items():
-            for client in held:
+        for task, holders in self.holders.items():
+            for client in holders:
                 copies_on[client][task] = None
         self._level(copies_on)
 
@@ -193,8 +193,10 @@ class _Standbys:
     def _warm_ups(self) -> bool:
         """True if a caught-up store is given up for one that is to be restored."""
         return any(
-            len(held) >= self._standbys and not held <= self._caught_up[task] and not self._caught_up[task] <= held
-            for task, held in self.holders.items()
+            len(holders) >= self._standbys
+            and not holders <= self._caught_up[task]
+            and not self._caught_up[task] <= holders
+            for task, holders in self.holders.items()
         )
 
     def movable(self, task: TaskId, heavy: int, light: int) -> int | None:
@@ -205,8 +207,8 @@ class _Standbys:
 
     def _spread(self) -> None:
         """Move copies that share a rack with another copy of their task to a rack without one, if there is any."""
-        for task, held in self.holders.items() if self._known_racks else ():
-            for client in sorted(held):
+        for task, holders in self.holders.items() if self._known_racks else ():
+            for client in sorted(holders):
                 clash = self._clash(task, client)
                 others = [
                     (self._clash(task, other, but=client), self._with_one_more(other), other)
@@ -330,7 +332,9 @@ class _Exchange:
 
     def __init__(self, places: _Standbys) -> None:
         self.places = places
-        self.standbys = Counter[Cell]((task.subtopology, c) for task, held in places.holders.items() for c in held)
+        self.standbys = Counter[Cell](
+            (task.subtopology, c) for task, holders in places.holders.items() for c in holders
+        )
         self.copies = self.standbys + Counter((task.subtopology, c) for task, c in places.target.items())
         self.load = Counter[int]()
         for (_, client), copies in self.copies.items():

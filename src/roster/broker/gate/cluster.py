@@ -1,4 +1,4 @@
-"""What a client may do with the cluster: users, ACLs, and what tools ask."""
+"""Rights that requests need about the cluster: users, ACLs, requests of tools."""
 
 from __future__ import annotations
 

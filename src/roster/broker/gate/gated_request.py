@@ -45,7 +45,7 @@ class GatedRequest(Generic[RequestT, ResponseT]):
 
     @property
     def access(self) -> Access:
-        """What the client may do."""
+        """Rights of the client."""
         return self.call.access
 
     async def answer(self) -> ResponseT:
@@ -70,7 +70,7 @@ class GatedRequest(Generic[RequestT, ResponseT]):
         """Return the response to a request with these items only, which refuses them."""
         return cast("ResponseT", _refusal(replace(self.request, **{field: items}), self.call.version, error))
 
-    async def each(
+    async def refuse_items(
         self, field: str, into: str, is_allowed: Callable[[Any], bool], error: ErrorCode, **values: object
     ) -> ResponseT:
         """Refuse items of the request one by one, and have the others answered.
@@ -86,15 +86,15 @@ class GatedRequest(Generic[RequestT, ResponseT]):
             getattr(response, into).extend(refused)
         return response
 
-    async def each_topic(
+    async def refuse_topics(
         self, operation: AclOperation, into: str = "topics", *, named: str = "name", **values: object
     ) -> ResponseT:
         """Refuse the topics of the request on which the client may not do this, and have the others answered.
 
-        `named` is the field with a topic's name; `into` and `values` are those of `each`.
+        `named` is the field with a topic's name; `into` and `values` are as in `refuse_items`.
         """
         access = self.access
-        return await self.each(
+        return await self.refuse_items(
             "topics",
             into,
             lambda topic: access.may_on_topic(operation, getattr(topic, named)),

@@ -1,4 +1,4 @@
-"""What a client may do with groups and their offsets."""
+"""Rights that requests need on groups and their offsets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEVERAL_GROUPS_SINCE = 8
 
 
 async def _read_topics(gated: GatedRequest[Message, Message]) -> Message:
-    return await gated.each_topic(AclOperation.READ)
+    return await gated.refuse_topics(AclOperation.READ)
 
 
 be_member = requires(lambda access, request: access.may_be_member(request.group_id), _REFUSED)
@@ -45,14 +45,16 @@ transactional_offset_commit = requires(
 )
 
 
-def _each(field: str, into: str, operation: AclOperation) -> Gate:
-    """Return the gate of requests that need an operation on each group; the rest is as for `GatedRequest.each`."""
-    return lambda gated: gated.each(field, into, lambda name: gated.access.may_on_group(operation, name), _REFUSED)
+def _on_each_group(field: str, into: str, operation: AclOperation) -> Gate:
+    """Return the gate of requests that need an operation on each group; see `GatedRequest.refuse_items`."""
+    return lambda gated: gated.refuse_items(
+        field, into, lambda name: gated.access.may_on_group(operation, name), _REFUSED
+    )
 
 
-describe_groups = _each("groups", "groups", AclOperation.DESCRIBE)
-describe_consumer_groups = _each("group_ids", "groups", AclOperation.DESCRIBE)
-delete_groups = _each("groups_names", "results", AclOperation.DELETE)
+describe_groups = _on_each_group("groups", "groups", AclOperation.DESCRIBE)
+describe_consumer_groups = _on_each_group("group_ids", "groups", AclOperation.DESCRIBE)
+delete_groups = _on_each_group("groups_names", "results", AclOperation.DELETE)
 
 
 async def list_groups(gated: GatedRequest[ListGroupsRequest, ListGroupsResponse]) -> Message:
@@ -80,7 +82,9 @@ async def find_coordinator(gated: GatedRequest[FindCoordinatorRequest, FindCoord
         return request.key_type != _GROUP or access.may_on_group(AclOperation.DESCRIBE, key)
 
     if gated.call.version >= _BATCHED_SINCE:
-        return await gated.each("coordinator_keys", "coordinators", is_allowed, error, node_id=-1, host="", port=-1)
+        return await gated.refuse_items(
+            "coordinator_keys", "coordinators", is_allowed, error, node_id=-1, host="", port=-1
+        )
     if is_allowed(request.key):
         return await gated.answer()
     refused = gated.refuse(error)

@@ -1,4 +1,4 @@
-"""What a client may do with topics."""
+"""Rights that requests need on topics."""
 
 from __future__ import annotations
 
@@ -92,23 +92,23 @@ def _at_no_offset(refused: ProduceResponse) -> ProduceResponse:
     return refused
 
 
-def _each(operation: AclOperation, into: str = "topics", **values: Any) -> Gate:
-    """Return the gate of requests that need an operation on each topic; see `GatedRequest.each_topic`."""
-    return lambda gated: gated.each_topic(operation, into, **values)
+def _on_each_topic(operation: AclOperation, into: str = "topics", **values: Any) -> Gate:
+    """Return the gate of requests that need an operation on each topic; see `GatedRequest.refuse_topics`."""
+    return lambda gated: gated.refuse_topics(operation, into, **values)
 
 
-list_offsets = _each(AclOperation.DESCRIBE, offset=-1, timestamp=-1)
-describe_producers = _each(AclOperation.READ)
-delete_records = _each(AclOperation.DELETE, low_watermark=-1)
-offset_for_leader_epoch = _each(AclOperation.DESCRIBE, named="topic", leader_epoch=-1, end_offset=-1)
-create_partitions = _each(AclOperation.ALTER, "results")
+list_offsets = _on_each_topic(AclOperation.DESCRIBE, offset=-1, timestamp=-1)
+describe_producers = _on_each_topic(AclOperation.READ)
+delete_records = _on_each_topic(AclOperation.DELETE, low_watermark=-1)
+offset_for_leader_epoch = _on_each_topic(AclOperation.DESCRIBE, named="topic", leader_epoch=-1, end_offset=-1)
+create_partitions = _on_each_topic(AclOperation.ALTER, "results")
 
 
 async def create_topics(gated: GatedRequest[CreateTopicsRequest, CreateTopicsResponse]) -> Message:
     """CREATE on the cluster or the topic; DESCRIBE_CONFIGS on the topic to be shown its settings."""
     access = gated.access
     may_create_all = access.may_on_cluster(AclOperation.CREATE)
-    response = await gated.each(
+    response = await gated.refuse_items(
         "topics",
         "topics",
         lambda topic: may_create_all or access.may_on_topic(AclOperation.CREATE, topic.name),
@@ -129,7 +129,7 @@ async def delete_topics(gated: GatedRequest[DeleteTopicsRequest, DeleteTopicsRes
     """DELETE on each topic; the name of one that is given by its id needs DESCRIBE."""
     access = gated.access
     if gated.call.version < _DELETE_BY_ID_SINCE:
-        return await gated.each(
+        return await gated.refuse_items(
             "topic_names", "responses", lambda name: access.may_on_topic(AclOperation.DELETE, name), _REFUSED
         )
 

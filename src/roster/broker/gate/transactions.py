@@ -1,4 +1,4 @@
-"""What a client may do with transactional ids."""
+"""Rights that requests need on transactional ids."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ write_markers = requires(
 async def describe(gated: GatedRequest[DescribeTransactionsRequest, DescribeTransactionsResponse]) -> Message:
     """DESCRIBE on each transactional id; topics that the client may not DESCRIBE are not shown."""
     access = gated.access
-    response = await gated.each(
+    response = await gated.refuse_items(
         "transactional_ids",
         "transaction_states",
         lambda name: access.may_on_transaction(AclOperation.DESCRIBE, name),

@@ -1,4 +1,4 @@
-"""What tools ask about log directories."""
+"""DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def describe_log_dirs(services: Services, call: Call[DescribeLogDirsReques
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return DescribeLogDirsResponse(results=[result])
     sizes = [(topic, index, log.size) async for topic, index, log in in_slices(_logs(services, call.message))]
-    for name, group in groupby(sizes, lambda each: each[0]):
+    for name, group in groupby(sizes, lambda entry: entry[0]):
         partitions = [
             DescribeLogDirsResponse.Partition(partition_index=index, partition_size=size) for _, index, size in group
         ]

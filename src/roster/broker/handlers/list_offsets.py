@@ -93,8 +93,8 @@ def find_offset(log: PartitionLog, timestamp: int, version: int, *, committed: b
     raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp}")
 
 
-def _before(end: int, found: TimedOffset | None) -> TimedOffset:
-    return found if found is not None and found.offset < end else _NOWHERE
+def _before(end: int, first: TimedOffset | None) -> TimedOffset:
+    return first if first is not None and first.offset < end else _NOWHERE
 
 
 async def offset_for_leader_epoch(services: Services, call: Call[OffsetForLeaderEpochRequest]) -> Message:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 KEY_TYPES = (0, 1)
-"""Of FindCoordinator: groups and transactions."""
+"""Key types of FindCoordinator: groups and transactions."""
 TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_VERSION_LEVEL = 2
 """Transactions with an epoch of their own (KIP-890)."""

@@ -186,17 +186,17 @@ def _deleted(acl: AclBinding) -> DeleteAclsResponse.DeleteAclsFilterResult.Delet
     )
 
 
-def _filter(services: Services, asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
+def _filter(services: Services, wanted: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
     _require_authorizer(services)
     known = [kind for kind in ResourceType if kind is not ResourceType.UNKNOWN]
     return AclFilter(
-        _one_of(ResourceType, asked.resource_type_filter, known, "resource type"),
-        asked.resource_name_filter,
-        _one_of(PatternType, asked.pattern_type_filter, [p for p in PatternType if p], "pattern type"),
-        asked.principal_filter,
-        asked.host_filter,
-        _one_of(AclOperation, asked.operation, [o for o in AclOperation if o], "operation"),
-        _one_of(AclPermission, asked.permission_type, [p for p in AclPermission if p], "permission"),
+        _one_of(ResourceType, wanted.resource_type_filter, known, "resource type"),
+        wanted.resource_name_filter,
+        _one_of(PatternType, wanted.pattern_type_filter, [p for p in PatternType if p], "pattern type"),
+        wanted.principal_filter,
+        wanted.host_filter,
+        _one_of(AclOperation, wanted.operation, [o for o in AclOperation if o], "operation"),
+        _one_of(AclPermission, wanted.permission_type, [p for p in AclPermission if p], "permission"),
     )
 
 

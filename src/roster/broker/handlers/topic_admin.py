@@ -56,11 +56,11 @@ async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> 
     return response
 
 
-def _partitions(services: Services, asked: CreateTopicsRequest.Topic) -> int:
+def _partitions(services: Services, topic: CreateTopicsRequest.Topic) -> int:
     """Return how many partitions a topic is to have."""
-    if asked.assignments:
-        return len(asked.assignments)
-    return services.config.default_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
+    if topic.assignments:
+        return len(topic.assignments)
+    return services.config.default_partitions if topic.num_partitions == _DEFAULT else topic.num_partitions
 
 
 def check_once(name: str, times: int) -> None:
@@ -79,30 +79,30 @@ def _check_size(new: int) -> None:
 
 
 async def _create(
-    services: Services, asked: CreateTopicsRequest.Topic, answer: CreateTopicsResponse.Topic, *, validate_only: bool
+    services: Services, request: CreateTopicsRequest.Topic, answer: CreateTopicsResponse.Topic, *, validate_only: bool
 ) -> None:
-    services.topics.check_new(asked.name)
-    if asked.replication_factor not in (_DEFAULT, 1):
+    services.topics.check_new(request.name)
+    if request.replication_factor not in (_DEFAULT, 1):
         raise RefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {asked.replication_factor} is larger than the number of brokers, 1",
+            f"replication factor {request.replication_factor} is larger than the number of brokers, 1",
         )
-    partitions = _partitions(services, asked)
-    if asked.assignments and (asked.num_partitions, asked.replication_factor) != (_DEFAULT, _DEFAULT):
+    partitions = _partitions(services, request)
+    if request.assignments and (request.num_partitions, request.replication_factor) != (_DEFAULT, _DEFAULT):
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, "partitions and replication factor must be -1 where replicas are placed by hand"
         )
-    if asked.assignments:
-        placed = sorted((entry.partition_index, entry.broker_ids) for entry in asked.assignments)
+    if request.assignments:
+        placed = sorted((entry.partition_index, entry.broker_ids) for entry in request.assignments)
         if placed != [(index, [services.config.node_id]) for index in range(len(placed))]:
             raise RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"partitions must be numbered from 0 and placed on broker {services.config.node_id}",
             )
-    settings = check_settings({entry.name: entry.value for entry in asked.configs})
+    settings = check_settings({entry.name: entry.value for entry in request.configs})
     check_partitions(partitions)
     if not validate_only:
-        topic = await services.topics.create(asked.name, partitions, settings)
+        topic = await services.topics.create(request.name, partitions, settings)
         answer.topic_id = topic.id
         logger.info("created topic %s with %d partitions", topic.name, partitions)
     answer.num_partitions, answer.replication_factor = partitions, 1
@@ -168,29 +168,29 @@ async def create_partitions(services: Services, call: Call[CreatePartitionsReque
     return response
 
 
-async def _grow(services: Services, asked: CreatePartitionsRequest.Topic, made: int, *, validate_only: bool) -> int:
-    """Add partitions to a topic; return how many the request has made with them, `made` before."""
-    topic = known_topic(services, asked.name)
+async def _grow(services: Services, request: CreatePartitionsRequest.Topic, added: int, *, validate_only: bool) -> int:
+    """Add partitions to a topic; return how many the request has made with them, `added` before."""
+    topic = known_topic(services, request.name)
     if topic.is_internal:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
-    check_partitions(asked.count)
-    if asked.count <= len(topic.logs):
+    check_partitions(request.count)
+    if request.count <= len(topic.logs):
         raise RefusedError(
             ErrorCode.INVALID_PARTITIONS, f"topic {topic.name!r} has {len(topic.logs)} partitions already"
         )
-    if asked.assignments is not None:
-        placed = [entry.broker_ids for entry in asked.assignments]
-        if placed != [[services.config.node_id]] * (asked.count - len(topic.logs)):
+    if request.assignments is not None:
+        placed = [entry.broker_ids for entry in request.assignments]
+        if placed != [[services.config.node_id]] * (request.count - len(topic.logs)):
             raise RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"every new partition must be placed on broker {services.config.node_id}",
             )
-    made += asked.count - len(topic.logs)
-    _check_size(made)
+    added += request.count - len(topic.logs)
+    _check_size(added)
     if not validate_only:
-        await services.topics.grow(topic, asked.count)
-        logger.info("topic %s has %d partitions now", topic.name, asked.count)
-    return made
+        await services.topics.grow(topic, request.count)
+        logger.info("topic %s has %d partitions now", topic.name, request.count)
+    return added
 
 
 def known_topic(services: Services, name: str) -> Topic:

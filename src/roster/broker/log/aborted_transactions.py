@@ -48,7 +48,7 @@ class AbortedTransactions:
         return [entry for entry in self._entries[start:] if entry.first_offset < end_offset]
 
     def forget_before(self, offset: int) -> None:
-        """Forget those whose marker was before an offset: compaction has dropped their records and markers."""
+        """Forget transactions whose marker was before an offset: compaction has dropped their records and markers."""
         del self._entries[: bisect_left(self._entries, offset, key=lambda entry: entry.last_offset)]
 
     def encode(self, from_offset: int) -> bytes:

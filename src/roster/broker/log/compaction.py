@@ -47,7 +47,7 @@ class Stopped(Exception):  # an instruction, not a failure
 
 
 class Replaced(NamedTuple):
-    """Consecutive segments, and the one that is in their place on the disk."""
+    """Consecutive segments, and the segment that replaced them on the disk."""
 
     old: list[Segment]
     new: Segment

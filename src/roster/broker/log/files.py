@@ -37,11 +37,11 @@ class FileSystem:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._lock = threading.Lock()
         self._failure: OSError | None = None
-        """What a sync was told: the system tells it once, but it may be of files that others wait for."""
+        """Errors of syncs: the system reports each once, perhaps for a file that another caller waits for."""
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
-        """Return that of a path; None if it has no such call."""
+        """Return the file system of a path; None if it has no such call."""
         release = re.match(r"(\d+)\.(\d+)", os.uname().release)
         if _SYNCFS is None or release is None or tuple(map(int, release.groups())) < _TOLD_SINCE:
             return None

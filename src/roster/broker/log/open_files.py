@@ -123,7 +123,7 @@ class LogFile:
         self.dirty = False
         """True if something was written since the last sync."""
         self.disk: FileSystem | None = None
-        """What syncs it with others, once the file was open."""
+        """Syncs the file together with others, once it was open."""
         self.lost: OSError | None = None
         """The error of a sync after which the contents are unknown."""
         self._pool = pool

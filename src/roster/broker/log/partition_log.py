@@ -82,7 +82,7 @@ class PartitionLog:
         """Set when the topic is deleted; requests that still hold the log must stop using it."""
         self.config = config
         self.start = LogStart()
-        """Where the log starts after deletions."""
+        """First offset of the log after deletions."""
         self.maintenance = asyncio.Lock()
         """Held while segments are rewritten or deleted."""
         self._segments: list[Segment] = []
@@ -295,7 +295,7 @@ class PartitionLog:
     def old_enough(self, segments: list[Segment], now_ms: int) -> list[Segment]:
         """Return the segments up to the first one with a record younger than `min.compaction.lag.ms`."""
         lag = self.config.min_compaction_lag_ms
-        return list(takewhile(lambda each: each.max_timestamp <= now_ms - lag, segments)) if lag else segments
+        return list(takewhile(lambda segment: segment.max_timestamp <= now_ms - lag, segments)) if lag else segments
 
     def is_worth_compacting(self, segments: list[Segment], now_ms: int) -> bool:
         """Return True if enough of these, the oldest segments, was not compacted yet, or for too long."""

@@ -171,7 +171,7 @@ class ProducerTable:
 
         A batch without a sequence is the broker's own, with offsets of a group.
         """
-        known = self._seen(header, now_ms)
+        known = self._producer_of(header, now_ms)
         if header.base_sequence >= 0:
             known.batches.append(
                 WrittenBatch(
@@ -182,7 +182,7 @@ class ProducerTable:
             known.first_offset = self._open[header.producer_id] = base_offset
         self._announced.pop(header.producer_id, None)
 
-    def _seen(self, header: BatchHeader, now_ms: int) -> Producer:
+    def _producer_of(self, header: BatchHeader, now_ms: int) -> Producer:
         """Return the producer of a batch in the batch's epoch, in which it has written nothing if that is new."""
         known = self._producers.get(header.producer_id)
         if known is None:
@@ -219,7 +219,7 @@ class ProducerTable:
 
     def end(self, header: BatchHeader, marker: EndTxnMarker, offset: int, now_ms: int) -> None:
         """Remember a marker written at an offset; its epoch is the producer's from now on."""
-        known = self._seen(header, now_ms)
+        known = self._producer_of(header, now_ms)
         self._announced.pop(header.producer_id, None)
         known.coordinator_epoch = marker.coordinator_epoch
         first = known.first_offset

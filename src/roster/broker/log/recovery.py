@@ -143,7 +143,7 @@ class Recovery:
         # Compaction rewrites several segments as one and deletes the others later; it never touches the last.
         before = NO_END if not following else following[-1 if self._gaps else 0]
         while True:
-            damage = segment.scan(self._seen, before, gaps=self._gaps and bool(following))
+            damage = segment.scan(self._record, before, gaps=self._gaps and bool(following))
             if damage is None:
                 break
             self._changed = True
@@ -163,7 +163,7 @@ class Recovery:
     def _path(self, base: int) -> Path:
         return self._directory / f"{base:020d}{LOG_SUFFIX}"
 
-    def _seen(self, header: BatchHeader, batch: memoryview) -> None:
+    def _record(self, header: BatchHeader, batch: memoryview) -> None:
         self._changed = True
         if header.producer_id == NO_PRODUCER:
             return
@@ -220,7 +220,7 @@ class Recovery:
             )
 
     def _copy(self, damage: Damage, pieces: list[_Piece]) -> Path:
-        """Write each piece to a file of its own in a new directory; return that once all are durable."""
+        """Write each piece to its own file in a new directory; return the directory once all are durable."""
         taken = [_CUT_NAME.fullmatch(entry) for entry in names_in(self._directory)]
         cut = self._directory / f"cut-{max((int(name[1]) for name in taken if name), default=0) + 1}"
         cut.mkdir()

@@ -46,7 +46,7 @@ def expired_segments(log: PartitionLog, now_ms: int) -> int:
 
 
 def newest_timestamp(segment: Segment) -> int:
-    """Return the newest timestamp of a segment's records; that of the file if none is since 1970, as in Kafka."""
+    """Return the newest timestamp of a segment's records, or the file's if all are before 1970, as in Kafka."""
     if segment.max_timestamp >= 0:
         return segment.max_timestamp
     return int(segment.path.stat().st_mtime * 1000)

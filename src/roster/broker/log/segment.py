@@ -90,7 +90,7 @@ class Segment(SegmentReader):
         self._file.path = old.path
 
     def retire(self, *, keep_open: bool = False) -> None:
-        """Another file may take this one's name: read on from the one that is open, never open the other."""
+        """Another file may take this one's name: keep reading from the open file, never open the other one."""
         self._file.retire(keep_open=keep_open)
 
     def close(self) -> None:

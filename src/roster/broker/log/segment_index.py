@@ -76,7 +76,7 @@ class SegmentIndex:
         self.size += header.size
 
     def add_damaged(self, end: BlockEnd) -> None:
-        """Add what fails its check, from here to `end`, as a block of its own."""
+        """Add the bytes that fail their check, from here to `end`, as one block."""
         self._begin_block(self.next_offset, is_checked=False)
         self.size, self.next_offset = end
 

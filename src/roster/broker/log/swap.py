@@ -22,7 +22,7 @@ def _waiting(path: Path) -> Path:
 
 
 def swap(written: Path, log: Path, index: Path, sidecar: bytes) -> None:
-    """Put a file that is durable in the place of `log`, and the bytes of its sidecar in that of `index`."""
+    """Replace `log` by a durable file, and `index` by the bytes of its sidecar."""
     write_atomically(_waiting(index), sidecar)
     written.rename(_waiting(log))
     sync_path(log.parent)

@@ -1,4 +1,4 @@
-"""What the client of one connection may do."""
+"""Rights of the client of one connection."""
 
 from __future__ import annotations
 

@@ -85,7 +85,9 @@ class PrincipalRules:
         if not certificate:
             return ANONYMOUS
         name = distinguished_name(certificate.get("subject", ()))
-        return next((user(found) for rule in self.rules if (found := rule.apply(name)) is not None), ANONYMOUS)
+        return next(
+            (user(name_in_rule) for rule in self.rules if (name_in_rule := rule.apply(name)) is not None), ANONYMOUS
+        )
 
 
 def distinguished_name(subject: Iterable[Iterable[tuple[str, str]]]) -> str:
@@ -103,14 +105,14 @@ def _escaped(value: str) -> str:
     return text[:-1] + "\\ " if text.endswith(" ") and len(text) > 1 else text
 
 
-def _rule(found: re.Match[str]) -> _Rule:
+def _rule(match: re.Match[str]) -> _Rule:
     try:
-        pattern = re.compile(found[1])
-        replacement = _GROUP.sub(r"\\g<\1>", found[2])
+        pattern = re.compile(match[1])
+        replacement = _GROUP.sub(r"\\g<\1>", match[2])
         pattern.sub(replacement, "")
     except (re.error, IndexError) as error:
-        raise _malformed(found[0]) from error
-    return _Rule(pattern, replacement, found[3])
+        raise _malformed(match[0]) from error
+    return _Rule(pattern, replacement, match[3])
 
 
 def _malformed(rest: str) -> BrokerStartError:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class Security:
-    """What all connections have in common: settings, users, ACLs."""
+    """The settings, users and ACLs that all connections share."""
 
     def __init__(self, config: BrokerSecurity, data_dir: Path) -> None:
         self.config = config

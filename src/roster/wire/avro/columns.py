@@ -43,7 +43,7 @@ _WIDTHS = {"null": -1, "record": -1, "union": -1, "boolean": 1, "int": 4, "enum"
 
 @dataclass(eq=False)
 class Column:
-    """Where the values of a type go.
+    """The column that holds the values of a type.
 
     dim: counts its values: 0 for one in each row, else the number of the list that holds it. extra: the most bytes or
     items that a default adds to one value. least: the least bytes of an item that it is read from.

@@ -105,7 +105,7 @@ class AvroReader:
 
 
 class _Places:
-    """Where each column has its arrays in the memory, and how many values there may be at most."""
+    """Places of each column's arrays in the memory, and the greatest numbers of values."""
 
     def __init__(self, rows: int, size: int, columns: int) -> None:
         self.most = {0: rows}

@@ -82,11 +82,11 @@ def avro(
     out64,
     float32,
     float64,
-    told,
+    problems,
 ):
     """Append a row for each of the values at [starts, ends) of `data`, by the program that begins there; return 0.
 
-    `told` gets 0 or a problem for each; the row of one that is refused is made by the program at `nulls`. The
+    `problems` gets 0 or a problem for each; the row of one that is refused is made by the program at `nulls`. The
     caller sets the first offset of each text and list to zero.
     """
     for row in range(rows):
@@ -96,7 +96,7 @@ def avro(
         kept_pos = pos
         kept_end = end
         counts[0] = row
-        told[row] = 0
+        problems[row] = 0
         pc = begins[row]
         while True:
             problem = 0
@@ -273,7 +273,7 @@ def avro(
                 pc += layout.WIDTH
             if problem == 0:
                 break
-            told[row] = problem
+            problems[row] = problem
             pos = end
             pc = nulls
     return 0

@@ -209,10 +209,10 @@ def headers_fit(data, pos, end):
 
 
 @_function
-def copy(data, pos, size, out, at):
-    """Copy `size` bytes to `out[at:]`; the caller has checked that they fit."""
+def copy(data, pos, size, out, place):
+    """Copy `size` bytes to `out[place:]`; the caller has checked that they fit."""
     for index in range(size):
-        out[at + index] = data[pos + index]
+        out[place + index] = data[pos + index]
 
 
 @_function

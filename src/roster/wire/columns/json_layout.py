@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 INTEGER, DOUBLE, FLOAT, BOOLEAN, TEXT, DATE, MOMENT, INSTANT = range(8)
-"""What a column's values are. From TEXT on they are texts in JSON. MOMENT: without a time zone, INSTANT: in UTC."""
+"""Kinds of columns. From TEXT on values are texts in JSON. MOMENT: without a time zone, INSTANT: in UTC."""
 NULL, VALUE, SPAN = range(3)
-"""What a cell has: nothing, its value, or the span of a number that is to be read otherwise."""
+"""Content of a cell: nothing, its value, or the span of a number for another reader."""
 LENGTH_BITS = 32
 """A span is the place of its first byte, shifted by so many bits, and its length. A text's is that of its bytes without
 escapes."""

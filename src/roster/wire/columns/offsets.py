@@ -26,7 +26,7 @@ class OffsetsKernel(Protocol):
 
 
 class OffsetRecords(NamedTuple):
-    """What records of `__consumer_offsets` are."""
+    """Kinds of records of `__consumer_offsets`, and the commits among them."""
 
     kinds: UInt8
     """For each record COMMIT, REMOVED, GROUP, OTHER, NEWER or DAMAGED, of `roster.wire.columns.offsets_layout`."""

@@ -417,7 +417,7 @@ def _first_no_text(names: pa.Array) -> int:
 
 
 def _untouched(count: int, kind: type[T]) -> npt.NDArray[T]:
-    """Return an uninitialised array; a large one has new pages, as those of freed memory were touched."""
+    """Return an uninitialised array; a large one gets new pages, since pages of freed memory were touched before."""
     size = count * np.dtype(kind).itemsize
     return np.frombuffer(mmap(-1, size), kind) if size > MAX_BYTES else np.empty(count, kind)
 

@@ -134,7 +134,7 @@ class Encoder:
         columns = _columns(rows)
         places, order = np.empty(count, np.int32), np.empty(count, np.int64)
         sizes, starts = np.empty(count, np.int64), np.empty(self._partitions + 1, np.int64)
-        partitions = _given(rows)
+        partitions = _named_partitions(rows)
         outcome = self._kernel.place(
             *(count, *columns, partitions, self._partitions, self._sticky_bytes),
             *(self._sticky, places, sizes, starts, order),
@@ -219,7 +219,7 @@ def _headers(column: pa.Array) -> tuple[object, ...]:
     return ends, _validity(column), name_ends, name_bytes, *binary_parts(datas)
 
 
-def _given(rows: pa.RecordBatch) -> Int32:
+def _named_partitions(rows: pa.RecordBatch) -> Int32:
     """Return the partitions that the rows name, -1 where they name none."""
     if "partition" not in rows.schema.names:
         return np.full(rows.num_rows, -1, np.int32)

@@ -42,7 +42,7 @@ class LeaderNote(Message, versions="0"):
 
     generation: int = int32()
     cause: str = string()
-    """Of `roster.member.causes`."""
+    """Value of `roster.member.causes.Cause`."""
     reason: str = string()
     """Why the leader joined again, in words; "" if because others did."""
     join_ms: int = int32()
@@ -77,13 +77,13 @@ def read_note(assignment: bytes) -> LeaderNote | None:
 def without_note(assignment: bytes) -> bytes:
     """Return an assignment as it was before `append_note`; user data that were empty are null."""
     try:
-        at, data = _user_data(assignment)
+        begin, data = _user_data(assignment)
     except WireError:
         return assignment
     own, note = split_note(data)
     if note is None:
         return assignment
-    return assignment[:at] + (_INT.pack(_NULL) if own is None else _INT.pack(len(own)) + own)
+    return assignment[:begin] + (_INT.pack(_NULL) if own is None else _INT.pack(len(own)) + own)
 
 
 def split_note(user_data: bytes | None) -> tuple[bytes | None, LeaderNote | None]:
@@ -104,17 +104,17 @@ def split_note(user_data: bytes | None) -> tuple[bytes | None, LeaderNote | None
 def _user_data(assignment: bytes) -> tuple[int, bytes | None]:
     """Return where the user data begin with their length, and themselves; no partition is looked at."""
     try:
-        (topics,), at = _INT.unpack_from(assignment, 2), 6
+        (topics,), position = _INT.unpack_from(assignment, 2), 6
         for _ in range(topics):
             for length, width in ((_SHORT, 1), (_INT, 4)):
-                (count,) = length.unpack_from(assignment, at)
+                (count,) = length.unpack_from(assignment, position)
                 if count < 0:
-                    raise WireError(f"assignment: {count} at {at}")
-                at += length.size + count * width
-        (size,) = _INT.unpack_from(assignment, at)
+                    raise WireError(f"assignment: {count} at {position}")
+                position += length.size + count * width
+        (size,) = _INT.unpack_from(assignment, position)
     except StructError as error:
         raise WireError(f"assignment: {error}") from error
-    begin = at + _INT.size
+    begin = position + _INT.size
     if size > len(assignment) - begin:
-        raise WireError(f"assignment: {size} bytes of user data at {at}, there are {len(assignment) - begin}")
-    return at, None if size < 0 else assignment[begin : begin + size]
+        raise WireError(f"assignment: {size} bytes of user data at {position}, there are {len(assignment) - begin}")
+    return position, None if size < 0 else assignment[begin : begin + size]

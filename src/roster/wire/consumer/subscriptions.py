@@ -105,12 +105,12 @@ def _topic_sections(
         topic = topic[np.argsort(row, kind="stable")]
         bounds = [0, *np.cumsum(np.bincount(row, minlength=len(readers))).tolist()]
         waiting = []
-        for group, at, (begin, stop) in zip(alike.values(), ends.tolist(), pairwise(bounds), strict=True):
+        for group, position, (begin, stop) in zip(alike.values(), ends.tolist(), pairwise(bounds), strict=True):
             reader = group[0]
-            if at < 0:
+            if position < 0:
                 waiting += group[1:]
                 continue
-            length = at - starts[reader]
+            length = position - starts[reader]
             section = subscriptions[reader][2:length]
             number = len(sections)
             sections.append(topic[begin:stop])
@@ -123,13 +123,13 @@ def _topic_sections(
     return sections, np.array(section_of, dtype=np.int32), np.array(after, dtype=np.int64)
 
 
-def _user_data(buffer: WordBuffer, at: Int64, end: Int64) -> tuple[list[bytes | None], Int64]:
-    """Return the user data at `at`, None where it is null, and the position after it, -1 where it is invalid."""
-    user_data: list[bytes | None] = [None] * len(at)
-    intact = np.flatnonzero((at >= 0) & (at + 4 <= end))
-    length = np.maximum(buffer.int32[at[intact]].astype(np.int64), -1)
-    position = np.full(len(at), -1, dtype=np.int64)
-    position[intact] = at[intact] + 4 + np.maximum(length, 0)
+def _user_data(buffer: WordBuffer, begin: Int64, end: Int64) -> tuple[list[bytes | None], Int64]:
+    """Return the user data at `begin`, None where it is null, and the position after it, -1 where it is invalid."""
+    user_data: list[bytes | None] = [None] * len(begin)
+    intact = np.flatnonzero((begin >= 0) & (begin + 4 <= end))
+    length = np.maximum(buffer.int32[begin[intact]].astype(np.int64), -1)
+    position = np.full(len(begin), -1, dtype=np.int64)
+    position[intact] = begin[intact] + 4 + np.maximum(length, 0)
     position[position > end] = -1
     for m, size in zip(intact[length >= 0].tolist(), length[length >= 0].tolist(), strict=True):
         after = int(position[m])

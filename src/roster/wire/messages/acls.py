@@ -26,7 +26,7 @@ class DescribeAclsResponse(Message, key=ApiKey.DESCRIBE_ACLS, versions="1-3", fl
 
     class Resource(Struct):
         class AclDescription(Struct):
-            """Who may or may not do what, from where."""
+            """Principal, host, operation and permission."""
 
             principal: str = string()
             host: str = string()
@@ -90,7 +90,7 @@ class DeleteAclsRequest(Message, key=ApiKey.DELETE_ACLS, versions="1-3", flexibl
 
 
 class DeleteAclsResponse(Message, key=ApiKey.DELETE_ACLS, versions="1-3", flexible="2+"):
-    """What each filter deleted, in their order."""
+    """The ACLs that each filter deleted, in the order of the filters."""
 
     class DeleteAclsFilterResult(Struct):
         """The ACLs that one filter matched, or an error."""

@@ -1,4 +1,4 @@
-"""What tools ask about log directories."""
+"""DescribeLogDirs."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class IncrementalAlterConfigsResponse(Message, key=ApiKey.INCREMENTAL_ALTER_CONF
 
 
 class ListConfigResourcesRequest(Message, key=ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+"):
-    """Ask which resources have settings (KIP-1142); v0 asks for those of client metrics."""
+    """Ask which resources have settings (KIP-1142); v0 asks for client metrics only."""
 
     resource_types: list[int] = array(int8(), "1+")
 

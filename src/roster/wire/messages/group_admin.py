@@ -80,7 +80,7 @@ class ConsumerGroupDescribeResponse(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE,
         """State, epochs and members of one group; `assignor_name` is the assignor of the broker."""
 
         class Member(Struct):
-            """A member with what it subscribes to, what it has, and what it is to have."""
+            """A member with its subscription, its partitions and its target."""
 
             class Assignment(Struct):
                 class TopicPartitions(Struct):

@@ -208,7 +208,7 @@ class ListOffsetsRequest(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", flex
 
     class Topic(Struct):
         class Partition(Struct):
-            """Timestamp in ms, or -1 latest, -2 earliest, -3 that of the largest timestamp."""
+            """Timestamp in ms, or -1 latest, -2 earliest, -3 the record with the largest timestamp."""
 
             partition_index: int = int32()
             current_leader_epoch: int = int32("4+", default=-1, ignorable=True)

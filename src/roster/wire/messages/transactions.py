@@ -121,7 +121,7 @@ class WriteTxnMarkersRequest(Message, key=ApiKey.WRITE_TXN_MARKERS, versions="1-
     """Write the markers that end transactions; from brokers, and from tools that abort a hanging one (KIP-664)."""
 
     class Marker(Struct):
-        """The marker of one producer; `transaction_result` True commits. Version 2 and up: that of the transaction."""
+        """The marker of one producer; `transaction_result` True commits. From v2 on with its version."""
 
         class Topic(Struct):
             name: str = string()
