@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roster.broker.errors import CloseConnection
 from roster.broker.handlers.metadata import asks_by_id_too_early, creates_topics
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
         ProduceRequest,
     )
 
+    _GatedProduce: TypeAlias = GatedRequest[ProduceRequest, Any]
+
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TOPIC_RESOURCE, _GROUP_RESOURCE = 2, 32
 _PRODUCE_BY_ID_SINCE = 13
 _DELETE_BY_ID_SINCE = 6
 
 
-async def produce(gated: GatedRequest[ProduceRequest, Any]) -> Message | None:
+async def produce(gated: _GatedProduce) -> Message | None:
     """`begin_produce`, for a handler that waits."""
     handler = gated.handler
 
@@ -46,7 +48,7 @@ async def produce(gated: GatedRequest[ProduceRequest, Any]) -> Message | None:
     return await (await begin_produce(replace(gated, handler=begin)))()
 
 
-async def begin_produce(gated: GatedRequest[ProduceRequest, Any]) -> Answer:
+async def begin_produce(gated: _GatedProduce) -> Answer:
     """WRITE on the transactional id, if there is one; WRITE on each topic. The handler returns an Answer."""
     request, access = gated.request, gated.access
     transactional_id = request.transactional_id
@@ -64,14 +66,12 @@ async def begin_produce(gated: GatedRequest[ProduceRequest, Any]) -> Answer:
     return partial(_with_refused, gated, await gated.answer(), refused)
 
 
-async def _without_produce(gated: GatedRequest[ProduceRequest, Any], refused: ProduceResponse) -> ProduceResponse:
+async def _without_produce(gated: _GatedProduce, refused: ProduceResponse) -> ProduceResponse:
     _check_acks(gated)
     return _at_no_offset(refused)
 
 
-async def _with_refused(
-    gated: GatedRequest[ProduceRequest, Any], answer: Answer, refused: ProduceResponse | None
-) -> Message | None:
+async def _with_refused(gated: _GatedProduce, answer: Answer, refused: ProduceResponse | None) -> Message | None:
     response = await answer()
     if refused is not None:
         _check_acks(gated)
@@ -80,7 +80,7 @@ async def _with_refused(
     return response
 
 
-def _check_acks(gated: GatedRequest[ProduceRequest, Any]) -> None:
+def _check_acks(gated: _GatedProduce) -> None:
     if gated.request.acks == 0:
         raise CloseConnection("a Produce with acks=0 failed: the client has no right to write there")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from enum import IntEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from roster.broker.errors import RefusedError, explain
 from roster.model.acl import (
@@ -54,6 +55,10 @@ _NO_AUTHORIZER = "No Authorizer is configured."
 _PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
 _PERMISSIONS = (AclPermission.DENY, AclPermission.ALLOW)
 _RESOURCES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID)
+
+E = TypeVar("E", bound=IntEnum)
+Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
+Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +205,7 @@ def _filter(services: Services, wanted: DescribeAclsRequest | DeleteAclsRequest.
     )
 
 
-def _one_of(kind: Any, value: int, allowed: Iterable[Any], what: str) -> Any:
+def _one_of(kind: type[E], value: int, allowed: Iterable[E], what: str) -> E:
     if value not in [int(number) for number in allowed]:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{value} is not a valid {what}")
     return kind(value)
@@ -248,7 +253,7 @@ async def describe_users(services: Services, call: Call[DescribeUserScramCredent
 async def alter_users(services: Services, call: Call[AlterUserScramCredentialsRequest]) -> Message:
     """Set and delete credentials; errors are per user."""
     request = call.message
-    changes: list[Any] = [*request.deletions, *request.upsertions]
+    changes: list[Deletion | Upsertion] = [*request.deletions, *request.upsertions]
     twice = {key for key, count in Counter((change.name, change.mechanism) for change in changes).items() if count > 1}
     outcomes: dict[str, tuple[ErrorCode, str | None]] = {change.name: (ErrorCode.NONE, None) for change in changes}
 
@@ -279,13 +284,13 @@ async def alter_users(services: Services, call: Call[AlterUserScramCredentialsRe
     )
 
 
-def _alter(users: Users, change: Any) -> None:
+def _alter(users: Users, change: Deletion | Upsertion) -> None:
     mechanism = next((name for name, number in MECHANISM_NUMBERS.items() if number == change.mechanism), None)
     if not change.name:
         raise RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if mechanism is None:
         raise RefusedError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-    if isinstance(change, AlterUserScramCredentialsRequest.ScramCredentialDeletion):
+    if isinstance(change, Deletion):
         if mechanism not in users.get(change.name, {}):
             raise RefusedError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
         del users[change.name][mechanism]
