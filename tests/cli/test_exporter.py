@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from roster.cli.exporter import exporter
+from roster.cli.group_pages import exporter
 from roster.cli.root import run
 from tests.cli.serving import serving
 from tests.waiting import until

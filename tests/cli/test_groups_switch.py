@@ -46,12 +46,13 @@ class Cluster:
     def work(self, group: str, end: int) -> None:
         """What an application does that has just been started: it looks, and runs a batch."""
         switching = Switching(group, self, paused=False, keeps_state=self.keeps_state)  # type: ignore[arg-type]
-        switching.took(self.offsets[group])
+        switching.assigned(self.offsets[group])
         at = {p: found.offset for p, found in self.offsets[group].items()}
-        switching.stand(switching.look(at))
+        switching.record(switching.next_steps(at))
         limits = switching.limits(at)
         self.offsets[group] = {
-            p: OffsetAndMetadata(max(at[p], min(end, limits.get(p, end))), metadata=switching.noted(p, "")) for p in at
+            p: OffsetAndMetadata(max(at[p], min(end, limits.get(p, end))), metadata=switching.with_standing(p, ""))
+            for p in at
         }
 
     # Of Admin.

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.errors import PythonException
 
-from roster.cli.history import record
+from roster.cli import history
 from roster.cli.root import run
 from roster.client import Admin, GroupMember, OffsetAndMetadata
 from roster.history.folder import HistoryFolder
@@ -45,7 +45,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 def test_without_the_right_to_the_records_groups_are_polled_and_it_says_so(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "_refusal", lambda *_: "grant this client READ on the topic")
+    monkeypatch.setattr(history, "_refusal", lambda *_: "grant this client READ on the topic")
     folder = str(tmp_path / "history")
     tps = {TopicPartition(TOPIC, number) for number in range(3)}
     with GroupMember(bootstrap, GROUP, [TOPIC], client_id="app", leader_note=True) as member:
@@ -206,4 +206,4 @@ def test_records_that_may_be_read_are_not_refused(bootstrap: str) -> None:
     from roster.cli.options import Target
 
     with Admin(bootstrap) as admin, GroupMember(bootstrap, "some", [TOPIC]):
-        assert record._refusal(admin, Target(bootstrap)) == ""
+        assert history._refusal(admin, Target(bootstrap)) == ""

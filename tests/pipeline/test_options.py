@@ -61,15 +61,15 @@ NO_SPARK: Any = None
         ({"starting_offsets": datetime(2026, 1, 1)}, "starting_offsets: 2026-01-01T00:00:00 has no time zone"),  # noqa: DTZ001
         ({"max_offsets_per_batch": 0}, "max_offsets_per_batch: 0 is not a whole number from 1 to 9223372036854775807"),
         ({"max_batch_ms": 1.5}, "max_batch_ms: 1.5 is not a whole number from 1 to 2147483647"),
-        ({"idle_after": 5}, "idle_after: 5 is no duration: use timedelta(hours=1) or '1 hour'"),
-        ({"idle_after": "0 seconds"}, "idle_after: '0 seconds' is no time. Use '5 minutes'"),
+        ({"idle_after": 5}, "idle_after: 5 is not a duration: use timedelta(hours=1) or '1 hour'"),
+        ({"idle_after": "0 seconds"}, "idle_after: '0 seconds' is not a time. Use '5 minutes'"),
         ({"isolation_level": "serial"}, "isolation_level: 'serial' is not known: use 'read_uncommitted' or 'read_c"),
         (
             {"consumer": {"heartbeat.interval.ms": 45_000}},
             "heartbeat.interval.ms: must be less than session.timeout.ms (45",
         ),
         ({"include_headers": "yes"}, "include_headers: 'yes' is neither True nor False"),
-        ({"state": "/var"}, "state: '/var' is no State. For example State(standbys=1)"),
+        ({"state": "/var"}, "state: '/var' is not a State. For example State(standbys=1)"),
         ({"state_dir": "/var"}, "state_dir: a pipeline has no option of this name. Use state=State(dir=...)"),
         (
             {"session_timeout_ms": 6_000},
@@ -107,8 +107,8 @@ NO_SPARK: Any = None
             "consumer: fetch.max.bytes must be a number from 1",
         ),
         ({"consumer": {"fetch.max.wait.ms": "soon"}}, "consumer: fetch.max.wait.ms must be a number, not"),
-        ({"consumer": {5: 5}}, "consumer: 5 is no setting here"),
-        ({"consumer": {"fetch.error.backoff.ms": 5}}, "is no setting here. Use some of session.timeout.ms, h"),
+        ({"consumer": {5: 5}}, "consumer: 5 is not a setting here"),
+        ({"consumer": {"fetch.error.backoff.ms": 5}}, "is not a setting here. Use some of session.timeout.ms, h"),
         (
             {"consumer": {"session.timeout.ms": float("nan")}},
             "consumer: session.timeout.ms must be a number from 1 to 2147",
@@ -146,7 +146,7 @@ NO_SPARK: Any = None
         ({"fetch_bytes": 5}, "no option of this name. Settings of Kafka's consumers go into consumer={...}"),
         (
             {"consumer": {"fetch.bytes": 1}},
-            "consumer: 'fetch.bytes' is no setting here. Did you mean fetch.m",
+            "consumer: 'fetch.bytes' is not a setting here. Did you mean fetch.m",
         ),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
@@ -186,11 +186,11 @@ def test_settings_of_the_consumer_are_typed_as_they_are_declared() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"dir": "stores"}, "State.dir: 'stores' is no absolute path. For example '/var/lib/roster'"),
+        ({"dir": "stores"}, "State.dir: 'stores' is not an absolute path. For example '/var/lib/roster'"),
         ({"standbys": -1}, "State.standbys: -1 is not a whole number from 0 to 2147483647"),
         ({"max_bytes": 10_000}, "State.max_bytes: 10000 is not a whole number from 65536 to"),
         ({"cleanup_delay_ms": 999}, "State.cleanup_delay_ms: 999 is not a whole number from 1000 to"),
-        ({"application_server": "0.0.0.0:80"}, "State.application_server: '0.0.0.0:80' is no address that other"),
+        ({"application_server": "0.0.0.0:80"}, "State.application_server: '0.0.0.0:80' is not an address that other"),
         ({"application_server": "h"}, "State.application_server: 'h' is not host:port"),
     ],
 )
@@ -370,7 +370,7 @@ def test_steps_of_a_pipeline_that_has_run_are_refused() -> None:
             "migrate: a lambda",
         ),
         (lambda: Pipeline(None, "h:1", "g", "t", http=8080), r"http: 8080 is not host:port\. Give text"),  # type: ignore[arg-type]
-        (lambda: Pipeline(None, "h:1", "g", "t", idle_after="5 min"), r"^idle_after: '5 min' is no duration"),  # type: ignore[arg-type]
+        (lambda: Pipeline(None, "h:1", "g", "t", idle_after="5 min"), r"^idle_after: '5 min' is not a duration"),  # type: ignore[arg-type]
         (lambda: Pipeline(None, "h:1", "g", "t").deduplicate("Column<'window(at, 1 hour)'>", within="1"), "duration"),  # type: ignore[arg-type]
     ],
 )

@@ -361,7 +361,7 @@ def test_a_file_that_was_changed_or_is_gone_is_no_part_of_an_export(tmp_path: Pa
     assert not (tmp_path / "a b" / "é" / "x").exists()
     with pytest.raises(FolderError, match=r"y\.parquet"):
         folder.read_table(written)
-    with pytest.raises(FolderError, match=r"has no manifest\.json: it is no export, or one that did not end"):
+    with pytest.raises(FolderError, match=r"has no manifest\.json: not an export, or an unfinished one"):
         Export.open(folder.place)
 
 

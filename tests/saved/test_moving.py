@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from roster.saved.moving import common_marks
-from roster.saved.tasks.moving import RECORDS, ProveTask, Source, SplitTask, unpacked
-from roster.saved.tasks.seeding import SeedTask
+from roster.saved.tasks.moving import RECORDS, ProveTask, SeedTask, Source, SplitTask, unpacked
 from roster.spark import PipelineError
 from roster.state.aggregate import Aggregation
 from roster.state.changelog import latest
@@ -23,8 +22,7 @@ from roster.state.processor.batch import Plan, TimeMode
 from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.saved.folder import Folder
 from roster.state.saved.manifest import SavedStore
-from roster.state.saved.parts import StoreEntries, merged_marks
-from roster.state.saved.seeds import seed_parts
+from roster.state.saved.parts import StoreEntries, merged_marks, seed_parts
 from roster.state.saved.variables import POSITION
 from roster.state.sessions import SessionAggregation
 from roster.state.windows import Window, WindowedAggregation
@@ -114,7 +112,7 @@ def shown(kind: str, entries: StoreEntries) -> Any:
 
 
 def source_of(folder: Folder, kind: str, at: int, before: int, after: int, entries: StoreEntries) -> Source:
-    noted = entries.noted()
+    noted = entries.definition_record()
     assert noted is not None
     files = {
         part: folder.write_table(f"{kind}/{part}/{at}.parquet", [table], table.schema)
@@ -153,9 +151,9 @@ def test_the_entries_are_those_of_a_group_that_always_had_that_number(
 def test_a_seed_of_tables_has_the_entries_of_a_group_that_read_the_records(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roster.saved.tasks.seeding._BATCHES", 2)
+    monkeypatch.setattr("roster.saved.tasks.moving._BATCHES", 2)
     wanted = states(tmp_path, kind, 6)
-    noted = wanted[0].noted()
+    noted = wanted[0].definition_record()
     assert noted is not None
     definition = replace(noted.definition, registry=wanted[0].marks.get(REGISTRY_KEY, b""))
     tables = defaultdict[str, list[pa.Table]](list)
@@ -216,7 +214,7 @@ def test_entries_of_two_releases_are_not_mixed(tmp_path: Path) -> None:
     notes = {}
     for at, aggregates in enumerate([AGGREGATES, {"count": AGGREGATES["count"]}]):
         entries = StoreEntries.of(latest(batch(tmp_path / str(at), Aggregation(("k",), aggregates), [1, 2])))
-        noted = entries.noted()
+        noted = entries.definition_record()
         assert noted is not None
         notes[at] = noted
     store = SavedStore("c", 2, notes)

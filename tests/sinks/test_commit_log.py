@@ -294,7 +294,9 @@ def test_a_damaged_log_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
     "place", ["hdfs://127.0.0.1:1/out", "abfss://c@a.dfs.core.windows.net/out", "s3a://bucket/out"]
 )
 def test_a_place_that_is_no_local_path_is_one_error_that_names_the_sinks_for_it(place: str) -> None:
-    with pytest.raises(PipelineError, match=r"^path: .*is no local path\. Use DeltaSink or IcebergSink for") as caught:
+    with pytest.raises(
+        PipelineError, match=r"^path: .*is not a local path\. Use DeltaSink or IcebergSink for"
+    ) as caught:
         ParquetSink(place)
     assert place in str(caught.value)
 

@@ -800,8 +800,8 @@ def test_a_refused_login_is_not_waited_for(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: DatabaseSink(f"no url {PASSWORD}", "t"), "url: it is no URL of a database"),
-        (lambda: DatabaseSink("nosuch://x", "t"), "url: it is no URL of a database"),
+        (lambda: DatabaseSink(f"no url {PASSWORD}", "t"), "url: it is not a URL of a database"),
+        (lambda: DatabaseSink("nosuch://x", "t"), "url: it is not a URL of a database"),
         (lambda: DatabaseSink("postgresql+psycopg://h/d", "t"), "Use PostgresSink"),
         (lambda: DatabaseSink("sqlite://", "t"), "url: tasks do not share this process's memory"),
         (lambda: DatabaseSink("mysql+mysqldb://h/d", "t"), "needs MySQLdb, not installed here"),
@@ -809,7 +809,7 @@ def test_a_refused_login_is_not_waited_for(kind: str, tmp_path: Path) -> None:
         (lambda: PostgresSink("sqlite:///x", "t"), "sqlite is not PostgreSQL"),
         (lambda: PostgresSink("postgresql+psycopg2://h/d", "t"), "is not PostgreSQL"),
         (lambda: PostgresSink("postgresql://h/d", ""), "table: no table given"),
-        (lambda: PostgresSink(f"postgresql://u:x@y:{PASSWORD}@h/d", "t"), "url: the port is no number"),
+        (lambda: PostgresSink(f"postgresql://u:x@y:{PASSWORD}@h/d", "t"), "url: the port is not a number"),
         (lambda: DatabaseSink(f"mariadb+pymysql://u:x@{PASSWORD}:x@h/d", "t"), "as %2F, %40 and %3A"),
         (lambda: DatabaseSink("mariadb+pymysql://u@h", "t"), "url: no database given"),
         (lambda: DatabaseSink("sqlite:///file:x?mode=memory&uri=true", "t"), "url: tasks do not share"),

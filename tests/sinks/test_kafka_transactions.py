@@ -335,11 +335,11 @@ def test_a_sink_without_rows_tells_at_the_second_look_that_its_topic_was_deleted
     sink = KafkaSink(topics.bootstrap, out)
     sink.open(None, "g")  # type: ignore[arg-type]
     with closing(sink):
-        sink.look()
+        sink.check_target()
         topics.admin.delete_topic(out)
-        sink.look()
+        sink.check_target()
         with pytest.raises(PipelineError, match=f"KafkaSink: topic '{out}' was deleted"):
-            sink.look()
+            sink.check_target()
 
 
 def test_transactional_ids_begin_with_the_group_and_no_two_are_alike() -> None:

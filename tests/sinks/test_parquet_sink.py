@@ -55,7 +55,9 @@ def test_rows_on_another_machines_disk_are_one_error_and_nothing_counts(
     written = sink.write(spark.range(10, 20, 1, 2), second)
     # One executor's file is not on this disk.
     min((tmp_path / ".out.staging").rglob("part-*.parquet")).unlink()
-    with pytest.raises(PipelineError, match=r"^path: executors wrote 10 rows, of which the driver finds 5 in .*share"):
+    with pytest.raises(
+        PipelineError, match=r"^path: executors wrote 10 rows, and the driver finds 5 of them in .*share"
+    ):
         sink.commit(written, second)
     assert not list((tmp_path / ".out.staging").rglob("*.parquet"))
     assert ParquetSink(tmp_path / "out").positions() == {T0: 10}
@@ -71,7 +73,7 @@ def test_no_file_at_all_is_noticed_where_columns_become_folders(
     written = sink.write(counted(spark.range(50)), only)
     for file in (tmp_path / ".out.staging").rglob("*.parquet"):
         file.unlink()
-    with pytest.raises(PipelineError, match=r"executors wrote 7 rows, of which the driver finds 0"):
+    with pytest.raises(PipelineError, match=r"executors wrote 7 rows, and the driver finds 0 of them"):
         sink.commit(written, only)
     assert ParquetSink(tmp_path / "out").positions() == {}
 
@@ -202,7 +204,7 @@ def test_files_of_tasks_on_another_machines_disk_are_one_error_and_nothing_count
         written = in_tasks(sink, spark.range(10), batch(0, 0, 10))
         ruin(next((tmp_path / ".out.staging").rglob("part-*.parquet")))
         with pytest.raises(
-            PipelineError, match=r"^path: executors wrote 10 rows, of which the driver finds 5 in .*share"
+            PipelineError, match=r"^path: executors wrote 10 rows, and the driver finds 5 of them in .*share"
         ):
             sink.commit(written, batch(0, 0, 10))
     assert not list((tmp_path / ".out.staging").rglob("*.parquet"))

@@ -294,6 +294,6 @@ def test_refused_rows_of_a_pipeline_are_dead_letters_and_with_state_the_error_sa
         spark, topics.bootstrap, "refused-totals", topic, dead_letter_topic=letters,
         state=State(dir=str(tmp_path / "s")),
     ).json_columns("id long, word string").aggregate("word", {"orders": "count(*)"})  # fmt: skip
-    told = r"refuses a row of .*It is no dead letter: a result of operators comes of many records\. Leave such rows out"
+    told = r"refuses a row of .*It does not become a dead letter: a result of operators comes of many records\. Leave"
     with pytest.raises(PipelineError, match=told):
         stateful.write(place.sink("totals", mode="upsert")).run(available_now=True)

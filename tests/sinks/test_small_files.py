@@ -105,7 +105,7 @@ def test_a_merge_counts_whoever_owns_the_partitions_by_now(place: Place, monkeyp
     owner: Any = opened(place.sink(), T0, T1, member="new")
     append(owner, at)
     before = place.live_files()
-    zombie.look()
+    zombie.check_target()
     assert len(place.live_files()) < len(before)
     append(owner, at + 2)
     assert rows(place) == plain({0: at + 4, 1: at + 4})
@@ -118,7 +118,7 @@ def test_a_merge_is_dropped_if_its_files_were_replaced_by_others(place: Place, m
     at = until_merging(sink)
     made = {file.name for file in sink._merging.made.result()}
     place.table().delete("shop = 1")  # type: ignore[attr-defined]
-    sink.look()
+    sink.check_target()
     assert not made & place.files()
     assert rows(place) == [row for row in plain({0: at, 1: at}) if row[2] != 1]
     append(sink, at)
@@ -137,7 +137,7 @@ def test_a_merge_whose_answer_is_lost_counts_once(place: Place, monkeypatch: pyt
         raise table.CommitLostError("the connection broke")
 
     monkeypatch.setattr(type(sink), "_try_commit", lossy)
-    sink.look()
+    sink.check_target()
     assert len(place.live_files()) == 1 + 2 * (at // 2 - 3)
     assert rows(place) == plain({0: at, 1: at})
 
@@ -425,7 +425,7 @@ def test_merges_of_an_iceberg_table_are_replacements_and_count_files(
     place = IcebergPlace(str(tmp_path))
     sink: Any = opened(place.sink(), T0, T1)
     at = until_merging(sink)
-    sink.look()
+    sink.check_target()
     newest = place.table().current_snapshot()
     assert newest.summary.operation.value == "replace"
     assert newest.summary["total-data-files"] == str(len(place.live_files()))

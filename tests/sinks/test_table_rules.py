@@ -371,7 +371,7 @@ def test_what_an_iceberg_table_asks_and_is_not_done_is_refused_before_the_first_
         tmp_path, Schema(NestedField(1, "a", LongType()), NestedField(2, "s", inner)), partition_spec=spec
     )
     columns = T.StructType([T.StructField("a", T.LongType()), NESTED[0]])
-    with pytest.raises(PipelineError, match=r"partitioned by s\.a, which is no column of its own"):
+    with pytest.raises(PipelineError, match=r"partitioned by s\.a, which is not a column of its own"):
         opened(place.sink(), T0).task_writer(None, columns)
     own = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "a"))
     (tmp_path / "required").mkdir()

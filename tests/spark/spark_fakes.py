@@ -185,7 +185,7 @@ class FakeRunner:
         read = [
             (TopicPartition(s.topic, s.partition), o) for task in tasks for s in task for o in range(s.start, s.end)
         ]
-        return Outcome(read, len(read))
+        return Outcome(read, rows=len(read))
 
     def cancel(self) -> None:
         self.cancelled = True

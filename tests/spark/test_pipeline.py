@@ -382,7 +382,7 @@ def test_a_kafka_sink_that_cannot_work_is_refused_before_the_group_is_joined(
     with pytest.raises(PipelineError, match=r"there is no topic 'no-such-topic'.*roster topics create"):
         pipeline.write(KafkaSink(topics.bootstrap, "no-such-topic")).run()
     other = Pipeline(spark, topics.bootstrap, group, [topics.create(1, 1)])
-    with pytest.raises(PipelineError, match=r"KafkaSink: 'acks\.all' is no setting here"):
+    with pytest.raises(PipelineError, match=r"KafkaSink: 'acks\.all' is not a setting here"):
         other.write(KafkaSink(topics.bootstrap, "t", options={"acks.all": 1})).run()
     assert group not in {found.group_id for found in topics.admin.list_groups()}
 

@@ -169,7 +169,7 @@ def test_stores_are_shown_by_name_and_task() -> None:
     for ms in (1_500, 0):
         store = StoreProgress(12, 4096, changed=3, stream_time_ms=5_500, restored=7, restore_ms=ms)
         stores = {"s": {"0_0": store, "0_1": StoreProgress(1, 8192)}}
-        metrics.progress(Progress("g", "m", 1, 0, 0, 300, 10, {}, {}, 1, stores=stores))
+        metrics.progress(Progress("g", "m", 1, 0, 0, 300, {}, {}, 1, rows=10, stores=stores))
     assert shown(metrics, "roster_state_entries") == {("g", "s", "0_0"): 12, ("g", "s", "0_1"): 1}
     assert shown(metrics, "roster_state_bytes") == {("g", "s", "0_0"): 4096, ("g", "s", "0_1"): 8192}
     assert shown(metrics, "roster_state_stream_time_seconds") == {("g", "s", "0_0"): 5.5}
@@ -181,7 +181,7 @@ def test_which_partition_holds_time_back_is_told_by_one_series_for_each_task_and
     held = {"1_0": ("a-b-12", 90_000), "1_1": ("a-b-12", 30_000), "1_2": ("t-1", 500), "1_3": ("", 0)}
     tasks = {task: StoreProgress(1, 9, held_by=by, held_ms=ms) for task, (by, ms) in held.items()}
     tasks["0_0"] = StoreProgress(1, 9)
-    metrics.progress(Progress("g", "m", 1, 0, 0, 300, 10, {}, {}, 1, stores={"s": tasks}))
+    metrics.progress(Progress("g", "m", 1, 0, 0, 300, {}, {}, 1, rows=10, stores={"s": tasks}))
     seconds = {("g", "s", task): ms / 1000 for task, (_, ms) in held.items()}
     assert shown(metrics, "roster_state_time_held_seconds") == seconds
     assert shown(metrics, "roster_state_time_held_by") == {("g", "12", "a-b"): 2, ("g", "1", "t"): 1}
@@ -191,7 +191,9 @@ def test_batches_are_counted_by_how_they_ended_and_timed_by_phase() -> None:
     metrics = metrics_of(Positions())
     for number in range(3):
         metrics.progress(
-            Progress("g", "m", 1, number, 0, 300, 10, {ZERO: Range(0, 10)}, {}, 1, {"work": 200}, late=2, restored=4)
+            Progress(
+                "g", "m", 1, number, 0, 300, {ZERO: Range(0, 10)}, {}, 1, {"work": 200}, rows=10, late=2, restored=4
+            )
         )
     metrics.abandoned()
     assert shown(metrics, "roster_pipeline_batches_total") == {("g", "committed"): 3, ("g", "abandoned"): 1}

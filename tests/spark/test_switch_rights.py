@@ -206,8 +206,8 @@ def test_an_application_names_each_right_that_it_lacks(roster: Guarded, caplog: 
             caplog.clear()
             switching = Switching(group, admin, paused=False, keeps_state=False)
             metadata = standing.added_to("")
-            switching.took({p: OffsetAndMetadata(0, metadata=metadata) for p in groups.partitions})
-            steps = {str(each.results) for each in switching.look(positions).values()}
+            switching.assigned({p: OffsetAndMetadata(0, metadata=metadata) for p in groups.partitions})
+            steps = {str(each.results) for each in switching.next_steps(positions).values()}
             lines = [record for record in caplog.records if "cannot be switched" in record.message]
             for line in lines:
                 assert line.message.startswith(f"{group}: cannot be switched: group '")

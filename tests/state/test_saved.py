@@ -375,6 +375,6 @@ def test_a_store_says_what_it_cannot_be() -> None:
     with pytest.raises(ValueDamagedError):
         list(damaged.tables())
     none = StoreEntries.of(changelog([(b"\x01a", None)]))
-    assert none.noted() is None
+    assert none.definition_record() is None
     assert not list(none.tables())
     assert not len(StoreEntries.join({}, {}).table())

@@ -285,13 +285,19 @@ def test_decimals_are_cast_to_doubles_as_in_spark(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("declare", "problem"),
     [
-        (lambda p: p.aggregate(F.col("shop"), COUNT), "keys: Column<'shop'> is no name of a column. Use names"),
-        (lambda p: p.aggregate(["shop", F.col("at")], COUNT), "keys: Column<'at'> is no name of a column. Use names"),
-        (lambda p: p.deduplicate(F.col("shop"), within="1 hour"), "keys: Column<'shop'> is no name of a column. Use"),
-        (lambda p: p.repartition(F.col("shop")), "repartition: Column<'shop'> is no name of a column. Use names"),
+        (lambda p: p.aggregate(F.col("shop"), COUNT), "keys: Column<'shop'> is not the name of a column. Use names"),
+        (
+            lambda p: p.aggregate(["shop", F.col("at")], COUNT),
+            "keys: Column<'at'> is not the name of a column. Use names",
+        ),
+        (
+            lambda p: p.deduplicate(F.col("shop"), within="1 hour"),
+            "keys: Column<'shop'> is not the name of a column. Use",
+        ),
+        (lambda p: p.repartition(F.col("shop")), "repartition: Column<'shop'> is not the name of a column. Use names"),
         (
             lambda p: p.json_columns("n int", keep=[F.col("key")]),
-            "keep: Column<'key'> is no name of a column. Use names",
+            "keep: Column<'key'> is not the name of a column. Use names",
         ),
         (lambda p: p.aggregate("shop", COUNT, window="1 hour"), "window: '1 hour' is none. For example Window("),
     ],

@@ -7,6 +7,6 @@ __all__ = ["main"]
 
 def main() -> None:
     """Entry point of the `roster` script."""
-    from roster.cli.root import run  # noqa: PLC0415  keeps `import roster.cli` free of click
+    from roster.cli.root import run
 
     sys.exit(run(sys.argv[1:]))

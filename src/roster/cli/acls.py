@@ -22,7 +22,7 @@ def _word(value: IntEnum) -> str:
     return value.name.lower().replace("_", "-")
 
 
-OPERATIONS = {_word(each): each for each in AclOperation if each > AclOperation.ANY}
+OPERATIONS = {_word(operation): operation for operation in AclOperation if operation > AclOperation.ANY}
 
 
 @click.group()
@@ -31,7 +31,7 @@ def acls() -> None:
 
 
 def _resource_options(command: Any) -> Any:
-    """Add --topic, --group, --transactional-id, --cluster and --prefixed, of which the command gets `resource`."""
+    """Add --topic, --group, --transactional-id, --cluster and --prefixed; the command gets `resource`."""
 
     @click.option("--topic", type=NAME, help="A topic; * for all.")
     @click.option("--group", type=NAME, help="A group; * for all.")
@@ -40,13 +40,13 @@ def _resource_options(command: Any) -> Any:
     @click.option("--prefixed", is_flag=True, help="All whose names begin so.")
     @functools.wraps(command)
     def with_resource(
-        *arguments: Any,
+        *arguments: object,
         topic: str | None,
         group: str | None,
         transactional_id: str | None,
         cluster: bool,
         prefixed: bool,
-        **options: Any,
+        **options: object,
     ) -> object:
         named = {
             ResourceType.TOPIC: topic,
@@ -54,13 +54,13 @@ def _resource_options(command: Any) -> Any:
             ResourceType.TRANSACTIONAL_ID: transactional_id,
             ResourceType.CLUSTER: CLUSTER_NAME if cluster else None,
         }
-        given = [(kind, name) for kind, name in named.items() if name is not None]
-        if len(given) > 1:
+        resources = [(kind, name) for kind, name in named.items() if name is not None]
+        if len(resources) > 1:
             raise UserError(_ONE)
-        if prefixed and (not given or cluster):
+        if prefixed and (not resources or cluster):
             raise UserError("--prefixed: needs --topic, --group or --transactional-id")
         pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
-        return command(*arguments, resource=(*given[0], pattern) if given else None, **options)
+        return command(*arguments, resource=(*resources[0], pattern) if resources else None, **options)
 
     return with_resource
 
@@ -74,10 +74,10 @@ _ONE = "give one of --topic, --group, --transactional-id and --cluster"
 @json_option
 @cluster_options
 def list_(principal: str | None, resource: _Resource | None, as_json: bool, target: Target) -> None:
-    """List ACLs, all or those of a principal or a resource."""
+    """List ACLs, all or a principal's or a resource's."""
     with admin(target) as cluster:
-        found = cluster.list_acls(_filter(principal, resource))
-    rows = [_row(acl) for acl in found]
+        bindings = cluster.list_acls(_filter(principal, resource))
+    rows = [_row(acl) for acl in bindings]
     documents = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
     print_found(as_json, documents, _COLUMNS, rows, "no ACLs", shorten=("principal", "name"))
 
@@ -135,11 +135,11 @@ def remove(principal: str | None, resource: _Resource | None, yes: bool, target:
         raise UserError("--principal: name it, or a resource, or both")
     with admin(target) as cluster:
         wanted = _filter(principal, resource)
-        found = cluster.list_acls(wanted)
-        if found:
-            confirm(yes, f"Remove {len(found)} ACLs?")
-            found = cluster.delete_acls(wanted)
-    click.echo(f"removed {len(found)} ACLs")
+        bindings = cluster.list_acls(wanted)
+        if bindings:
+            confirm(yes, f"Remove {len(bindings)} ACLs?")
+            bindings = cluster.delete_acls(wanted)
+    click.echo(f"removed {len(bindings)} ACLs")
 
 
 def _filter(principal: str | None, resource: _Resource | None) -> AclFilter:

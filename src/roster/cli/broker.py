@@ -46,27 +46,31 @@ def broker_options(command: C) -> C:
 
 
 def _click_option(option: Option) -> Callable[[C], C]:
-    given: dict[str, Any] = {"default": option.default, "show_default": True}
+    attributes: dict[str, Any] = {"default": option.default, "show_default": True}
     separator = _SEPARATORS.get(type(option.default))
     if option.kind == "bool":
-        given = {"is_flag": True}
+        attributes = {"is_flag": True}
     elif option.least is not None:
-        given["type"] = click.IntRange(option.least, option.most)
+        attributes["type"] = click.IntRange(option.least, option.most)
     elif option.choices:
-        given["type"] = click.Choice(option.choices)
+        attributes["type"] = click.Choice(option.choices)
     elif option.kind == "Path":
-        given["type"] = click.Path(path_type=Path, dir_okay=False)
+        attributes["type"] = click.Path(path_type=Path, dir_okay=False)
     elif separator is not None:
         values: Any = option.default
-        given |= {"default": separator.join(values), "show_default": bool(values), "metavar": f"NAME[{separator}…]"}
-        given["callback"] = lambda _context, _parameter, text: type(values)(_names(text, separator))
+        attributes |= {
+            "default": separator.join(values),
+            "show_default": bool(values),
+            "metavar": f"NAME[{separator}…]",
+        }
+        attributes["callback"] = lambda _context, _parameter, text: type(values)(_names(text, separator))
     unit = f" ({option.unit})" if option.unit and not option.flag.endswith(f"-{option.unit}") else ""
     text = option.help[0].upper() + option.help[1:]
-    return click.option(f"--{option.flag}", option.name, help=f"{text}{unit}.", **given)
+    return click.option(f"--{option.flag}", option.name, help=f"{text}{unit}.", **attributes)
 
 
 def _names(text: str, separator: str) -> list[str]:
-    return [name for each in text.split(separator) if (name := each.strip())]
+    return [name for part in text.split(separator) if (name := part.strip())]
 
 
 @click.command()
@@ -145,10 +149,10 @@ def broker(
 def _metrics_server(address: Address, access: Access, opened: contextlib.ExitStack) -> Callable[[Broker], None]:
     """Return what serves the metrics of a broker in the running loop, until `opened` is closed."""
     try:
-        from prometheus_client import CollectorRegistry  # noqa: PLC0415 - of an extra
+        from prometheus_client import CollectorRegistry
 
-        from roster.metrics.broker import BrokerMetrics  # noqa: PLC0415
-        from roster.metrics.families import metrics_page  # noqa: PLC0415
+        from roster.metrics.broker import BrokerMetrics
+        from roster.metrics.families import metrics_page
     except ModuleNotFoundError as error:
         raise Failure(str(missing_error("--http", "http", [error.name or "starlette"]))) from error
 

@@ -68,11 +68,11 @@ def watching_options(listen: str, what: str, interval: float) -> Callable[[C], C
         option("--interval", type=POSITIVE, default=interval, help=pause),
         http_config_option,
     ]
-    return lambda command: reduce(lambda each, add: add(each), reversed(options), command)
+    return lambda command: reduce(lambda decorated, add: add(decorated), reversed(options), command)
 
 
 def access_of(path: Path | None) -> Access:
-    """Return the settings in the file of --http-config. Raises UserError if it is of no use."""
+    """Return the settings in the file of --http-config. Raises UserError if it cannot be used."""
     if path is None:
         return OPEN
     try:
@@ -96,7 +96,7 @@ def answering(
 
     Raises Failure if the address cannot be used.
     """
-    from roster.http.server import HttpServer, HttpServerError  # noqa: PLC0415 - of an extra
+    from roster.http.server import HttpServer, HttpServerError
 
     probe = Page("/health", lambda _: Answer(HTTPStatus.OK, b'{"status": "alive"}'), needs_token=False)
     try:

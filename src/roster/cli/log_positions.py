@@ -28,7 +28,7 @@ partition_option = click.option(
 
 def partitions_of(cluster: Admin, topic: str, only: Collection[int]) -> list[TopicPartition]:
     """Return the partitions of a topic, or those of --partition. Raises UserError for one that there is not."""
-    there = [each.partition for each in cluster.describe_topic(topic).partitions]
+    there = [partition.partition for partition in cluster.describe_topic(topic).partitions]
     missing = sorted(set(only) - set(there))
     if missing:
         raise UserError(f"--partition: {topic} has no partition {missing[0]}; it has {len(there)}")
@@ -73,10 +73,10 @@ def locate(
     An offset outside of the log becomes its begin or end, a time after the last record its end.
     """
     if isinstance(place, datetime):
-        found = cluster.offsets_for_times(dict.fromkeys(partitions, (place - EPOCH) // _MS))
-        offsets = {tp: ends[tp] if (offset := found[tp]) is None else offset for tp in partitions}
+        by_time = cluster.offsets_for_times(dict.fromkeys(partitions, (place - EPOCH) // _MS))
+        offsets = {tp: ends[tp] if (offset := by_time[tp]) is None else offset for tp in partitions}
         late = f"the end: no record at or after {place.isoformat()}"
-        return offsets, {tp: late for tp in partitions if found[tp] is None}
+        return offsets, {tp: late for tp in partitions if by_time[tp] is None}
     if isinstance(place, int):
         below = {tp: f"the begin: {place} is gone" for tp in partitions if place < begins[tp]}
         beyond = {tp: f"the end: {place} lies beyond it" for tp in partitions if place > ends[tp]}

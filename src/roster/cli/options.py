@@ -30,7 +30,7 @@ class _Name(click.types.StringParamType):
 
     name = "text"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text: str = super().convert(value, param, ctx)
         try:
             size = len(text.encode())
@@ -115,7 +115,7 @@ def _target_options(*config_flags: str) -> Callable[[C], C]:
 
     def add(command: C) -> C:
         @functools.wraps(command)
-        def with_target(*arguments: Any, bootstrap: str, config: Path | None, **options: Any) -> object:
+        def with_target(*arguments: object, bootstrap: str, config: Path | None, **options: object) -> object:
             return command(*arguments, target=_target(bootstrap, config), **options)
 
         return _bootstrap_option(config_option(with_target))  # type: ignore[return-value]
@@ -128,15 +128,15 @@ def _target(bootstrap: str, config: Path | None) -> Target:
         return Target(bootstrap)
     context = click.get_current_context()
     try:
-        found = load_properties(config)
-        if found.bootstrap and context.get_parameter_source("bootstrap") is ParameterSource.DEFAULT:
-            bootstrap = ",".join(map(str, parse_addresses(found.bootstrap, default_port=9092)))
+        properties = load_properties(config)
+        if properties.bootstrap and context.get_parameter_source("bootstrap") is ParameterSource.DEFAULT:
+            bootstrap = ",".join(map(str, parse_addresses(properties.bootstrap, default_port=9092)))
     except SettingError as error:
         where = "" if error.key == str(config) else f"{config}: "
         raise UserError(f"--config: {where}{error}") from error
     except AddressError as error:
         raise UserError(f"--config: {config}: bootstrap.servers: {error}") from error
-    return Target(bootstrap, found.security, found.client_id or CLIENT_ID)
+    return Target(bootstrap, properties.security, properties.client_id or CLIENT_ID)
 
 
 cluster_options = _target_options("--config", "--command-config")
@@ -164,7 +164,7 @@ def confirm(yes: bool, question: str) -> None:
 
 
 def imported(place: str, example: str) -> Any:
-    """Import what is at `module:attribute`; the current directory is searched, too.
+    """Import the object at `module:attribute`; the current directory is searched, too.
 
     Raises ValueError that says what is missing.
     """
@@ -174,14 +174,14 @@ def imported(place: str, example: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found: Any = importlib.import_module(module_name)
+        value: object = importlib.import_module(module_name)
     except Exception as error:
         raise ValueError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise ValueError(f"module {module_name!r} has no {attribute!r}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def columns_of(value: str, option: str) -> tuple[str, ...]:

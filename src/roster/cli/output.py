@@ -9,7 +9,7 @@ import sys
 import textwrap
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.cells import cell_len, set_cell_size
@@ -29,19 +29,19 @@ _PROSE = 24
 """Text in the last column is folded under itself where it has this many cells, else left to the terminal."""
 
 
-def print_json(document: Any) -> None:
+def print_json(document: object) -> None:
     """Print a JSON document, indented, keys in the order given."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def print_json_line(document: Any) -> None:
+def print_json_line(document: object) -> None:
     """Print a JSON document on a line, at once."""
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
 def print_found(
     as_json: bool,
-    documents: Iterable[Any],
+    documents: Iterable[object],
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     empty: str,
@@ -78,7 +78,7 @@ def print_table(
         return
     numeric = [all(isinstance(row[i], int) or row[i] is None for row in sample) for i in range(len(columns))]
     first = [[_text(value) for value in row] for row in sample]
-    widths = [max(map(cell_len, each)) for each in zip(columns, *first, strict=True)]
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *first, strict=True)]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     cut = {i for i, name in enumerate(columns) if name in shorten}
     if room is not None:

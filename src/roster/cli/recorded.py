@@ -20,25 +20,25 @@ from_option = click.option(
 def recorded(folder: str) -> HistoryFolder:
     """Return the folder; a UserError if it has no history."""
     with explained_imports("history"):
-        from roster.history.folder import HistoryError, HistoryFolder  # noqa: PLC0415 - needs an extra
-    found = HistoryFolder(folder)
+        from roster.history.folder import HistoryError, HistoryFolder
+    history = HistoryFolder(folder)
     try:
-        found.source()
+        history.source()
     except HistoryError as error:
         raise UserError(f"--from: {one_line(error)}") from None
-    return found
+    return history
 
 
 def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]:
-    """Read what is recorded of a group; a UserError if there is no history, or it has no rebalances."""
+    """Read a group's recorded history; a UserError if it has none, or no rebalances."""
     place = recorded(folder)
-    from roster.history.derived import GroupHistory  # noqa: PLC0415 - needs an extra
-    from roster.history.folder import HistoryError  # noqa: PLC0415 - likewise
+    from roster.history.derived import GroupHistory
+    from roster.history.folder import HistoryError
 
     try:
-        found = GroupHistory(place.events(group), group)
+        history = GroupHistory(place.events(group), group)
     except HistoryError as error:
         raise UserError(f"--from: {one_line(error)}") from None
-    if not found.timeline.rebalances:
+    if not history.timeline.rebalances:
         raise UserError(f"GROUP: {folder} has no rebalances of group {group}, or it is a share or streams group")
-    return place, found
+    return place, history

@@ -34,11 +34,11 @@ def spark_starter(target: Target | None, name: str) -> Iterator[Callable[[], Spa
     target: the cluster that it works with, None if none. name: of the command.
     """
     with explained_imports(name):
-        from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - as below
-        from pyspark.errors import PySparkException  # noqa: PLC0415
+        from py4j.protocol import Py4JError, Py4JJavaError
+        from pyspark.errors import PySparkException
 
-        from roster.pipeline.errors import reason_of  # noqa: PLC0415
-        from roster.spark import PipelineError, session  # noqa: PLC0415 - most commands need no Spark
+        from roster.pipeline.errors import reason_of
+        from roster.spark import PipelineError, session
 
     with contextlib.nullcontext() if target is None else admin(target):  # for its errors
         try:

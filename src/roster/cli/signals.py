@@ -21,8 +21,8 @@ def end_like_ctrl_c(*signals: signal.Signals) -> None:
         raise KeyboardInterrupt
 
     _told.clear()
-    for each in signals:
-        signal.signal(each, unwind)
+    for number in signals:
+        signal.signal(number, unwind)
 
 
 def check_told() -> None:

@@ -14,8 +14,7 @@ import pyarrow as pa
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import json_option
 from roster.cli.output import print_found
-from roster.cli.state_files import export, import_, migrate
-from roster.cli.state_repartition import repartition
+from roster.cli.state_files import export, import_, migrate, repartition
 from roster.cli.state_reset import reset
 from roster.state import StateError
 from roster.state.definition import Noted, OtherDefinitionError, entries_of, json_text
@@ -51,10 +50,10 @@ state.add_command(repartition)
 @json_option
 def describe(directory: Path, as_json: bool) -> None:
     """List the stores below DIRECTORY, which is a pipeline's state_dir or a part of it."""
-    found = [_described(path.parent) for path in sorted(directory.rglob("store.json"))]
+    stores = [_described(path.parent) for path in sorted(directory.rglob("store.json"))]
     columns = ("changelog", "task", "operator", "offset", "input offsets", "entries", "bytes", "written", "store")
-    rows = ([_cell(each, column) for column in columns] for each in found)
-    print_found(as_json, found, columns, rows, "no stores", shorten=("changelog", "store"))
+    rows = ([_cell(store, column) for column in columns] for store in stores)
+    print_found(as_json, stores, columns, rows, "no stores", shorten=("changelog", "store"))
 
 
 def _cell(described: dict[str, Any], column: str) -> object:
@@ -85,10 +84,10 @@ def _described(path: Path) -> dict[str, Any]:
 def _definition(store: LmdbStore) -> dict[str, Any]:
     """Return a store's definition, or why it cannot be read; nothing for an empty store."""
     try:
-        noted = Noted.of(store)
+        record = Noted.of(store)
     except OtherDefinitionError as error:
         return {"problem": str(error)}
-    return {} if noted is None else dict(noted.definition.document)
+    return {} if record is None else dict(record.definition.document)
 
 
 _variable = click.option("--variable", help="Of a processor's store: this variable only.")

@@ -1,4 +1,4 @@
-"""`roster state export` and `roster state import`: the state of a group as Parquet files, and back."""
+"""`roster state export`, `import`, `migrate` and `repartition`: the state of a group as Parquet files, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roster.cli.options import NAME, PARTITIONERS, Target, cluster_options, impo
 from roster.cli.output import print_json, print_table
 from roster.cli.session import show_progress, spark_starter
 from roster.state.saved.folder import Folder, FolderError
-from roster.state.saved.moments import last_before
+from roster.state.saved.manifest import last_before
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,10 +34,10 @@ def export(group: str, to: str, as_json: bool, target: Target) -> None:
     says. A folder without manifest.json is of an export that did not end.
     """
     with spark_starter(target, "state export") as spark:
-        from roster.spark.state import export as export_state  # noqa: PLC0415 - needs Spark
+        from roster.spark.state import export as export_state
 
-        found = export_state(spark, target.bootstrap, group, to, security=target.security, on_progress=show_progress)
-    _show(found, as_json=as_json)
+        exported = export_state(spark, target.bootstrap, group, to, security=target.security, on_progress=show_progress)
+    _show(exported, as_json=as_json)
 
 
 @click.command("import", short_help="Make an export the state of a new group.")
@@ -82,8 +82,9 @@ def import_(
 
     Where the input topics have another number of partitions than at the export, keys are placed anew.
 
-    With --definition FOLDER has a table that was no export, such as totals of a warehouse; the group adds to it from
-    --offsets on. Of a join or a processor it has a folder for each table: left, right, variables, timers, initial.
+    With --definition FOLDER has a table that was never exported, such as totals of a warehouse; the group adds to it
+    from --offsets on. For a join or a processor it has a folder for each table: left, right, variables, timers,
+    initial.
 
     It is one transaction: whole, or nothing has happened. A pipeline of the group that starts meanwhile is refused.
     """
@@ -96,17 +97,19 @@ def import_(
     if store is not None or topics:
         raise UserError(f"{'--topic' if topics else '--store'}: is for --definition")
     try:
-        found, manifest = last_before(Folder(folder), None if before is None else parse_time(before, "--before"))
+        export_folder, manifest = last_before(
+            Folder(folder), None if before is None else parse_time(before, "--before")
+        )
     except FolderError as error:
         raise UserError(f"{'FOLDER' if before is None else '--before'}: {error}") from None
     with spark_starter(target, "state import") as spark:
-        from roster.spark.state import import_state  # noqa: PLC0415 - needs Spark
+        from roster.spark.state import import_state
 
         records = import_state(
             spark,
             target.bootstrap,
             group,
-            found.place,
+            export_folder.place,
             offsets=_offsets(offsets),
             keyed_by=keyed_by,
             partitioner=partitioner,
@@ -137,7 +140,7 @@ def _seed(
     """Make tables the state of a group. placed: which store, and how its keys are placed."""
     described, begin = _described(definition), _offsets(offsets)
     with spark_starter(target, "state import") as spark:
-        from roster.spark.state import seed_state  # noqa: PLC0415 - needs Spark
+        from roster.spark.state import seed_state
 
         records = seed_state(
             spark,
@@ -155,7 +158,7 @@ def _seed(
 
 
 def _offsets(text: str | None) -> str | datetime | None:
-    """Return what --offsets says. Raises UserError for a text that is no time."""
+    """Return what --offsets says. Raises UserError for a text that is not a time."""
     if text is None or text in ("earliest", "latest") or text.lstrip().startswith("{"):
         return text
     return parse_time(text, "--offsets", "earliest, latest, offsets as JSON or ")
@@ -164,18 +167,18 @@ def _offsets(text: str | None) -> str | datetime | None:
 _COLUMNS = ("store", "part", "rows", "files", "bytes")
 
 
-def _show(found: Export, *, as_json: bool) -> None:
-    manifest = found.manifest
+def _show(exported: Export, *, as_json: bool) -> None:
+    manifest = exported.manifest
     if as_json:
-        print_json(_document(found))
+        print_json(_document(exported))
         return
-    rows = ([part[column] for column in _COLUMNS] for part in _document(found)["parts"])
+    rows = ([part[column] for column in _COLUMNS] for part in _document(exported)["parts"])
     print_table(_COLUMNS, rows, f"group {manifest.group} has no entries yet", shorten=("store",))
 
 
-def _document(found: Export) -> dict[str, Any]:
-    manifest = found.manifest
-    parts = [(store, part, files) for store, each in manifest.stores.items() for part, files in each.files.items()]
+def _document(exported: Export) -> dict[str, Any]:
+    manifest = exported.manifest
+    parts = [(store, part, files) for store, saved in manifest.stores.items() for part, files in saved.files.items()]
     parts += [(topic, "on their way", files) for topic, (_, files) in manifest.on_their_way.items()]
     rows = [
         (store, part, sum(file.rows for file in files), len(files), sum(file.bytes for file in files))
@@ -183,7 +186,7 @@ def _document(found: Export) -> dict[str, Any]:
     ]
     return {
         "group": manifest.group,
-        "folder": found.folder.shown,
+        "folder": exported.folder.shown,
         "exported_at": manifest.at,
         "parts": [dict(zip(_COLUMNS, row, strict=True)) for row in rows],
         "offsets": [{**tp._asdict(), "offset": offset} for tp, offset in sorted(manifest.offsets.items())],
@@ -214,8 +217,56 @@ def migrate(group: str, place: str, into: str, definition: Path, via: str, targe
         raise UserError(f"--function: {error}") from None
     document = _described(definition)
     with spark_starter(target, "state migrate") as spark:
-        from roster.spark.state import migrate_state  # noqa: PLC0415 - needs Spark
+        from roster.spark.state import migrate_state
 
         more: dict[str, Any] = {"security": target.security, "on_progress": show_progress}
         records = migrate_state(spark, target.bootstrap, group, into, function, document, via, **more)
     click.echo(f"{records} records; group {into} goes on from the offsets of the export of {group}")
+
+
+@click.command(short_help="Place a group's state anew after its input topics got more partitions.")
+@click.argument("group", type=NAME)
+@click.option("--to", required=True, metavar="FOLDER", help="Where the state is exported to first; an empty folder.")
+@click.option(
+    "--partitions",
+    "asked",
+    type=(NAME, click.IntRange(min=1)),
+    metavar="TOPIC COUNT",
+    multiple=True,
+    help="Partitions that one of the group's repartition topics gets; repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Export, check, and show what would change.")
+@click.option("--keyed-by", metavar="COLUMN", multiple=True, help="As of `roster state import`; repeatable.")
+@click.option("--partitioner", type=click.Choice(PARTITIONERS), help="As of `roster state import`.")
+@cluster_options
+def repartition(
+    group: str,
+    to: str,
+    asked: tuple[tuple[str, int], ...],
+    dry_run: bool,
+    keyed_by: tuple[str, ...],
+    partitioner: str | None,
+    target: Target,
+) -> None:
+    """Give the changelogs of GROUP as many partitions as its input topics have, and place its keys anew.
+
+    Applications that start after the topics grew read what was written before, and end. All must be stopped. If the
+    command is cut off, run it again with the same FOLDER; until then applications of the group are refused.
+    """
+    with spark_starter(target, "state repartition") as spark:
+        from roster.spark.state import repartition_state
+
+        changed = repartition_state(
+            spark,
+            target.bootstrap,
+            group,
+            to,
+            partitions=dict(asked),
+            dry_run=dry_run,
+            keyed_by=keyed_by,
+            partitioner=partitioner,
+            security=target.security,
+            on_progress=show_progress,
+        )
+    print_table(("topic", "before", "after"), [(topic, *counts) for topic, counts in changed.items()], "no topics")
+    click.echo("nothing has changed yet" if dry_run else f"group {group} goes on from its offsets")

@@ -62,16 +62,16 @@ def reset(
     """
     root = state_directory(state_dir)
     with admin(target) as cluster:
-        found = _found(cluster, group, names, root)
+        owned = _found(cluster, group, names, root)
         _require_no_members(cluster, group)
         if execute:
-            _delete(cluster, group, found)
-    _show(group, found, executed=execute, as_json=as_json)
+            _delete(cluster, group, owned)
+    _show(group, owned, executed=execute, as_json=as_json)
 
 
 def _found(cluster: Admin, group: str, names: Sequence[str], root: Path) -> Found:
     topics = cluster.list_topics(internal=True)
-    others = [each.group_id for each in cluster.list_groups() if each.group_id != group]
+    others = [listed.group_id for listed in cluster.list_groups() if listed.group_id != group]
     repartitions, of_others = own_topics(group, topics, others, REPARTITION)
     if names:
         try:
@@ -83,7 +83,7 @@ def _found(cluster: Admin, group: str, names: Sequence[str], root: Path) -> Foun
         doubtful: dict[str, str] = {}
     else:
         changelogs, doubtful = own_topics(group, topics, others, CHANGELOG)
-    offsets = {partition: at.offset for partition, at in cluster.group_offsets(group).items()}
+    offsets = {partition: offset.offset for partition, offset in cluster.group_offsets(group).items()}
     stores = [path for topic in changelogs for path in stores_below(root / directory_name(topic))]
     return Found(changelogs, repartitions, offsets, stores, doubtful | of_others)
 
@@ -93,47 +93,49 @@ def _require_no_members(cluster: Admin, group: str) -> None:
         raise UserError(f"GROUP: {group} has {counted(len(members), 'member')}; stop the applications first")
 
 
-def _delete(cluster: Admin, group: str, found: Found) -> None:
+def _delete(cluster: Admin, group: str, owned: Found) -> None:
     """Delete the group first: that fails if it has members by now, and then nothing is deleted."""
     try:
-        for path in found.stores:
+        for path in owned.stores:
             check_unused(path)
     except StateError as error:
         raise Failure(str(error)) from None
     with contextlib.suppress(UnknownGroupError):
         cluster.delete_group(group)
-    for topic in [*found.changelogs, *found.repartitions]:
+    for topic in [*owned.changelogs, *owned.repartitions]:
         cluster.delete_topic(topic)
-    for path in found.stores:
+    for path in owned.stores:
         try:
             remove_store(path)
         except (StateError, OSError) as error:
             raise Failure(f"{path}: {error}; the topics and the group are deleted, run it again") from None
 
 
-def _show(group: str, found: Found, *, executed: bool, as_json: bool) -> None:
+def _show(group: str, owned: Found, *, executed: bool, as_json: bool) -> None:
     if as_json:
         print_json(
             {
                 "group": group,
                 "executed": executed,
-                "changelogs": found.changelogs,
-                "repartitions": found.repartitions,
-                "offsets": [{**tp._asdict(), "offset": offset} for tp, offset in sorted(found.offsets.items())],
-                "stores": [str(path) for path in found.stores],
-                "left": found.doubtful,
+                "changelogs": owned.changelogs,
+                "repartitions": owned.repartitions,
+                "offsets": [{**tp._asdict(), "offset": offset} for tp, offset in sorted(owned.offsets.items())],
+                "stores": [str(path) for path in owned.stores],
+                "left": owned.doubtful,
             }
         )
         return
     done = "deleted" if executed else "would be deleted"
-    topics = {"changelog topic": found.changelogs, "repartition topic": found.repartitions}
+    topics = {"changelog topic": owned.changelogs, "repartition topic": owned.repartitions}
     rows = [(kind, topic, "", done) for kind, names in topics.items() for topic in names]
-    rows += [("committed offset", str(at), str(offset), done) for at, offset in sorted(found.offsets.items())]
-    rows += [("store on this machine", str(path), f"{store_bytes(path)} bytes", done) for path in found.stores]
-    for topic, other in sorted(found.doubtful.items()):
+    rows += [
+        ("committed offset", str(partition), str(offset), done) for partition, offset in sorted(owned.offsets.items())
+    ]
+    rows += [("store on this machine", str(path), f"{store_bytes(path)} bytes", done) for path in owned.stores]
+    for topic, other in sorted(owned.doubtful.items()):
         of_changelog = ("changelog topic", "name it with --store")
-        kind, way = of_changelog if topic.endswith(CHANGELOG) else ("repartition topic", "see `roster topics delete`")
-        rows.append((kind, topic, "", f"stays, may be of group {other}: {way}"))
+        kind, hint = of_changelog if topic.endswith(CHANGELOG) else ("repartition topic", "see `roster topics delete`")
+        rows.append((kind, topic, "", f"stays, may be of group {other}: {hint}"))
     print_table(("what", "name", "value", "reset"), rows, f"group {group} has no state", shorten=("name",))
     if rows and not executed:
         click.echo("nothing was changed; --execute does it")

@@ -48,7 +48,7 @@ class _Constant(str):
     __slots__ = ()
 
 
-class _Fields(list[tuple[str, Any]]):
+class _Fields(list[tuple[str, object]]):
     """An object with every field it has, names that stand twice too."""
 
 
@@ -56,11 +56,11 @@ def _refuse(constant: str) -> Any:
     raise _FoundError(constant)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    names = dict(pairs)
+    if len(names) != len(pairs):
         raise _FoundError("name")
-    return found
+    return names
 
 
 _STRICT = json.JSONDecoder(parse_constant=_refuse)
@@ -68,9 +68,9 @@ _STRICT_UNIQUE = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_onc
 _MARKING = json.JSONDecoder(parse_constant=_Constant, object_pairs_hook=_Fields)
 
 
-def _first_flaw(document: Any, unique_names: bool) -> InputError:
+def _first_flaw(document: object, unique_names: bool) -> InputError:
     """Describe the first flaw of a marked document; with a stack, since documents may be deep."""
-    stack: list[tuple[str, Any]] = [("", document)]
+    stack: list[tuple[str, object]] = [("", document)]
     while stack:
         path, value = stack.pop()
         if isinstance(value, _Constant):
@@ -79,7 +79,7 @@ def _first_flaw(document: Any, unique_names: bool) -> InputError:
             names = [name for name, _ in value]
             if unique_names and (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
                 return InputError(f"{path}.{twice}" if path else twice, "stands twice in one object")
-            stack += [(f"{path}.{name}" if path else name, each) for name, each in reversed(value)]
+            stack += [(f"{path}.{name}" if path else name, item) for name, item in reversed(value)]
         elif isinstance(value, list):
-            stack += [(f"{path}[{index}]", each) for index, each in reversed(list(enumerate(value)))]
+            stack += [(f"{path}[{index}]", item) for index, item in reversed(list(enumerate(value)))]
     raise AssertionError("a flaw was found and is gone")

@@ -43,13 +43,13 @@ def list_(
     """
     with admin(target) as cluster:
         if by_partition or hanging:
-            found = [each for each in _open(cluster, topic) if each.hanging or not hanging]
+            found = [transaction for transaction in _open(cluster, topic) if transaction.hanging or not hanging]
             _print_open(found, as_json=as_json)
             return
         if topic:
             raise UserError("--topic: needs --open or --hanging")
         listed = cluster.list_transactions(state)
-    rows = ((each.transactional_id, each.state, each.producer_id, each.broker) for each in listed)
+    rows = ((listing.transactional_id, listing.state, listing.producer_id, listing.broker) for listing in listed)
     columns = ("transactional id", "state", "producer id", "coordinator")
     print_found(as_json, map(asdict, listed), columns, rows, "no transactional ids", shorten=columns[:1])
 
@@ -63,19 +63,19 @@ def _open(cluster: Admin, topics: tuple[str, ...]) -> list[OpenTransaction]:
     return cluster.open_transactions(wanted)
 
 
-def _print_open(found: list[OpenTransaction], *, as_json: bool) -> None:
+def _print_open(transactions: list[OpenTransaction], *, as_json: bool) -> None:
     rows = (
         (
-            *each.partition,
-            each.first_offset,
-            each.producer_id,
-            utc(each.last_write_ms, "seconds"),
-            each.transactional_id,
-            "hanging" if each.hanging else "",
+            *transaction.partition,
+            transaction.first_offset,
+            transaction.producer_id,
+            utc(transaction.last_write_ms, "seconds"),
+            transaction.transactional_id,
+            "hanging" if transaction.hanging else "",
         )
-        for each in found
+        for transaction in transactions
     )
-    documents = ({**asdict(each), "partition": list(each.partition)} for each in found)
+    documents = ({**asdict(transaction), "partition": list(transaction.partition)} for transaction in transactions)
     columns = ("topic", "partition", "first offset", "producer id", "last write", "transactional id", "")
     print_found(as_json, documents, columns, rows, "no open transactions", shorten=("topic", "transactional id"))
 
@@ -89,7 +89,7 @@ def describe(transactional_id: str, as_json: bool, target: Target) -> None:
     with admin(target) as cluster:
         found = cluster.describe_transaction(transactional_id)
     if as_json:
-        print_json({**asdict(found), "partitions": [list(each) for each in found.partitions]})
+        print_json({**asdict(found), "partitions": [list(partition) for partition in found.partitions]})
         return
     click.echo(f"{found.transactional_id}: {found.state}, coordinator {found.coordinator}")
     began = "" if found.started_ms is None else f", last transaction began {utc(found.started_ms, 'seconds')}"
@@ -131,7 +131,14 @@ def abort(
     where = TopicPartition(topic, partition)
     confirm(yes, f"Abort the transaction of producer {producer_id} in {where}?")
     with admin(target) as cluster:
-        found = next((each for each in cluster.open_transactions([where]) if each.producer_id == producer_id), None)
+        found = next(
+            (
+                transaction
+                for transaction in cluster.open_transactions([where])
+                if transaction.producer_id == producer_id
+            ),
+            None,
+        )
         if found is None:
             raise UserError(f"--producer-id: producer {producer_id} has no open transaction in {where}")
         if not found.hanging:

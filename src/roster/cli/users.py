@@ -47,7 +47,7 @@ def list_(data: Path | None, as_json: bool, target: Target) -> None:
     else:
         with _store(data) as store:
             every = sorted(store.users.items())
-        found = {name: {which: each.iterations for which, each in known.items()} for name, known in every}
+        found = {name: {which: credential.iterations for which, credential in known.items()} for name, known in every}
     if as_json:
         print_json(found)
         return
@@ -69,7 +69,7 @@ def add(name: str, data: Path | None, target: Target) -> None:
         with admin(target) as cluster:
             cluster.set_password(name, password)
     else:
-        from roster.broker.security.store import new_credential  # noqa: PLC0415 - not for a running cluster
+        from roster.broker.security.store import new_credential
 
         known = {mechanism: new_credential(mechanism, password) for mechanism in MECHANISM_NUMBERS}
         with _store(data) as store:
@@ -109,9 +109,9 @@ def _password() -> str:
 @contextlib.contextmanager
 def _store(data: Path) -> Iterator[SecurityStore]:
     """Open the users of a data directory that no broker holds."""
-    from roster.broker import BrokerStartError  # noqa: PLC0415 - not for a running cluster
-    from roster.broker.log.files import DirectoryLock  # noqa: PLC0415
-    from roster.broker.security.store import SecurityStore  # noqa: PLC0415
+    from roster.broker import BrokerStartError
+    from roster.broker.log.files import DirectoryLock
+    from roster.broker.security.store import SecurityStore
 
     try:
         data.mkdir(parents=True, exist_ok=True)

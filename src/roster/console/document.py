@@ -27,8 +27,8 @@ class GroupDocument:
     def __init__(self, zero: float) -> None:
         self._zero = zero
         self._fields: Document = {}
-        self._rows: list[list[Any]] = []
-        self._points: list[list[Any]] = []
+        self._rows: list[list[object]] = []
+        self._points: list[list[object]] = []
         self._events: deque[Document] = deque(maxlen=_EVENTS)
         self._told = float("-inf")
 
@@ -42,37 +42,39 @@ class GroupDocument:
         history: GroupHistory,
         timeline: RebalanceTimeline,
         ages: Mapping[TopicPartition, float],
-        more: Mapping[str, Any],
+        more: Mapping[str, object],
     ) -> Document:
         """Take the newest look, and return what it changed. more: other fields of the document."""
         rows = rows_of(history)
-        place = {each.member.seen.key: index for index, each in enumerate(rows.members)}
+        place = {row.member.seen.key: index for index, row in enumerate(rows.members)}
         topics = {topic: index for index, topic in enumerate(rows.topics)}
         fields: Document = {
             **more,
             "head": self._head(history, ages),
             "topics": list(topics),
             "members": [
-                {**_member(each.member), "partitions": len(each.partitions), "lag": each.lag, "read": _round(each.rate)}
-                for each in rows.members
+                {**_member(row.member), "partitions": len(row.partitions), "lag": row.lag, "read": _round(row.rate)}
+                for row in rows.members
             ],
-            "rebalances": [self._rebalance(each) for each in list(timeline.rebalances)[-_REBALANCES:]],
+            "rebalances": [self._rebalance(rebalance) for rebalance in list(timeline.rebalances)[-_REBALANCES:]],
         }
         change = {name: value for name, value in fields.items() if self._fields.get(name) != value}
-        change |= self._changed_rows([_row(each, place, topics, ages) for each in rows.partitions], "topics" in change)
+        change |= self._changed_rows([_row(row, place, topics, ages) for row in rows.partitions], "topics" in change)
         self._fields = fields
         self._points = self._totals(history)
         change["points"] = self._points[-1:]
-        change["events"] = [self._event(each) for each in history.events if each.at > self._told][-_EVENTS:]
+        change["events"] = [self._event(event) for event in history.events if event.at > self._told][-_EVENTS:]
         self._events += change["events"]
         self._told = history.now
         return change
 
-    def _changed_rows(self, rows: list[list[Any]], renamed: bool) -> Document:
+    def _changed_rows(self, rows: list[list[object]], renamed: bool) -> Document:
         before, self._rows = self._rows, rows
         if renamed or [row[:2] for row in before] != [row[:2] for row in rows]:
             return {"all_rows": rows}
-        return {"rows": [[at, *row] for at, (old, row) in enumerate(zip(before, rows, strict=True)) if old != row]}
+        return {
+            "rows": [[index, *row] for index, (old, row) in enumerate(zip(before, rows, strict=True)) if old != row]
+        }
 
     def _head(self, history: GroupHistory, ages: Mapping[TopicPartition, float]) -> Document:
         return {
@@ -86,40 +88,40 @@ class GroupDocument:
             "away": history.away_reason,
         }
 
-    def _totals(self, history: GroupHistory) -> list[list[Any]]:
+    def _totals(self, history: GroupHistory) -> list[list[object]]:
         lags, reads, written = history.lag_total, history.rate_total.values, history.produced_total.values
         points = zip(lags.times, lags.values, reads, written, strict=True)
-        return [[self.wall(at), lag, _round(read), _round(write)] for at, lag, read, write in points]
+        return [[self.wall(moment), lag, _round(read), _round(write)] for moment, lag, read, write in points]
 
     def _event(self, event: Event) -> Document:
         return {"at": self.wall(event.at), "kind": event.kind.value, "text": event.text}
 
     def partition(self, history: GroupHistory, tp: TopicPartition) -> Document:
         """Return the life of one partition as far as it was seen: owners, and lag over time."""
-        track, moves = history.tracks.get(tp), [each for each in history.events if tp in each.partitions]
+        track, moves = history.tracks.get(tp), [event for event in history.events if tp in event.partitions]
         points = () if track is None else zip(track.lag.times, track.lag.values, strict=True)
         return {
-            "lags": [[self.wall(at), lag] for at, lag in points],
+            "lags": [[self.wall(moment), lag] for moment, lag in points],
             "events": [
                 {
-                    **self._event(each),
-                    "source": each.source,
-                    "target": each.target,
-                    "moved": each.kind is EventKind.MOVED,
+                    **self._event(event),
+                    "source": event.source,
+                    "target": event.target,
+                    "moved": event.kind is EventKind.MOVED,
                 }
-                for each in moves
+                for event in moves
             ],
         }
 
-    def _rebalance(self, each: RebalanceSeen) -> Document:
+    def _rebalance(self, rebalance: RebalanceSeen) -> Document:
         return {
-            "began": self.wall(each.began),
-            "ended": None if each.ended is None else self.wall(each.ended),
-            "phases": [[state, self.wall(at)] for state, at in each.phases],
-            "causes": each.causes,
-            "moved": each.moved,
-            "members": each.members,
-            "told": each.told,
+            "began": self.wall(rebalance.began),
+            "ended": None if rebalance.ended is None else self.wall(rebalance.ended),
+            "phases": [[state, self.wall(moment)] for state, moment in rebalance.phases],
+            "causes": rebalance.causes,
+            "moved": rebalance.moved,
+            "members": rebalance.members,
+            "told": rebalance.told,
         }
 
     def wall(self, at: float) -> int:
@@ -147,7 +149,7 @@ def row_of_group(history: GroupHistory, ages: Mapping[TopicPartition, float]) ->
 
 def _row(
     row: PartitionRow, place: Mapping[str, int], topics: Mapping[str, int], ages: Mapping[TopicPartition, float]
-) -> list[Any]:
+) -> list[object]:
     owner = -1 if row.owner is None else place[row.owner.seen.key]
     topic, number = row.partition
     return [

@@ -32,7 +32,7 @@ class EventKind(StrEnum):
 class Event:
     """One event, at the time of the look that showed it.
 
-    `member` is a member id. Of a move, `source` and `target` are the member ids that had and have `partitions`, ""
+    `member` is a member id. For a move, `source` and `target` are the member ids that had and have `partitions`, ""
     when no member had or has them; of a member that is back, `source` is the id it had
     before. `seconds` is how long a rebalance or an absence took, as far as looks can tell.
     """

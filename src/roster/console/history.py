@@ -103,7 +103,9 @@ class GroupHistory:
 
         own: what a member in this process has told since the last one, and when.
         """
-        self._new = [Event(at if self.now < at < look.at else look.at, EventKind.OWN, text) for at, text in own]
+        self._new = [
+            Event(moment if self.now < moment < look.at else look.at, EventKind.OWN, text) for moment, text in own
+        ]
         self.now = look.at
         if isinstance(look, Away):
             self._see_away(look)
@@ -136,12 +138,12 @@ class GroupHistory:
         renewed = self._see_generation(look)
         self.state = look.state
         if first:
-            self._found(look)
+            self._report_first(look)
         else:
-            self._tell_state(before, look.state)
-            self._tell_members(joined, left)
-            self._tell_rebalance(before, look, bool(joined or left or moved or renewed))
-            self._tell_moves(moved)
+            self._report_state(before, look.state)
+            self._report_members(joined, left)
+            self._report_rebalance(before, look, bool(joined or left or moved or renewed))
+            self._report_moves(moved)
         self._see_positions(look)
         self._forget_departed()
 
@@ -260,7 +262,7 @@ class GroupHistory:
     ) -> None:
         self._new.append(Event(self.now, kind, text, member, partitions, source, target, seconds))
 
-    def _found(self, look: Snapshot) -> None:
+    def _report_first(self, look: Snapshot) -> None:
         if look.state == ABSENT:
             self._happened(EventKind.GONE, "there is no such group yet")
             return
@@ -269,7 +271,7 @@ class GroupHistory:
         if look.state in REBALANCING:
             self.rebalancing_since = look.at
 
-    def _tell_state(self, before: str, state: str) -> None:
+    def _report_state(self, before: str, state: str) -> None:
         if state == ABSENT and before != ABSENT:
             self._happened(EventKind.GONE, "the group is gone")
         elif state == "Empty" and before not in ("Empty", ABSENT):
@@ -277,7 +279,7 @@ class GroupHistory:
         elif before == ABSENT and state != ABSENT:
             self._happened(EventKind.FOUND, f"the group appears: {state}")
 
-    def _tell_members(self, joined: list[tuple[Member, str]], left: list[Member]) -> None:
+    def _report_members(self, joined: list[tuple[Member, str]], left: list[Member]) -> None:
         for member in left:
             had = sum(owner == member.seen.key for owner in self.owners.values())
             waiting = f"; {counted(had, 'partition')} wait for the rebalance" if had else ""
@@ -287,7 +289,7 @@ class GroupHistory:
             kind, verb = (EventKind.REJOINED, "is back") if before else (EventKind.JOINED, "joined")
             self._happened(kind, f"{self.title(member)} {verb}", member=member.seen.member_id, source=before)
 
-    def _tell_rebalance(self, before: str, look: Snapshot, changed: bool) -> None:
+    def _report_rebalance(self, before: str, look: Snapshot, changed: bool) -> None:
         if look.state in REBALANCING:
             if self.rebalancing_since is None:
                 self.rebalancing_since = look.at
@@ -310,7 +312,7 @@ class GroupHistory:
         shares = [f"{member.mark} {numbers[key]}" for key, member in self.members.items()]
         return f": {', '.join(shares)}" if 0 < len(shares) <= 8 else ""
 
-    def _tell_moves(self, moved: dict[TopicPartition, tuple[str, str]]) -> None:
+    def _report_moves(self, moved: dict[TopicPartition, tuple[str, str]]) -> None:
         pairs: dict[tuple[str, str], list[TopicPartition]] = defaultdict(list)
         for tp, pair in moved.items():
             pairs[pair].append(tp)
@@ -344,7 +346,7 @@ class GroupHistory:
     @property
     def results(self) -> str:
         """What becomes of the group's results, "" if they do not depend on another group."""
-        return results_of(each.metadata for each in self.positions.values() if each.committed is not None)
+        return results_of(position.metadata for position in self.positions.values() if position.committed is not None)
 
     @property
     def lag(self) -> int:

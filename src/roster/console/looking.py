@@ -32,15 +32,25 @@ AWAY = (UnreachableError, RequestTimeoutError)
 
 
 def snapshot_of(
-    found: GroupDescription | None, positions: Mapping[TopicPartition, GroupPosition], trouble: str = ""
+    description: GroupDescription | None, positions: Mapping[TopicPartition, GroupPosition], trouble: str = ""
 ) -> Snapshot:
     """Make a snapshot of what was found at this moment; None: there is no such group. `at` is time.monotonic()."""
     now = time.monotonic()
-    if found is None:
+    if description is None:
         return Snapshot(now, positions=positions, trouble=trouble)
-    members = tuple(_member(each, found) for each in found.members)
-    note = next(filter(None, (split_note(each.user_data)[1] for each in found.members)), None)
-    return Snapshot(now, found.state, found.protocol, found.coordinator, members, positions, trouble, found.epoch, note)
+    members = tuple(_member(member, description) for member in description.members)
+    note = next(filter(None, (split_note(member.user_data)[1] for member in description.members)), None)
+    return Snapshot(
+        now,
+        description.state,
+        description.protocol,
+        description.coordinator,
+        members,
+        positions,
+        trouble,
+        description.epoch,
+        note,
+    )
 
 
 def look(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Snapshot:
@@ -56,11 +66,11 @@ def look(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Sna
 
     """
     try:
-        found = admin.describe_group(group)
+        description = admin.describe_group(group)
     except UnknownGroupError:
-        found = None
-    owned = {tp for member in (found.members if found else ()) for tp in member.assignment}
-    return snapshot_of(found, *_positions(admin, group, owned | set(also)))
+        description = None
+    owned = {tp for member in (description.members if description else ()) for tp in member.assignment}
+    return snapshot_of(description, *_positions(admin, group, owned | set(also)))
 
 
 def _member(member: MemberDescription, group: GroupDescription) -> MemberSeen:

@@ -74,24 +74,24 @@ class RebalanceTimeline:
         if self._open is None:
             self._open = RebalanceSeen(history.now)
             self.rebalances.append(self._open)
-        given = [tp for event in moves if not event.source for tp in event.partitions]
+        assigned = [tp for event in moves if not event.source for tp in event.partitions]
         ended, self._open = self._open, None
         ended.ended, ended.members = history.now, len(history.members)
         ended.moved = sum(len(event.partitions) for event in moves)
-        said = self._said(history.note, ended)
-        ended.causes = [*self._causes, *([said] if said else self._added(given))]
-        if not said and self._released.intersection(given):
+        reason = self._leader_reason(history.note, ended)
+        ended.causes = [*self._causes, *([reason] if reason else self._added(assigned))]
+        if not reason and self._released.intersection(assigned):
             ended.causes.append("partitions revoked before are given to their new owners")
         self._released = {tp for event in moves if not event.target for tp in event.partitions}
         self._causes = []
 
-    def _said(self, note: LeaderNote | None, ended: RebalanceSeen) -> str:
+    def _leader_reason(self, note: LeaderNote | None, ended: RebalanceSeen) -> str:
         """Take a new note of the leader; return why it asked for the rebalance, "" if others did."""
         if note is None or note.generation == self._noted:
             return ""
         why: Counter[str] = Counter()
-        for each in note.moves:
-            why[each.why] += int.from_bytes(each.partitions, "little").bit_count()
+        for move in note.moves:
+            why[move.why] += int.from_bytes(move.partitions, "little").bit_count()
         ended.told = [
             f"join {note.join_ms} ms",
             f"assign {note.assign_ms} ms",
@@ -100,6 +100,6 @@ class RebalanceTimeline:
         ]
         return "" if note.cause == Cause.JOIN else note.reason
 
-    def _added(self, given: Collection[TopicPartition]) -> list[str]:
-        new = [tp.topic for tp in given if tp.partition > self._highest.get(tp.topic, tp.partition)]
+    def _added(self, assigned: Collection[TopicPartition]) -> list[str]:
+        new = [tp.topic for tp in assigned if tp.partition > self._highest.get(tp.topic, tp.partition)]
         return [f"{topic} has {counted(new.count(topic), 'partition')} more" for topic in dict.fromkeys(new)]

@@ -53,7 +53,7 @@ def number_runs(numbers: Iterable[int]) -> str:
 def named(partitions: Collection[TopicPartition]) -> str:
     """Format partitions briefly: `orders 0-3 7, users 2`."""
     by_topic = groupby(sorted(partitions), key=lambda partition: partition.topic)
-    return ", ".join(f"{topic} {number_runs(tp.partition for tp in each)}" for topic, each in by_topic)
+    return ", ".join(f"{topic} {number_runs(tp.partition for tp in group)}" for topic, group in by_topic)
 
 
 def named_briefly(partitions: Collection[TopicPartition], most: int = 60) -> str:
@@ -75,5 +75,5 @@ def escaped(text: str) -> str:
     """Escape control characters, which could move the cursor or end the line."""
     if text.isprintable():
         return text
-    parts = (text[at : at + _ESCAPED_AT_ONCE] for at in range(0, len(text), _ESCAPED_AT_ONCE))
+    parts = (text[start : start + _ESCAPED_AT_ONCE] for start in range(0, len(text), _ESCAPED_AT_ONCE))
     return "".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in part) for part in parts)

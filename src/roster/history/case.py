@@ -28,10 +28,10 @@ class Case:
 
     def differing(self) -> list[str]:
         """Compute the assignment, and return the members whose bytes are not those recorded."""
-        made = assign_group(self.assignor, self.group).assignments
-        return sorted(member for member, data in self.assignments.items() if made[member] != data)
+        computed = assign_group(self.assignor, self.group).assignments
+        return sorted(member for member, data in self.assignments.items() if computed[member] != data)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return a document; bytes are in base 64."""
         return {
             "assignor": self.assignor,
@@ -49,7 +49,10 @@ class Case:
             partitions=document["partitions"],
             instance_ids=document["instance_ids"],
             generation=document["generation"],
-            offsets=offsets and {t: {int(n): tuple(at) for n, at in each.items()} for t, each in offsets.items()},
+            offsets=offsets
+            and {
+                t: {int(n): tuple(position) for n, position in partitions.items()} for t, partitions in offsets.items()
+            },
         )
         return cls(document["assignor"], group, _bytes(document["assignments"]))
 
@@ -66,29 +69,29 @@ def replay_case(path: str | Path) -> None:
 
 def case_of(history: GroupHistory, generation: int) -> Case:
     """Return a generation of a group as a case. Raises ValueError that names what is missing."""
-    places = [i for i, each in enumerate(history.timeline.rebalances) if each.now.number == generation]
+    places = [i for i, rebalance in enumerate(history.timeline.rebalances) if rebalance.now.number == generation]
     if not places:
         raise ValueError(f"generation {generation} is not in the history")
     now = history.timeline.rebalances[places[0]].now
     record = next(
-        each
-        for each in history.records()
-        if each.generation == generation and any(member.assignment for member in each.members)
+        value
+        for value in history.records()
+        if value.generation == generation and any(member.assignment for member in value.members)
     )
     known = zip(history.timeline.group.topics, history.counts()[places[0]].tolist(), strict=True)
     counts = {topic: count for topic, count in known if count}
     group = GroupSnapshot(
-        subscriptions={each.member_id: each.subscription for each in record.members},
+        subscriptions={member.member_id: member.subscription for member in record.members},
         partitions=counts,
-        instance_ids={each.member_id: each.group_instance_id for each in record.members},
+        instance_ids={member.member_id: member.group_instance_id for member in record.members},
         generation=generation,
         offsets=history.offsets(counts, now.at_ms) if find_assignor(now.assignor).wants_lag else None,
     )
-    return Case(now.assignor, group, {each.member_id: without_note(each.assignment) for each in record.members})
+    return Case(now.assignor, group, {member.member_id: without_note(member.assignment) for member in record.members})
 
 
 def _texts(data: Mapping[str, bytes]) -> dict[str, str]:
-    return {member: base64.b64encode(each).decode() for member, each in data.items()}
+    return {member: base64.b64encode(content).decode() for member, content in data.items()}
 
 
 def _bytes(document: Mapping[str, str]) -> dict[str, bytes]:

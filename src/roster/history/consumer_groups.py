@@ -1,4 +1,4 @@
-"""Records of a KIP-848 consumer group as those of a classic group, so that one timeline reads both.
+"""Records of a KIP-848 consumer group as a classic group's records, so that one timeline reads both.
 
 A generation is a group epoch that every member has reached. Before that, what members gave up and got stands in further
 records of the generation before, with the members and owners of that time.
@@ -77,15 +77,15 @@ class _Group:
     def take(self, kind: int, member: str, value: bytes | None) -> None:
         """Apply a record."""
         match None if value is None else decode_consumer_value(kind, value):
-            case ConsumerGroupMetadataValue() as found:
-                self._is_new |= found.epoch != self.epoch
-                self.epoch = found.epoch
-            case ConsumerGroupMemberMetadataValue() as found:
-                self._members[member] = found
-            case ConsumerGroupCurrentMemberAssignmentValue() as found:
-                listed = chain(found.assigned_partitions, found.partitions_pending_revocation)
+            case ConsumerGroupMetadataValue() as record:
+                self._is_new |= record.epoch != self.epoch
+                self.epoch = record.epoch
+            case ConsumerGroupMemberMetadataValue() as record:
+                self._members[member] = record
+            case ConsumerGroupCurrentMemberAssignmentValue() as record:
+                listed = chain(record.assigned_partitions, record.partitions_pending_revocation)
                 owned = tuple(sorted(TopicPartition(self._name(t.topic_id), n) for t in listed for n in t.partitions))
-                self._owned[member] = _Owned(found.member_epoch, not found.state, owned)
+                self._owned[member] = _Owned(record.member_epoch, not record.state, owned)
                 if member in self._members and (pattern := self._members[member].subscribed_topic_regex):
                     self._matched.setdefault(pattern, set()).update(tp.topic for tp in owned)
             case _ if value is None:
@@ -107,14 +107,14 @@ class _Group:
             return None
         mine = [self._owned.get(member) for member in self._members]
         number, members, _ = self._told
-        if all(each is not None and each.is_settled and each.epoch == self.epoch for each in mine):
+        if all(owned is not None and owned.is_settled and owned.epoch == self.epoch for owned in mine):
             number, members = self.epoch, frozenset(self._members)
-        now = (number, members, {name: each.partitions for name, each in self._owned.items() if each.partitions})
+        now = (number, members, {name: owned.partitions for name, owned in self._owned.items() if owned.partitions})
         if number == _NO_EPOCH or now == self._told:
             return None
         self._told = now
         listed = [self._member(name) for name in sorted(self._members)]
-        assignors = {each.server_assignor for each in self._members.values()}
+        assignors = {member.server_assignor for member in self._members.values()}
         return encode_value(
             GroupMetadataValue(
                 protocol_type=PROTOCOL_TYPE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,8 @@ from roster.model.arrays import Int64
 from roster.wire import WireError
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, decode_value
 
+Columns: TypeAlias = dict[str, Any]
+"""Columns of a table by name: lists, or arrays of Arrow or NumPy."""
 ENDS = "ends"
 TIME = pa.timestamp("us", "UTC")
 EVENTS = pa.schema(
@@ -102,17 +104,19 @@ class GroupHistory:
 
     def __init__(self, rows: pa.Table, group: str | None = None) -> None:
         self.group = rows["group"][0].as_py() if group is None else group
-        of = {table: rows.select(names).filter(pc.equal(rows["table"], table)) for table, names in _COLUMNS.items()}
-        records = of[GROUPS].sort_by("log_offset")
+        rows_of = {
+            table: rows.select(names).filter(pc.equal(rows["table"], table)) for table, names in _COLUMNS.items()
+        }
+        records = rows_of[GROUPS].sort_by("log_offset")
         stored = (ms_of(records["at"]).tolist(), records["key"].to_pylist(), records["value"].to_pylist())
-        self._records = list(as_classic(zip(*stored, strict=True), _names(of[ENDS])))
+        self._records = list(as_classic(zip(*stored, strict=True), _names(rows_of[ENDS])))
         self.timeline = timeline(self._records)
         group_of = self.timeline.group
         pairs = zip(group_of.topic.tolist(), group_of.number.tolist(), strict=True)
         self.owned = [TopicPartition(group_of.topics[topic], number) for topic, number in pairs]
-        made = of[COMMITS].filter(pc.is_valid(of[COMMITS]["offset"])).sort_by("log_offset")
-        self.positions = Positions(_series(made), _series(of[ENDS].sort_by("at")))
-        self.moments = np.array([each.now.at_ms for each in self.timeline.rebalances], np.int64)
+        commits = rows_of[COMMITS].filter(pc.is_valid(rows_of[COMMITS]["offset"])).sort_by("log_offset")
+        self.positions = Positions(_series(commits), _series(rows_of[ENDS].sort_by("at")))
+        self.moments = np.array([rebalance.now.at_ms for rebalance in self.timeline.rebalances], np.int64)
 
     def table(self, name: str) -> pa.Table:
         """Return a derived table of the group."""
@@ -129,85 +133,87 @@ class GroupHistory:
         for _, value in self._records:
             if value is not None:
                 with contextlib.suppress(WireError):
-                    found = decode_value(GroupMetadataKey(group=self.group), value)
-                    assert isinstance(found, GroupMetadataValue)  # by the key
-                    yield found
+                    decoded = decode_value(GroupMetadataKey(group=self.group), value)
+                    assert isinstance(decoded, GroupMetadataValue)  # by the key
+                    yield decoded
 
     def counts(self) -> Int64:
-        """Return [rebalances, topics] how many partitions were known by then, by assignments, claims and ends."""
-        group, found = self.timeline.group, self.timeline.rebalances
-        counts = np.zeros((len(found), len(group.topics)), np.int64)
-        for row, each in zip(counts, found, strict=True):
-            told = np.concatenate((each.now.owned, each.now.claimed))
-            np.maximum.at(row, group.topic[told], group.number[told].astype(np.int64) + 1)
-        at = {topic: number for number, topic in enumerate(group.topics)}
+        """Return [rebalances, topics] the partitions known at each rebalance: assigned, claimed, or with ends."""
+        group, rebalances = self.timeline.group, self.timeline.rebalances
+        counts = np.zeros((len(rebalances), len(group.topics)), np.int64)
+        for row, rebalance in zip(counts, rebalances, strict=True):
+            partitions = np.concatenate((rebalance.now.owned, rebalance.now.claimed))
+            np.maximum.at(row, group.topic[partitions], group.number[partitions].astype(np.int64) + 1)
+        number_of = {topic: number for number, topic in enumerate(group.topics)}
         for (topic, number), ends in self.positions.ends.items():
-            if topic in at:
+            if topic in number_of:
                 begin = np.searchsorted(self.moments, ends.times[0])
-                counts[begin:, at[topic]] = np.maximum(counts[begin:, at[topic]], number + 1)
+                counts[begin:, number_of[topic]] = np.maximum(counts[begin:, number_of[topic]], number + 1)
         return np.maximum.accumulate(counts, axis=0)
 
     def offsets(self, counts: Mapping[str, int], at_ms: int) -> dict[str, dict[int, tuple[int, int, int | None]]]:
         """Return (0, end, committed) of the partitions of topics at a time, by partitions whose lag is known."""
-        found: dict[str, dict[int, tuple[int, int, int | None]]] = {}
+        offsets: dict[str, dict[int, tuple[int, int, int | None]]] = {}
         tps = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
         for tp, lag in zip(tps, self.positions.lags(tps, np.array([at_ms])).records[:, 0].tolist(), strict=True):
             if not np.isnan(lag):
                 commits = self.positions.commits[tp]
                 committed = int(commits.offsets[np.searchsorted(commits.times, at_ms, "right") - 1])
-                found.setdefault(tp.topic, {})[tp.partition] = (0, committed + round(lag), committed)
-        return found
+                offsets.setdefault(tp.topic, {})[tp.partition] = (0, committed + round(lag), committed)
+        return offsets
 
-    def _rebalances(self) -> dict[str, Any]:
-        found = self.timeline.rebalances
-        notes = [each.now.note for each in found]
+    def _rebalances(self) -> Columns:
+        rebalances = self.timeline.rebalances
+        notes = [rebalance.now.note for rebalance in rebalances]
         stills = self.positions.standstills(self.moments)
-        lags: dict[str, Any] = {}
+        lags: Columns = {}
         for when, offset in AROUND.items():
             of_group = self.positions.lags(list(self.positions.commits), self.moments + offset).of_group()
             lags |= dict(zip((f"lag_{unit}{when and '_'}{when}" for unit in ("records", "ms")), of_group, strict=True))
         return {
-            "generation": [each.now.number for each in found],
+            "generation": [rebalance.now.number for rebalance in rebalances],
             "ended_at": self.moments,
-            "assignor": [each.now.assignor for each in found],
-            "leader": [each.now.leader for each in found],
-            "members": [len(each.now.member) for each in found],
-            "partitions": [len(each.now.owned) for each in found],
-            "causes": [[_cause(cause) for cause in each.causes] for each in found],
-            "moved": [len(each.moved) for each in found],
-            "unowned": [int(((each.target < 0) & (each.source >= 0)).sum()) for each in found],
-            "unowned_partition_ms": [each.unowned_ms for each in found],
-            "missing_generations": [each.missing for each in found],
+            "assignor": [rebalance.now.assignor for rebalance in rebalances],
+            "leader": [rebalance.now.leader for rebalance in rebalances],
+            "members": [len(rebalance.now.member) for rebalance in rebalances],
+            "partitions": [len(rebalance.now.owned) for rebalance in rebalances],
+            "causes": [[_cause(cause) for cause in rebalance.causes] for rebalance in rebalances],
+            "moved": [len(rebalance.moved) for rebalance in rebalances],
+            "unowned": [int(((rebalance.target < 0) & (rebalance.source >= 0)).sum()) for rebalance in rebalances],
+            "unowned_partition_ms": [rebalance.unowned_ms for rebalance in rebalances],
+            "missing_generations": [rebalance.missing for rebalance in rebalances],
             "join_ms": [note and note.join_ms for note in notes],
             "assign_ms": [note and note.assign_ms for note in notes],
-            "sync_ms": [each.sync_ms for each in found],
+            "sync_ms": [rebalance.sync_ms for rebalance in rebalances],
             "proof": [note and (BEST if note.proof == "" else note.proof) for note in notes],
             **{f"standstill_{name}": values for name, values in stills._asdict().items()},
             **lags,
         }
 
-    def _moves(self) -> dict[str, Any]:
-        found = self.timeline.rebalances
-        moved = np.concatenate([each.moved for each in found] or [np.zeros(0, np.int64)])
-        of = np.repeat(np.arange(len(found)), [len(each.moved) for each in found])
+    def _moves(self) -> Columns:
+        rebalances = self.timeline.rebalances
+        moved = np.concatenate([rebalance.moved for rebalance in rebalances] or [np.zeros(0, np.int64)])
+        index = np.repeat(np.arange(len(rebalances)), [len(rebalance.moved) for rebalance in rebalances])
         names = pa.array([*self.timeline.names, None], pa.string())
         places, number = np.unique(moved, return_inverse=True)
         lags = self.positions.lags([self.owned[place] for place in places.tolist()], self.moments).records
         return {
-            "generation": pa.array([each.now.number for each in found], pa.int32()).take(of),
-            "ended_at": self.moments[of],
+            "generation": pa.array([rebalance.now.number for rebalance in rebalances], pa.int32()).take(index),
+            "ended_at": self.moments[index],
             **_listed(self.owned, moved),
             **{
-                end: names.take(np.concatenate([getattr(each, end) for each in found] or [of]) % len(names))
+                end: names.take(
+                    np.concatenate([getattr(rebalance, end) for rebalance in rebalances] or [index]) % len(names)
+                )
                 for end in ("source", "target")
             },
-            "why": pa.array(WHYS).take(np.concatenate([each.why for each in found] or [of])),
-            "lag_records": lags[number, of],
+            "why": pa.array(WHYS).take(np.concatenate([rebalance.why for rebalance in rebalances] or [index])),
+            "lag_records": lags[number, index],
         }
 
-    def _ownership(self) -> dict[str, Any]:
+    def _ownership(self) -> Columns:
         owned, members = self.timeline.ownership, self.timeline.group.members
-        columns = pa.Table.from_pylist([each._asdict() for each in members], pa.schema(_MEMBER)).take(owned.member)
+        columns = pa.Table.from_pylist([member._asdict() for member in members], pa.schema(_MEMBER)).take(owned.member)
         return {
             **_listed(self.owned, owned.partition),
             **{name: columns[name].combine_chunks() for name in columns.column_names},
@@ -215,16 +221,16 @@ class GroupHistory:
             "until": pa.array(owned.until, mask=owned.until == OPEN),
         }
 
-    def _lag(self) -> dict[str, Any]:
+    def _lag(self) -> Columns:
         """Return the lag at each recording of the ends."""
-        moments = np.unique(np.concatenate([each.times for each in self.positions.ends.values()] or [self.moments]))
+        moments = np.unique(np.concatenate([series.times for series in self.positions.ends.values()] or [self.moments]))
         partitions = sorted(self.positions.commits)
         lags = self.positions.lags(partitions, moments)
-        row, at = np.nonzero(~np.isnan(lags.records))
-        columns = Lags(*(each[row, at] for each in lags))
-        return {**_listed(partitions, row), "at": moments[at], **columns._asdict()}
+        row, moment = np.nonzero(~np.isnan(lags.records))
+        columns = Lags(*(values[row, moment] for values in lags))
+        return {**_listed(partitions, row), "at": moments[moment], **columns._asdict()}
 
-    def _weights(self) -> dict[str, Any]:
+    def _weights(self) -> Columns:
         """Return columns: what usually arrives in a partition, and how long a record of it usually takes."""
         partitions = sorted(self.positions.commits)
         return {
@@ -234,9 +240,10 @@ class GroupHistory:
         }
 
 
-def ms_of(times: pa.ChunkedArray) -> Any:
+def ms_of(times: pa.ChunkedArray) -> Int64:
     """Return a column of times in wall-clock ms."""
-    return times.cast(TIME).cast(pa.int64()).to_numpy() // 1000
+    moments: Int64 = times.cast(TIME).cast(pa.int64()).to_numpy() // 1000
+    return moments
 
 
 def column(values: Any, kind: pa.DataType) -> pa.Array:
@@ -250,11 +257,11 @@ def column(values: Any, kind: pa.DataType) -> pa.Array:
     return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
-def _cause(cause: CauseSeen) -> dict[str, Any]:
+def _cause(cause: CauseSeen) -> Columns:
     return {"kind": cause.kind.value, "detail": cause.detail, **(cause.member._asdict() if cause.member else {})}
 
 
-def _listed(partitions: list[TopicPartition], rows: Any) -> dict[str, Any]:
+def _listed(partitions: list[TopicPartition], rows: Int64) -> Columns:
     return {
         "topic": pa.array([tp.topic for tp in partitions], pa.string()).take(rows),
         "partition": pa.array([tp.partition for tp in partitions], pa.int32()).take(rows),

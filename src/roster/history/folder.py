@@ -46,8 +46,8 @@ class HistoryFolder:
 
         recorder: a name, where each recorder writes a file for the same time.
         """
-        at = datetime.fromtimestamp(at_ms / 1000, UTC)
-        path = self._place / table / f"day={at:%Y-%m-%d}" / f"{at_ms}{recorder}.parquet"
+        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+        path = self._place / table / f"day={moment:%Y-%m-%d}" / f"{at_ms}{recorder}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
         try:
@@ -60,7 +60,7 @@ class HistoryFolder:
         return True
 
     def is_polled(self) -> bool:
-        """Return True if there are no records of `__consumer_offsets`, only what polling saw."""
+        """Return True if the history comes from polling, without records of `__consumer_offsets`."""
         return not (self._place / RECORDS).is_dir() and (self._place / POLLED).is_dir()
 
     def source(self) -> str:
@@ -71,19 +71,19 @@ class HistoryFolder:
         raise HistoryError(f"{self._place} has no history; `roster history record --to {self._place}` records one")
 
     def events(self, group: str) -> pa.Table:
-        """Return all rows about a group, with the columns of EVENTS. Raises HistoryError if there is no history."""
+        """Return all rows about a group, with the columns of EVENTS. Raises HistoryError without a history."""
         schema = EVENTS.remove(EVENTS.get_field_index("topic_id"))
         wanted = pc.field("table").isin([COMMITS, GROUPS]) & (pc.field("group") == group)
-        found = self._read(Path(self.source()).name, wanted, schema.names)
-        found = schema.empty_table() if found is None else found.cast(schema)
-        topics = pc.unique(pc.drop_null(found["topic"]))
+        events = self._read(Path(self.source()).name, wanted, schema.names)
+        events = schema.empty_table() if events is None else events.cast(schema)
+        topics = pc.unique(pc.drop_null(events["topic"]))
         ends = self._read(ENDS, pc.field("topic").isin(topics), ["topic", "partition", "end", "at", "topic_id"])
         if ends is None:
-            return pa.concat_tables([EVENTS.empty_table(), found], promote_options="default")
+            return pa.concat_tables([EVENTS.empty_table(), events], promote_options="default")
         ends = ends.rename_columns(["topic", "partition", "offset", "at", "topic_id"])
         for name, value in (("table", ENDS), ("group", group)):
             ends = ends.append_column(name, pa.repeat(value, len(ends)))
-        return pa.concat_tables([EVENTS.empty_table(), found, ends], promote_options="default")
+        return pa.concat_tables([EVENTS.empty_table(), events, ends], promote_options="default")
 
     def files(self, name: str) -> list[str]:
         """Return the absolute paths of all files of a folder of the history."""
@@ -91,25 +91,25 @@ class HistoryFolder:
         return list(ds.dataset(place, format="parquet").files) if place.is_dir() else []
 
     def rebalances(self) -> pa.Table:
-        """Return the columns group and at of all records of groups. Raises HistoryError if there is no history."""
+        """Return the columns group and at of all records of groups. Raises HistoryError without a history."""
         names = ["group", "at"]
-        found = self._read(Path(self.source()).name, pc.field("table") == GROUPS, names)
-        return EVENTS.empty_table().select(names) if found is None else found
+        rows = self._read(Path(self.source()).name, pc.field("table") == GROUPS, names)
+        return EVENTS.empty_table().select(names) if rows is None else rows
 
     def skipped(self) -> Mapping[str, int]:
         """Return how many records were not read, by reason; empty for what was polled."""
         rows = self._read(RECORDS, pc.field("table") == SKIPPED, ["reason", "records"])
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for row in [] if rows is None else rows.to_pylist():
-            found[row["reason"]] = found.get(row["reason"], 0) + row["records"]
-        return found
+            counts[row["reason"]] = counts.get(row["reason"], 0) + row["records"]
+        return counts
 
     def _read(self, name: str, wanted: pc.Expression, columns: list[str]) -> pa.Table | None:
         place = self._place / name
         if not place.is_dir():
             return None
         try:
-            found = ds.dataset(place, format="parquet", partitioning="hive")
-            return found.to_table(columns=columns, filter=wanted) if found.files else None
+            dataset = ds.dataset(place, format="parquet", partitioning="hive")
+            return dataset.to_table(columns=columns, filter=wanted) if dataset.files else None
         except (pa.ArrowException, OSError) as error:
             raise HistoryError(f"{place} cannot be read: {error}") from error

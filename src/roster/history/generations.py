@@ -88,9 +88,12 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
     damaged = 0
     for at_ms, value in records:
         try:
-            heads.append((at_ms, _EMPTY if value is None else decode_value(_KEY, value)))  # type: ignore[arg-type]
+            head = _EMPTY if value is None else decode_value(_KEY, value)
         except WireError:
             damaged += 1
+            continue
+        assert isinstance(head, GroupMetadataValue)  # by the key
+        heads.append((at_ms, head))
     rows = [(g, row, head.protocol_type == PROTOCOL_TYPE) for g, (_, head) in enumerate(heads) for row in head.members]
     numbers: dict[str, int] = {}
     members: list[Member] = []
@@ -103,8 +106,10 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
     names = TopicIndex(topics)
     columns = decode_subscriptions(subscribed, names)
     owned, readable = decode_assignments(assigned, names)
-    is_told = np.array([[bool(s), bool(a)] for s, a in zip(subscribed, assigned, strict=True)], np.bool_).reshape(-1, 2)
-    bad = (is_told[:, 0] & ~columns.readable) | (is_told[:, 1] & ~readable)
+    has_bytes = np.array([[bool(s), bool(a)] for s, a in zip(subscribed, assigned, strict=True)], np.bool_).reshape(
+        -1, 2
+    )
+    bad = (has_bytes[:, 0] & ~columns.readable) | (has_bytes[:, 1] & ~readable)
     of_row = np.array([g for g, _, _ in rows], np.int32)
     is_bad = np.zeros(len(heads), np.bool_)
     is_bad[of_row[bad]] = True
@@ -112,10 +117,10 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
     order = np.lexsort((member, of_row))
     subscriptions, section_of = _distinct(columns.sections)
     by_row = [
-        each[order] for each in (member, section_of[columns.section_of], split_lag_user_data(columns.user_data)[1])
+        column[order] for column in (member, section_of[columns.section_of], split_lag_user_data(columns.user_data)[1])
     ]
     pairs, owned_at, claimed_at = _partitions(owned, columns.owned, ~is_bad[of_row])
-    found = Generations(
+    generations = Generations(
         members,
         topics,
         (pairs >> 32).astype(np.int32),
@@ -130,12 +135,12 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
     for g, (at_ms, head) in enumerate(heads):
         if is_bad[g]:
             continue
-        mine, has, said = (slice(b[g], b[g + 1]) for b in (row_bounds, owned_bounds, claimed_bounds))
-        began = head.current_state_timestamp == _NO_TIME and not any(each.assignment for each in head.members)
-        note = next(filter(None, (read_note(each.assignment) for each in head.members)), None)
-        told = None if note is None else note.generation
-        number = told if head.generation < 0 else head.generation
-        found.each.append(
+        mine, has, claims = (slice(b[g], b[g + 1]) for b in (row_bounds, owned_bounds, claimed_bounds))
+        began = head.current_state_timestamp == _NO_TIME and not any(entry.assignment for entry in head.members)
+        note = next(filter(None, (read_note(entry.assignment) for entry in head.members)), None)
+        note_number = None if note is None else note.generation
+        number = note_number if head.generation < 0 else head.generation
+        generations.each.append(
             Generation(
                 at_ms,
                 number,
@@ -147,12 +152,12 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
                 by_row[2][mine],
                 owner[has],
                 partition[has],
-                claimed[said],
+                claimed[claims],
                 None if head.current_state_timestamp == _NO_TIME else head.current_state_timestamp,
-                note if told == number else None,
+                note if note_number == number else None,
             )
         )
-    return found
+    return generations
 
 
 _EMPTY = GroupMetadataValue(protocol_type="", generation=-1)
@@ -163,25 +168,25 @@ _At = tuple[Int32, Int64]
 def _distinct(sections: list[Int32]) -> tuple[list[Int32], Int32]:
     """Return the distinct lists of topics, each ascending, and the number of each list among them."""
     known: dict[bytes, int] = {}
-    ordered = [np.unique(each) for each in sections]
-    number_of = np.array([known.setdefault(each.tobytes(), len(known)) for each in ordered], np.int32)
-    return [np.frombuffer(each, np.int32) for each in known], number_of
+    ordered = [np.unique(section) for section in sections]
+    number_of = np.array([known.setdefault(section.tobytes(), len(known)) for section in ordered], np.int32)
+    return [np.frombuffer(content, np.int32) for content in known], number_of
 
 
 def _partitions(owned: ListedPartitions, claimed: ListedPartitions, is_whole: Bool) -> tuple[Int64, _At, _At]:
     """Number the partitions in both lists; return topic << 32 | number of each, and both lists by these numbers."""
     kept = []
-    for each in (owned, claimed):
-        keep = is_whole[each.member] & (each.number >= 0)
-        kept.append((each.member[keep], (each.topic[keep].astype(np.int64) << 32) | each.number[keep]))
-    pairs, at = np.unique(np.concatenate([kept[0][1], kept[1][1]]), return_inverse=True)
+    for listed in (owned, claimed):
+        keep = is_whole[listed.member] & (listed.number >= 0)
+        kept.append((listed.member[keep], (listed.topic[keep].astype(np.int64) << 32) | listed.number[keep]))
+    pairs, index = np.unique(np.concatenate([kept[0][1], kept[1][1]]), return_inverse=True)
     size = len(kept[0][0])
-    return pairs, (kept[0][0], at[:size]), (kept[1][0], at[size:])
+    return pairs, (kept[0][0], index[:size]), (kept[1][0], index[size:])
 
 
-def _by_generation(member: Int32, at: _At, of_row: Int32, count: int) -> tuple[Int32, Int64, list[int]]:
+def _by_generation(member: Int32, listed: _At, of_row: Int32, count: int) -> tuple[Int32, Int64, list[int]]:
     """Return members and partitions in the order of generations, and where each generation begins."""
-    generation = of_row[at[0]]
+    generation = of_row[listed[0]]
     order = np.argsort(generation, kind="stable")
     bounds = np.searchsorted(generation[order], np.arange(count + 1)).tolist()
-    return member[order], at[1][order], bounds
+    return member[order], listed[1][order], bounds

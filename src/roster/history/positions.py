@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from roster.model import TopicPartition
+from roster.model.arrays import Float64, Int64
 
 
 class Series(NamedTuple):
     """Offsets over time: two arrays of equal length, times in wall-clock ms ascending."""
 
-    times: Any
-    offsets: Any
+    times: Int64
+    offsets: Int64
 
 
 class Lags(NamedTuple):
@@ -23,21 +24,21 @@ class Lags(NamedTuple):
     `ms` is how long ago the end of the log passed the committed offset.
     """
 
-    records: Any
-    ms: Any
+    records: Float64
+    ms: Float64
 
-    def of_group(self) -> tuple[Any, Any]:
-        """Return [moments] the records of all partitions, and the longest ms; nan: of none it is known."""
-        known, told = ~np.isnan(self.records), ~np.isnan(self.ms)
+    def of_group(self) -> tuple[Float64, Float64]:
+        """Return [moments] the records of all partitions, and the longest ms; nan where no partition's is known."""
+        known, timed = ~np.isnan(self.records), ~np.isnan(self.ms)
         records = np.where(known.any(axis=0), np.where(known, self.records, 0).sum(axis=0), np.nan)
-        return records, np.where(told.any(axis=0), np.where(told, self.ms, 0).max(axis=0, initial=0), np.nan)
+        return records, np.where(timed.any(axis=0), np.where(timed, self.ms, 0).max(axis=0, initial=0), np.nan)
 
 
 class Standstills(NamedTuple):
     """What did not move around each of some rebalances although records were waiting, in seconds; nan: not known."""
 
-    partition_seconds: Any
-    longest_seconds: Any
+    partition_seconds: Float64
+    longest_seconds: Float64
 
 
 class Positions:
@@ -45,26 +46,26 @@ class Positions:
 
     def __init__(self, commits: Mapping[TopicPartition, Series], ends: Mapping[TopicPartition, Series]) -> None:
         self.commits = commits
-        self.ends = {tp: _since_made(each) for tp, each in ends.items()}
+        self.ends = {tp: _since_made(series) for tp, series in ends.items()}
 
-    def lags(self, partitions: Sequence[TopicPartition], moments: Any) -> Lags:
+    def lags(self, partitions: Sequence[TopicPartition], moments: Int64) -> Lags:
         """Return the lag at each moment (ms), from the last commits before it and ends interpolated between two."""
-        found = Lags(*(np.full((len(partitions), len(moments)), np.nan) for _ in Lags._fields))
+        lags = Lags(*(np.full((len(partitions), len(moments)), np.nan) for _ in Lags._fields))
         for row, tp in enumerate(partitions):
             commits, ends = self.commits.get(tp), self.ends.get(tp)
             if commits is None or ends is None:
                 continue
             last = np.searchsorted(commits.times, moments, "right") - 1
             known = np.flatnonzero((last >= 0) & (ends.times[0] <= moments) & (moments <= ends.times[-1]))
-            committed, at = commits.offsets[last[known]], moments[known]
-            found.records[row, known] = np.maximum(np.rint(np.interp(at, ends.times, ends.offsets)) - committed, 0)
-            found.ms[row, known] = np.maximum(at - _passed(ends, committed), 0)
-        return found
+            committed, times = commits.offsets[last[known]], moments[known]
+            lags.records[row, known] = np.maximum(np.rint(np.interp(times, ends.times, ends.offsets)) - committed, 0)
+            lags.ms[row, known] = np.maximum(times - _passed(ends, committed), 0)
+        return lags
 
-    def standstills(self, moments: Any) -> Standstills:
+    def standstills(self, moments: Int64) -> Standstills:
         """Return the standstill around each of some moments (ms), ascending, at which rebalances ended.
 
-        Of a partition it is the time between the last commit before and the first one after that moves the offset, as
+        A partition stands still from the last commit before to the first one after that moves the offset, as
         far as records were waiting, less the usual time between two commits. A pause that spans several moments counts
         at the first.
         """
@@ -103,13 +104,13 @@ class Positions:
         if commits is None or ends is None:
             return None
         before, after = _steps(commits)
-        read, took = after.offsets - before.offsets, after.times - before.times
+        read, elapsed = after.offsets - before.offsets, after.times - before.times
         there = np.interp(before.times, ends.times, ends.offsets, left=-1, right=-1)
         busy = (read > 0) & (after.offsets <= there)
-        return float(np.median(took[busy] / 1000 / read[busy])) if busy.any() else None
+        return float(np.median(elapsed[busy] / 1000 / read[busy])) if busy.any() else None
 
 
-def _passed(ends: Series, committed: Any) -> Any:
+def _passed(ends: Series, committed: Int64) -> Float64:
     """Return when the end of the log passed each offset, in ms; nan: before the recording began, inf: not yet."""
     index = np.searchsorted(ends.offsets, committed, "right")
     low = np.maximum(index - 1, 0)
@@ -119,17 +120,17 @@ def _passed(ends: Series, committed: Any) -> Any:
     return np.select([index == 0, index == len(ends.offsets)], [np.nan, np.inf], ends.times[low] + share)
 
 
-def _next_higher(offsets: Any) -> Any:
+def _next_higher(offsets: Int64) -> Int64:
     """Return the index of the first later offset that is higher than each, the length where there is none."""
     if (np.diff(offsets) >= 0).all():
         return np.searchsorted(offsets, offsets, "right")
-    found = np.full(len(offsets), len(offsets))
+    higher = np.full(len(offsets), len(offsets))
     waiting: list[int] = []
     for index, offset in enumerate(offsets.tolist()):
         while waiting and offsets[waiting[-1]] < offset:
-            found[waiting.pop()] = index
+            higher[waiting.pop()] = index
         waiting.append(index)
-    return found
+    return higher
 
 
 def _since_made(ends: Series) -> Series:
@@ -149,4 +150,4 @@ def _steps(commits: Series) -> tuple[Series, Series]:
     """Return of each minute the last commit that moves the offset, and the one just before it."""
     moves = np.flatnonzero(np.diff(commits.offsets)) + 1
     last = moves[np.flatnonzero(np.diff(commits.times[moves] // 60_000, append=-1))]
-    return Series(*(each[last - 1] for each in commits)), Series(*(each[last] for each in commits))
+    return Series(*(column[last - 1] for column in commits)), Series(*(column[last] for column in commits))

@@ -8,7 +8,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any
 
 import pyarrow as pa
 
@@ -49,44 +48,44 @@ class Poller:
 
     def __init__(self, admin: Admin, folder: HistoryFolder) -> None:
         self._admin, self._folder = admin, folder
-        self._last: dict[Any, Any] = {}
+        self._last: dict[object, object] = {}
         self._name = f"-{uuid.uuid4().hex[:8]}"
 
     def poll(self) -> None:
         """Look at all classic and consumer groups once, and write what has changed since the last look."""
         now = wall_ms()
-        rows: list[dict[str, Any]] = []
-        seen: dict[Any, Any] = {}
+        rows: list[dict[str, object]] = []
+        current: dict[object, object] = {}
         for listed in self._admin.list_groups():
             if listed.group_type in _SHOWN:
                 try:
-                    rows += self._rows(listed.group_id, seen)
+                    rows += self._rows(listed.group_id, current)
                 except ClientError as error:
                     log.debug("group %s: %s", listed.group_id, error)
         if rows:
             common = {"at": now * 1000, "log_offset": now}
             table = pa.Table.from_pylist([row | common for row in rows], schema=_POLLED_SCHEMA)
             self._folder.put(POLLED, now, table, self._name)
-        self._last |= seen
+        self._last |= current
 
-    def _rows(self, group: str, seen: dict[Any, Any]) -> list[dict[str, Any]]:
+    def _rows(self, group: str, current: dict[object, object]) -> list[dict[str, object]]:
         """Return a row for each thing that is not as it was last; `seen` gets how it is now."""
-        rows: list[dict[str, Any]] = []
-        for tp, at in self._admin.group_offsets(group, stable=False).items():
-            seen[group, tp] = at.offset
-            if self._last.get((group, tp)) != at.offset:
-                rows.append({"table": COMMITS, "group": group, **tp._asdict(), **asdict(at)})
+        rows: list[dict[str, object]] = []
+        for tp, committed in self._admin.group_offsets(group, stable=False).items():
+            current[group, tp] = committed.offset
+            if self._last.get((group, tp)) != committed.offset:
+                rows.append({"table": COMMITS, "group": group, **tp._asdict(), **asdict(committed)})
         value = self._group(group)
         if value is not None:
-            seen[group] = value
+            current[group] = value
             if self._last.get(group) != value:
                 rows.append({"table": GROUPS, "group": group, "value": value})
         return rows
 
     def _group(self, group: str) -> bytes | None:
         """Return the group as in a record of `__consumer_offsets`, without a generation; None during a rebalance."""
-        found = self._admin.describe_group(group)
-        if found.state not in _SEEN:
+        described = self._admin.describe_group(group)
+        if described.state not in _SEEN:
             return None
         members = [
             GroupMetadataValue.Member(
@@ -101,12 +100,12 @@ class Poller:
                     )
                 ),
             )
-            for member in sorted(found.members, key=lambda each: each.member_id)
+            for member in sorted(described.members, key=lambda listed: listed.member_id)
         ]
-        number = -1 if found.epoch is None else found.epoch
-        kind = found.protocol_type or PROTOCOL_TYPE
+        number = -1 if described.epoch is None else described.epoch
+        kind = described.protocol_type or PROTOCOL_TYPE
         return encode_value(
-            GroupMetadataValue(protocol_type=kind, generation=number, protocol=found.protocol, members=members)
+            GroupMetadataValue(protocol_type=kind, generation=number, protocol=described.protocol, members=members)
         )
 
 

@@ -74,13 +74,19 @@ def replay(history: GroupHistory, assignors: Sequence[Assignor]) -> pa.Table:
         for step, numbers in zip(steps, _replay(assignor, steps), strict=True)
     ]
     columns = zip(*rows, strict=True) if rows else ((),) * len(REPLAYS)
-    return pa.table([column(each, field.type) for each, field in zip(columns, REPLAYS, strict=True)], schema=REPLAYS)
+    return pa.table(
+        [column(values, field.type) for values, field in zip(columns, REPLAYS, strict=True)], schema=REPLAYS
+    )
 
 
 def _steps(history: GroupHistory) -> Iterator[_Step]:
     """Yield the rebalances that had members; topics have the partitions that were known by then."""
-    found, group = history.timeline, history.timeline.group
-    chosen = [number for number, each in enumerate(found.rebalances) if len(each.now.member) and not each.is_follow_up]
+    timeline, group = history.timeline, history.timeline.group
+    chosen = [
+        number
+        for number, rebalance in enumerate(timeline.rebalances)
+        if len(rebalance.now.member) and not rebalance.is_follow_up
+    ]
     if not chosen:
         return
     counts = history.counts()[chosen]
@@ -92,14 +98,14 @@ def _steps(history: GroupHistory) -> Iterator[_Step]:
         TopicPartition(t, n) for t, size in zip(group.topics, np.diff(first).tolist(), strict=True) for n in range(size)
     ]
     lags = history.positions.lags(tps, history.moments[chosen]).records
-    is_known = ~np.isnan(lags).all(axis=0)
+    is_known = ~np.asarray(np.isnan(lags).all(axis=0))
     lags = np.nan_to_num(lags).astype(np.int64)
-    took = np.array([history.positions.seconds_per_record(tp) for tp in tps], float)
-    usual = np.nanmedian(took) if np.isfinite(took).any() else None
+    seconds_per_record = np.array([history.positions.seconds_per_record(tp) for tp in tps], float)
+    usual = np.nanmedian(seconds_per_record) if np.isfinite(seconds_per_record).any() else None
     rank = np.argsort(member_order(*zip(*((m.member_id, m.instance_id) for m in group.members), strict=True)))
     layouts: dict[tuple[object, ...], tuple[dict[str, Any], Int32, Int64]] = {}
     for row, number in enumerate(chosen):
-        now = found.rebalances[number].now
+        now = timeline.rebalances[number].now
         order = np.argsort(rank[now.member])
         member, subscription = now.member[order], now.subscription[order]
         members = [group.members[m] for m in member.tolist()]
@@ -111,10 +117,14 @@ def _steps(history: GroupHistory) -> Iterator[_Step]:
         lag, seconds = None, None
         if is_known[row]:
             lag = lags[place, row]
-            seconds = None if usual is None else lag * np.where(np.isnan(took), usual, took)[place]
+            seconds = (
+                None
+                if usual is None
+                else lag * np.where(np.isnan(seconds_per_record), usual, seconds_per_record)[place]
+            )
         problem = layout | {
-            "members": tuple([each.member_id for each in members]),
-            "instances": tuple([each.instance_id for each in members]),
+            "members": tuple([entry.member_id for entry in members]),
+            "instances": tuple([entry.instance_id for entry in members]),
             "subscription_of": number_of[subscription],
             "generation": np.zeros(len(members), np.int32),
             "user_data": (None,) * len(members),
@@ -122,7 +132,7 @@ def _steps(history: GroupHistory) -> Iterator[_Step]:
             "lag": lag,
             "capacity": now.capacity[order] if (now.capacity > 1).any() else None,
         }
-        yield _Step(now, problem, place, found.name_of[np.concatenate((member, _NOBODY))], seconds)
+        yield _Step(now, problem, place, timeline.name_of[np.concatenate((member, _NOBODY))], seconds)
 
 
 def _layout(
@@ -131,7 +141,7 @@ def _layout(
     """Return the problem of a member for each subscription that is used, [subscriptions] the number of each in it, and
     [partitions] the number of each partition over all steps.
     """
-    none, size = np.zeros(0, np.int32), len(used)
+    no_rows, size = np.zeros(0, np.int32), len(used)
     layout = Problem.from_columns(
         members=[f"{number:09}" for number in range(size)],
         instances=[None] * size,
@@ -141,15 +151,17 @@ def _layout(
         subscriptions=[group.subscriptions[number] for number in used],
         subscription_of=np.arange(size, dtype=np.int32),
         generation=np.zeros(size, np.int32),
-        claim_member=none,
-        claim_topic=none,
-        claim_number=none,
+        claim_member=no_rows,
+        claim_topic=no_rows,
+        claim_number=no_rows,
         group_generation=1,
     )
     number_of = np.zeros(len(group.subscriptions), np.int32)
     number_of[list(used)] = layout.subscription_of
     starts: Int64 = first[[group.topics.index(topic) for topic in layout.topics]]
-    kept = {each.name: getattr(layout, each.name) for each in fields(layout) if each.name not in ("claims", "settling")}
+    kept = {
+        field.name: getattr(layout, field.name) for field in fields(layout) if field.name not in ("claims", "settling")
+    }
     return kept, number_of, np.repeat(starts, layout.counts) + layout.number_of()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from typing import Any, TypeAlias
 
+Row: TypeAlias = Mapping[str, Any]
 PLOT_POINTS = 200
 """Points of time in a plot, at most."""
 GROUPS_SHOWN = 30
@@ -35,9 +36,7 @@ svg { width: 100%; height: auto } svg text { fill: currentColor; font-size: 12px
 """
 
 
-def report(
-    totals: Sequence[Mapping[str, Any]], over_time: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]]
-) -> str:
+def report(totals: Sequence[Row], over_time: Sequence[Row], groups: Sequence[Row]) -> str:
     """Return the page.
 
     totals: a row for each policy. over_time: sums of `moved` and `stopped` by policy and `at` (seconds since 1970),
@@ -66,7 +65,7 @@ Lag spread: records between the members with least and most to read. Drain: unti
 what waited. A dash: not known.</p>"""
 
 
-def _table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
+def _table(columns: Mapping[str, str], rows: Sequence[Row]) -> str:
     heads = "".join(f"<th>{escape(title)}</th>" for title in columns.values())
     body = "".join(f"<tr>{''.join(f'<td>{_cell(name, row[name])}</td>' for name in columns)}</tr>" for row in rows)
     return f"<table><tr>{heads}</tr>{body}</table>"
@@ -80,7 +79,7 @@ def _cell(name: str, value: Any) -> str:
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else escape(value)
 
 
-def _plot(rows: Sequence[Mapping[str, Any]], name: str, colour: Mapping[str, str]) -> str:
+def _plot(rows: Sequence[Row], name: str, colour: Mapping[str, str]) -> str:
     """Return a line for each policy: the sum of a column up to each time."""
     first, last = int(rows[0]["at"]), int(rows[-1]["at"])
     lines: dict[str, list[tuple[int, int]]] = {policy: [] for policy in colour}
@@ -92,7 +91,9 @@ def _plot(rows: Sequence[Mapping[str, Any]], name: str, colour: Mapping[str, str
     y_of = (_HEIGHT - _BOTTOM - 10) / most
     shapes = [*_axes(first, last, most, y_of)]
     for policy, line in lines.items():
-        points = " ".join(f"{_LEFT + (at - first) * x_of:.1f},{_HEIGHT - _BOTTOM - n * y_of:.1f}" for at, n in line)
+        points = " ".join(
+            f"{_LEFT + (seconds - first) * x_of:.1f},{_HEIGHT - _BOTTOM - n * y_of:.1f}" for seconds, n in line
+        )
         shapes.append(f'<polyline fill="none" stroke-width="2" stroke="{colour[policy]}" points="{points}"/>')
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(shapes)}</svg>'
 
@@ -103,6 +104,6 @@ def _axes(first: int, last: int, most: int, y_of: float) -> Iterator[str]:
         y = _HEIGHT - _BOTTOM - value * y_of
         yield f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:,}</text>'
-    for at, x, anchor in ((first, _LEFT, "start"), (last, _WIDTH, "end")):
-        label = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
+    for seconds, x, anchor in ((first, _LEFT, "start"), (last, _WIDTH, "end")):
+        label = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
         yield f'<text x="{x}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{label}</text>'

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,12 +65,12 @@ class HistoryRows:
 
 def rows_of(loops: OffsetsKernel, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the rows of records with the columns key, value, partition, offset and timestamp, table by table."""
-    found = offset_records(loops, records["key"], records["value"])
-    kinds, about = found.kinds, records.select(["partition", "offset", "timestamp"])
+    decoded = offset_records(loops, records["key"], records["value"])
+    kinds, about = decoded.kinds, records.select(["partition", "offset", "timestamp"])
     yield _rows(
         COMMITS,
         about.filter(pa.array((kinds == COMMIT) | (kinds == REMOVED))),
-        {name: _column(name, found.commits[name]) for name in found.commits.schema.names},
+        {name: _column(name, decoded.commits[name]) for name in decoded.commits.schema.names},
     )
     names = {int(row): _group_of(records["key"][row].as_py()) for row in np.flatnonzero(kinds == GROUP)}
     kinds[[row for row, name in names.items() if name is None]] = DAMAGED
@@ -84,13 +83,13 @@ def rows_of(loops: OffsetsKernel, records: pa.RecordBatch) -> Iterator[pa.Record
             yield _rows(SKIPPED, skipped[:1], {"reason": pa.array([reason]), "records": pa.array([len(skipped)])})
 
 
-def _rows(table: str, records: pa.RecordBatch, columns: Mapping[str, Any]) -> pa.RecordBatch:
+def _rows(table: str, records: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     count = len(records)
-    at = records["timestamp"].cast(_TIME)
+    written_at = records["timestamp"].cast(_TIME)
     every = {
         "table": pa.repeat(table, count),
-        "day": at.cast(pa.date32()),
-        "at": at,
+        "day": written_at.cast(pa.date32()),
+        "at": written_at,
         "log_partition": records["partition"],
         "log_offset": records["offset"],
         **columns,
@@ -100,7 +99,7 @@ def _rows(table: str, records: pa.RecordBatch, columns: Mapping[str, Any]) -> pa
 
 
 def _column(name: str, values: pa.Array) -> pa.Array:
-    """Return the column as in SCHEMA; a time that no calendar has is null."""
+    """Return the column as in SCHEMA; an out-of-range timestamp becomes null."""
     if SCHEMA.field(name).type != _TIME:
         return values
     is_moment = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, _LATEST_MS))

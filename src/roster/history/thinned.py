@@ -1,6 +1,6 @@
 """A history read in tasks: commits thinned before a shuffle, and packed, so that a row has many of them.
 
-Of a partition's commits the last of each minute stays, the last that moves its offset with the one just before it, and
+A partition keeps its last commit of each minute, the last that moves its offset with the one just before it, and
 the first after a minute without any. Around the rebalances of its group all stay. So lag by the minute, lag and
 standstill at rebalances, and medians over the last steps of minutes are those of all commits; only where offsets were
 set back is the end of a standstill known to a minute.
@@ -22,7 +22,7 @@ from roster.model.arrays import Int64
 from roster.records.native import OFFSETS, Compiled, kernel
 from roster.wire.columns.offsets import OffsetsKernel
 
-PACKED = pa.schema([each for each in EVENTS if each.name not in ("partition", "offset")])
+PACKED = pa.schema([field for field in EVENTS if field.name not in ("partition", "offset")])
 """Rows of EVENTS; of commits and ends `value` has many rows of one topic, and what they have not in common is null."""
 _NAMES = ("partition", "offset", "at", "log_offset")
 _ROW = np.dtype(list(zip(_NAMES, ("<i4", "<i8", "<i8", "<i8"), strict=True)))
@@ -37,8 +37,8 @@ def read(files: Sequence[str], names: Sequence[str], wanted: pc.Expression | Non
     """Yield columns of Parquet files, text as dictionaries, and `wanted` rows only."""
     texts = {"group", "topic", "topic_id"} & set(names)
     form = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(dictionary_columns=texts))
-    found = ds.dataset(list(files), format=form, partitioning="hive")
-    yield from found.to_batches(columns=list(names), filter=wanted, batch_size=_BATCH, use_threads=False)
+    dataset = ds.dataset(list(files), format=form, partitioning="hive")
+    yield from dataset.to_batches(columns=list(names), filter=wanted, batch_size=_BATCH, use_threads=False)
 
 
 def topics_read(files: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -83,18 +83,18 @@ def unpacked(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _unpacked(rows: pa.Table) -> pa.Table:
-    made = [rows.filter(pc.equal(rows["table"], GROUPS))]
+    tables = [rows.filter(pc.equal(rows["table"], GROUPS))]
     for table in (COMMITS, ENDS):
-        those = rows.filter(pc.equal(rows["table"], table))
-        numbers = np.frombuffer(b"".join(those["value"].to_pylist()), _ROW)
-        sizes = pc.binary_length(those["value"]).to_numpy() // _ROW.itemsize
-        found = those.select(["table", "group", "topic", "topic_id"]).take(np.repeat(np.arange(len(those)), sizes))
+        packed = rows.filter(pc.equal(rows["table"], table))
+        numbers = np.frombuffer(b"".join(packed["value"].to_pylist()), _ROW)
+        sizes = pc.binary_length(packed["value"]).to_numpy() // _ROW.itemsize
+        columns = packed.select(["table", "group", "topic", "topic_id"]).take(np.repeat(np.arange(len(packed)), sizes))
         for name in _NAMES:
-            found = found.append_column(
+            columns = columns.append_column(
                 EVENTS.field(name), pa.array(numbers[name].copy()).cast(EVENTS.field(name).type)
             )
-        made.append(found)
-    return pa.concat_tables([EVENTS.empty_table(), *made], promote_options="default")
+        tables.append(columns)
+    return pa.concat_tables([EVENTS.empty_table(), *tables], promote_options="default")
 
 
 def _codes(column: pa.DictionaryArray) -> Int64:
@@ -105,7 +105,8 @@ def _codes(column: pa.DictionaryArray) -> Int64:
 def _of_schema(schema: pa.Schema, columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
     """Return rows of a schema; columns that are not there are null."""
     every = [
-        columns[each.name].cast(each.type) if each.name in columns else pa.nulls(count, each.type) for each in schema
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(every, schema=schema)
 
@@ -114,8 +115,8 @@ def _around(rebalances: pa.Table) -> tuple[pa.Array, Int64]:
     """Return the names of groups, and ascending the minutes around their rebalances as number of the name << 32."""
     group = rebalances["group"].combine_chunks().dictionary_encode()
     minute = rebalances["at"].cast(pa.int64()).to_numpy() // _MINUTE
-    at = (_codes(group) << 32) + minute
-    return group.dictionary, np.unique(np.concatenate([at - 1, at, at + 1]))
+    keys = (_codes(group) << 32) + minute
+    return group.dictionary, np.unique(np.concatenate([keys - 1, keys, keys + 1]))
 
 
 def _thinned(loops: OffsetsKernel, batch: pa.RecordBatch, names: pa.Array, minutes: Int64) -> pa.RecordBatch:
@@ -146,8 +147,8 @@ def _packed(table: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 def _pack(table: str, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     rows = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
     by = {name: rows[name].combine_chunks() for name in rows.column_names[:2]}
-    of, topic = by.values()
-    key = (_codes(of) + 1) * len(topic.dictionary) + _codes(topic)
+    outer, topic = by.values()
+    key = (_codes(outer) + 1) * len(topic.dictionary) + _codes(topic)
     order = np.argsort(key, kind="stable")
     packed = np.empty(len(rows), _ROW)
     for name in _NAMES:
@@ -156,5 +157,5 @@ def _pack(table: str, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     first = np.flatnonzero(np.diff(key[order], prepend=-1))
     ends = (np.append(first, len(rows)) * _ROW.itemsize).astype(np.int32)
     value = pa.Array.from_buffers(pa.binary(), len(first), [None, pa.py_buffer(ends), pa.py_buffer(packed)])
-    columns = {name: each.take(pa.array(order[first])) for name, each in by.items()}
+    columns = {name: column.take(pa.array(order[first])) for name, column in by.items()}
     return _of_schema(PACKED, {"table": pa.repeat(table, len(first)), "value": value, **columns}, len(first))

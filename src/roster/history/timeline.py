@@ -47,10 +47,10 @@ class CauseSeen(NamedTuple):
 
 
 WITHHELD = "given up for the next round"
-_SAID_WHYS = (MoveReason.BALANCE, MoveReason.LAG, MoveReason.RACK, MoveReason.ROOM, MoveReason.ANEW)
-WHYS = ("it had no owner", "its owner was gone", "its owner no longer read the topic", WITHHELD, "", *_SAID_WHYS)
+_LEADER_WHYS = (MoveReason.BALANCE, MoveReason.LAG, MoveReason.RACK, MoveReason.ROOM, MoveReason.ANEW)
+WHYS = ("it had no owner", "its owner was gone", "its owner no longer read the topic", WITHHELD, "", *_LEADER_WHYS)
 """Why a partition moved: as far as records say, where "" is the assignor's choice, and then what leaders say."""
-_SAID = {
+_LEADER_CAUSES = {
     Cause.EXPIRED: CauseKind.EXPIRED,
     Cause.PARTITIONS: CauseKind.PARTITIONS,
     Cause.SUBSCRIPTION: CauseKind.SUBSCRIPTION,
@@ -170,13 +170,13 @@ class _Builder:
 
     def _differs(self, owner: Int32) -> bool:
         names = self._name_of[owner]
-        return not all(np.array_equal(self._name_of[each], names) for each in (self._had, self._settled))
+        return not all(np.array_equal(self._name_of[owners], names) for owners in (self._had, self._settled))
 
     def end(self) -> Timeline:
         self._close(np.flatnonzero(self._had != NO_OWNER), OPEN)
         still = set(self._unowned_by[self._unowned_by >= 0].tolist())
-        for number, made in enumerate(self._rebalances):
-            made.unowned_ms = None if number in still else self._unowned_ms[number]
+        for number, rebalance in enumerate(self._rebalances):
+            rebalance.unowned_ms = None if number in still else self._unowned_ms[number]
         columns: list[Any] = [np.concatenate(column) for column in zip(*self._intervals, strict=True)]
         partition, _, since, _ = columns
         order = np.lexsort((partition, since))
@@ -204,7 +204,7 @@ class _Builder:
         why = self._why(now, moved, source, target)
         began = begun.at_ms if begun is not None and begun.number == now.number else now.joined_at_ms
         is_new = before is None or before.number != now.number
-        made = Rebalance(
+        rebalance = Rebalance(
             now,
             self._causes(before, now),
             missing,
@@ -212,58 +212,63 @@ class _Builder:
             moved,
             source,
             target,
-            self._said_why(now, moved, why),
+            self._with_leader_reasons(now, moved, why),
         )
         self._hand_over(owner, now.at_ms)
         self._waiting = np.zeros_like(self._waiting)
         self._waiting[moved[why == WHYS.index(WITHHELD)]] = True
-        return made
+        return rebalance
 
     def _why(self, now: Generation, moved: Int64, source: Int32, target: Int32) -> Int64:
         subscription = np.full(len(self._names) + 1, -1, np.int64)
         subscription[self._name_of[now.member]] = now.subscription
-        its = subscription[source]
-        rules = [source == NO_OWNER, its < 0, ~self._reads[its, self.group.topic[moved]], target == NO_OWNER]
+        subscriptions = subscription[source]
+        rules = [
+            source == NO_OWNER,
+            subscriptions < 0,
+            ~self._reads[subscriptions, self.group.topic[moved]],
+            target == NO_OWNER,
+        ]
         return np.select(rules, range(len(rules)), len(rules))
 
-    def _said_why(self, now: Generation, moved: Int64, why: Int64) -> Int64:
-        """Put the leader's reasons where records know none: the assignor's choices, also for the next round."""
+    def _with_leader_reasons(self, now: Generation, moved: Int64, why: Int64) -> Int64:
+        """Fill in the leader's reasons where the log has none: the assignor's choices, also for the next round."""
         if now.note is None:
             return why
-        said = np.full(len(self._had), -1, np.int64)
+        reasons = np.full(len(self._had), -1, np.int64)
         place = {topic: number for number, topic in enumerate(self.group.topics)}
-        for each in now.note.moves:
-            if each.topic in place and each.why in _SAID_WHYS:
-                listed = np.flatnonzero(np.unpackbits(np.frombuffer(each.partitions, np.uint8), bitorder="little"))
-                its = (self.group.topic == place[each.topic]) & np.isin(self.group.number, listed)
-                said[its] = WHYS.index(each.why)
-        is_choice = (why >= WHYS.index(WITHHELD)) & (said[moved] >= 0)
-        return np.where(is_choice, said[moved], why)
+        for move in now.note.moves:
+            if move.topic in place and move.why in _LEADER_WHYS:
+                listed = np.flatnonzero(np.unpackbits(np.frombuffer(move.partitions, np.uint8), bitorder="little"))
+                is_listed = (self.group.topic == place[move.topic]) & np.isin(self.group.number, listed)
+                reasons[is_listed] = WHYS.index(move.why)
+        is_choice = (why >= WHYS.index(WITHHELD)) & (reasons[moved] >= 0)
+        return np.where(is_choice, reasons[moved], why)
 
     def _causes(self, before: Generation | None, now: Generation) -> list[CauseSeen]:
-        said = self._said(before, now)
+        leader_causes = self._leader_causes(before, now)
         if before is None:
-            return said or [CauseSeen(CauseKind.UNKNOWN, detail="the history begins here")]
+            return leader_causes or [CauseSeen(CauseKind.UNKNOWN, detail="the history begins here")]
         causes = [*self._membership(before, now), *self._subscriptions(before, now)]
         if added := self._added(before, now):
             causes.append(CauseSeen(CauseKind.PARTITIONS, detail=", ".join(added)))
-        if given := int(self._waiting[now.owned].sum()):
-            causes.append(CauseSeen(CauseKind.FOLLOW_UP, detail=f"{given} revoked partitions were given"))
+        if received := int(self._waiting[now.owned].sum()):
+            causes.append(CauseSeen(CauseKind.FOLLOW_UP, detail=f"{received} revoked partitions were given"))
         if not causes and before.assignor != now.assignor:
             causes.append(CauseSeen(CauseKind.ASSIGNOR, detail=f"{before.assignor or '-'} to {now.assignor or '-'}"))
-        for cause in said:
-            same = [each for each in causes if (each.kind, each.member) == (cause.kind, cause.member)]
-            detail = "; ".join(filter(None, [cause.detail, *(each.detail for each in same)]))
-            causes = [cause._replace(detail=detail), *(each for each in causes if each not in same)]
+        for cause in leader_causes:
+            same = [other for other in causes if (other.kind, other.member) == (cause.kind, cause.member)]
+            detail = "; ".join(filter(None, [cause.detail, *(other.detail for other in same)]))
+            causes = [cause._replace(detail=detail), *(other for other in causes if other not in same)]
         return causes or [CauseSeen(CauseKind.UNKNOWN, detail="the generations do not differ")]
 
-    def _said(self, before: Generation | None, now: Generation) -> list[CauseSeen]:
+    def _leader_causes(self, before: Generation | None, now: Generation) -> list[CauseSeen]:
         """Return what the leader said, unless it is of a generation that was stored before."""
         note = now.note
-        if note is None or note.cause not in _SAID or (before is not None and before.number == now.number):
+        if note is None or note.cause not in _LEADER_CAUSES or (before is not None and before.number == now.number):
             return []
-        kind = _SAID[Cause(note.cause)]
-        leader = next((each for each in self.group.members if each.member_id == now.leader), None)
+        kind = _LEADER_CAUSES[Cause(note.cause)]
+        leader = next((member for member in self.group.members if member.member_id == now.leader), None)
         return [CauseSeen(kind, leader if kind in _OWN else None, note.reason)]
 
     def _membership(self, before: Generation, now: Generation) -> Iterator[CauseSeen]:
@@ -295,8 +300,8 @@ class _Builder:
 
     def _added(self, before: Generation, now: Generation) -> list[str]:
         """Return partitions that are new to a topic which the group read before."""
-        told = np.concatenate((now.owned, now.claimed))
-        fresh = np.unique(told[~self._known[told]])
+        partitions = np.concatenate((now.owned, now.claimed))
+        fresh = np.unique(partitions[~self._known[partitions]])
         if not len(fresh):
             return []
         topics, numbers = self.group.topic[fresh], self.group.number[fresh]
@@ -308,10 +313,12 @@ class _Builder:
         changed = self._had != owner
         unowned = np.flatnonzero((self._had != NO_OWNER) & (owner == NO_OWNER))
         self._close(np.flatnonzero(changed & (self._had != NO_OWNER)), at_ms)
-        found = np.flatnonzero((owner != NO_OWNER) & (self._unowned_by >= 0))
-        for number, since in zip(self._unowned_by[found].tolist(), self._since[found].tolist(), strict=True):
+        owned_again = np.flatnonzero((owner != NO_OWNER) & (self._unowned_by >= 0))
+        for number, since in zip(
+            self._unowned_by[owned_again].tolist(), self._since[owned_again].tolist(), strict=True
+        ):
             self._unowned_ms[number] += at_ms - since
-        self._unowned_by[found] = -1
+        self._unowned_by[owned_again] = -1
         self._since[changed] = at_ms
         self._unowned_by[unowned] = len(self._rebalances)
 

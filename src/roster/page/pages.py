@@ -1,4 +1,4 @@
-"""What is answered for the page: its files, the groups as JSON, and how they change."""
+"""What is answer_target for the page: its files, the groups as JSON, and how they change."""
 
 from __future__ import annotations
 
@@ -27,48 +27,49 @@ A = TypeVar("A")
 
 def page_answers(watch: GroupsWatch) -> tuple[list[Page], list[Stream]]:
     """Return what answers for the page. The files reveal nothing, so that a browser can ask for the token with them."""
-    files = [Page(path, partial(_file, *of), needs_token=False) for path, of in _FILES.items()]
+    files = [Page(path, partial(_file, *arguments), needs_token=False) for path, arguments in _FILES.items()]
 
     def groups(_: str) -> Answer:
         return _json(watch.groups)
 
     def group(query: Query) -> Answer:
-        found = _group(watch, query)
-        return found if isinstance(found, Answer) else _json(found.document)
+        watched = _group(watch, query)
+        return watched if isinstance(watched, Answer) else _json(watched.document)
 
     def partition(query: Query) -> Answer:
-        found, number = _group(watch, query), _one(query, "partition")
-        if isinstance(found, Answer):
-            return found
+        watched, number = _group(watch, query), _one(query, "partition")
+        if isinstance(watched, Answer):
+            return watched
         if not (number.isascii() and number.isdigit() and len(number) < 10):
-            return error_answer(HTTPStatus.BAD_REQUEST, "partition", f"{number!r} is no partition", "Give its number")
-        return _json(found.partition(TopicPartition(_one(query, "topic"), int(number))))
+            problem = f"{number!r} is not a partition"
+            return error_answer(HTTPStatus.BAD_REQUEST, "partition", problem, "Give its number")
+        return _json(watched.partition(TopicPartition(_one(query, "topic"), int(number))))
 
     def live(query: Query) -> Feed | Answer:
         if "group" not in query:
             return watch.overview
-        found = _group(watch, query)
-        return found if isinstance(found, Answer) else found.open()
+        watched = _group(watch, query)
+        return watched if isinstance(watched, Answer) else watched.open()
 
     pages = [
         Page("/page/groups", groups),
-        Page("/page/group", _asked(group)),
-        Page("/page/partition", _asked(partition)),
+        Page("/page/group", _with_query(group)),
+        Page("/page/partition", _with_query(partition)),
     ]
-    return [*files, *pages], [Stream("/page/live", _asked(live))]
+    return [*files, *pages], [Stream("/page/live", _with_query(live))]
 
 
-def _asked(answer: Callable[[Query], A]) -> Callable[[str], A | Answer]:
+def _with_query(answer: Callable[[Query], A]) -> Callable[[str], A | Answer]:
     """Have a page answer the query of a target."""
 
-    def answered(target: str) -> A | Answer:
+    def answer_target(target: str) -> A | Answer:
         try:
             query = parse_qs(urlsplit(target).query, keep_blank_values=True, errors="replace", max_num_fields=10)
         except ValueError as error:
             return error_answer(HTTPStatus.BAD_REQUEST, "query", f"it cannot be parsed: {error}")
         return answer(query)
 
-    return answered
+    return answer_target
 
 
 def _file(name: str, media_type: str, _: str) -> Answer:
@@ -85,5 +86,5 @@ def _one(query: Query, name: str) -> str:
 
 def _group(watch: GroupsWatch, query: Query) -> WatchedGroup | Answer:
     name = _one(query, "group")
-    found = watch.open(name)
-    return found or error_answer(HTTPStatus.NOT_FOUND, "group", f"{name!r} is not watched", "Look at /page/groups")
+    watched = watch.open(name)
+    return watched or error_answer(HTTPStatus.NOT_FOUND, "group", f"{name!r} is not watched", "Look at /page/groups")

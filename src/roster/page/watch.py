@@ -33,7 +33,7 @@ FOCUS_INTERVAL = 2.0
 _RAREST = 15.0
 """Seconds between two looks that take less, whatever part of its time looking may take."""
 _FORGOTTEN_AFTER = 30.0
-"""Seconds until a page that nobody has open is forgotten."""
+"""Seconds until a page that no browser has open is forgotten."""
 _TIMED = 64
 """Partitions of a group whose next record is read for its age: those with the largest lag."""
 _MOST_OPENED = 200
@@ -43,7 +43,7 @@ _REQUEST_TIMEOUT_MS = 5_000
 
 
 class WatchedGroup:
-    """What is known of one group, and its page while somebody has it open."""
+    """What is known of one group, and its page while a browser has it open."""
 
     def __init__(self, zero: float, lock: threading.RLock, told: Sequence[tuple[float, str]] = ()) -> None:
         """Told: what a member in this process tells of itself, newest last."""
@@ -59,7 +59,7 @@ class WatchedGroup:
 
     def see(self, look: Snapshot | Away, kind: str = "", positions: GroupPositions | None = None) -> None:
         """Add a look to the history, and tell it."""
-        own = [each for each in list(self._told) if each[0] > self._heard]
+        own = [event for event in list(self._told) if event[0] > self._heard]
         self._heard = own[-1][0] if own else self._heard
         self.timeline.see(self.history, self.history.see(look, own))
         if not isinstance(look, Away):
@@ -74,12 +74,12 @@ class WatchedGroup:
             self.row = {**self.row, "state": state.state, "trouble": "it cannot be described"}
             return
         tasks = live_tasks(described) if described is not None and runs_tasks(described) else ()
-        names = {} if described is None else {each.member_id: each for each in described.members}
+        names = {} if described is None else {member.member_id: member for member in described.members}
         self._more = {
             "tasks": [
-                {"task": str(each.task), "owner": each.owner, "standbys": list(each.standbys.items())}
-                for each in tasks
-                if each.stateful or each.owner not in names
+                {"task": str(task.task), "owner": task.owner, "standbys": list(task.standbys.items())}
+                for task in tasks
+                if task.stateful or task.owner not in names
             ]
         }
         trouble = "its offsets cannot be read" if at is None and state is not None else ""
@@ -147,9 +147,7 @@ class GroupsWatch:
         runs = [(self._look_at_all, interval)]
         if only is None:
             runs.append((self._look_at_opened, FOCUS_INTERVAL))
-        self._threads = [
-            threading.Thread(target=self._run, args=each, name="roster-watch", daemon=True) for each in runs
-        ]
+        self._threads = [threading.Thread(target=self._run, args=run, name="roster-watch", daemon=True) for run in runs]
         for thread in self._threads:
             thread.start()
 
@@ -163,9 +161,9 @@ class GroupsWatch:
     def groups(self) -> Document:
         """The list of groups."""
         with self._lock:
-            known = {name: each for name, each in self._groups.items() if each.row}
-            trends = {name: each.history.lag_total.values[-_TRENDS:] for name, each in known.items()}
-            return {"head": self._head, "groups": {name: each.row for name, each in known.items()}, "trends": trends}
+            known = {name: group for name, group in self._groups.items() if group.row}
+            trends = {name: group.history.lag_total.values[-_TRENDS:] for name, group in known.items()}
+            return {"head": self._head, "groups": {name: group.row for name, group in known.items()}, "trends": trends}
 
     def open(self, name: str) -> WatchedGroup | None:
         """Return a group, to be looked at more often while its feed is listened to; None if it is not to be watched."""
@@ -173,20 +171,17 @@ class GroupsWatch:
         if name != wanted if isinstance(wanted, str) else not wanted.fullmatch(name):
             return None
         with self._lock:
-            found = self._groups.get(name)
-            if found is None:
-                if sum(each.feed is not None for each in self._groups.values()) >= _MOST_OPENED:
+            group = self._groups.get(name)
+            if group is None:
+                if sum(other.feed is not None for other in self._groups.values()) >= _MOST_OPENED:
                     return None
-                found = self._groups[name] = WatchedGroup(self._zero, self._lock)
-            found.open()
-        return found
+                group = self._groups[name] = WatchedGroup(self._zero, self._lock)
+            group.open()
+        return group
 
     def _run(self, look: Callable[[GroupReader], bool], interval: float) -> None:
         with Admin(
-            self._bootstrap,
-            client_id=self._client_id,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            security=self._security,
+            self._bootstrap, client_id=self._client_id, request_timeout_ms=_REQUEST_TIMEOUT_MS, security=self._security
         ) as admin:
             times = RecordTimes(self._bootstrap, self._client_id, self._security)
             reader = GroupReader(admin, PositionReader(admin, times, _TIMED), self._wanted, owned=True)
@@ -198,37 +193,37 @@ class GroupsWatch:
                 except Exception:
                     log.exception("a look failed")
                 spent = time.monotonic() - began
-                # What waits for connections, or for a broker that is down, is no work.
+                # What waits for connections, or for a broker that is down, is not work.
                 least = min(spent / self._share - spent, max(_RAREST, spent)) if has_worked and not is_first else 0.0
                 self._stopped.wait(max(interval - spent, least))
                 is_first = False
 
     def _look_at_all(self, reader: GroupReader) -> bool:
         try:
-            found, error = reader.read(), ""
+            groups, error = reader.read(), ""
         except ClientError as failure:
             log.info("the groups cannot be looked up: %s", failure)
-            found, error = None, str(failure)
+            groups, error = None, str(failure)
         with self._lock:
             now = time.monotonic()
             self._head = {**self._head, "at": round((self._zero + now) * 1000), "error": error}
-            if found is not None:
-                self._take(found)
-            for watched in self._groups.values() if found is None else ():
+            if groups is not None:
+                self._take(groups)
+            for watched in self._groups.values() if groups is None else ():
                 if watched.row and not self._has_own_looks(watched):
                     watched.see(Away(now, error))
-            told, self._told = self._told, {name: each.row for name, each in self._groups.items() if each.row}
-            changed = {name: row for name, row in self._told.items() if told.get(name) != row}
-            gone = list(told.keys() - self._told.keys())
+            before, self._told = self._told, {name: group.row for name, group in self._groups.items() if group.row}
+            changed = {name: row for name, row in self._told.items() if before.get(name) != row}
+            gone = list(before.keys() - self._told.keys())
             self.overview.publish({"head": self._head, "groups": changed, "gone": gone})
-        return found is not None
+        return groups is not None
 
-    def _take(self, found: GroupsSeen) -> None:
-        for name, state in found.states.items():
+    def _take(self, groups: GroupsSeen) -> None:
+        for name, state in groups.states.items():
             watched = self._groups.setdefault(name, WatchedGroup(self._zero, self._lock))
             if not self._has_own_looks(watched):
-                watched.take(state, found.described.get(name), found.positions.get(name))
-        for name in self._groups.keys() - found.states.keys():
+                watched.take(state, groups.described.get(name), groups.positions.get(name))
+        for name in self._groups.keys() - groups.states.keys():
             if name == self._wanted:
                 self._groups[name].take(None, None, None)
             elif not self._has_own_looks(self._groups[name]):
@@ -239,17 +234,17 @@ class GroupsWatch:
         return watched.feed is not None and not isinstance(self._wanted, str)
 
     def _look_at_opened(self, reader: GroupReader) -> bool:
-        found = None
-        for name, watched in [(name, each) for name, each in self._groups.copy().items() if each.feed is not None]:
+        groups = None
+        for name, watched in [(name, group) for name, group in self._groups.copy().items() if group.feed is not None]:
             try:
-                found, error = reader.read(only=name), ""
+                groups, error = reader.read(only=name), ""
             except ClientError as failure:
-                found, error = None, str(failure)
+                groups, error = None, str(failure)
             with self._lock:
-                if found is None:
+                if groups is None:
                     watched.see(Away(time.monotonic(), error))
                 else:
-                    watched.take(found.states.get(name), found.described.get(name), found.positions.get(name))
+                    watched.take(groups.states.get(name), groups.described.get(name), groups.positions.get(name))
                 if watched.feed and not watched.feed.listeners and time.monotonic() - watched.opened > _FORGOTTEN_AFTER:
                     watched.feed = None
-        return found is not None
+        return groups is not None

@@ -121,9 +121,13 @@ class Batch:
             )
         rows = df
         for partition, span in sorted(self.ranges.items()):
-            at = positions.get(partition, span.start)
-            if at > span.start:
-                done = (df["topic"] == partition.topic) & (df["partition"] == partition.partition) & (df["offset"] < at)
+            position = positions.get(partition, span.start)
+            if position > span.start:
+                done = (
+                    (df["topic"] == partition.topic)
+                    & (df["partition"] == partition.partition)
+                    & (df["offset"] < position)
+                )
                 rows = rows.where(~done)
         return rows, {p: max(end, positions.get(p, 0)) for p, end in self.next_offsets.items()}
 
@@ -162,7 +166,7 @@ class StoreProgress(NamedTuple):
     restore_ms: int = 0
     """Milliseconds that this took."""
     other_time_ms: int | None = None
-    """Of a join what `stream_time_ms` is of its rows, of those of the other topic."""
+    """For a join, the `stream_time_ms` of the other topic's rows."""
     late_behind_ms: Mapping[int, int] = {}
     """Of late rows {milliseconds that their times are behind the stream time, up to two digits: rows}."""
     late_sources: Mapping[str, int] = {}
@@ -174,28 +178,16 @@ class StoreProgress(NamedTuple):
     """Milliseconds that stream time is behind that of the partition that is furthest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Result of one batch. Times are milliseconds; `started_at` is wall-clock time since the epoch."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFigures:
+    """What the tasks of a batch have done."""
 
-    group: str
-    member_id: str
-    generation: int
-    batch: int
-    started_at: int
-    duration_ms: int
     rows: int
     """Records read; fewer than offsets where there are gaps."""
-    ranges: Mapping[TopicPartition, Range]
-    lag: Mapping[TopicPartition, int]
-    """Offsets left to read after this batch, by owned partition."""
-    tasks: int
-    phases: Mapping[str, int] = field(default_factory=dict)
-    """Milliseconds by phase: plan, work (read, transform and write), sink (its commit), group (the offsets' commit).
-
-    If both commits are one Kafka transaction: plan, work, transaction (its end)."""
     dead_letters: int = 0
     """Records among `rows` that went to the dead-letter topic."""
+    first_dead_letter: str = ""
+    """Which record the first of `dead_letters` is, and what it failed at; "" if there are none."""
     restored: int = 0
     """Changelog records that tasks applied to their stores before they processed the batch."""
     restored_bytes: int = 0
@@ -208,8 +200,30 @@ class Progress:
     """Copies that have not caught up, by task: standby tasks, and own tasks that are restored before they are read."""
     stores: Mapping[str, Mapping[str, StoreProgress]] = field(default_factory=dict)
     """Stores by name and task, of the tasks that run here and have taken part in a batch."""
-    first_dead_letter: str = ""
-    """Which record the first of `dead_letters` is, and what it failed at; "" if there are none."""
+
+    def figures(self) -> dict[str, Any]:
+        """Return these figures by name."""
+        return {figure.name: getattr(self, figure.name) for figure in dataclasses.fields(BatchFigures)}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(BatchFigures):
+    """Result of one batch. Times are milliseconds; `started_at` is wall-clock time since the epoch."""
+
+    group: str
+    member_id: str
+    generation: int
+    batch: int
+    started_at: int
+    duration_ms: int
+    ranges: Mapping[TopicPartition, Range]
+    lag: Mapping[TopicPartition, int]
+    """Offsets left to read after this batch, by owned partition."""
+    tasks: int
+    phases: Mapping[str, int] = field(default_factory=dict)
+    """Milliseconds by phase: plan, work (read, transform and write), sink (its commit), group (the offsets' commit).
+
+    If both commits are one Kafka transaction: plan, work, transaction (its end)."""
     since_ms: int | None = None
     """Milliseconds from the start of the batch before to the start of this one; None for the first."""
 
@@ -237,28 +251,25 @@ class Progress:
 
     def to_json(self) -> str:
         """Return one line of JSON: these names, with partitions as `topic-partition`, and those of `spark_names`."""
-        document: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        document: dict[str, object] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         document["ranges"] = {str(partition): list(span) for partition, span in self.ranges.items()}
         document["lag"] = {str(partition): lag for partition, lag in self.lag.items()}
         document["phases"] = dict(self.phases)
-        document["restoring"] = {task: dataclasses.asdict(each) for task, each in self.restoring.items()}
+        document["restoring"] = {task: dataclasses.asdict(copy) for task, copy in self.restoring.items()}
         document["stores"] = {
-            name: {task: each._asdict() for task, each in tasks.items()} for name, tasks in self.stores.items()
+            name: {task: store._asdict() for task, store in tasks.items()} for name, tasks in self.stores.items()
         }
         document["rows_per_second"] = round(self.rows_per_second, 1)
         return json.dumps(document | spark_names(self))
 
 
-def spark_names(progress: Progress) -> dict[str, Any]:
+def spark_names(progress: Progress) -> dict[str, object]:
     """Return a batch as Spark's `StreamingQueryProgress` has it in JSON, but for its ids and the sink.
 
     The watermark is the least stream time of all tasks with event time.
     """
     phases = progress.phases
-    rates = {
-        "inputRowsPerSecond": progress.input_rows_per_second,
-        "processedRowsPerSecond": progress.rows_per_second,
-    }
+    rates = {"inputRowsPerSecond": progress.input_rows_per_second, "processedRowsPerSecond": progress.rows_per_second}
     behind = [progress.lag.get(partition, 0) for partition in progress.ranges]
     ends = {partition: span.end for partition, span in progress.ranges.items()}
     source = {
@@ -274,7 +285,9 @@ def spark_names(progress: Progress) -> dict[str, Any]:
             "avgOffsetsBehindLatest": str(sum(behind) / max(len(behind), 1)),
         },
     }
-    times = [s.stream_time_ms for of in progress.stores.values() for s in of.values() if s.stream_time_ms is not None]
+    times = [
+        s.stream_time_ms for tasks in progress.stores.values() for s in tasks.values() if s.stream_time_ms is not None
+    ]
     return {
         "name": progress.group,
         "timestamp": utc(progress.started_at),
@@ -289,13 +302,13 @@ def spark_names(progress: Progress) -> dict[str, Any]:
             "triggerExecution": progress.duration_ms,
         },
         "eventTime": {"watermark": utc(min(times))} if times else {},
-        "stateOperators": [_state_operator(name, list(of.values())) for name, of in progress.stores.items()],
+        "stateOperators": [_state_operator(name, list(tasks.values())) for name, tasks in progress.stores.items()],
         "observedMetrics": {},
         "sources": [source],
     }
 
 
-def _state_operator(name: str, stores: Sequence[StoreProgress]) -> dict[str, Any]:
+def _state_operator(name: str, stores: Sequence[StoreProgress]) -> dict[str, object]:
     """Return the stores of one name as Spark's `StateOperatorProgress` in JSON."""
     unknown = ("numRowsRemoved", "allUpdatesTimeMs", "allRemovalsTimeMs", "commitTimeMs", "numShufflePartitions")
     return dict.fromkeys(unknown, 0) | {

@@ -18,7 +18,7 @@ from roster.security import PLAINTEXT, Security
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Cluster and group that a pipeline reads from; the values are those of its options."""
+    """Cluster and group that a pipeline reads from, by its options."""
 
     bootstrap: str
     group: str
@@ -28,7 +28,7 @@ class Source:
     security: Security = PLAINTEXT
     dead_letters: str | None = None
     """None: there is no topic for them. "": a sink may leave out rows, by RefusedRowsError. Else why it may not."""
-    noted: Callable[[TopicPartition, str], str] = lambda _, metadata: metadata
+    with_standing: Callable[[TopicPartition, str], str] = lambda _, metadata: metadata
     """Adds to the metadata of a partition's offset what else the pipeline keeps there."""
 
 
@@ -52,12 +52,19 @@ class BatchSink(Sink):
     the first one after partitions were assigned, do not wait. None: as many as let records be done within a second,
     100 to 900 by what batches take."""
 
-    most_offsets: int | None = None
-    """The most offsets of a batch whose results go through the driver, by those before; None: any number."""
-
     accepts_part: bool = False
     """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
     ends the batch at once. False: Spark fails the task, and retries it, before `write` returns."""
+
+    @property
+    def most_offsets(self) -> int | None:
+        """The most offsets of a batch whose results go through the driver, by those before; None: any number."""
+        return None
+
+    @property
+    def log_ends(self) -> Mapping[TopicPartition, int]:
+        """Ends of the logs that the last commit wrote to, where they are known."""
+        return {}
 
     def check(self, schema: StructType) -> None:
         """Raise PipelineError if rows with these columns cannot be written; before `open` where they are known."""
@@ -123,8 +130,8 @@ class BatchSink(Sink):
     def abort(self, written: Any, batch: Batch) -> None:
         """Drop the results of a batch that is not committed; `written` is None if `write` raised."""
 
-    def look(self) -> None:
-        """Raise PipelineError if the target is gone; called every few seconds while there are no records."""
+    def check_target(self) -> None:
+        """Raise PipelineError if the target is gone; called every few seconds while no records come."""
 
 
 class CustomSink(BatchSink):

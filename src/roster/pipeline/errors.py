@@ -68,7 +68,7 @@ class RefusedRowsError(PipelineError):
     """
 
     def __init__(self, rows: Mapping[int, Mapping[int, str]], field: str) -> None:
-        self.first = next(text for each in rows.values() for text in each.values())
+        self.first = next(text for reasons in rows.values() for text in reasons.values())
         super().__init__(f"{sum(map(len, rows.values()))} rows are refused, the first one: {self.first}", field=field)
         self.rows = rows
 
@@ -84,8 +84,8 @@ def reason_of(error: BaseException) -> str:
     """Return the line of a Spark error that names its cause."""
     text = str(error)
     for pattern in _TELLING:
-        found = [line.strip() for line in pattern.findall(text)]
-        telling = [line for line in found if not line.startswith(("org.apache.spark.SparkException: Job", "An error"))]
+        lines = [line.strip() for line in pattern.findall(text)]
+        telling = [line for line in lines if not line.startswith(("org.apache.spark.SparkException: Job", "An error"))]
         if telling:
             return str(telling[-1])
     return text.strip().split("\n")[0] or type(error).__name__

@@ -50,7 +50,7 @@ _OPTIONS = {
     "processingtime": "trigger_interval_ms",
     "trigger": "trigger_interval_ms",
 }
-"""Options of Spark's Kafka source and of Kafka's consumer, reduced by `_plain`, and those of a pipeline."""
+"""Options of Spark's Kafka source and of Kafka's consumer, reduced by `_plain`, with a pipeline's option for each."""
 _WITHOUT = {
     "assign": "partitions come from the group",
     "checkpointlocation": "offsets live in the group and in the sink",

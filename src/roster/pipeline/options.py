@@ -34,7 +34,7 @@ class Tuning:
     """Values found by measurement; tests and benchmarks change them.
 
     min_offsets_per_task: smallest part into which a range is split. poll_interval_ms: time between looks for new
-    records while there are none. small_batch_offsets: most offsets of a batch that is no Spark job.
+    records while there are none. small_batch_offsets: most offsets of a batch that is not a Spark job.
     acceptable_lag, max_warmups: as in TaskOptions.
     """
 
@@ -64,7 +64,8 @@ class Options(PipelineOptions):
         if not isinstance(self.group, str):
             raise PipelineError(f"{self.group!r} is not a name", field="group", fix="Pass group='my-group'")
         if not isinstance(self.state, State):
-            raise PipelineError(f"{shown(self.state)} is no State", field="state", fix="For example State(standbys=1)")
+            problem = f"{shown(self.state)} is not a State"
+            raise PipelineError(problem, field="state", fix="For example State(standbys=1)")
         selection = self.topics if isinstance(self.topics, re.Pattern) else frozenset(self.topics)
         settings = values(MemberSettings, self.settings)
         try:
@@ -94,7 +95,7 @@ class Options(PipelineOptions):
         except StateError as error:
             raise PipelineError(str(error).removeprefix("idle_after="), field="idle_after") from None
         if after is not None and after <= 0:
-            raise PipelineError(f"{shown(self.idle_after)} is no time", field="idle_after", fix="Use '5 minutes'")
+            raise PipelineError(f"{shown(self.idle_after)} is not a time", field="idle_after", fix="Use '5 minutes'")
         return after
 
     @property
@@ -161,13 +162,13 @@ def _named_as_in_kafka(error: ConfigError) -> PipelineError:
 
 
 def as_columns(names: str | Sequence[str], field: str = "keys") -> tuple[str, ...]:
-    """Return one column's name or several as a tuple. Raises PipelineError for what is no name."""
+    """Return one column's name or several as a tuple. Raises PipelineError for what is not a name."""
     columns = tuple(names) if isinstance(names, Collection) and not isinstance(names, str) else (names,)
-    for each in columns:
-        if not isinstance(each, str):
+    for column in columns:
+        if not isinstance(column, str):
             fix = "Use names, such as 'shop'"
-            fix += "; a window of time is window=Window('at', '1 hour')" if "window(" in str(each) else ""
-            raise PipelineError(f"{each!r} is no name of a column", field=field, fix=fix)
+            fix += "; a window of time is window=Window('at', '1 hour')" if "window(" in str(column) else ""
+            raise PipelineError(f"{column!r} is not the name of a column", field=field, fix=fix)
     return columns
 
 
@@ -275,11 +276,11 @@ def _offset(partition: TopicPartition, value: object) -> int:
 
 def _from_json(text: str) -> Mapping[Any, Any]:
     try:
-        found = loads(text)
+        offsets: Mapping[Any, Any] = loads(text)
     except ValueError as error:
         raise PipelineError(
             f"{shown(text)} is not JSON: {error}",
             field="starting_offsets",
             fix="""For example '{"orders": {"0": 23, "1": -1}}'""",
         ) from None
-    return found  # type: ignore[no-any-return]
+    return offsets

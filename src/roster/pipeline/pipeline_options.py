@@ -126,7 +126,7 @@ class PipelineOptions:
         Option(
             help="topic for records at which the function of `map_arrow` or an operator fails, and for record batches "
             "that cannot be read, with headers that name source and error as in Kafka Connect; at least once, with "
-            "state exactly once; None: they end the run",
+            "state exactly once; None: they end the run"
         ),
     ] = None
     idle_after: Annotated[
@@ -151,14 +151,14 @@ class PipelineOptions:
         bool,
         Option(
             help="note in the group why partitions move, for `roster history` and the page; while there is a note, no "
-            "coordinator turns the group into one of KIP-848",
+            "coordinator turns the group into one of KIP-848"
         ),
     ] = False
     paused: Annotated[
         bool,
         Option(
             help="keep the state up to date and write no results until "
-            "[`roster groups switch`](../state/blue-and-green.md) has this group write; of no effect from then on",
+            "[`roster groups switch`](../state/blue-and-green.md) has this group write; of no effect from then on"
         ),
     ] = False
     state: Annotated[
@@ -177,7 +177,7 @@ class PipelineOptions:
         str | None,
         Option(
             help="`host:port` at which the driver answers `/metrics`, `/health`, `/ready` and queries of state over "
-            "HTTP; None: at `State.application_server`, if there is one",
+            "HTTP; None: at `State.application_server`, if there is one"
         ),
     ] = None
     http_security: Annotated[

@@ -60,7 +60,7 @@ def fetch_missing(error: MissingSchemasError) -> None:
     """
     source = _SOURCES.get(error.source)
     if source is None:
-        raise PipelineError(f"nobody knows where to ask for the schemas {error.keys}", field="registry")
+        raise PipelineError(f"no registry is configured for schema ids {error.keys}", field="registry")
     absent = list[Key]()
     for key in error.keys:
         try:
@@ -79,8 +79,8 @@ def fetch_missing(error: MissingSchemasError) -> None:
         absent.append(key)
     source.known.note_absent(absent)
     if absent:
-        told = ", ".join(map(str, absent[:3])) + (", …" if len(absent) > 3 else "")
-        log.warning("%r does not have %d schemas (%s): their records are bad", source.registry, len(absent), told)
+        shown = ", ".join(map(str, absent[:3])) + (", …" if len(absent) > 3 else "")
+        log.warning("%r does not have %d schemas (%s): their records are bad", source.registry, len(absent), shown)
 
 
 def unanswered(error: RegistryError) -> PipelineError:
@@ -101,9 +101,9 @@ def check_registry(registry: object) -> None:
 
 
 def check_text(schema: object) -> None:
-    """Raise PipelineError for a schema that is no text."""
+    """Raise PipelineError for a schema that is not text."""
     if not isinstance(schema, str):
-        raise PipelineError(f"{schema!r} is no text", field="schema", fix="Use json.dumps(...) of it")
+        raise PipelineError(f"{schema!r} is not a text", field="schema", fix="Use json.dumps(...) of it")
 
 
 def check_source(registry: Registry | None, descriptors: bytes | None, message: str, field: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -17,8 +18,8 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
 
     Raises PipelineError if it is not a schema.
     """
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - sinks can be imported without PySpark
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - likewise
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
 
     struct = as_struct(schema)
     try:
@@ -29,8 +30,8 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
 
 def as_struct(schema: str | StructType, field: str = "map_arrow") -> StructType:
     """Return the columns as Spark's type; needs a Spark session. Raise PipelineError if it is not a schema."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
 
     try:
         if not isinstance(schema, StructType | str):
@@ -46,7 +47,7 @@ def as_struct(schema: str | StructType, field: str = "map_arrow") -> StructType:
 @cache
 def _in_utc() -> dict[str, Any]:
     """Return the argument for UTC: PySpark before 4.2 takes no time zone, and means that."""
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
+    from pyspark.sql.pandas.types import to_arrow_schema
 
     return {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 
@@ -54,3 +55,17 @@ def _in_utc() -> dict[str, Any]:
 def _no_schema(schema: object, error: Exception, field: str = "map_arrow") -> PipelineError:
     problem = " ".join(str(error).split("\n\n")[0].split())
     return PipelineError(f"{schema!r} is not a schema: {problem}", field=field, fix="For example 'key binary, n long'")
+
+
+def column_types(schema: StructType) -> dict[str, str]:
+    """Return each column's type as Spark names it."""
+    return {field.name: field.dataType.simpleString() for field in schema}
+
+
+def column_differences(given: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """Return all differences between columns and those wanted, "" if there are none."""
+    missing = [f"{name} {kind} is missing" for name, kind in wanted.items() if name not in given]
+    others = [f"{name} {kind} is too many" for name, kind in given.items() if name not in wanted]
+    common = [name for name in wanted if name in given]
+    changed = [f"{name} is {given[name]}, not {wanted[name]}" for name in common if given[name] != wanted[name]]
+    return "; ".join([*missing, *changed, *others])

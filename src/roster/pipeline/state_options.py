@@ -71,7 +71,7 @@ class State:
                 raise PipelineError(problem, field=f"State.{name}")
         if self.dir is not None and (not isinstance(self.dir, str) or not self.dir.startswith("/")):
             raise PipelineError(
-                f"{shown(self.dir)} is no absolute path", field="State.dir", fix="For example '/var/lib/roster'"
+                f"{shown(self.dir)} is not an absolute path", field="State.dir", fix="For example '/var/lib/roster'"
             )
         _check_application_server(self.application_server)
 
@@ -86,7 +86,7 @@ def _check_application_server(address: object) -> None:
         raise PipelineError(error.problem, field="State.application_server", fix=fix) from None
     if host in ("", "0.0.0.0", "::", "*"):  # noqa: S104 - refused here
         raise PipelineError(
-            f"{shown(address)} is no address that other applications could ask",
+            f"{shown(address)} is not an address that other applications could ask",
             field="State.application_server",
             fix="Name one host of this machine, for example '127.0.0.1:8080'",
         )

@@ -23,7 +23,7 @@ _FORMER = b"roster-member:"
 
 
 def resolve_eager(assignor: Assignor) -> Assignor:
-    """Return the assignor. Raises ValueError if it is no Assignor, does not support eager groups, or needs lag."""
+    """Return the assignor. Raises ValueError if it is not an Assignor, does not support eager groups, or needs lag."""
     (chosen,) = resolve_assignors([assignor]).values()
     if RebalanceProtocol.EAGER not in chosen.supported_protocols:
         raise ValueError(f"{chosen.name} supports no eager rebalances, which this plug-in makes")

@@ -88,13 +88,23 @@ def take_cut(
         cut.ends.update(part.ends)
         taken |= part.offsets.keys()
     rest = [partition for partition in logs.group_offsets(group, stable=False) if partition not in taken]
-    cut.offsets.update({at: found.offset for at, found in logs.group_offsets(group, rest).items()} if rest else {})
+    cut.offsets.update(
+        {partition: committed.offset for partition, committed in logs.group_offsets(group, rest).items()}
+        if rest
+        else {}
+    )
     return cut
 
 
 def _try(logs: GroupLogs, group: str, unit: Collection[TopicPartition], number: int | None) -> Cut | None:
     """Return the cut of some logs and the group's offsets of this partition number (None: all), None if they move."""
     stable = logs.stable_offsets(unit)
-    known = [at for at in logs.group_offsets(group, stable=False) if number in (None, at.partition)]
-    offsets = {at: found.offset for at, found in logs.group_offsets(group, known).items()} if known else {}
+    known = [
+        partition for partition in logs.group_offsets(group, stable=False) if number in (None, partition.partition)
+    ]
+    offsets = (
+        {partition: committed.offset for partition, committed in logs.group_offsets(group, known).items()}
+        if known
+        else {}
+    )
     return Cut(offsets, stable) if logs.end_offsets(unit) == stable else None

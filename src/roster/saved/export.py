@@ -23,8 +23,7 @@ from roster.security import Security
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError
 from roster.state.saved.claim import CLAIM, claimed
 from roster.state.saved.folder import Folder, FolderError, Written
-from roster.state.saved.manifest import MANIFEST, Manifest, SavedStore
-from roster.state.saved.moments import last_before
+from roster.state.saved.manifest import MANIFEST, Manifest, SavedStore, last_before
 from roster.state.saved.variables import part_of
 from roster.stateful.changelogs import Logs
 
@@ -39,7 +38,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Export:
-    """State that was exported: `Export.open` reads what is in a folder."""
+    """State that was exported: `Export.open` reads a folder."""
 
     folder: Folder
     manifest: Manifest
@@ -70,22 +69,22 @@ class Export:
                 has only one part.
 
         Raises:
-            PipelineError: there is no such store or part, or the part must be named.
+            PipelineError: the store or part does not exist, or the part must be named.
 
         """
         if store not in self.manifest.stores:
             fix = f"Use {', '.join(self.manifest.stores)}"
             raise PipelineError(f"there is no store {store!r} in {self.folder.shown}", field="store", fix=fix)
         files = self.manifest.stores[store].files
-        names = {each.removeprefix("variables/"): each for each in files}
+        names = {name.removeprefix("variables/"): name for name in files}
         if part is None and len(files) == 1:
-            (found,) = files
+            (chosen,) = files
         elif part is not None and (part_of(part) in files or part in files):
-            found = part_of(part) if part_of(part) in files else part
+            chosen = part_of(part) if part_of(part) in files else part
         else:
             what = "it has no rows" if not files else f"{part!r} is not possible"
             raise PipelineError(what, field="part", fix=f"Use {', '.join(names)}" if names else None)
-        return self.rows(spark, files[found])
+        return self.rows(spark, files[chosen])
 
     def rows(self, spark: SparkSession, files: Iterable[Written]) -> DataFrame:
         """Return the rows of a part's files."""
@@ -137,11 +136,7 @@ class _MovedError(Exception):
 
 class _Exporter:
     def __init__(
-        self,
-        spark: Sessions,
-        config: ReaderConfig,
-        folder: Folder,
-        on_progress: Callable[[StateProgress], None] | None,
+        self, spark: Sessions, config: ReaderConfig, folder: Folder, on_progress: Callable[[StateProgress], None] | None
     ) -> None:
         self._spark, self._config, self._folder, self._on_progress = spark, config, folder, on_progress
         self._group, self._claim = config.group, CLAIM
@@ -199,26 +194,29 @@ class _Exporter:
     def _exported(self, admin: Admin) -> Manifest:
         topics, changelogs, repartitions = self._topics(admin)
         logs, passing = (
-            [TopicPartition(topic, number) for topic in of for number in range(topics[topic])]
-            for of in (changelogs, repartitions)
+            [TopicPartition(topic, number) for topic in own for number in range(topics[topic])]
+            for own in (changelogs, repartitions)
         )
         cut = take_cut(admin, self._group, logs, passing)
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
         begins = admin.beginning_offsets([*logs, *passing])
         # Records on their way first: the group deletes them once it has read them.
-        spans = [self._passing(at, max(begins[at], cut.offsets.get(at, 0)), cut.ends[at]) for at in passing]
-        spans += [self._state(at, begins[at], cut.ends[at]) for at in logs]
+        spans = [
+            self._passing(partition, max(begins[partition], cut.offsets.get(partition, 0)), cut.ends[partition])
+            for partition in passing
+        ]
+        spans += [self._state(partition, begins[partition], cut.ends[partition]) for partition in logs]
         exported = self._run([span for span in spans if not span.split.is_empty])
         _check_silent(admin, exported, cut)
         partitions = {topic: topics[topic] for topic in [*changelogs, *repartitions]}
         manifest = self._filled(
-            Manifest(self._group, admin.cluster_id(), at, {}, cut.offsets), cut, exported, partitions
+            Manifest(self._group, admin.cluster_id(), moment, {}, cut.offsets), cut, exported, partitions
         )
         self._check_files(manifest)
         return manifest
 
     def _own(self, admin: Admin, topics: Mapping[str, int], end: str) -> list[str]:
-        others = [each.group_id for each in admin.list_groups() if each.group_id != self._group]
+        others = [other.group_id for other in admin.list_groups() if other.group_id != self._group]
         mine, doubtful = own_topics(self._group, topics, others, end)
         self._doubtful |= doubtful.keys()
         return sorted([*mine, *doubtful])
@@ -226,12 +224,14 @@ class _Exporter:
     def _store(self, topic: str) -> str:
         return topic.removeprefix(f"{self._group}-").removesuffix(CHANGELOG)
 
-    def _passing(self, at: TopicPartition, start: int, end: int) -> LogSpan:
-        return LogSpan(Split(*at, start, end), None, f"{ON_THEIR_WAY}/{at.topic}", str(at.partition))
+    def _passing(self, partition: TopicPartition, start: int, end: int) -> LogSpan:
+        return LogSpan(
+            Split(*partition, start, end), None, f"{ON_THEIR_WAY}/{partition.topic}", str(partition.partition)
+        )
 
-    def _state(self, at: TopicPartition, start: int, end: int) -> LogSpan:
-        store = self._store(at.topic)
-        return LogSpan(Split(*at, start, end), store, f"{STORES}/{store}", str(at.partition))
+    def _state(self, partition: TopicPartition, start: int, end: int) -> LogSpan:
+        store = self._store(partition.topic)
+        return LogSpan(Split(*partition, start, end), store, f"{STORES}/{store}", str(partition.partition))
 
     def _run(self, spans: Sequence[LogSpan]) -> list[ExportedLog]:
         """Run the Spark job."""
@@ -255,11 +255,11 @@ class _Exporter:
         """
         by_store: dict[str, dict[int, ExportedLog]] = {}
         passing: dict[str, list[Written]] = {}
-        for each in map(_sound, exported):
-            if each.span.store is None:
-                passing.setdefault(each.span.split.topic, []).extend(each.files.values())
+        for exported_log in map(_sound, exported):
+            if exported_log.span.store is None:
+                passing.setdefault(exported_log.span.split.topic, []).extend(exported_log.files.values())
             else:
-                by_store.setdefault(each.span.store, {})[each.span.split.partition] = each
+                by_store.setdefault(exported_log.span.store, {})[exported_log.span.split.partition] = exported_log
         notes = _notes(by_store)
         live = _live(notes, cut)
         stores = {}
@@ -268,7 +268,7 @@ class _Exporter:
             if store not in live and (store in notes or topic in self._doubtful):
                 log.info("%s is left out: it is of another group, or of an operator that the group has no more", topic)
                 gone = by_store.get(store, {}).values()
-                self._folder.remove([file.path for each in gone for file in each.files.values()])
+                self._folder.remove([file.path for exported_log in gone for file in exported_log.files.values()])
                 continue
             ends = {number: cut.ends[TopicPartition(topic, number)] for number in range(partitions[topic])}
             stores[store] = _saved(topic, partitions[topic], by_store.get(store, {}), notes.get(store, {}), ends)
@@ -293,11 +293,15 @@ class _Exporter:
 
 def _check_silent(logs: Logs, exported: Iterable[ExportedLog], cut: Cut) -> None:
     """Raise _MovedError if compaction may have taken all that a changelog had; if its end stays, it had nothing."""
-    spans = [each.span for each in exported if each.span.store is not None and not each.records and not each.problem]
+    spans = [
+        exported_log.span
+        for exported_log in exported
+        if exported_log.span.store is not None and not exported_log.records and not exported_log.problem
+    ]
     silent = [TopicPartition(span.split.topic, span.split.partition) for span in spans]
-    for at, end in logs.end_offsets(silent).items() if silent else ():
-        if end != cut.ends[at]:
-            raise _MovedError(f"{at} has no record up to offset {cut.ends[at]}, and goes on up to {end}")
+    for partition, end in logs.end_offsets(silent).items() if silent else ():
+        if end != cut.ends[partition]:
+            raise _MovedError(f"{partition} has no record up to offset {cut.ends[partition]}, and goes on up to {end}")
 
 
 def _sound(exported: ExportedLog) -> ExportedLog:
@@ -305,22 +309,22 @@ def _sound(exported: ExportedLog) -> ExportedLog:
     if exported.is_lost:
         raise _MovedError(exported.problem)
     if exported.problem:
-        at = TopicPartition(exported.span.split.topic, exported.span.split.partition)
-        raise PipelineError(f"{at}: {exported.problem}", field="group")
+        partition = TopicPartition(exported.span.split.topic, exported.span.split.partition)
+        raise PipelineError(f"{partition}: {exported.problem}", field="group")
     return exported
 
 
 def _notes(by_store: Mapping[str, Mapping[int, ExportedLog]]) -> dict[str, dict[int, Noted]]:
     """Return what each partition of each store says of itself. Raises PipelineError for other formats."""
-    found: dict[str, dict[int, Noted]] = {}
+    notes: dict[str, dict[int, Noted]] = {}
     for store, partitions in by_store.items():
-        for number, each in partitions.items():
-            if STATE_KEY in each.marks:
+        for number, exported in partitions.items():
+            if STATE_KEY in exported.marks:
                 try:
-                    found.setdefault(store, {})[number] = Noted.decode(each.marks[STATE_KEY])
+                    notes.setdefault(store, {})[number] = Noted.decode(exported.marks[STATE_KEY])
                 except OtherDefinitionError as error:
                     raise PipelineError(f"{store!r}, partition {number}: {error}", field="store") from None
-    return found
+    return notes
 
 
 def _live(notes: Mapping[str, Mapping[int, Noted]], cut: Cut) -> set[str]:
@@ -333,8 +337,8 @@ def _live(notes: Mapping[str, Mapping[int, Noted]], cut: Cut) -> set[str]:
     is_of_cut: dict[tuple[str, int], bool] = {}
     for store, partitions in notes.items():
         for number, noted in partitions.items():
-            read = {TopicPartition(topic, number): at for topic, at in noted.inputs.items()}
-            is_of_cut[store, number] = all(cut.offsets.get(partition) == at for partition, at in read.items())
+            read = {TopicPartition(topic, number): offset for topic, offset in noted.inputs.items()}
+            is_of_cut[store, number] = all(cut.offsets.get(partition) == offset for partition, offset in read.items())
             if is_of_cut[store, number]:
                 document = noted.definition.document
                 names = set(document.get("stores", [store]))
@@ -346,31 +350,27 @@ def _live(notes: Mapping[str, Mapping[int, Noted]], cut: Cut) -> set[str]:
             inputs = dict(notes[store][number].inputs)
             raise _MovedError(
                 f"the state of {store!r}, partition {number}, is that of {inputs}, and the group has committed"
-                f" { ({str(p): at for p, at in cut.offsets.items() if p.partition == number}) }"
+                f" { ({str(p): offset for p, offset in cut.offsets.items() if p.partition == number}) }"
             )
     return live
 
 
 def _saved(
-    topic: str,
-    count: int,
-    exported: Mapping[int, ExportedLog],
-    notes: Mapping[int, Noted],
-    ends: Mapping[int, int],
+    topic: str, count: int, exported: Mapping[int, ExportedLog], notes: Mapping[int, Noted], ends: Mapping[int, int]
 ) -> SavedStore:
     """Return a store of the manifest."""
     files: dict[str, list[Written]] = {}
     columns: dict[str, Mapping[str, str]] = {}
-    for _, each in sorted(exported.items()):
-        for part, file in each.files.items():
+    for _, exported_log in sorted(exported.items()):
+        for part, file in exported_log.files.items():
             files.setdefault(part, []).append(file)
-            columns[part] = each.columns[part]
+            columns[part] = exported_log.columns[part]
     return SavedStore(
         topic,
         count,
         notes,
         columns,
-        {part: tuple(of) for part, of in files.items()},
+        {part: tuple(written) for part, written in files.items()},
         {
             number: {key: value for key, value in exported[number].marks.items() if key != STATE_KEY}
             for number in exported

@@ -58,14 +58,19 @@ class GrownInput:
             if topic == repartitioned:
                 continue
             try:
-                partitions = [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
+                partitions = [
+                    TopicPartition(topic, partition.partition) for partition in admin.describe_topic(topic).partitions
+                ]
             except UnknownTopicError:
                 return  # told elsewhere
             if len(partitions) == 1 or admin.group_offsets(self._config.group, partitions, stable=False):
                 return  # of what was read, it was known
             begins, ends = admin.beginning_offsets(partitions), admin.stable_offsets(partitions)
             starts = offsets_of(admin, start, partitions, begins, ends)
-            spans = [(Split(*at, max(starts[at], begins[at]), ends[at]), len(partitions)) for at in partitions]
+            spans = [
+                (Split(*partition, max(starts[partition], begins[partition]), ends[partition]), len(partitions))
+                for partition in partitions
+            ]
             unread = [(split, count) for split, count in spans if split.start < split.end]
             if (records := sum(split.end - split.start for split, _ in unread)) > _MANY:
                 log.info("%s: looks where %d keys of %r are, as it is new", self._config.group, records, topic)
@@ -94,26 +99,39 @@ class GrownInput:
             raise PipelineError(problem, field="topics", fix=fix_of_others)
 
     def ends(self, admin: Admin, changelogs: Iterable[Changelog]) -> dict[TopicPartition, int]:
-        """Return these offsets for all partitions of the topics that have grown, 0 for those with no such record.
+        """Return, for each partition of a grown topic, the first offset written under the new number; 0 if all are.
 
         Raises the refusal of a changelog if nothing is left to read, or it is not known how keys are placed, and
         PipelineError if one number of partitions does not place all of these records.
         """
         ends: dict[TopicPartition, int] = {}
-        refusals = {topic: each for each in changelogs if each.refusal is not None for topic in each.of.sources}
+        refusals = {
+            topic: changelog
+            for changelog in changelogs
+            if changelog.refusal is not None
+            for topic in changelog.of.sources
+        }
         for topic, changelog in refusals.items():
             after = len(admin.describe_topic(topic).partitions)
-            found = self._placed(admin, topic, changelog.partitions, after)
-            likely = [each for each in PARTITIONERS if not any(of[each].is_other for of in found.values())]
-            untils = {tuple(of[each].until for of in found.values()) for each in likely}
+            places = self._placed(admin, topic, changelog.partitions, after)
+            likely = [
+                partitioner
+                for partitioner in PARTITIONERS
+                if not any(by_partitioner[partitioner].is_other for by_partitioner in places.values())
+            ]
+            untils = {
+                tuple(by_partitioner[partitioner].until for by_partitioner in places.values()) for partitioner in likely
+            }
             if len(untils) > 1:
-                problem = f"{topic!r} has grown, and its unread records are too few to tell how their keys are placed"
+                problem = f"{topic!r} has grown, and has too few unread records to determine the producers' partitioner"
                 raise PipelineError(problem, field="topics", fix="Start again when it has more records")
-            for at, of in found.items():
-                is_there = likely and at.partition < changelog.partitions
-                ends[at] = _end(at, of[likely[0]], changelog.partitions, after) if is_there else 0
+            for partition, by_partitioner in places.items():
+                is_there = likely and partition.partition < changelog.partitions
+                ends[partition] = (
+                    _end(partition, by_partitioner[likely[0]], changelog.partitions, after) if is_there else 0
+                )
         if not any(ends.values()):
-            raise next(each.refusal for each in refusals.values() if each.refusal is not None)
+            raise next(changelog.refusal for changelog in refusals.values() if changelog.refusal is not None)
         log.info("%s: topics have grown: the run ends when it has read what was written before", self._config.group)
         return ends
 
@@ -121,19 +139,25 @@ class GrownInput:
         """Return where each partitioner places the unread keys of all partitions, some of those of new ones."""
         partitions = [TopicPartition(topic, number) for number in range(after)]
         committed, begins = admin.group_offsets(self._config.group, partitions), admin.beginning_offsets(partitions)
-        starts = {at: max(committed[at].offset if at in committed else 0, begins[at]) for at in partitions}
+        starts = {
+            partition: max(committed[partition].offset if partition in committed else 0, begins[partition])
+            for partition in partitions
+        }
         ends = admin.stable_offsets(partitions)
-        ends |= {at: min(ends[at], starts[at] + _SOME) for at in partitions[before:]}
-        unread = [(Split(*at, start, max(start, ends[at])), before, after) for at, start in starts.items()]
+        ends |= {partition: min(ends[partition], starts[partition] + _SOME) for partition in partitions[before:]}
+        unread = [
+            (Split(*partition, start, max(start, ends[partition])), before, after)
+            for partition, start in starts.items()
+        ]
         return dict(zip(partitions, placed(self._spark, self._config, unread, [*PARTITIONERS]), strict=True))
 
 
-def _end(at: TopicPartition, found: Placed, before: int, after: int) -> int:
-    if found.since < found.until:
+def _end(partition: TopicPartition, span: Placed, before: int, after: int) -> int:
+    if span.since < span.until:
         raise PipelineError(
-            f"{at}: {after} partitions place the key of the record at offset {found.since}, and only {before} that of"
-            f" the one at {found.until - 1}",
+            f"{partition}: {after} partitions place the key of the record at offset {span.since}, and only {before}"
+            f" that of the one at {span.until - 1}",
             field="topics",
             fix="See Grow in the documentation: only a multiple of the earlier number allows that",
         )
-    return found.until
+    return span.until

@@ -110,7 +110,7 @@ def import_state(
         on_progress: called with news, at most once a second.
 
     Raises:
-        PipelineError: there is no whole export in the folder, the group is not new, the input topics do not have
+        PipelineError: the folder has no whole export, the group is not new, the input topics do not have
             the offsets that the state belongs to, or it is not known where keys belong among another number of
             partitions.
         ClientError: the cluster does not answer.
@@ -145,7 +145,7 @@ class Plan:
     sources: list[Source] = field(default_factory=list)
     placed: dict[str, Placement] = field(default_factory=dict)
     split: Any = None
-    """An RDD of rows for these partitions, as `SplitTask` yields them; None: those of the files."""
+    """An RDD of rows for these partitions, as `SplitTask` yields them; None: the files have the rows."""
 
 
 class Importer:
@@ -201,7 +201,9 @@ class Importer:
                 self._check_new(admin)
                 self._check_unread(admin, plan, inputs, counts)
                 metadata = ClaimedBy(producer.transactional_id, _MEMBER).to_metadata()
-                positions = {at: OffsetAndMetadata(offset, metadata=metadata) for at, offset in offsets.items()}
+                positions = {
+                    partition: OffsetAndMetadata(offset, metadata=metadata) for partition, offset in offsets.items()
+                }
                 producer.commit(positions, -1, "")
             except BaseException as error:
                 if _is_fenced(error, producer):  # to abort would fence the other one
@@ -272,7 +274,7 @@ class Importer:
     def _checked(
         self, admin: Admin, inputs: dict[TopicPartition, int], counts: Mapping[str, int]
     ) -> tuple[Plan, dict[TopicPartition, int]]:
-        """Return what is to be written, and where the group goes on in its input. Raises PipelineError."""
+        """Return the plan of the import, and where the group goes on in its input. Raises PipelineError."""
         plan = self.planned(inputs)
         try:
             self._check_unread(admin, plan, inputs, counts)
@@ -282,7 +284,7 @@ class Importer:
         else:
             return plan, inputs
         self.counts = {topic: before for topic, (before, _) in self.numbers().items()}
-        inputs = {at: offset for at, offset in inputs.items() if at in self.manifest.offsets}
+        inputs = {partition: offset for partition, offset in inputs.items() if partition in self.manifest.offsets}
         return self.planned(inputs), inputs
 
     def _check_kept(self, admin: Admin, error: MisplacedError) -> None:
@@ -309,8 +311,10 @@ class Importer:
             if topic not in self._names
         }
         if self._given is None and partitioners:
-            ends = admin.stable_offsets([at for at in inputs if at.topic in partitioners])
-            unread = [Split(*at, self._seen.get(at, inputs[at]), end) for at, end in ends.items()]
+            ends = admin.stable_offsets([partition for partition in inputs if partition.topic in partitioners])
+            unread = [
+                Split(*partition, self._seen.get(partition, inputs[partition]), end) for partition, end in ends.items()
+            ]
             check_unread(self._spark, self._config, unread, counts, partitioners)
             self._seen = ends
 
@@ -333,15 +337,19 @@ class Importer:
     def _check_empty(self, admin: Admin, partitions: Sequence[TopicPartition]) -> None:
         """Raise PipelineError for a topic with committed records: an import that did not end leaves none."""
         begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-        splits = [Split(*at, begins[at], ends[at]) for at in partitions if ends[at] > begins[at]]
+        splits = [
+            Split(*partition, begins[partition], ends[partition])
+            for partition in partitions
+            if ends[partition] > begins[partition]
+        ]
         try:
             batches = read_splits(self._config, splits) if splits else ()
-            found = next((each for each in batches if each.num_rows), None)
+            records = next((batch for batch in batches if batch.num_rows), None)
         except ReadError as error:
             raise PipelineError(str(error), field="group") from None
-        if found is not None:
+        if records is not None:
             raise PipelineError(
-                f"{found['topic'][0].as_py()!r} has records already, and an import makes a new group",
+                f"{records['topic'][0].as_py()!r} has records already, and an import makes a new group",
                 field="group",
                 fix="Name another group, or delete the state of this one (`roster state reset`)",
             )
@@ -378,12 +386,12 @@ class Importer:
             split,
             is_small=is_here,
         )
-        if problem := next((each.problem for each in imported if each.problem), ""):
+        if problem := next((result.problem for result in imported if result.problem), ""):
             raise PipelineError(f"{what} failed, nothing is imported: {problem}")
-        return sum(each.records for each in imported)
+        return sum(result.records for result in imported)
 
     def planned(self, offsets: Mapping[TopicPartition, int]) -> Plan:
-        """Return what is to be written. Offsets of repartition topics begin at 0, as they are new.
+        """Return the plan of the import. Offsets of repartition topics begin at 0, as they are new.
 
         Raises PipelineError if keys get other partitions and do not prove which.
         """
@@ -393,8 +401,8 @@ class Importer:
             numbers = range(len(plan.logs), len(plan.logs) + count)
             if count == store.partitions or not store.notes:
                 files = files_by_number(store)
-                marks = {n: {**store.marks.get(n, {}), STATE_KEY: each.encode()} for n, each in store.notes.items()}
-                plan.logs.extend(self.log(store, n, offsets, each, files.get(n, {})) for n, each in marks.items())
+                marks = {n: {**store.marks.get(n, {}), STATE_KEY: noted.encode()} for n, noted in store.notes.items()}
+                plan.logs.extend(self.log(store, n, offsets, entries, files.get(n, {})) for n, entries in marks.items())
             else:
                 common = common_marks(name, store, count)
                 plan.logs.extend(self.log(store, n, offsets, common, {}) for n in range(count))
@@ -444,9 +452,9 @@ def _is_fenced(error: BaseException, producer: TransactionalProducer) -> bool:
 
 
 def _names(manifest: Manifest, group: str) -> dict[str, str]:
-    """Return the names of the group's own topics by those of the exported group. Raises PipelineError."""
+    """Return the names of the group's own topics by their names in the exported group. Raises PipelineError."""
     try:
-        names = {each.changelog: changelog_topic(group, store) for store, each in manifest.stores.items()}
+        names = {saved.changelog: changelog_topic(group, store) for store, saved in manifest.stores.items()}
         for topic in manifest.on_their_way:
             own = topic.removeprefix(f"{manifest.group}-").removesuffix(REPARTITION)
             names[topic] = repartition_topic(group, own)

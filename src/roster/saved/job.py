@@ -100,7 +100,7 @@ def run_job(
 
     task_of: makes the function of the tasks, which adds {number: records} to the accumulator. split: an RDD of
     (number of a task, what it gets); the function is then called with a number and an iterator of such pairs. is_small:
-    this process runs them if there is no session; `split` has pairs then. Raises PipelineError if a task fails.
+    this process runs them without a session; `split` has pairs then. Raises PipelineError if a task fails.
     """
     if not count:
         return []
@@ -136,14 +136,14 @@ def _run_by_spark(
 
     thread = InheritableThread(target=job)
     thread.start()
-    told: StateProgress | None = None
+    reported: StateProgress | None = None
     try:
         while thread.is_alive():
             thread.join(_LOOK)
             progress = StateProgress(len(done.value), count, sum(done.value.values()))
-            if on_progress is not None and progress != told:
+            if on_progress is not None and progress != reported:
                 on_progress(progress)
-                told = progress
+                reported = progress
     except BaseException:
         context.cancelJobsWithTag(tag)
         thread.join()

@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from roster.pipeline.errors import PipelineError, reason_of
-from roster.saved.columns import column_differences, column_types
+from roster.pipeline.spark_schemas import column_differences, column_types
 from roster.saved.export import STORES, Export, export
 from roster.saved.importing import import_state
 from roster.saved.job import Sessions, StateProgress, session_of
 from roster.security import Security
-from roster.state.definition import DAMAGED, Definition
+from roster.state.definition import DAMAGED, Definition, Document
 from roster.state.processor.entries import VALUE_OF
 from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.saved.folder import Folder, FolderError, Written
@@ -43,7 +43,7 @@ def migrate_state(
     group: str,
     into: str,
     function: Migration,
-    definition: Mapping[str, Any],
+    definition: Mapping[str, Document],
     via: str,
     *,
     security: Security | Mapping[str, object] | None = None,
@@ -79,35 +79,35 @@ def migrate_state(
         target = begun.below("migrated")
     except FolderError as error:
         raise PipelineError(str(error), field="via") from None
-    found = export(spark, bootstrap, group, begun.below("export").place, **more)
-    manifest = _migrated(session_of(spark), found, target, function, definition)
+    exported = export(spark, bootstrap, group, begun.below("export").place, **more)
+    manifest = _migrated(session_of(spark), exported, target, function, definition)
     target.write(MANIFEST, manifest.encode())
     return import_state(spark, bootstrap, into, target.place, **more)
 
 
 def _migrated(
-    spark: SparkSession, found: Export, target: Folder, function: Migration, definition: Mapping[str, Any]
+    spark: SparkSession, exported: Export, target: Folder, function: Migration, definition: Mapping[str, Document]
 ) -> Manifest:
-    if any(files for _, files in found.manifest.on_their_way.values()):
+    if any(files for _, files in exported.manifest.on_their_way.values()):
         raise PipelineError(
-            f"{found.manifest.group!r} has rows on their way between its sub-topologies",
+            f"{exported.manifest.group!r} has rows on their way between its sub-topologies",
             field="group",
             fix="Stop what writes its input until it has read all, then migrate",
         )
     stores = {}
     for name, document in definition.items():
-        if name not in found.manifest.stores:
-            fix = f"The stores of the export are {', '.join(found.manifest.stores)}; a store keeps its name"
+        if name not in exported.manifest.stores:
+            fix = f"The stores of the export are {', '.join(exported.manifest.stores)}; a store keeps its name"
             raise PipelineError(f"there is no store {name!r} to make it of", field="definition", fix=fix)
-        stores[name] = _store(spark, found, target, function, (name, Definition.from_described(document)))
-    return replace(found.manifest, stores=stores)
+        stores[name] = _store(spark, exported, target, function, (name, Definition.from_described(document)))
+    return replace(exported.manifest, stores=stores)
 
 
 def _store(
-    spark: SparkSession, found: Export, target: Folder, function: Migration, wanted: tuple[str, Definition]
+    spark: SparkSession, exported: Export, target: Folder, function: Migration, wanted: tuple[str, Definition]
 ) -> SavedStore:
     name, definition = wanted
-    before = found.manifest.stores[name]
+    before = exported.manifest.stores[name]
     registry = next((marks[REGISTRY_KEY] for marks in before.marks.values() if REGISTRY_KEY in marks), None)
     try:
         schemas = saved(definition, registry).schemas()
@@ -117,7 +117,7 @@ def _store(
     for part, schema in schemas.items():
         if part in before.files:
             own = [PARTITION, POSITION] if _LIST in schema.names else [PARTITION]
-            rows = function(_rows(spark, found, before.files[part], own), name, part)
+            rows = function(_rows(spark, exported, before.files[part], own), name, part)
             where = f"{name!r}, {part}"
             _check_columns(where, rows, schema, own)
             task = _WritePart(target, f"{STORES}/{name}/{part}", schema, definition if part == ENTRIES else None)
@@ -125,19 +125,19 @@ def _store(
     return replace(
         before,
         notes={number: replace(noted, definition=definition, releases=()) for number, noted in before.notes.items()},
-        columns={part: {each.name: str(each.type) for each in schemas[part]} for part in files},
+        columns={part: {field.name: str(field.type) for field in schemas[part]} for part in files},
         files=files,
     )
 
 
-def _rows(spark: SparkSession, found: Export, files: Sequence[Written], own: Sequence[str]) -> DataFrame:
+def _rows(spark: SparkSession, exported: Export, files: Sequence[Written], own: Sequence[str]) -> DataFrame:
     number = functions.regexp_extract(functions.col("_metadata.file_name"), r"(\d+)\.parquet$", 1).cast("int")
     more = {PARTITION: number, POSITION: functions.col("_metadata.row_index")}
-    return found.rows(spark, files).withColumns({name: more[name] for name in own})
+    return exported.rows(spark, files).withColumns({name: more[name] for name in own})
 
 
 def _check_columns(where: str, rows: DataFrame, schema: pa.Schema, own: Sequence[str]) -> None:
-    """Raise PipelineError with all differences between the columns of rows and those of a part."""
+    """Raise PipelineError with all differences between the rows' columns and a part's."""
     if not isinstance(rows, DataFrame):
         raise PipelineError(f"{where}: it returned {type(rows).__name__}", field="function", fix="Return a DataFrame")
     fields = column_types(from_arrow_schema(schema)) | {name: _OWN[name] for name in own}
@@ -161,10 +161,10 @@ class _WritePart(NamedTuple):
             ordered = table.sort_by(POSITION) if _LIST in self.schema.names else table
             rows = ordered.select(self.schema.names).cast(self.schema)
             self._check(rows)
-            found: Any = self.folder.write_table(f"{self.name}/{number}.parquet", [rows], self.schema)._asdict()
+            result: Any = self.folder.write_table(f"{self.name}/{number}.parquet", [rows], self.schema)._asdict()
         except (StateError, pa.ArrowException, ValueError, LookupError, TypeError) as error:
-            found = {"problem": f"partition {number}: {error}"}
-        return pa.Table.from_pylist([{"number": number, **found}], _RESULT)
+            result = {"problem": f"partition {number}: {error}"}
+        return pa.Table.from_pylist([{"number": number, **result}], _RESULT)
 
     def _check(self, rows: pa.Table) -> None:
         if self.definition is None or "session" in self.definition.document:
@@ -190,10 +190,10 @@ def _written(where: str, rows: DataFrame, task: _WritePart, numbers: frozenset[i
         done = rows.groupBy(PARTITION).applyInArrow(write, from_arrow_schema(_RESULT)).collect()
     except PySparkException as error:
         raise PipelineError(f"{where}: {reason_of(error)}", field="function") from None
-    if problem := next((each["problem"] for each in done if each["problem"]), ""):
+    if problem := next((row["problem"] for row in done if row["problem"]), ""):
         raise PipelineError(f"{where}, {problem}", field="function")
-    if strange := {each["number"] for each in done} - numbers:
+    if strange := {row["number"] for row in done} - numbers:
         has = ", ".join(map(str, sorted(numbers)))
         fix = f"Rows keep their `{PARTITION}`; the export has {has}"
         raise PipelineError(f"{where}: there are rows of partition {strange.pop()}", field="function", fix=fix)
-    return tuple(Written(*(each[name] for name in Written._fields)) for each in sorted(done))
+    return tuple(Written(*(row[name] for name in Written._fields)) for row in sorted(done))

@@ -49,7 +49,7 @@ def new_counts(manifest: Manifest, counts: Mapping[str, int], asked: Mapping[str
     if strange := sorted(asked.keys() - manifest.on_their_way.keys()):
         fix = f"It has {', '.join(sorted(manifest.on_their_way)) or 'none'}"
         raise PipelineError(f"the group has no repartition topic {strange[0]!r}", field="partitions", fix=fix)
-    found = {topic: asked.get(topic, count) for topic, (count, _) in manifest.on_their_way.items()}
+    partitions = {topic: asked.get(topic, count) for topic, (count, _) in manifest.on_their_way.items()}
     for name, store in manifest.stores.items():
         inputs = _inputs(manifest, name)
         own = inputs & manifest.on_their_way.keys()
@@ -62,9 +62,11 @@ def new_counts(manifest: Manifest, counts: Mapping[str, int], asked: Mapping[str
                 field="bootstrap",
                 fix="Give them the same number",
             )
-        found[store.changelog] = next(iter([*outer.values(), *(found[topic] for topic in own), store.partitions]))
-        found.update(dict.fromkeys(own, found[store.changelog]))
-    return found
+        partitions[store.changelog] = next(
+            iter([*outer.values(), *(partitions[topic] for topic in own), store.partitions])
+        )
+        partitions.update(dict.fromkeys(own, partitions[store.changelog]))
+    return partitions
 
 
 def _inputs(manifest: Manifest, name: str) -> set[str]:
@@ -80,7 +82,7 @@ def _inputs(manifest: Manifest, name: str) -> set[str]:
         if name in noted.definition.document.get("stores", [other])
     ]
     inputs = {topic for noted in beside for topic in noted.inputs}
-    return inputs if inputs or manifest.on_their_way else {at.topic for at in manifest.offsets}
+    return inputs if inputs or manifest.on_their_way else {partition.topic for partition in manifest.offsets}
 
 
 def first_offsets(
@@ -91,15 +93,19 @@ def first_offsets(
     given: None for the export's offsets, and 0 in partitions that were added since. Raises PipelineError for offsets
     that the topics do not have.
     """
-    saved = {at: offset for at, offset in manifest.offsets.items() if at.topic not in manifest.on_their_way}
-    topics = sorted({at.topic for at in saved})
+    saved = {
+        partition: offset
+        for partition, offset in manifest.offsets.items()
+        if partition.topic not in manifest.on_their_way
+    }
+    topics = sorted({partition.topic for partition in saved})
     try:
         wanted = saved if given is None else parse_starting_offsets(given)
     except PipelineError as error:
         raise PipelineError(error.problem, field="offsets", fix=error.fix) from None
     absent = sorted(topic for topic in topics if topic not in counts)
     explicit: Mapping[TopicPartition, int] = wanted if isinstance(wanted, Mapping) else {}
-    missing = sorted(at for at in explicit if at.partition >= counts.get(at.topic, 0))
+    missing = sorted(partition for partition in explicit if partition.partition >= counts.get(partition.topic, 0))
     if missing or absent:
         raise PipelineError(
             f"the state belongs to offsets of {missing[0] if missing else absent[0]}, which this cluster does not have",
@@ -107,7 +113,7 @@ def first_offsets(
             fix="Import where the input is" if given is not None or absent else _OFFSETS,
         )
     partitions = [TopicPartition(topic, number) for topic in topics for number in range(counts[topic])]
-    added = [at for at in partitions if at not in saved]
+    added = [partition for partition in partitions if partition not in saved]
     if given is None and added and manifest.cluster != admin.cluster_id():
         raise PipelineError(
             f"{added[0].topic!r} has {counts[added[0].topic]} partitions in this cluster, and the export's offsets are"
@@ -116,15 +122,16 @@ def first_offsets(
             fix=_OFFSETS,
         )
     begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-    found = offsets_of(admin, wanted, partitions, begins, ends)
-    for at, offset in sorted(found.items()):
-        if not begins[at] <= offset <= ends[at]:
+    offsets = offsets_of(admin, wanted, partitions, begins, ends)
+    for partition, offset in sorted(offsets.items()):
+        if not begins[partition] <= offset <= ends[partition]:
             raise PipelineError(
-                f"the state goes on at offset {offset} of {at}, which has {begins[at]} to {ends[at]}",
+                f"the state goes on at offset {offset} of {partition}, which has {begins[partition]} to"
+                f" {ends[partition]}",
                 field="offsets" if given is not None else "bootstrap",
                 fix=f"Import where the input is, as long as it has these records. {_OFFSETS}",
             )
-    return found
+    return offsets
 
 
 def offsets_of(
@@ -137,15 +144,20 @@ def offsets_of(
     """Return the offsets of these partitions that are wanted: `starting_offsets`, checked."""
     if isinstance(wanted, int):
         at_time = admin.offsets_for_times(dict.fromkeys(partitions, wanted))
-        return {at: ends[at] if (offset := at_time[at]) is None else offset for at in partitions}
+        return {
+            partition: ends[partition] if (offset := at_time[partition]) is None else offset for partition in partitions
+        }
     if isinstance(wanted, str):
         return dict(begins if wanted == "earliest" else ends)
     named = {_EARLIEST: begins, _LATEST: ends}
-    return {at: named[offset][at] if (offset := wanted.get(at, 0)) in named else offset for at in partitions}
+    return {
+        partition: named[offset][partition] if (offset := wanted.get(partition, 0)) in named else offset
+        for partition in partitions
+    }
 
 
 def common_marks(name: str, store: SavedStore, count: int) -> Mapping[bytes, bytes]:
-    """Return the marks that all partitions of a store get: those of its tasks, merged.
+    """Return the marks that all partitions of a store get: its tasks' marks, merged.
 
     Raises PipelineError if the tasks' entries are of different releases.
     """
@@ -167,14 +179,7 @@ def sources_of(name: str, store: SavedStore, logs: Sequence[int]) -> list[Source
     """Return the files of a store whose rows get other partitions."""
     files = files_by_number(store)
     return [
-        Source(
-            name,
-            number,
-            store.partitions,
-            logs,
-            files.get(number, {}),
-            placing_keys(noted.definition),
-        )
+        Source(name, number, store.partitions, logs, files.get(number, {}), placing_keys(noted.definition))
         for number, noted in store.notes.items()
     ]
 
@@ -182,8 +187,8 @@ def sources_of(name: str, store: SavedStore, logs: Sequence[int]) -> list[Source
 def files_by_number(store: SavedStore) -> dict[int, dict[str, Written]]:
     """Return the files of each partition, by part."""
     files: dict[int, dict[str, Written]] = {}
-    for part, of in store.files.items():
-        for file in of:
+    for part, written in store.files.items():
+        for file in written:
             files.setdefault(number_of(file), {})[part] = file
     return files
 
@@ -205,16 +210,16 @@ def proven(
         except PlacementError as error:
             raise PipelineError(str(error), field="keyed_by") from None
     what = f"the look at the keys of {export.manifest.group}"
-    found: list[Proven] = run_job(
+    results: list[Proven] = run_job(
         spark, what, len(sources), lambda done: ProveTask(sources, export.folder, among, done), None, is_small=is_small
     )
     placed = {}
     for name in among:
-        mine = [each for each in found if each.name == name]
-        if problem := next((each.problem for each in mine if each.problem), ""):
+        mine = [result for result in results if result.name == name]
+        if problem := next((result.problem for result in mine if result.problem), ""):
             raise PipelineError(f"{name!r}, {problem}", field="folder")
-        if proofs := [each.proof for each in mine if each.proof is not None]:
-            source = next(each for each in sources if each.name == name)
+        if proofs := [result.proof for result in mine if result.proof is not None]:
+            source = next(source for source in sources if source.name == name)
             placed[name] = _chosen(source, proofs, keyed_by)
     return placed
 
@@ -239,9 +244,11 @@ def check_unread(
     partitioners: Mapping[str, str],
 ) -> None:
     """Raise MisplacedError if a record that the group has not read is not in the partition that its state goes to."""
-    looks = [(each, counts[each.topic], counts[each.topic]) for each in unread if not each.is_empty]
-    for (split, *_), found in zip(looks, placed(spark, config, looks, [*{*partitioners.values()}]), strict=True):
-        if until := found[partitioners[split.topic]].until:
+    looks = [(split, counts[split.topic], counts[split.topic]) for split in unread if not split.is_empty]
+    for (split, *_), by_partitioner in zip(
+        looks, placed(spark, config, looks, [*{*partitioners.values()}]), strict=True
+    ):
+        if until := by_partitioner[partitioners[split.topic]].until:
             raise MisplacedError(
                 f"the record at offset {until - 1} of {split.topic}-{split.partition} has a key of another one of"
                 f" {counts[split.topic]} partitions: it was written before the topic grew, and the group has not read"

@@ -81,12 +81,14 @@ def repartition_state(
         with Admin(config.bootstrap, client_id=config.client_id, security=config.security) as admin:
             _check_stopped(admin, group)
         if MANIFEST in Folder(folder).names():
-            found = Export.open(folder)
+            exported = Export.open(folder)
         else:
-            found = export(spark, bootstrap, group, folder, security=security, on_progress=on_progress)
-        if found.manifest.group != group:
-            raise PipelineError(f"{folder} has an export of {found.manifest.group!r}", field="folder", fix=_OTHER)
-        repartition = _Repartition(spark, config, found, None, KeyedBy(as_columns(keyed_by), partitioner), on_progress)
+            exported = export(spark, bootstrap, group, folder, security=security, on_progress=on_progress)
+        if exported.manifest.group != group:
+            raise PipelineError(f"{folder} has an export of {exported.manifest.group!r}", field="folder", fix=_OTHER)
+        repartition = _Repartition(
+            spark, config, exported, None, KeyedBy(as_columns(keyed_by), partitioner), on_progress
+        )
         repartition.dry_run, repartition.asked = dry_run, partitions or {}
         with Admin(config.bootstrap, client_id=config.client_id, security=config.security) as admin:
             repartition.check_export(admin)
@@ -121,13 +123,13 @@ class _Repartition(Importer):
             fix = f"Name that folder, {begun}"
             raise PipelineError("it has begun with the export in another folder", field="folder", fix=fix)
         stores = self.manifest.stores.values()
-        ends = {TopicPartition(each.changelog, n): end for each in stores for n, end in each.ends.items()}
-        offsets = {at: found.offset for at, found in committed.items()}
+        ends = {TopicPartition(store.changelog, n): end for store in stores for n, end in store.ends.items()}
+        offsets = {partition: position.offset for partition, position in committed.items()}
         if offsets != self.manifest.offsets or admin.end_offsets(ends) != ends:
             raise PipelineError(
                 f"{self._group!r} has worked since it was exported to {self._folder.shown}", field="folder", fix=_OTHER
             )
-        if any(Standing.of(found.metadata) is not None for found in committed.values()):
+        if any(Standing.of(position.metadata) is not None for position in committed.values()):
             raise PipelineError(
                 f"{self._group!r} has taken part in a switch", field="group", fix="Import the folder as a new group"
             )
@@ -151,7 +153,10 @@ class _Repartition(Importer):
             raise _DryRunEndedError
         if begun is None:
             note = repartition_note(self._folder.named)
-            noted = {at: OffsetAndMetadata(found.offset, metadata=note) for at, found in committed.items()}
+            noted = {
+                partition: OffsetAndMetadata(position.offset, metadata=note)
+                for partition, position in committed.items()
+            }
             admin.commit_group_offsets(self._group, noted)
         return super()._make_topics(admin)
 
@@ -180,4 +185,4 @@ def _check_stopped(admin: Admin, group: str) -> None:
 
 def _begun_with(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> str | None:
     """Return the folder with which the work has begun, None before."""
-    return next(filter(None, (repartition_folder(at.metadata) for at in committed.values())), None)
+    return next(filter(None, (repartition_folder(position.metadata) for position in committed.values())), None)

@@ -17,21 +17,20 @@ from roster.model.topology import TopologyError, changelog_topic
 from roster.pipeline.errors import PipelineError, reason_of
 from roster.pipeline.options import as_columns, parse_topics
 from roster.pipeline.pipeline_options import StartingOffsets
-from roster.saved.columns import column_differences, column_types
+from roster.pipeline.spark_schemas import column_differences, column_types
 from roster.saved.export import Export
 from roster.saved.importing import Importer, Plan
 from roster.saved.job import Sessions, StateProgress, reader_config, session_of
 from roster.saved.moving import KeyedBy
 from roster.saved.tasks.importing import LogFiles
-from roster.saved.tasks.moving import STRUCT
-from roster.saved.tasks.seeding import SeedTask
+from roster.saved.tasks.moving import STRUCT, SeedTask
 from roster.security import Security
-from roster.state.definition import DAMAGED, STATE_KEY, Definition, Noted
+from roster.state.definition import DAMAGED, STATE_KEY, Definition, Document, Noted
 from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import Manifest, SavedStore
+from roster.state.saved.parts import SeedPart, seed_parts
 from roster.state.saved.plain import ENTRIES
-from roster.state.saved.seeds import SeedPart, seed_parts
 from roster.state.saved.variables import part_of
 from roster.state.windows import END, START
 from roster.stateful.tasks.placement import Placement, PlacementError, placements, placing_keys
@@ -41,7 +40,7 @@ def seed_state(
     spark: Sessions,
     bootstrap: str | Sequence[str],
     group: str,
-    definition: Mapping[str, Any],
+    definition: Mapping[str, Document],
     table: DataFrame | Mapping[str, DataFrame] | str,
     *,
     topics: str | Sequence[str],
@@ -119,13 +118,13 @@ class _Seeder(Importer):
 _CHUNK = "log int, part string, number long, rows binary"
 
 
-def _stores(definition: Mapping[str, Any]) -> dict[str, Definition]:
+def _stores(definition: Mapping[str, Document]) -> dict[str, Definition]:
     """Return the definition of each store. Raises PipelineError for one that cannot be begun with a table."""
     stores, behind = dict[str, Definition](), list[str]()
     with contextlib.suppress(*DAMAGED):
-        found = {name: Definition.from_described(document) for name, document in definition.items()}
-        behind = [name for name, each in found.items() if each.document["subtopology"]]
-        stores = found
+        parsed = {name: Definition.from_described(document) for name, document in definition.items()}
+        behind = [name for name, store in parsed.items() if store.document["subtopology"]]
+        stores = parsed
     if not stores:
         fix = "Use what describe_state of the pipeline returns, which has an operator with state"
         raise PipelineError("it describes no state", field="definition", fix=fix)
@@ -138,7 +137,7 @@ def _stores(definition: Mapping[str, Any]) -> dict[str, Definition]:
     return stores
 
 
-def _named(stores: Mapping[str, Any], store: str | None) -> str:
+def _named(stores: Mapping[str, object], store: str | None) -> str:
     if store is None and len(stores) == 1:
         return next(iter(stores))
     if store is None or store not in stores:
@@ -155,9 +154,9 @@ def _tables(
     if isinstance(given, str):
         try:
             folder = Folder(given)
-            names = [each for each in folder.folders() if not each.startswith(("_", "."))]
-            places = {each: folder.below(each) for each in names} if has_parts else {ENTRIES: folder}
-            return {each: spark.read.parquet(place.uri) for each, place in places.items()}
+            names = [name for name in folder.folders() if not name.startswith(("_", "."))]
+            places = {name: folder.below(name) for name in names} if has_parts else {ENTRIES: folder}
+            return {name: spark.read.parquet(place.uri) for name, place in places.items()}
         except (FolderError, PySparkException) as error:
             raise PipelineError(reason_of(error), field="table", fix="Name a folder with Parquet files") from None
     if has_parts and not isinstance(given, Mapping):
@@ -174,22 +173,22 @@ def _parts(
         wanted = seed_parts(definition)
     except DAMAGED as error:
         raise PipelineError(f"{store!r} cannot be read ({error})", field="definition") from None
-    found = {}
+    parts = {}
     for name, table in tables.items():
         part = part_of(name) if part_of(name) in wanted else name
         if part not in wanted:
-            fix = f"Name {', '.join(each.removeprefix('variables/') for each in wanted)}"
+            fix = f"Name {', '.join(part.removeprefix('variables/') for part in wanted)}"
             raise PipelineError(f"{store!r} has no part {name!r}", field="table", fix=fix)
         columns = wanted[part].columns
         if differ := column_differences(column_types(table.schema), column_types(from_arrow_schema(columns))):
-            of = repr(store) if part == ENTRIES else f"{store!r}, {name!r}"
+            where = repr(store) if part == ENTRIES else f"{store!r}, {name!r}"
             raise PipelineError(
-                f"its columns are not those of {of}: {differ}", field="table", fix="Select and cast them"
+                f"its columns are not those of {where}: {differ}", field="table", fix="Select and cast them"
             )
-        found[part] = wanted[part], table.select(*map(_column, columns.names))
-    if not found:
+        parts[part] = wanted[part], table.select(*map(_column, columns.names))
+    if not parts:
         raise PipelineError("there is no table", field="table", fix="Give one for a part of the store at least")
-    return found
+    return parts
 
 
 def _column(name: str) -> Column:
@@ -199,17 +198,17 @@ def _column(name: str) -> Column:
 def _placement(definition: Definition, named: Sequence[str], partitioner: str) -> Placement:
     """Return how keys are placed. Raises PipelineError if that is not said."""
     try:
-        found = placements(placing_keys(definition), named, partitioner)
+        candidates = placements(placing_keys(definition), named, partitioner)
     except PlacementError as error:
         raise PipelineError(str(error), field="keyed_by") from None
-    if len(found) != 1:
+    if len(candidates) != 1:
         raise PipelineError(
-            f"the records' key may be {'; '.join(map(str, found))}",
+            f"the records' key may be {'; '.join(map(str, candidates))}",
             field="keyed_by",
             fix="Name the key columns that the records of the input have as key, of an integer with its form, as in"
             " keyed_by='n:int64'",
         )
-    return found[0]
+    return candidates[0]
 
 
 _WRONG, _COUNT = "what is wrong", "rows of the key"
@@ -241,12 +240,12 @@ def _check_rows(part: SeedPart, rows: DataFrame, placement: Placement) -> None:
 def _check_none(rows: DataFrame, keys: Sequence[str], problems: Sequence[str]) -> None:
     """Raise PipelineError for the first of rows that has the number of a problem."""
     try:
-        found = rows.where(_column(_WRONG).isNotNull()).limit(1).collect()
+        wrong_rows = rows.where(_column(_WRONG).isNotNull()).limit(1).collect()
     except PySparkException as error:
         raise PipelineError(reason_of(error), field="table") from None
-    if found:
-        key = ", ".join(f"{name} {found[0][name]!r}" for name in keys)
-        problem = f"{f'the key {key}' if keys else 'a row'} {problems[found[0][_WRONG]]}"
+    if wrong_rows:
+        key = ", ".join(f"{name} {wrong_rows[0][name]!r}" for name in keys)
+        problem = f"{f'the key {key}' if keys else 'a row'} {problems[wrong_rows[0][_WRONG]]}"
         raise PipelineError(problem, field="table", fix="Mend the table")
 
 

@@ -198,16 +198,11 @@ class CommitLog:
         self._storage.remove(f"{folder}.json")
 
     def commit(
-        self,
-        owner: Owner,
-        ranges: Mapping[TopicPartition, Range],
-        folder: str,
-        files: Sequence[str],
-        rows: int,
+        self, owner: Owner, ranges: Mapping[TopicPartition, Range], folder: str, files: Sequence[str], rows: int
     ) -> Entry:
         """Commit a folder and publish its files. If another writer came first, remove it and raise SinkFencedError.
 
-        `files` are those of the folder that hold rows, relative to it; they are made durable first.
+        files: paths in the folder that hold rows, relative to it. They are made durable first.
         """
         for name in files:
             self._storage.sync(f"{folder}/{name}")
@@ -396,7 +391,7 @@ def _parents(name: str) -> set[str]:
     return {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
-def _compact(document: Mapping[str, Any]) -> bytes:
+def _compact(document: Mapping[str, object]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING or find_spec("sqlalchemy") is not None:
 
     from roster.sinks import database_tables as tables
     from roster.sinks.tasks.sql_columns import MYSQL
-    from roster.sinks.tasks.sql_engine import engine_of
+    from roster.sinks.tasks.sql_engine import PATIENCE, engine_of
 
 log = logging.getLogger("roster.pipeline")
 
@@ -64,7 +64,7 @@ class DatabaseSink(PositionedSink):
     installed. `table` is a name, or "schema.name"; it is created by the first batch if it is missing.
 
     `mode` "append" adds all rows. "upsert" keeps one row for each value of `keys`: a later row replaces an earlier one,
-    and results that a stateful pipeline takes back are deleted. By default the keys are those of the results.
+    and results that a stateful pipeline takes back are deleted. By default the results' own keys are used.
 
     Tasks write to tables named `roster_staging_…` beside it. One transaction on the driver moves their rows, and the
     positions in the table `roster_positions`. The user of `url` must be allowed to create tables there.
@@ -96,7 +96,8 @@ class DatabaseSink(PositionedSink):
         if self._url.get_backend_name() in MYSQL and not self._url.database:
             raise PipelineError("no database given", field="url", fix=f"For example {self._example}")
         if not isinstance(timeout_ms, int) or timeout_ms < 1:
-            raise PipelineError(f"{timeout_ms!r} is no number of milliseconds", field="timeout_ms", fix="Use 1 or more")
+            problem = f"{timeout_ms!r} is not a number of milliseconds"
+            raise PipelineError(problem, field="timeout_ms", fix="Use 1 or more")
         self._timeout = self._patience = timeout_ms / 1000
         self._run = uuid.uuid4().hex[:8]
         self._opened: sa.Engine | None = None
@@ -115,10 +116,11 @@ class DatabaseSink(PositionedSink):
             self._check_backend(parsed)
             dialect.import_dbapi()
         except sa.exc.ArgumentError:
-            raise PipelineError("it is no URL of a database", field="url", fix=f"For example {self._example}") from None
+            fix = f"For example {self._example}"
+            raise PipelineError("it is not a URL of a database", field="url", fix=fix) from None
         except ValueError:  # its text may be part of the password
             fix = "Write /, @ and : of a user or password as %2F, %40 and %3A"
-            raise PipelineError("the port is no number", field="url", fix=fix) from None
+            raise PipelineError("the port is not a number", field="url", fix=fix) from None
         except ModuleNotFoundError as error:
             problem = f"{parsed.drivername} needs {error.name}, not installed here"
             fix = f"Install it, or name a driver that is, as in {self._example}"
@@ -210,8 +212,8 @@ class DatabaseSink(PositionedSink):
         of_group = self._positions(group)
         if not self._has(of_group.table):
             return {}
-        found = self._transact(lambda connection: of_group.read(connection, partitions))
-        return {partition: at for partition, (at, _) in found.items()}
+        positions = self._transact(lambda connection: of_group.read(connection, partitions))
+        return {partition: position for partition, (position, _) in positions.items()}
 
     @override
     def check(self, schema: StructType) -> None:
@@ -293,7 +295,7 @@ class DatabaseSink(PositionedSink):
     @override
     def collect(self, writer: Writer, results: Sequence[Staged | None], batch: Batch) -> _Written:
         assert self._known is not None  # task_writer has found it
-        staged = [each._replace(task=task) for task, each in enumerate(results) if each is not None]
+        staged = [attempt._replace(task=task) for task, attempt in enumerate(results) if attempt is not None]
         return _Written(self._known[1], staged)
 
     @override
@@ -301,7 +303,7 @@ class DatabaseSink(PositionedSink):
         token = uuid.uuid4().hex
         try:
             refused: Mapping[int, Mapping[int, str]] = {
-                each.task: each.refused for each in written.staged if each.refused
+                staged.task: staged.refused for staged in written.staged if staged.refused
             }
             if refused:
                 raise RefusedRowsError(refused, self.name)
@@ -318,28 +320,28 @@ class DatabaseSink(PositionedSink):
             raise
         self._starts.update(batch.next_offsets)
         if self._dialect not in _DROPS_IN_TRANSACTION:
-            self._drop([each.name for each in written.staged])
+            self._drop([staged.name for staged in written.staged])
         if time.monotonic() - self._tidied > _TIDYING_SECONDS:
             self._tidy()
 
     def _refusal(self, error: _RefusalError, batch: Batch) -> PipelineError:
         spans = [f"{partition} {span.start}-{span.end - 1}" for partition, span in sorted(batch.ranges.items())]
         more = [f"{len(spans) - _MOST_SPANS} more"] if len(spans) > _MOST_SPANS else []
-        of = ", ".join(spans[:_MOST_SPANS] + more)
+        shown = ", ".join(spans[:_MOST_SPANS] + more)
         fix = "Leave such rows out or correct them in map_arrow, or change the column or constraint"
         if self._dead_letters is None:
             fix += "; in a pipeline without state, dead_letter_topic takes their records"
-        return PipelineError(f"`{self._table}` refuses a row of {of}, {error}", field=self.name, fix=fix)
+        return PipelineError(f"`{self._table}` refuses a row of {shown}, {error}", field=self.name, fix=fix)
 
     def _move(self, connection: sa.Connection, token: str, written: _Written, batch: Batch) -> None:
         """Move the rows and the positions, unless an earlier attempt, whose answer was lost, has done so."""
         table = self._positions(batch.owner.group)
-        found = table.read(connection, batch.ranges, lock=True)
-        if found and all(commit == token for _, commit in found.values()):
+        positions = table.read(connection, batch.ranges, lock=True)
+        if positions and all(commit == token for _, commit in positions.values()):
             return
-        self._fence({partition: at for partition, (at, _) in found.items()}, batch)
+        self._fence({partition: position for partition, (position, _) in positions.items()}, batch)
         try:
-            table.store(connection, batch.next_offsets, token, found)
+            table.store(connection, batch.next_offsets, token, positions)
         except sa.exc.IntegrityError as error:
             problem = f"another writer has just begun one of {', '.join(map(str, sorted(batch.ranges)))}"
             raise SinkFencedError(f"{problem}; the batch's results were dropped", field=self.name) from error
@@ -349,8 +351,8 @@ class DatabaseSink(PositionedSink):
         for statement in written.into.moves(written.staged):
             connection.execute(statement)
         if self._dialect in _DROPS_IN_TRANSACTION:
-            for each in written.into.staging(written.staged):
-                connection.execute(DropTable(each))
+            for staged in written.into.staging(written.staged):
+                connection.execute(DropTable(staged))
 
     def _check_staged(self, connection: sa.Connection, written: _Written) -> None:
         if lost := written.into.lost(connection, written.staged):
@@ -362,7 +364,7 @@ class DatabaseSink(PositionedSink):
 
     @override
     def abort(self, written: _Written | None, batch: Batch) -> None:
-        self._drop([each.name for each in written.staged] if written else [])
+        self._drop([staged.name for staged in written.staged] if written else [])
 
     def _drop(self, names: Sequence[str]) -> None:
         """Drop staging tables; those that cannot be dropped now are dropped later."""
@@ -383,9 +385,9 @@ class DatabaseSink(PositionedSink):
             self._drop([name for name in names if name.startswith(STAGING) and self._is_orphan(name)])
 
     def _is_orphan(self, name: str) -> bool:
-        made, _, rest = name.removeprefix(STAGING).partition("_")
+        created_at, _, rest = name.removeprefix(STAGING).partition("_")
         try:
-            return rest.startswith(self._run) or time.time() - int(made, 16) > _ORPHAN_SECONDS
+            return rest.startswith(self._run) or time.time() - int(created_at, 16) > _ORPHAN_SECONDS
         except ValueError:
             return False  # it only has a name like one
 
@@ -396,3 +398,36 @@ class DatabaseSink(PositionedSink):
             self._tidy()
             self._opened.dispose()
         self._opened = self._known = None
+
+
+class PostgresSink(DatabaseSink):
+    """Writes rows to a table of PostgreSQL, exactly once; tasks send them as Arrow columns by binary COPY.
+
+    `url` is libpq's, for example "postgresql://user:password@host/shop?sslmode=verify-full". All else is as for
+    `DatabaseSink`. Arrays, maps and structs become jsonb. Tables of staging are unlogged.
+
+    Needs the extra `postgres`, in the tasks too.
+    """
+
+    name = "PostgresSink"
+    _extra, _modules = "postgres", ["sqlalchemy", "psycopg", "adbc_driver_postgresql"]
+    _example = "postgresql://user:password@host/shop"
+
+    @override
+    def _parsed(self, url: str) -> sa.URL:
+        text = url.render_as_string(hide_password=False) if isinstance(url, sa.URL) else str(url)
+        scheme, mark, rest = text.partition("://")
+        is_ours = mark and scheme in ("postgresql", "postgres", "postgresql+psycopg")
+        return super()._parsed(f"postgresql+psycopg://{rest}" if is_ours else url)
+
+    @override
+    def _check_backend(self, url: sa.URL) -> None:
+        if url.drivername != "postgresql+psycopg":
+            raise PipelineError(
+                f"{url.drivername} is not PostgreSQL", field="url", fix=f"For example {self._example}, or DatabaseSink"
+            )
+
+    @override
+    def _of_tasks(self) -> sa.URL:
+        more = {key: value for key, value in PATIENCE.items() if key not in self._url.query}
+        return self._url.set(drivername="postgresql").update_query_dict(more)

@@ -68,14 +68,18 @@ class PositionsTable:
     def read(
         self, connection: sa.Connection, partitions: Collection[TopicPartition], *, lock: bool = False
     ) -> dict[TopicPartition, tuple[int, str]]:
-        """Return position and last commit of each partition that has one; with `lock` nobody else changes them."""
-        at = self.table.c
+        """Return position and last commit of each partition that has one; with `lock` no other one changes them."""
+        columns = self.table.c
         topics = {p.topic: [q.partition for q in partitions if q.topic == p.topic] for p in partitions}
         query = (
-            sa.select(at.topic, at.part, at.next_offset, at.commit_id)
+            sa.select(columns.topic, columns.part, columns.next_offset, columns.commit_id)
             .where(*self._is_its)
-            .where(sa.or_(sa.false(), *(sa.and_(at.topic == t, at.part.in_(parts)) for t, parts in topics.items())))
-            .order_by(at.topic, at.part)
+            .where(
+                sa.or_(
+                    sa.false(), *(sa.and_(columns.topic == t, columns.part.in_(parts)) for t, parts in topics.items())
+                )
+            )
+            .order_by(columns.topic, columns.part)
         )
         rows = connection.execute(query.with_for_update() if lock else query)
         return {TopicPartition(topic, part): (offset, commit) for topic, part, offset, commit in rows}
@@ -84,11 +88,11 @@ class PositionsTable:
         self, connection: sa.Connection, ends: Mapping[TopicPartition, int], token: str, known: Collection[Any]
     ) -> None:
         """Store new positions, of partitions that are `known` and others. Raises IntegrityError if these are, too."""
-        at = self.table.c
+        columns = self.table.c
         ordered = sorted(ends.items())
         if moved := [{"of_topic": p.topic, "of_part": p.partition, "end": end} for p, end in ordered if p in known]:
             update = self.table.update().values(next_offset=sa.bindparam("end"), commit_id=token).where(*self._is_its)
-            is_of = at.topic == sa.bindparam("of_topic"), at.part == sa.bindparam("of_part")
+            is_of = columns.topic == sa.bindparam("of_topic"), columns.part == sa.bindparam("of_part")
             connection.execute(update.where(*is_of), moved)
         if first := [{"topic": p.topic, "part": p.partition, "next_offset": n} for p, n in ordered if p not in known]:
             connection.execute(self.table.insert().values(**self._row, commit_id=token), first)
@@ -111,17 +115,17 @@ class Layout:
     def staging(self, staged: Sequence[Staged]) -> list[sa.Table]:
         """Return the staging tables of some attempts."""
         more = self.table.schema, self.schema, self.dialect, self.keys
-        return [staging_table(each.name, *more, is_numbered=self.is_numbered) for each in staged]
+        return [staging_table(attempt.name, *more, is_numbered=self.is_numbered) for attempt in staged]
 
     def lost(self, connection: sa.Connection, staged: Sequence[Staged]) -> str:
         """Return a staging table without its rows, "" if there is none: a crash empties those without a log."""
         inspector = sa.inspect(connection)
-        for each in staged:
-            if not inspector.has_table(each.name, self.table.schema):
-                return each.name
-        rows = (sa.select(sa.func.count()).select_from(each).scalar_subquery() for each in self.staging(staged))
+        for attempt in staged:
+            if not inspector.has_table(attempt.name, self.table.schema):
+                return attempt.name
+        rows = (sa.select(sa.func.count()).select_from(table).scalar_subquery() for table in self.staging(staged))
         counts = connection.execute(sa.select(*rows)).one()
-        return next((each.name for each, count in zip(staged, counts, strict=True) if count != each.rows), "")
+        return next((attempt.name for attempt, count in zip(staged, counts, strict=True) if count != attempt.rows), "")
 
     def moves(self, staged: Sequence[Staged], only: tuple[int, int, int] | None = None) -> list[Any]:
         """Return the statements that move the rows of staging, in the order of the tasks, into the table.
@@ -136,7 +140,7 @@ class Layout:
 
         if not self.keys:
             tables = enumerate(self.staging(staged))
-            rows = [selected(each) for index, each in tables if number in (None, index)]
+            rows = [selected(table) for index, table in tables if number in (None, index)]
             return [self._inserting(self.table.insert(), select) for select in rows]
         last = self._last_of_keys(staged)
         rows_of_keys = selected(last).where(last.c[DELETED].is_(sa.false()))
@@ -144,13 +148,13 @@ class Layout:
         if (insert := _UPSERTS.get(self.dialect)) is None:
             is_same = self._is_same(last, nulls=True)
             return [self._delete(is_same), self._inserting(self.table.insert(), rows_of_keys)]
-        found: list[Any] = []
-        if any(each.deletes for each in staged):
-            found.append(self._delete(self._is_same(last, nulls=False) & last.c[DELETED].is_(sa.true())))
-        if any(each.nulls for each in staged):
+        statements: list[Any] = []
+        if any(attempt.deletes for attempt in staged):
+            statements.append(self._delete(self._is_same(last, nulls=False) & last.c[DELETED].is_(sa.true())))
+        if any(attempt.nulls for attempt in staged):
             has_null = sa.or_(*(last.c[name].is_(None) for name in self.keys))
-            found.append(self._delete(self._is_same(last, nulls=True) & has_null))
-        return [*found, self._replacing(self._inserting(insert(self.table), rows_of_keys))]
+            statements.append(self._delete(self._is_same(last, nulls=True) & has_null))
+        return [*statements, self._replacing(self._inserting(insert(self.table), rows_of_keys))]
 
     def refused(self, connection: sa.Connection, staged: Sequence[Staged], server: Server) -> dict[int, dict[int, str]]:
         """Return why the table refuses rows of staging, by task and number; none is moved."""
@@ -216,8 +220,8 @@ class Layout:
             return insert.on_duplicate_key_update({name: insert.inserted[name] for name in others or self.keys})
         if not others:
             return insert.on_conflict_do_nothing(index_elements=list(self.keys))
-        given = {name: insert.excluded[name] for name in others}
-        return insert.on_conflict_do_update(index_elements=list(self.keys), set_=given)
+        values = {name: insert.excluded[name] for name in others}
+        return insert.on_conflict_do_update(index_elements=list(self.keys), set_=values)
 
 
 def layout(
@@ -227,13 +231,13 @@ def layout(
 
     Raises PipelineError that lists the columns of types that the database has no counterpart of.
     """
-    schema, unknown, made = arrow_schema(columns), [], []
+    schema, unknown, columns_made = arrow_schema(columns), [], []
     for field, column in zip(schema, columns.fields, strict=True):
         kind = column_type(field.type, dialect, len(keys) if field.name in keys else 0)
         if kind is None or column.dataType.typeName() in ("variant", "void"):
             unknown.append(f"`{field.name}` is {column.dataType.simpleString()}")
             continue
-        made.append(sa.Column(field.name, kind))
+        columns_made.append(sa.Column(field.name, kind))
     if unknown:
         raise PipelineError(
             f"no column of the database holds {', '.join(unknown)}", field="write", fix="Convert it, or leave it out"
@@ -241,7 +245,7 @@ def layout(
     if taken := [name for name in (ROW, DELETED) if name in schema.names]:
         raise PipelineError(f"`{taken[0]}` is a column of staging", field="write", fix="Name it differently")
     unique = [sa.UniqueConstraint(*keys)] if keys else []
-    into = sa.Table(table, sa.MetaData(), *made, *unique, schema=namespace, **TRANSACTIONAL)
+    into = sa.Table(table, sa.MetaData(), *columns_made, *unique, schema=namespace, **TRANSACTIONAL)
     return Layout(into, schema, tuple(keys), dialect, is_numbered or bool(keys), {})
 
 
@@ -252,34 +256,34 @@ def check_existing(
 
     Raises PipelineError, of the sink `name`, with all reasons not to write to it.
     """
-    inspector, table, problems, given = sa.inspect(connection), wanted.table, _engines(connection, wanted), None
+    inspector, table, problems, there = sa.inspect(connection), wanted.table, _engines(connection, wanted), None
     if inspector.has_table(table.name, table.schema):
         with warnings.catch_warnings(action="ignore"):  # of types that SQLAlchemy does not know
-            given = {column["name"]: dict(column) for column in inspector.get_columns(table.name, table.schema)}
-        problems += _differences(connection, inspector, wanted, columns, given)
+            there = {column["name"]: dict(column) for column in inspector.get_columns(table.name, table.schema)}
+        problems += _differences(connection, inspector, wanted, columns, there)
     if problems:
         raise PipelineError(
             f"the rows do not fit {table.fullname}: {'; '.join(problems)}",
             field=name,
             fix="Change rows or table, or write to another table",
         )
-    return None if given is None else _limits(connection, wanted, given)
+    return None if there is None else _limits(connection, wanted, there)
 
 
-def _limits(connection: sa.Connection, wanted: Layout, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Limit]:
+def _limits(connection: sa.Connection, wanted: Layout, there: Mapping[str, Mapping[str, Any]]) -> dict[str, Limit]:
     is_mysql, numbered = wanted.dialect in MYSQL, set[str]()
     if wanted.dialect == "sqlite":
-        numbered = {name for (name,) in _asked(connection, _ROW_NUMBERS, wanted)}
-    found = {
+        numbered = {name for (name,) in _queried(connection, _ROW_NUMBERS, wanted)}
+    limits = {
         name: limit_of(
-            given[name]["type"],
+            there[name]["type"],
             wanted.dialect,
             len(wanted.keys) if name in wanted.keys else 0,
-            is_numbered=name in numbered or (is_mysql and given[name].get("autoincrement") is True),
+            is_numbered=name in numbered or (is_mysql and there[name].get("autoincrement") is True),
         )
         for name in wanted.schema.names
     }
-    return {name: limit for name, limit in found.items() if limit is not None}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _differences(
@@ -319,23 +323,23 @@ def _is_needed(column: Mapping[str, Any]) -> bool:
 
 def _missing_index(inspector: sa.Inspector, wanted: Layout) -> list[str]:
     where = wanted.table.name, wanted.table.schema
-    found = [inspector.get_pk_constraint(*where)["constrained_columns"]]
-    found += [each["column_names"] for each in inspector.get_unique_constraints(*where)]
+    indexes = [inspector.get_pk_constraint(*where)["constrained_columns"]]
+    indexes += [index["column_names"] for index in inspector.get_unique_constraints(*where)]
     # SQLite's dialect only finds a constraint behind a column's type so.
     automatic: dict[str, Any] = {"include_auto_indexes": True} if inspector.dialect.name == "sqlite" else {}
-    found += [
-        [name or "" for name in each["column_names"]]  # an expression has none
-        for each in inspector.get_indexes(*where, **automatic)
-        if each["unique"] and not any(name.endswith("_where") for name in each.get("dialect_options") or {})
+    indexes += [
+        [name or "" for name in index["column_names"]]  # an expression has none
+        for index in inspector.get_indexes(*where, **automatic)
+        if index["unique"] and not any(name.endswith("_where") for name in index.get("dialect_options") or {})
     ]
-    return [] if any(set(names) == set(wanted.keys) for names in found) else [_no_index(wanted)]
+    return [] if any(set(names) == set(wanted.keys) for names in indexes) else [_no_index(wanted)]
 
 
 def _no_index(wanted: Layout) -> str:
     return f"the table has no unique constraint of exactly {', '.join(wanted.keys)}"
 
 
-def _asked(connection: sa.Connection, query: str, wanted: Layout) -> Sequence[Any]:
+def _queried(connection: sa.Connection, query: str, wanted: Layout) -> Sequence[Any]:
     """Return what `query` finds of a table `:name` in the schema `:here`, or `:full`."""
     here = {"sqlite": "coalesce(:namespace, 'main')"}.get(wanted.dialect, "coalesce(:namespace, database())")
     full = connection.dialect.identifier_preparer.format_table(wanted.table)
@@ -348,7 +352,7 @@ def _asked(connection: sa.Connection, query: str, wanted: Layout) -> Sequence[An
 def _by_index(connection: sa.Connection, query: str, wanted: Layout) -> dict[str, list[Any]]:
     """Return the rows of a query by their first column, the name of an index, and without it."""
     indexes: dict[str, list[Any]] = {}
-    for index, *column in _asked(connection, query, wanted):
+    for index, *column in _queried(connection, query, wanted):
         indexes.setdefault(index, []).append(column)
     return indexes
 
@@ -371,11 +375,11 @@ def _arbiters(connection: sa.Connection, wanted: Layout) -> list[str]:
         " and x.indpred is null and x.indexprs is null"
     )
     indexes = _by_index(connection, query, wanted)
-    found = {name: parts for name, parts in indexes.items() if {part[1] for part in parts} == set(wanted.keys)}
-    deferrable = [name for name, parts in found.items() if not parts[0][0]]
-    folded = {(column, collation) for parts in found.values() for _, column, collation in parts if collation}
+    of_keys = {name: parts for name, parts in indexes.items() if {part[1] for part in parts} == set(wanted.keys)}
+    deferrable = [name for name, parts in of_keys.items() if not parts[0][0]]
+    folded = {(column, collation) for parts in of_keys.values() for _, column, collation in parts if collation}
     return [
-        *([] if found else [_no_index(wanted)]),
+        *([] if of_keys else [_no_index(wanted)]),
         *(f"the unique constraint `{name}` is deferrable, which no upsert can use" for name in deferrable),
         *(_folded(column, collation, "a deterministic one") for column, collation in sorted(folded)),
     ]
@@ -395,7 +399,7 @@ def _engines(connection: sa.Connection, wanted: Layout) -> list[str]:
     )
     return [
         f"`{table}` has the engine {engine}, which has no transactions; use InnoDB"
-        for table, engine in _asked(connection, query, wanted)
+        for table, engine in _queried(connection, query, wanted)
     ]
 
 
@@ -438,6 +442,6 @@ def _collations(connection: sa.Connection, wanted: Layout) -> list[str]:
     exact = {**EXACT_COLLATIONS, "sqlite": "BINARY"}[wanted.dialect]
     return [
         _folded(column, collation, exact)
-        for column, collation in _asked(connection, query, wanted)
+        for column, collation in _queried(connection, query, wanted)
         if column in wanted.keys
     ]

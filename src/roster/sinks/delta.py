@@ -93,7 +93,7 @@ class DeltaSink(TableSink[DeltaTable]):
         row_group_bytes: int = 64 << 20,
     ) -> None:
         try:
-            import deltalake  # noqa: F401, PLC0415 - an extra of its own
+            import deltalake  # noqa: F401 - an extra of its own
         except ModuleNotFoundError:
             raise missing_error("DeltaSink", "delta", ["deltalake"]) from None
         if not str(table):
@@ -112,15 +112,15 @@ class DeltaSink(TableSink[DeltaTable]):
         self._offsets_at = -1
         self._known: dict[str, DataFile] = {}
         """Data files of the version read last, by their path."""
-        self._accepted: tuple[pa.Schema, tuple[Any, ...], Rules] | None = None
+        self._accepted: tuple[pa.Schema, tuple[object, ...], Rules] | None = None
         """Columns of rows, what a table asks, and what it so asks of the rows."""
         self._tidied = time.monotonic()
         self._tidying: Future[None] | None = None
 
     @override
     def _read(self) -> DeltaTable | None:
-        from deltalake import DeltaTable  # noqa: PLC0415
-        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
 
         try:
             if self._table is None:
@@ -139,8 +139,8 @@ class DeltaSink(TableSink[DeltaTable]):
         for name in names.values():
             if name not in self._offsets:  # deltalake reads all commits since the last checkpoint for each
                 self._offsets[name] = table.transaction_version(name)
-        found = {p: self._offsets[name] for p, name in names.items()}
-        return {p: at for p, at in found.items() if at is not None}
+        versions = {p: self._offsets[name] for p, name in names.items()}
+        return {p: version for p, version in versions.items() if version is not None}
 
     @override
     def _writer(self, schema: StructType, *, creates: bool) -> tuple[ParquetWriter, Rules | None]:
@@ -174,12 +174,12 @@ class DeltaSink(TableSink[DeltaTable]):
         return rules
 
     @override
-    def _asks(self) -> tuple[Any, ...]:
+    def _asks(self) -> tuple[object, ...]:
         return asks(self._current)
 
     @override
     def _try_create(self, columns: pa.Schema) -> None:
-        from deltalake import DeltaTable  # noqa: PLC0415
+        from deltalake import DeltaTable
 
         DeltaTable.create(
             self._where,
@@ -207,14 +207,14 @@ class DeltaSink(TableSink[DeltaTable]):
         for name in keys:
             kind = writer.schema.field(name).type
             kinds = {f"min.{name}": kind, f"max.{name}": kind, f"null_count.{name}": pa.int64()}
-            statistics |= {column: _typed(fresh, column, of) for column, of in kinds.items()}
+            statistics |= {column: _typed(fresh, column, values_of) for column, values_of in kinds.items()}
         ends = bounds(pa.table(statistics), names, keys)
         values = zip(*(statistics[name].to_pylist() for name in names), strict=True) if names else [()] * len(fresh)
         rows, sizes = fresh["num_records"].fill_null(0).to_pylist(), fresh["size_bytes"].to_pylist()
-        for path, count, size, (low, high, prefix), of in zip(
+        for path, count, size, (low, high, prefix), values_of in zip(
             fresh["path"].to_pylist(), rows, sizes, ends, values, strict=True
         ):
-            self._known[path] = DataFile(path, writer.path(path), count, size, low, high, of, prefix)
+            self._known[path] = DataFile(path, writer.path(path), count, size, low, high, values_of, prefix)
         self._known = {path: self._known[path] for path in paths}
         return list(self._known.values())
 
@@ -245,7 +245,7 @@ class DeltaSink(TableSink[DeltaTable]):
 
     def _tidied_up(self) -> None:
         """Write a checkpoint; remove the log and the files of versions older than the table's properties say."""
-        from deltalake import DeltaTable  # noqa: PLC0415
+        from deltalake import DeltaTable
 
         try:
             table = DeltaTable(self._where, storage_options=self._options)  # the other one is another thread's
@@ -257,15 +257,15 @@ class DeltaSink(TableSink[DeltaTable]):
             log.warning("%s: files that were replaced stay there: %s", self._where, named(error))
 
     def _filesystem(self) -> Any:
-        from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415
-        from pyarrow.fs import PyFileSystem  # noqa: PLC0415
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.fs import PyFileSystem
 
         return PyFileSystem(DeltaStorageHandler(self._where, self._options))
 
     @override
     def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415
-        from deltalake.transaction import (  # noqa: PLC0415
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import (
             AddAction,
             CommitProperties,
             PostCommitHookProperties,
@@ -277,7 +277,7 @@ class DeltaSink(TableSink[DeltaTable]):
         self._seen = table.version()
         now = time.time_ns() // 1_000_000
         names = written.writer.partition_by
-        roster: dict[str, Any] = {"commit": token}
+        roster: dict[str, object] = {"commit": token}
         transactions = []
         if batch is None:
             present = set(map(unquote, pa.table(table.get_add_actions())["path"].to_pylist()))
@@ -307,15 +307,14 @@ class DeltaSink(TableSink[DeltaTable]):
                     app_transactions=transactions,
                 ),
                 post_commithook_properties=PostCommitHookProperties(
-                    create_checkpoint=not self._has_merged,
-                    cleanup_expired_logs=False if self._has_merged else None,
+                    create_checkpoint=not self._has_merged, cleanup_expired_logs=False if self._has_merged else None
                 ),
             )
         except (DeltaError, OSError) as error:
             raise CommitLostError(named(error)) from error
         self._read_at = float("-inf")  # deltalake's object stays at the version before
         if self._offsets_at == self._seen:
-            self._offsets |= {each.app_id: each.version for each in transactions}
+            self._offsets |= {transaction.app_id: transaction.version for transaction in transactions}
             self._offsets_at += 1
 
     @override
@@ -346,11 +345,11 @@ def _typed(entries: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     return entries[name].cast(kind)
 
 
-def _partition_values(names: Sequence[str], values: Sequence[Any]) -> dict[str, str | None]:
+def _partition_values(names: Sequence[str], values: Sequence[object]) -> dict[str, str | None]:
     return {name: _text(value) for name, value in zip(names, values, strict=True)}
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     """A partition's value as the protocol writes it; an empty text counts as null."""
     if value is None or value == "":
         return None
@@ -367,11 +366,11 @@ def _statistics(file: WrittenFile) -> str:
     nulls: dict[str, int] = {}
     for index in range(footer.num_columns):
         column = footer.schema.column(index)
-        found = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
-        if "." in column.path or any(each is None or not each.has_null_count for each in found):
+        statistics = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
+        if "." in column.path or any(statistic is None or not statistic.has_null_count for statistic in statistics):
             continue
-        nulls[column.name] = sum(each.null_count for each in found)
-        extremes = [(each.min, each.max) for each in found if each.has_min_max]
+        nulls[column.name] = sum(statistic.null_count for statistic in statistics)
+        extremes = [(statistic.min, statistic.max) for statistic in statistics if statistic.has_min_max]
         if extremes and all(_is_statistic(value) for pair in extremes for value in pair):
             low, high = _least(min(low for low, _ in extremes)), _most(max(high for _, high in extremes))
             least |= {column.name: low}
@@ -379,7 +378,7 @@ def _statistics(file: WrittenFile) -> str:
     return json.dumps({"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls})
 
 
-def _is_statistic(value: Any) -> bool:
+def _is_statistic(value: object) -> bool:
     return isinstance(value, (str, int, datetime.date)) and not isinstance(value, bool)
 
 

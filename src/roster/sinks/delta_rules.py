@@ -35,7 +35,7 @@ _CHECKING = {
 """The protocol of a table whose rules deltalake checks."""
 
 
-def asks(table: DeltaTable) -> tuple[Any, ...]:
+def asks(table: DeltaTable) -> tuple[object, ...]:
     """Return what must not change between the look at a table and a commit to it."""
     metadata = table.metadata()
     configuration = {
@@ -74,13 +74,15 @@ def check_writable(table: DeltaTable, *, is_upsert: bool) -> None:
 
 def missing_columns(table: DeltaTable, given: pa.Schema) -> list[pa.Field]:
     """Return the table's columns that rows with these columns leave null; other differences are PipelineErrors."""
-    from deltalake import Schema  # noqa: PLC0415
+    from deltalake import Schema
 
     wanted = {field["name"]: field for field in _fields(table)}
     types = {name: _plain_type(field) for name, field in wanted.items()}
-    found = {field["name"]: _plain_type(field) for field in json.loads(Schema.from_arrow(given).to_json())["fields"]}
-    missing = [name for name in wanted if name not in found]
-    wrong = [name for name in {*types, *found} if name in found and types.get(name) != found[name]]
+    own_types = {
+        field["name"]: _plain_type(field) for field in json.loads(Schema.from_arrow(given).to_json())["fields"]
+    }
+    missing = [name for name in wanted if name not in own_types]
+    wrong = [name for name in {*types, *own_types} if name in own_types and types.get(name) != own_types[name]]
     wrong += [name for name in missing if not wanted[name]["nullable"] or name in table.metadata().partition_columns]
     if wrong:
         raise PipelineError(
@@ -89,7 +91,7 @@ def missing_columns(table: DeltaTable, given: pa.Schema) -> list[pa.Field]:
             fix="Give the rows the table's columns, or write to another table",
         )
     for name in missing:
-        if computed := [each for each in _COMPUTED if each in wanted[name]["metadata"]]:
+        if computed := [marker for marker in _COMPUTED if marker in wanted[name]["metadata"]]:
             problem = f"the table's column `{name}` is computed by its writers ({computed[0]})"
             raise PipelineError(problem, field=_NAME, fix="Give the rows this column, or write to another table")
     columns = pa.schema(table.schema().to_arrow())
@@ -114,14 +116,14 @@ def rules_of(table: DeltaTable, names: Sequence[str], partition_by: Sequence[str
     texts = tuple(name for name in partition_by if pa.types.is_string(columns.field(name).type))
     if not expressions:
         return Rules(columns, lengths, texts)
-    told = "; ".join(f"{name}: {text}" for name, text in expressions.items())
+    shown = "; ".join(f"{name}: {text}" for name, text in expressions.items())
     log = delta_log([_nullable(fields[name]) for name in names], _CHECKING, checks)
     problem = delta_problem(log, pa.schema([field.with_nullable(True) for field in columns]).empty_table())
     if any("/" in re.sub(r"'[^']*'|`[^`]*`", "", text) for text in expressions.values()):
         problem = "deltalake divides whole numbers otherwise than Spark"
     if problem:
-        raise _refused(f"the table's rules ({told}) cannot be checked: {problem}")
-    return Rules(columns, lengths, texts, log, told)
+        raise _refused(f"the table's rules ({shown}) cannot be checked: {problem}")
+    return Rules(columns, lengths, texts, log, shown)
 
 
 def _refused(problem: str) -> PipelineError:
@@ -136,7 +138,7 @@ def _fields(table: DeltaTable) -> list[dict[str, Any]]:
 def _nullable(field: Any) -> Any:
     """Return a field, or a type, of a schema's JSON with nulls allowed everywhere."""
     if isinstance(field, list):
-        return [_nullable(each) for each in field]
+        return [_nullable(item) for item in field]
     if not isinstance(field, dict):
         return field
     flags = ("nullable", "containsNull", "valueContainsNull")
@@ -148,7 +150,7 @@ def _plain_type(field: Mapping[str, Any]) -> Any:
 
     def plain(kind: Any) -> Any:
         if isinstance(kind, list):
-            return [plain(each) for each in kind]
+            return [plain(item) for item in kind]
         if not isinstance(kind, dict):
             return kind
         return {name: plain(part) for name, part in kind.items() if name != "metadata"}
@@ -158,7 +160,7 @@ def _plain_type(field: Mapping[str, Any]) -> Any:
 
 def _lengths(name: str, declared: str) -> tuple[int, int]:
     """Return the least and the most characters of a column that Spark knows as char(n) or varchar(n)."""
-    found = re.fullmatch(r"(var)?char\((\d+)\)", declared)
-    if found is None:
+    match = re.fullmatch(r"(var)?char\((\d+)\)", declared)
+    if match is None:
         raise _refused(f"column `{name}` is {declared}, whose texts have a length")
-    return 0 if found[1] else int(found[2]), int(found[2])
+    return 0 if match[1] else int(match[2]), int(match[2])

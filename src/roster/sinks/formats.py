@@ -106,7 +106,7 @@ def check_format(form: object, part: str) -> None:
     """Raise PipelineError for something else than a format or None."""
     if not isinstance(form, Format | None):
         fix = "Use Avro(registry), Protobuf(registry) or JsonSchema(registry)"
-        raise PipelineError(f"{form!r} is no format", field=f"{part} of {_FIELD}", fix=fix)
+        raise PipelineError(f"{form!r} is not a format", field=f"{part} of {_FIELD}", fix=fix)
 
 
 def encoding_of(form: Format | None, values: pa.DataType, topic: str | None, part: str) -> Encoding | None:
@@ -115,12 +115,12 @@ def encoding_of(form: Format | None, values: pa.DataType, topic: str | None, par
         return None
     subject = form.subject or (None if topic is None else f"{topic}-{part}")
     try:
-        made = form.encoding(values, subject)
-        _check(made, values)
+        encoding = form.encoding(values, subject)
+        _check(encoding, values)
     except SchemaError as error:
         fix = f"Cast the column or leave it out, or register a schema that fits as subject {subject!r}"
         raise PipelineError(str(error), field=f"{part} of {_FIELD}", fix=fix) from None
-    return made
+    return encoding
 
 
 def _avro(text: str, references: Mapping[str, str], frame: bytes) -> Encoding:
@@ -150,7 +150,7 @@ def _found(
     except RegistryError as error:
         raise _refused(error, subject) from None
     latest = latest_of(registry, subject, kind, _FIELD)
-    return made(latest.text, {name: each for name, (_, each) in latest.references.items()}, framed(latest.id))
+    return made(latest.text, {name: reference for name, (_, reference) in latest.references.items()}, framed(latest.id))
 
 
 def _register_fields(registry: Registry, subject: str, values: pa.DataType) -> None:

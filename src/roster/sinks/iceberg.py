@@ -88,7 +88,7 @@ class IcebergSink(TableSink[Table]):
     ) -> None:
         super().__init__(table, mode, keys, partition_by, compression, target_file_bytes, row_group_bytes)
         try:
-            import pyiceberg  # noqa: F401, PLC0415 - an extra of its own
+            import pyiceberg  # noqa: F401 - an extra of its own
         except ModuleNotFoundError:
             raise missing_error("IcebergSink", "iceberg", ["pyiceberg"]) from None
         if not all(table.split(".")) or "." not in table:
@@ -102,8 +102,8 @@ class IcebergSink(TableSink[Table]):
 
     @override
     def _read(self) -> Table | None:
-        from pyiceberg.catalog import load_catalog  # noqa: PLC0415
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         try:
             if self._catalog is None:
@@ -115,8 +115,8 @@ class IcebergSink(TableSink[Table]):
 
     @override
     def _stored(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        found = _positions(self._current, group)
-        return {p: found[p] for p in partitions if p in found}
+        positions = _positions(self._current, group)
+        return {p: positions[p] for p in partitions if p in positions}
 
     @override
     def _writer(self, schema: StructType, *, creates: bool) -> tuple[ParquetWriter, Rules | None]:
@@ -138,7 +138,7 @@ class IcebergSink(TableSink[Table]):
         return self._file_writer(f"{path}/data", fields, names, filesystem), Rules(fields)
 
     @override
-    def _asks(self) -> tuple[Any, ...]:
+    def _asks(self) -> tuple[object, ...]:
         table = self._current
         return table.format_version, table.schema(), table.spec()
 
@@ -154,7 +154,7 @@ class IcebergSink(TableSink[Table]):
 
     def _identity_columns(self, table: Table) -> tuple[str, ...]:
         """Return the columns that partition the table. Raise PipelineError for what this sink cannot compute."""
-        from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415
+        from pyiceberg.transforms import IdentityTransform
 
         fields = table.spec().fields
         if not all(isinstance(field.transform, IdentityTransform) for field in fields):
@@ -165,7 +165,7 @@ class IcebergSink(TableSink[Table]):
             )
         names = tuple(table.schema().find_column_name(field.source_id) or "" for field in fields)
         if inner := [name for name in names if name not in {field.name for field in table.schema().fields}]:
-            problem = f"{self._where} is partitioned by {inner[0]}, which is no column of its own"
+            problem = f"{self._where} is partitioned by {inner[0]}, which is not a column of its own"
             raise PipelineError(problem, field=self.name, fix="Partition by a column, or write with foreach_batch")
         if required := [name for name in names if table.schema().find_field(name).required]:
             problem = (
@@ -175,28 +175,26 @@ class IcebergSink(TableSink[Table]):
         self._check_partitioning(names)
         return names
 
-    def _fields(self, table: Table, given: pa.Schema) -> pa.Schema:
+    def _fields(self, table: Table, own: pa.Schema) -> pa.Schema:
         """Return the table's columns with their ids, the rows' first. Raise PipelineError for columns that differ."""
-        from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         wanted = {field.name: field for field in table.schema().fields}
         fields = schema_to_pyarrow(table.schema(), include_field_ids=True)
-        missing = [name for name in wanted if name not in given.names]
+        missing = [name for name in wanted if name not in own.names]
         wrong = [
-            name
-            for name in given.names
-            if name not in wanted or _plain(fields.field(name)) != _plain(given.field(name))
+            name for name in own.names if name not in wanted or _plain(fields.field(name)) != _plain(own.field(name))
         ]
         wrong += [name for name in missing if wanted[name].required or wanted[name].write_default is not None]
         if wrong:
             self._refuse_columns(sorted({*wrong, *missing}))
-        return pa.schema([fields.field(name) for name in (*given.names, *missing)])
+        return pa.schema([fields.field(name) for name in (*own.names, *missing)])
 
     @override
     def _file_rows(self, writer: ParquetWriter) -> Callable[[DataFile, Sequence[str]], pa.Table]:
-        from pyiceberg.expressions import AlwaysTrue  # noqa: PLC0415
-        from pyiceberg.io.pyarrow import ArrowScan  # noqa: PLC0415
-        from pyiceberg.table import FileScanTask  # noqa: PLC0415
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.io.pyarrow import ArrowScan
+        from pyiceberg.table import FileScanTask
 
         def read(file: DataFile, names: Sequence[str]) -> pa.Table:
             # By pyiceberg, as a file's columns may have had other names, types or defaults.
@@ -210,7 +208,7 @@ class IcebergSink(TableSink[Table]):
 
     @override
     def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
-        from pyiceberg.manifest import ManifestContent  # noqa: PLC0415
+        from pyiceberg.manifest import ManifestContent
 
         table = self._current
         snapshot = table.current_snapshot()
@@ -230,7 +228,7 @@ class IcebergSink(TableSink[Table]):
 
     def _entries(self, table: Table, manifest: Any, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
         """Return the data files of a manifest, with bounds of their keys from its statistics."""
-        from pyiceberg.conversions import from_bytes  # noqa: PLC0415
+        from pyiceberg.conversions import from_bytes
 
         entries = [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
         names, schema = writer.partition_by, table.schema()
@@ -247,13 +245,15 @@ class IcebergSink(TableSink[Table]):
             field, kind = schema.find_field(name), writer.schema.field(name).type
             of_type: Any = field.field_type
             for side, bounds_of in (("min", "lower_bounds"), ("max", "upper_bounds")):
-                found = [(getattr(entry, bounds_of) or {}).get(field.field_id) for entry in entries]
-                values = [None if each is None else from_bytes(of_type, each) for each in found]
+                bounds_read = [(getattr(entry, bounds_of) or {}).get(field.field_id) for entry in entries]
+                values = [None if bound is None else from_bytes(of_type, bound) for bound in bounds_read]
                 statistics[f"{side}.{name}"] = _column(values, kind)
             nulls = [(entry.null_value_counts or {}).get(field.field_id) for entry in entries]
             statistics[f"null_count.{name}"] = pa.array(nulls, pa.int64())
         ends = bounds(pa.table(statistics), names, keys)
-        of = zip(*(statistics[name].to_pylist() for name in names), strict=True) if names else [()] * len(entries)
+        values_of = (
+            zip(*(statistics[name].to_pylist() for name in names), strict=True) if names else [()] * len(entries)
+        )
         return [
             DataFile(
                 entry.file_path,
@@ -262,13 +262,13 @@ class IcebergSink(TableSink[Table]):
                 entry.file_size_in_bytes,
                 *(low, high, values, prefix, entry),
             )
-            for entry, (low, high, prefix), values in zip(entries, ends, of, strict=True)
+            for entry, (low, high, prefix), values in zip(entries, ends, values_of, strict=True)
         ]
 
     @override
     def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
-        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
-        from pyiceberg.table import TableProperties  # noqa: PLC0415
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table import TableProperties
 
         table = self._current
         properties = {_COMMIT: token}
@@ -287,28 +287,31 @@ class IcebergSink(TableSink[Table]):
         try:
             transaction = _transaction(table)
             update = transaction.update_snapshot(snapshot_properties=properties)
-            gone = [each.entry if isinstance(each, DataFile) else _data_file(table, each) for each in written.removed]
+            gone = [
+                removed.entry if isinstance(removed, DataFile) else _data_file(table, removed)
+                for removed in written.removed
+            ]
             old: list[str] = []
             if batch is None:
-                made, old = _merging(table, update, dict(zip(gone, written.merged, strict=True)))
+                snapshot_update, old = _merging(table, update, dict(zip(gone, written.merged, strict=True)))
             else:
-                made = _replacing(update) if gone else update.fast_append()
-            with made as snapshot:
-                for each in gone:
-                    snapshot.delete_data_file(each)
+                snapshot_update = _replacing(update) if gone else update.fast_append()
+            with snapshot_update as snapshot:
+                for removed in gone:
+                    snapshot.delete_data_file(removed)
                 for file in written.files:
                     snapshot.append_data_file(_data_file(table, file))
             if batch is None:
-                old += [each.file_path for each in gone] + _expired(transaction)
+                old += [removed.file_path for removed in gone] + _expired(transaction)
             transaction.commit_transaction()
         except Exception as error:  # on any error the newest snapshot tells whether the commit succeeded
             raise CommitLostError(named(error), is_told=isinstance(error, CommitFailedException)) from error
-        if batch is None:
-            self._replaced.append((table.current_snapshot().timestamp_ms, old))  # type: ignore[union-attr]
+        if batch is None and (merged := table.current_snapshot()) is not None:
+            self._replaced.append((merged.timestamp_ms, old))
 
     @override
     def _may_merge(self) -> bool:
-        from pyiceberg.table import TableProperties  # noqa: PLC0415
+        from pyiceberg.table import TableProperties
 
         table = self._current
         wanted = {TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true"}
@@ -323,15 +326,15 @@ class IcebergSink(TableSink[Table]):
     @override
     def _entry(self, token: str) -> int | None:
         snapshots = _ancestors(self._current)
-        return next((each.snapshot_id for each in snapshots if _summary(each).get(_COMMIT) == token), None)
+        return next((snapshot.snapshot_id for snapshot in snapshots if _summary(snapshot).get(_COMMIT) == token), None)
 
     @override
     def _tidy(self) -> None:
         table, now = self._table, wall_ms()
         while self._replaced and table is not None and self._replaced[0][0] < now - _OLD_MS:
             replaced_at, paths = self._replaced[0]
-            since = {each.snapshot_id for each in _ancestors(table) if each.timestamp_ms >= replaced_at}
-            if any(each.snapshot_id not in since for each in table.snapshots()):  # older, or of another branch
+            since = {snapshot.snapshot_id for snapshot in _ancestors(table) if snapshot.timestamp_ms >= replaced_at}
+            if any(snapshot.snapshot_id not in since for snapshot in table.snapshots()):  # older, or of another branch
                 break
             self._replaced.popleft()
             self._later(_remove, table.io, paths)
@@ -348,7 +351,7 @@ class IcebergSink(TableSink[Table]):
 
 def _transaction(table: Table) -> Any:
     """Return a transaction for one snapshot: it sees none of its changes, as each look would copy all snapshots."""
-    from pyiceberg.table import Transaction  # noqa: PLC0415
+    from pyiceberg.table import Transaction
 
     class OneSnapshot(Transaction):
         table_metadata = table.metadata
@@ -383,14 +386,14 @@ def _merging(table: Table, update: Any, gone: Mapping[Any, int]) -> tuple[Any, l
     `gone` are data files with the snapshots that added them. Their manifests are known by these, so none is read.
     Raises CommitLostError if files have been changed since.
     """
-    from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus  # noqa: PLC0415
-    from pyiceberg.table.snapshots import Operation, Summary  # noqa: PLC0415
+    from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus
+    from pyiceberg.table.snapshots import Operation, Summary
 
     current = table.current_snapshot()
     manifests = [] if current is None else current.manifests(table.io)
     wanted = set(gone.values())
-    there = {each.added_snapshot_id: each for each in manifests if each.added_files_count}
-    are_deletes = any(each.content == ManifestContent.DELETES for each in manifests)
+    there = {manifest.added_snapshot_id: manifest for manifest in manifests if manifest.added_files_count}
+    are_deletes = any(manifest.content == ManifestContent.DELETES for manifest in manifests)
     if are_deletes or sum(there[number].added_files_count or 0 for number in wanted & there.keys()) != len(gone):
         raise CommitLostError("another writer has changed files")
     snapshot = update.overwrite()
@@ -405,9 +408,9 @@ def _merging(table: Table, update: Any, gone: Mapping[Any, int]) -> tuple[Any, l
         for file, number in gone.items()
     ]
     snapshot._existing_manifests = lambda: [
-        each
-        for each in manifests
-        if (each.added_files_count or each.existing_files_count) and each.added_snapshot_id not in wanted
+        manifest
+        for manifest in manifests
+        if (manifest.added_files_count or manifest.existing_files_count) and manifest.added_snapshot_id not in wanted
     ]
     summary = snapshot._summary
 
@@ -421,7 +424,7 @@ def _merging(table: Table, update: Any, gone: Mapping[Any, int]) -> tuple[Any, l
 
 def _expired(transaction: Any) -> list[str]:
     """Have a merge, which has all positions, expire snapshots by the table's properties; return their lists."""
-    from pyiceberg.table.update.snapshot import ExpireSnapshots  # noqa: PLC0415
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
 
     metadata = transaction.table_metadata
     age = metadata.properties.get(_MAX_AGE, metadata.properties.get(_OWN_MAX_AGE))
@@ -430,10 +433,14 @@ def _expired(transaction: Any) -> list[str]:
     least = max(int(metadata.properties.get("history.expire.min-snapshots-to-keep", 1)), 1)
     kept = {reference.snapshot_id for reference in metadata.refs.values()}
     by_age = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)[:-least]
-    old = [each for each in by_age if each.timestamp_ms < wall_ms() - int(age) and each.snapshot_id not in kept]
+    old = [
+        snapshot
+        for snapshot in by_age
+        if snapshot.timestamp_ms < wall_ms() - int(age) and snapshot.snapshot_id not in kept
+    ]
     if old:
-        ExpireSnapshots(transaction).by_ids([each.snapshot_id for each in old]).commit()
-    return [each.manifest_list for each in old]
+        ExpireSnapshots(transaction).by_ids([snapshot.snapshot_id for snapshot in old]).commit()
+    return [snapshot.manifest_list for snapshot in old]
 
 
 def _remove(io: Any, paths: Sequence[str]) -> None:
@@ -448,7 +455,7 @@ _POSITIONS = "roster.positions."
 
 def _ancestors(table: Table) -> Iterator[Snapshot]:
     """The current snapshot and its kept ancestors."""
-    by_id = {each.snapshot_id: each for each in table.snapshots()}
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
@@ -467,7 +474,9 @@ def _positions(table: Table, group: str) -> dict[TopicPartition, int]:
             try:
                 nested = loads(text)
                 return {
-                    TopicPartition(t, int(n)): int(at) for t, offsets in nested.items() for n, at in offsets.items()
+                    TopicPartition(t, int(n)): int(offset)
+                    for t, offsets in nested.items()
+                    for n, offset in offsets.items()
                 }
             except (ValueError, AttributeError, TypeError) as error:
                 name = f"{key} of snapshot {snapshot.snapshot_id}"
@@ -477,28 +486,28 @@ def _positions(table: Table, group: str) -> dict[TopicPartition, int]:
 
 def _positions_of_all(table: Table) -> dict[str, str]:
     """Return the entries of each group's newest positions."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for snapshot in _ancestors(table):
         summary = _summary(snapshot)
-        found = {key: text for key, text in summary.items() if key.startswith(_POSITIONS)} | found
-    return found
+        entries = {key: text for key, text in summary.items() if key.startswith(_POSITIONS)} | entries
+    return entries
 
 
 def _parsed(location: str) -> tuple[str, str, str]:
-    from pyiceberg.io.pyarrow import PyArrowFileIO  # noqa: PLC0415
+    from pyiceberg.io.pyarrow import PyArrowFileIO
 
     return PyArrowFileIO.parse_location(location)
 
 
 def _data_file(table: Table, file: WrittenFile) -> Any:
     """Return the manifest's entry for a file, with statistics from its own metadata."""
-    from pyiceberg.io.pyarrow import (  # noqa: PLC0415
+    from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
         parquet_path_to_id_mapping,
     )
-    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat  # noqa: PLC0415
-    from pyiceberg.typedef import Record  # noqa: PLC0415
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
 
     schema = table.schema()
     statistics = data_file_statistics_from_parquet_metadata(
@@ -506,7 +515,7 @@ def _data_file(table: Table, file: WrittenFile) -> Any:
         stats_columns=compute_statistics_plan(schema, table.properties),
         parquet_column_mapping=parquet_path_to_id_mapping(schema),
     )
-    made = DataFile.from_args(
+    data_file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{table.location()}/data/{file.name}",
         file_format=FileFormat.PARQUET,
@@ -517,11 +526,11 @@ def _data_file(table: Table, file: WrittenFile) -> Any:
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
-    made.spec_id = table.spec().spec_id
-    return made
+    data_file.spec_id = table.spec().spec_id
+    return data_file
 
 
-def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _column(values: Sequence[object], kind: pa.DataType) -> pa.Array:
     """Return values as manifests have them, days and microseconds since 1970, with their type."""
     if pa.types.is_date(kind):
         return pa.array([_partition_value(value) for value in values], pa.int32()).cast(kind)

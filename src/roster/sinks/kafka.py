@@ -26,7 +26,15 @@ from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import check_security, parse_bootstrap
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.spark_types import DataFrame, SparkSession, StructType
-from roster.pipeline.tasks.client_settings import refuse_security_names
+from roster.pipeline.tasks.client_settings import (
+    INT32,
+    Table,
+    number,
+    one_of,
+    parse_settings,
+    refuse_security_names,
+    seconds,
+)
 from roster.pipeline.tasks.writer import RESULT, TaskWriter, Writer, WriteTask
 from roster.records.encoding import EncodingWriter
 from roster.records.native import WRITE, compiled
@@ -40,8 +48,8 @@ from roster.sinks.kafka_transactions import (
     TransactionalSink,
 )
 from roster.sinks.tasks.encoded_values import RecordEncoding
-from roster.sinks.tasks.producer_options import parse_producer_options
 from roster.wire import ErrorCode
+from roster.wire.compression import Compression
 
 log = logging.getLogger("roster.pipeline")
 
@@ -137,7 +145,7 @@ class KafkaSink(BatchSink):
                     admin.list_topics()
                 else:
                     described = admin.describe_topic(self._topic).partitions
-                    self._partitions = [TopicPartition(self._topic, each.partition) for each in described]
+                    self._partitions = [TopicPartition(self._topic, partition.partition) for partition in described]
         except UnknownTopicError:
             raise PipelineError(
                 f"there is no topic {self._topic!r}",
@@ -169,8 +177,8 @@ class KafkaSink(BatchSink):
         return "timestamp" in self._columns
 
     @property
+    @override
     def log_ends(self) -> Mapping[TopicPartition, int]:
-        """Ends of the logs that the last transaction wrote to, as far as they are known once it is committed."""
         return {} if self._transactions is None else self._transactions.log_ends
 
     def carry(self, partitions: Collection[TopicPartition], *, keep_timestamps: bool = False) -> None:
@@ -230,15 +238,15 @@ class KafkaSink(BatchSink):
 
     def _encoding(self, value: pa.DataType, key: pa.DataType) -> RecordEncoding:
         kinds = {"key": key, "value": value}
-        made = {part: encoding_of(self._formats[part], kind, self._topic, part) for part, kind in kinds.items()}
-        return RecordEncoding(**made, beside=self._beside)
+        encodings = {part: encoding_of(self._formats[part], kind, self._topic, part) for part, kind in kinds.items()}
+        return RecordEncoding(**encodings, beside=self._beside)
 
     @override
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
         """Do nothing: the tasks have written."""
 
     @override
-    def look(self) -> None:
+    def check_target(self) -> None:
         # Two in a row, as a broker that has just started may not know its topics yet.
         before, self._missing = self._missing, self._missing_topic()
         if before and before == self._missing:
@@ -280,19 +288,17 @@ class KafkaSink(BatchSink):
             )
         if "timestamp" in self._columns and "timestamp" not in types:
             raise PipelineError(
-                "the rows have no column `timestamp`",
-                field="keep_timestamps",
-                fix="Keep it up to here",
+                "the rows have no column `timestamp`", field="keep_timestamps", fix="Keep it up to here"
             )
         if self._topic is None and "topic" not in types:
             raise PipelineError(
                 "no topic to write to", field="KafkaSink", fix="Pass topic= or add a column `topic` to the rows"
             )
         for name, wanted in self._columns.items():
-            given = types.get(name)
-            if given is not None and given not in (*wanted.split(" or "), "void"):
+            kind = types.get(name)
+            if kind is not None and kind not in (*wanted.split(" or "), "void"):
                 raise PipelineError(
-                    f"column `{name}` is {given}, and must be {wanted}",
+                    f"column `{name}` is {kind}, and must be {wanted}",
                     field="KafkaSink",
                     fix=f"Cast it, for example with cast({name} AS {wanted.partition(' ')[0]}), or make JSON of it",
                 )
@@ -315,3 +321,48 @@ def _fix_of(error: ClientError | OtherClusterError, group: str, *, optional: boo
             f"--transactional-id {group}- --prefixed`"
         )
     return f"{fix}, or leave exactly_once out" if optional else fix
+
+
+_FIELD = "KafkaSink"
+
+
+def _compression(value: Any) -> Compression:
+    try:
+        return Compression[str(value).upper()]
+    except KeyError:
+        raise ValueError(f"must be one of {', '.join(kind.name.lower() for kind in Compression)}") from None
+
+
+_OPTIONS: Table = {
+    "client.id": ("client_id", str),
+    "compression.type": ("compression", _compression),
+    "compression.codec": ("compression", _compression),
+    "batch.size": ("batch_bytes", number(1, 1 << 30)),
+    "max.request.size": ("request_bytes", number(1000, 1 << 30)),
+    "message.max.bytes": ("request_bytes", number(1000, 1 << 30)),
+    "buffer.memory": ("memory_bytes", number(1 << 20, 1 << 40)),
+    "queue.buffering.max.kbytes": ("memory_bytes", lambda value: number(1 << 10, 1 << 30)(value) << 10),
+    "delivery.timeout.ms": ("timeout", seconds(1, INT32)),
+    "message.timeout.ms": ("timeout", seconds(1, INT32)),
+    "request.timeout.ms": ("request_timeout", seconds(1, 900_000)),
+    "transaction.timeout.ms": ("transaction_timeout_ms", number(1, INT32)),
+    # Settings with one possible value, and those without meaning for tasks that send full batches and wait for all.
+    "acks": (None, one_of("all", "-1")),
+    "enable.idempotence": (None, one_of("true")),
+    "partitioner": (None, one_of("murmur2_random", "default")),
+    "linger.ms": (None, str),
+    "retries": (None, str),
+    "retry.backoff.ms": (None, str),
+}
+"""{name in Java's client or librdkafka: (the writer's field, None without effect; check of its value)}."""
+
+
+def parse_producer_options(options: Mapping[str, str | int | bool]) -> dict[str, Any]:
+    """Return fields of a `KafkaWriter`, and `transaction_timeout_ms` if given.
+
+    Raises PipelineError for an unknown or unsupported setting.
+    """
+    settings = parse_settings(options, _OPTIONS, _FIELD)
+    if "request_bytes" in settings:
+        settings["batch_bytes"] = min(settings.get("batch_bytes", settings["request_bytes"]), settings["request_bytes"])
+    return settings

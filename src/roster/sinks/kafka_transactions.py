@@ -134,13 +134,13 @@ class KafkaTransactions:
 
     def check_written(self, results: Sequence[Written], batch: Batch) -> None:
         """Check what the tasks of an `ExchangeWriter` have written. Raises as `write` does."""
-        problems = [each for each in results if each.problem]
+        problems = [result for result in results if result.problem]
         if problems:
-            final = next((each for each in problems if not each.is_lost), None)
+            final = next((result for result in problems if not result.is_lost), None)
             if final is None:
                 raise self.lost(TransactionLostError(problems[0].problem))
             raise WriteError(final.problem)
-        self._learn(sum(each.written_bytes for each in results), batch)
+        self._learn(sum(result.written_bytes for result in results), batch)
 
     @property
     def most_offsets(self) -> int:
@@ -163,8 +163,8 @@ class KafkaTransactions:
                 self._bytes_per_offset = float("inf")
                 raise SinkFencedError("records are larger than those before; once more, with tasks that write")
             batches += some
-        self._learn(sum(each.body.size for each in batches), batch)
-        identity = self.begin({TopicPartition(each.topic, each.partition) for each in batches})
+        self._learn(sum(encoded.body.size for encoded in batches), batch)
+        identity = self.begin({TopicPartition(encoded.topic, encoded.partition) for encoded in batches})
         output = replace(writer, identity=identity).open()
         try:
             output.write_encoded(batches)
@@ -198,8 +198,11 @@ class KafkaTransactions:
         self._begun = identity, time.monotonic()
 
     def _offsets(self, batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
-        metadata, noted = self.metadata(batch.owner), self._source.noted
-        return {p: OffsetAndMetadata(at, metadata=noted(p, metadata)) for p, at in batch.next_offsets.items()}
+        metadata, with_standing = self.metadata(batch.owner), self._source.with_standing
+        return {
+            p: OffsetAndMetadata(offset, metadata=with_standing(p, metadata))
+            for p, offset in batch.next_offsets.items()
+        }
 
     def commit(self, batch: Batch) -> None:
         """Commit records and offsets. Raise SinkFencedError if neither counts, ClientError if that is unknown."""
@@ -209,7 +212,9 @@ class KafkaTransactions:
             raise self.lost(error) from error
         self._is_open, self._begun, self._aborted = False, None, 0
         # Behind its records each log gets the transaction's marker.
-        self.log_ends = {TopicPartition(*of): end + 1 for of, end in self._written.items() if end is not None}
+        self.log_ends = {
+            TopicPartition(*partition): end + 1 for partition, end in self._written.items() if end is not None
+        }
 
     def abort(self) -> None:
         """Abort an open transaction, which fences everything that still writes under its epoch."""
@@ -241,7 +246,7 @@ class RowsSink(Protocol):
     def written_columns(self, df: DataFrame) -> DataFrame:
         """Return the rows with the columns that are written."""
 
-    def look(self) -> None:
+    def check_target(self) -> None:
         """As in `BatchSink`."""
 
 
@@ -258,21 +263,26 @@ class TransactionalSink(BatchSink):
         writer: KafkaWriter,
         partitions: Collection[TopicPartition],
     ) -> None:
-        """`partitions` are those of the topics that are known beforehand."""
+        """partitions: of the topics that are known beforehand."""
         self._sink, self._transactions, self._writer, self._partitions = sink, transactions, writer, partitions
 
     @property
     @override
-    def most_offsets(self) -> int:  # type: ignore[override]
+    def most_offsets(self) -> int:
         return self._transactions.most_offsets
+
+    @property
+    @override
+    def log_ends(self) -> Mapping[TopicPartition, int]:
+        return self._transactions.log_ends
 
     @override
     def check(self, schema: StructType) -> None:
         self._sink.check(schema)
 
     @override
-    def look(self) -> None:
-        self._sink.look()
+    def check_target(self) -> None:
+        self._sink.check_target()
 
     @override
     def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:

@@ -95,7 +95,7 @@ class ParquetSink(BatchSink):
             raise PipelineError("no path given", field="path", fix="For example ParquetSink('out/flights')")
         if compression is not None and compression.lower() not in {*COMPRESSIONS, "lz4"}:
             known = ", ".join(sorted({*COMPRESSIONS, "lz4"}))
-            raise PipelineError(f"{compression!r} is no compression", field="compression", fix=f"Use one of {known}")
+            raise PipelineError(f"{compression!r} is not a compression", field="compression", fix=f"Use one of {known}")
         for name, value in (("target_file_bytes", target_file_bytes), ("row_group_bytes", row_group_bytes)):
             if value < 1:
                 raise PipelineError(f"{value} bytes", field=name, fix="Give a number of at least 1")
@@ -190,7 +190,7 @@ class ParquetSink(BatchSink):
         if written.rows is not None and rows < written.rows:
             log.discard(written.folder)
             raise PipelineError(
-                f"executors wrote {written.rows} rows, of which the driver finds {rows} in {local}: they do not "
+                f"executors wrote {written.rows} rows, and the driver finds {rows} of them in {local}: they do not "
                 "share this disk; nothing of the batch is committed",
                 field="path",
                 fix="Use a path that driver and executors share with its parent (such as NFS), or DeltaSink",
@@ -247,22 +247,22 @@ def _counts(local: Path, written: WrittenFolder) -> dict[str, int]:
         # Without Spark's own and hidden ones.
         paths = sorted(path for path in local.rglob("*.parquet") if not path.name.startswith((".", "_")))
         return {path.relative_to(local).as_posix(): pq.read_metadata(path).num_rows for path in paths}
-    found = {}
+    counts = {}
     for file in written.files:
         with contextlib.suppress(FileNotFoundError):
             if (local / file.name).stat().st_size == file.size:
-                found[file.name] = file.rows
-    return found
+                counts[file.name] = file.rows
+    return counts
 
 
 def _rows(counted: Observation) -> int | None:
     """Return the rows that passed; None, with a warning, if Spark's listeners do not deliver the count."""
-    found: list[int] = []
+    counts: list[int] = []
     # `get` blocks without a limit where an event is dropped.
-    waiter = threading.Thread(target=lambda: found.append(int(counted.get["rows"])), name="roster-rows", daemon=True)
+    waiter = threading.Thread(target=lambda: counts.append(int(counted.get["rows"])), name="roster-rows", daemon=True)
     waiter.start()
     waiter.join(_COUNT_SECONDS)
-    if not found:
+    if not counts:
         _logger.warning("Spark has not said how many rows were written: the files found are not compared with that")
         return None
-    return found[0]
+    return counts[0]

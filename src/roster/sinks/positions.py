@@ -79,20 +79,21 @@ class PositionedSink(BatchSink):
     def claim(
         self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        found = self.positions(owner.group, partitions)
+        positions = self.positions(owner.group, partitions)
         # Another sink has done the work past the table's position.
-        moved = {p: max(at, committed.get(p, at)) for p, at in found.items()}
+        moved = {p: max(position, committed.get(p, position)) for p, position in positions.items()}
         self._starts.update(moved)
         return moved
 
-    def _fence(self, found: Mapping[TopicPartition, int], batch: Batch) -> None:
+    def _fence(self, positions: Mapping[TopicPartition, int], batch: Batch) -> None:
         """Raise SinkFencedError if a position found is not where the batch begins."""
         for partition, span in batch.ranges.items():
-            at = found.get(partition, span.start)
-            if at == span.start or (at < span.start and self._starts.get(partition) == span.start):
+            position = positions.get(partition, span.start)
+            if position == span.start or (position < span.start and self._starts.get(partition) == span.start):
                 continue
             raise SinkFencedError(
-                f"{partition} stands at {at}, not at {span.start}; the batch's results were dropped", field=self.name
+                f"{partition} stands at {position}, not at {span.start}; the batch's results were dropped",
+                field=self.name,
             )
 
     def _check_keys(self, schema: StructType) -> None:

@@ -5,7 +5,7 @@ one file for each partition of the table, and then the pipeline's thread commits
 of such merges are merged in turn, up to `1 / FAN` of the target size. So a row is written again a few times, and an
 hour of small commits leaves `FAN` files for each of these levels.
 
-What is merged was appended by this run: nobody else merges it, and files of others are left alone. A merge changes no
+What is merged was appended by this run: no other run merges it, and files of others are left alone. A merge changes no
 rows and no positions, so it needs no fence: it is committed only if all files that it replaces are still there.
 """
 
@@ -68,7 +68,7 @@ class SmallFiles:
             self._levels[level].append(Appended(files, entry, time.monotonic()))
 
     def due(self) -> tuple[Sequence[Appended], int] | None:
-        """Take what is to be merged next, with its level; None: nothing is."""
+        """Take the commits to merge next, with their level; None if there are none."""
         for level, parts in enumerate(self._levels):
             while len(parts) >= FAN and not level and parts[FAN - 1].at - parts[0].at > FAN * SECONDS:
                 parts.popleft()
@@ -82,5 +82,5 @@ def merged(writer: ParquetWriter, parts: Sequence[Appended]) -> list[WrittenFile
     """Write the rows of small files as larger ones. Raises OSError if one is gone."""
     small, names = (file for part in parts for file in part.files), writer.schema.names
     rows = (file_rows(writer, writer.path(file.name), file.values, names) for file in small)
-    files: list[WrittenFile] = written(writer, (each for some in rows for each in some.combine_chunks().to_batches()))
+    files: list[WrittenFile] = written(writer, (batch for some in rows for batch in some.combine_chunks().to_batches()))
     return files

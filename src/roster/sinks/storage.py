@@ -26,7 +26,7 @@ class Storage:
         parts = urlsplit(path)
         if parts.scheme not in {"", "file"}:
             raise PipelineError(
-                f"{path} is no local path",
+                f"{path} is not a local path",
                 field="path",
                 fix="Use DeltaSink or IcebergSink for HDFS and object stores",
             )

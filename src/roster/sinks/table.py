@@ -41,7 +41,7 @@ _ATTEMPTS = 100
 _MERGE_ATTEMPTS = 3
 _LONGEST_PAUSE = 0.5
 KEYS = "roster.keys"
-"""The property of a table that names the columns of which it has one row for each value, as a JSON list."""
+"""A table's property: the columns that identify a row, as a JSON list."""
 _APPENDED_FILE_BYTES = 256 << 20
 _LONGEST_ERROR = 300
 """Characters of a library's message that an error repeats."""
@@ -51,6 +51,7 @@ _RECENT_SECONDS = 1.0
 """Seconds until it is looked whether others have changed the table, unless a commit is lost to them."""
 
 Table = TypeVar("Table")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class TableSink(PositionedSink, Generic[Table]):
         self._small = SmallFiles(self._target_file_bytes)
         self._merging: Merging | None = None
         self._has_merged = False
-        self._asked: Any = None
+        self._asked: object = None
         """What the table asked of its writers when the tasks' writer was made."""
         self._dead_letters: str | None = None
         self._background: ThreadPoolExecutor | None = None
@@ -135,7 +136,7 @@ class TableSink(PositionedSink, Generic[Table]):
         """
         raise NotImplementedError
 
-    def _asks(self) -> Any:
+    def _asks(self) -> object:
         """Return what the version read last asks of its writers: files for another answer cannot be committed."""
         raise NotImplementedError
 
@@ -172,7 +173,7 @@ class TableSink(PositionedSink, Generic[Table]):
         return self._table
 
     def _recent(self) -> Table | None:
-        """Return the version read last, or committed since, if nobody else has been seen to write; else read again."""
+        """Return the version read last, or committed since, if no other writer has been seen; else read again."""
         if self._table is not None and not self._wary and time.monotonic() - self._read_at < _RECENT_SECONDS:
             return self._table
         return self._newest()
@@ -203,7 +204,7 @@ class TableSink(PositionedSink, Generic[Table]):
         """Return True if the newest version, or one since the attempt, is the commit with this token."""
         raise NotImplementedError
 
-    def _entry(self, token: str) -> Any:
+    def _entry(self, token: str) -> object:
         """Return what a merge of the files of the commit with this token will have to know of it."""
 
     def _may_merge(self) -> bool:
@@ -211,7 +212,7 @@ class TableSink(PositionedSink, Generic[Table]):
         raise NotImplementedError
 
     def _may_shorten(self, kept: str) -> bool:
-        """Return True if this run has made the table: nobody counts on old versions. Else warn once of what is kept."""
+        """Return True if this run has made the table: no reader needs old versions. Else warn once of what is kept."""
         if not self._has_created and not self._has_merged:
             log.warning("%s: with batches as frequent as these, %s", self._where, kept)
         return self._has_created
@@ -231,28 +232,28 @@ class TableSink(PositionedSink, Generic[Table]):
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | UpdateWriter | CheckedWriter:
         files, rules = self._writer(schema, creates=batch is not None)
-        asked = None if self._table is None else self._asks()
-        if asked != self._asked:
+        constraints = None if self._table is None else self._asks()
+        if constraints != self._asked:
             self._drop_small()
-            self._asked = asked
+            self._asked = constraints
         writer: ParquetWriter | UpdateWriter = files
         if self._is_upsert:
             self._files = files
             rest = (name for name in self._keys if name not in files.partition_by)
             writer = UpdateWriter(files.schema, (*files.partition_by, *rest))
-        given = arrow_schema(schema)
-        if rules is None or rules.are_met_by_all(given):
+        own = arrow_schema(schema)
+        if rules is None or rules.are_met_by_all(own):
             return writer
-        return CheckedWriter(writer, rules, given, sets_aside=self._dead_letters == "")
+        return CheckedWriter(writer, rules, own, sets_aside=self._dead_letters == "")
 
     @override
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> WrittenFiles | Merge:
         refused: dict[int, Mapping[int, str]] = {}
         left: tuple[str, ...] = ()
         if isinstance(writer, CheckedWriter):
-            refused = {task: found.refused for task, found in enumerate(results) if found.refused}
+            refused = {task: result.refused for task, result in enumerate(results) if result.refused}
             left = tuple(writer.rules.columns.names[len(writer.given) :])
-            writer, results = writer.writer, [found.result for found in results]
+            writer, results = writer.writer, [result.result for result in results]
         if isinstance(writer, UpdateWriter):
             assert self._files is not None  # made with the writer
             of_text = self._files.partition_by if self._empty_is_null else ()
@@ -307,13 +308,15 @@ class TableSink(PositionedSink, Generic[Table]):
         error = RefusedRowsError(refused, self.name)
         if self._dead_letters == "":
             return error
-        of = ", ".join(f"{partition} {span.start}-{span.end - 1}" for partition, span in sorted(batch.ranges.items()))
+        spans = ", ".join(
+            f"{partition} {span.start}-{span.end - 1}" for partition, span in sorted(batch.ranges.items())
+        )
         fix = "Leave such rows out or correct them in map_arrow, or change the table"
         if self._dead_letters is None:
             fix += "; in a pipeline without state, dead_letter_topic takes their records"
         reason = f"{error.first}{unknown_record(self._dead_letters)}"
         return PipelineError(
-            f"{self._where} refuses a row of {of[:_LONGEST_ERROR]}: {reason}", field=self.name, fix=fix
+            f"{self._where} refuses a row of {spans[:_LONGEST_ERROR]}: {reason}", field=self.name, fix=fix
         )
 
     def _check_unchanged(self) -> None:
@@ -354,14 +357,14 @@ class TableSink(PositionedSink, Generic[Table]):
             return
         merging.drop()
 
-    def _later(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def _later(self, function: Callable[..., Result], *arguments: object) -> Future[Result]:
         """Run a function in the sink's own thread, one after another; `close` waits for it."""
         if self._background is None:
             self._background = ThreadPoolExecutor(1, "roster-table")
         return self._background.submit(function, *arguments)
 
     @override
-    def look(self) -> None:
+    def check_target(self) -> None:
         self._merge_small()
 
     @override
@@ -393,9 +396,11 @@ class TableSink(PositionedSink, Generic[Table]):
         if isinstance(written, Merge):
             written.drop()
             return
-        for file in written.files if written is not None else ():
+        if written is None:
+            return
+        for file in written.files:
             with contextlib.suppress(OSError):
-                written.writer.remove(file.name)  # type: ignore[union-attr]
+                written.writer.remove(file.name)
 
     def _file_writer(self, path: str, columns: pa.Schema, names: tuple[str, ...], filesystem: Any) -> ParquetWriter:
         """Return a writer of files below `path`, partitioned by `names`; the log has their values and footers."""
@@ -444,11 +449,13 @@ class TableSink(PositionedSink, Generic[Table]):
                 )
             return
         if keys is None or _names(keys) != set(self._keys):
-            given = json.dumps(self._keys)
+            keys_shown = json.dumps(self._keys)
             raise PipelineError(
-                f"the table has one row for each of {keys}, not of {given}" if keys else f"the table has no {KEYS}",
+                f"the table has one row for each of {keys}, not of {keys_shown}"
+                if keys
+                else f"the table has no {KEYS}",
                 field="keys",
-                fix=f"Write to another table, or if it has one row for each of {given}, set {KEYS} to that",
+                fix=f"Write to another table, or if it has one row for each of {keys_shown}, set {KEYS} to that",
             )
 
     def _check_moves(self, names: Sequence[str]) -> None:
@@ -483,7 +490,7 @@ def named(error: BaseException) -> str:
 
 
 def _names(keys: str) -> set[str] | None:
-    """Return the column names in the property of a table's keys; None if it is no list of names."""
+    """Return the column names in the property of a table's keys; None if it is not a list of names."""
     try:
         return set(loads(keys))
     except (ValueError, TypeError):

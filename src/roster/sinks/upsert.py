@@ -61,7 +61,7 @@ class DataFile(NamedTuple):
     """Bytes."""
     low: bytes
     high: bytes
-    values: tuple[Any, ...] = ()
+    values: tuple[object, ...] = ()
     """Values of the partition columns."""
     prefix: bytes = b""
     """Their encoding, with which all keys in the file begin."""
@@ -85,8 +85,8 @@ def bounds(statistics: pa.Table, partition_by: Sequence[str], keys: Sequence[str
         nulls = statistics[f"null_count.{name}"].combine_chunks()
         if pa.types.is_timestamp(most.type):
             most = _end_of_millisecond(most)
-        none = pa.scalar(None, least.type)
-        low = _encoded(pc.if_else(pc.fill_null(pc.equal(nulls, 0), False), least, none))
+        null = pa.scalar(None, least.type)
+        low = _encoded(pc.if_else(pc.fill_null(pc.equal(nulls, 0), False), least, null))
         high = _encoded(most)
         is_known = most.is_valid().to_numpy(zero_copy_only=False)
         lows.append(low)
@@ -131,17 +131,14 @@ class Rewrite:
 
 
 def plan(
-    files: Sequence[DataFile],
-    updates: Updates,
-    found: Mapping[str, Indexes],
-    target_file_bytes: int,
+    files: Sequence[DataFile], updates: Updates, indexes: Mapping[str, Indexes], target_file_bytes: int
 ) -> list[Rewrite]:
-    """Return what is to be replaced. `found`: indexes of the updates whose keys each candidate file has, by name."""
+    """Return the files to replace. `indexes`: of the updates whose keys each candidate file has, by name."""
     ordered = _ordered(files)
     owner = np.full(len(updates.keys), -1, np.int64)
     touched = set()
     for number, file in enumerate(ordered):
-        hits = found.get(file.name)
+        hits = indexes.get(file.name)
         if hits is not None and len(hits):
             touched.add(number)
             owner[hits[owner[hits] < 0]] = number
@@ -170,8 +167,8 @@ def _homes(ordered: Sequence[DataFile], keys: pa.Array, new: Indexes) -> Indexes
     first = np.array([bisect_left(values, file.prefix) for file in ordered])
     end = np.array([bisect_left(values, file.prefix + _ABOVE) for file in ordered])
     before = np.searchsorted(starts, new, side="right") - 1
-    for at in (before + 1, before):  # the file that begins at the key or before it, else the next one
-        number = np.clip(at, 0, len(ordered) - 1)
+    for candidate in (before + 1, before):  # the file that begins at the key or before it, else the next one
+        number = np.clip(candidate, 0, len(ordered) - 1)
         is_there = (first[number] <= new) & (new < end[number])
         homes[is_there] = number[is_there]
     return homes
@@ -223,7 +220,7 @@ class _Found(NamedTuple):
 class Merge:
     """A batch's updates, merged into whatever version of the table the commit meets.
 
-    What was written for an earlier version stays in use as long as its files are those of the table.
+    What was written for an earlier version stays in use as long as the table has its files.
     """
 
     writer: ParquetWriter
@@ -244,16 +241,16 @@ class Merge:
         candidates = [file for file in files if file.name not in self._found and len(self._span(file))]
         with ThreadPoolExecutor(_threads()) as pool:
             self._found.update(zip((file.name for file in candidates), pool.map(self._find, candidates), strict=True))
-            hits = {name: found.hits for name, found in self._found.items()}
+            hits = {name: matched.hits for name, matched in self._found.items()}
             rewrites = plan(files, self.updates, hits, self.target_file_bytes)
-            missing = [each for each in rewrites if each.name not in self._written]
-            for each, made in zip(missing, pool.map(self._rewritten, missing), strict=True):
-                self._written[each.name] = made
-        names = {each.name for each in rewrites}
+            missing = [rewrite for rewrite in rewrites if rewrite.name not in self._written]
+            for rewrite, files_made in zip(missing, pool.map(self._rewritten, missing), strict=True):
+                self._written[rewrite.name] = files_made
+        names = {rewrite.name for rewrite in rewrites}
         for name in [name for name in self._written if name not in names]:
             self._remove(self._written.pop(name))
-        added = [file for each in rewrites for file in self._written[each.name]]
-        return added, [file for each in rewrites for file in each.files]
+        added = [file for rewrite in rewrites for file in self._written[rewrite.name]]
+        return added, [file for rewrite in rewrites for file in rewrite.files]
 
     def drop(self) -> None:
         """Remove the files that were written."""
@@ -281,11 +278,11 @@ class Merge:
     def _rewritten(self, rewrite: Rewrite) -> list[WrittenFile]:
         parts, replaced = [], []
         for file in rewrite.files:
-            rows, found = self.read(file, self.writer.schema.names), self._found.get(file.name)
-            parts.append(rows if found is None else rows.filter(found.updates.is_null()))
-            if found is not None and self.left:
-                is_old = found.updates.is_valid()
-                replaced.append(rows.filter(is_old).select(self.left).append_column("", found.updates.filter(is_old)))
+            rows, matched = self.read(file, self.writer.schema.names), self._found.get(file.name)
+            parts.append(rows if matched is None else rows.filter(matched.updates.is_null()))
+            if matched is not None and self.left:
+                is_old = matched.updates.is_valid()
+                replaced.append(rows.filter(is_old).select(self.left).append_column("", matched.updates.filter(is_old)))
         rows = self.updates.rows.take(rewrite.updates)
         if replaced:
             old = pa.concat_tables(replaced).combine_chunks()
@@ -303,14 +300,14 @@ class Merge:
         return [file for piece in _cut(rows, pieces) for file in self._write(piece)]
 
     def _write(self, rows: pa.Table) -> list[WrittenFile]:
-        made: list[WrittenFile] = written(self.writer, iter(rows.combine_chunks().to_batches()))
-        return made
+        files: list[WrittenFile] = written(self.writer, iter(rows.combine_chunks().to_batches()))
+        return files
 
 
-def file_rows(writer: ParquetWriter, path: str, values: Sequence[Any], names: Sequence[str]) -> pa.Table:
-    """Return columns of a file with the types of the table; `values` are those of its partition columns."""
-    given = dict(zip(writer.partition_by, values, strict=True))
-    wanted = [name for name in names if name not in given]
+def file_rows(writer: ParquetWriter, path: str, values: Sequence[object], names: Sequence[str]) -> pa.Table:
+    """Return columns of a file with the types of the table; values: of its partition columns."""
+    partition_values = dict(zip(writer.partition_by, values, strict=True))
+    wanted = [name for name in names if name not in partition_values]
     with writer.files.open_input_file(path) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         there = _names_there(parquet.schema_arrow, writer.schema)
@@ -319,8 +316,8 @@ def file_rows(writer: ParquetWriter, path: str, values: Sequence[Any], names: Se
     columns = []
     for name in names:
         kind = writer.schema.field(name).type
-        if name in given:
-            columns.append(pa.chunked_array([pa.repeat(pa.scalar(given[name], kind), count)]))
+        if name in partition_values:
+            columns.append(pa.chunked_array([pa.repeat(pa.scalar(partition_values[name], kind), count)]))
         elif name in there:
             columns.append(rows[there[name]].cast(kind))
         else:  # the column was added to the table later
@@ -328,9 +325,9 @@ def file_rows(writer: ParquetWriter, path: str, values: Sequence[Any], names: Se
     return pa.table(columns, schema=pa.schema([writer.schema.field(name) for name in names]))
 
 
-def _names_there(given: pa.Schema, wanted: pa.Schema) -> dict[str, str]:
+def _names_there(own: pa.Schema, wanted: pa.Schema) -> dict[str, str]:
     """Return the name in a file of each column of the table that it has: by ids if both have them, else by names."""
-    there = {column.name: (column.metadata or {}).get(_ID) for column in given}
+    there = {column.name: (column.metadata or {}).get(_ID) for column in own}
     known = {column.name: (column.metadata or {}).get(_ID) for column in wanted}
     if None in there.values() or None in known.values():
         return {name: name for name in known if name in there}

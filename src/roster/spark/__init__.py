@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from roster.pipeline.tasks.reader import ReadError
     from roster.records.produce import WriteError
     from roster.schemas import Registry, RegistryError
-    from roster.sinks.database import DatabaseSink
+    from roster.sinks.database import DatabaseSink, PostgresSink
     from roster.sinks.delta import DeltaSink
     from roster.sinks.formats import Avro, JsonSchema, Protobuf
     from roster.sinks.iceberg import IcebergSink
     from roster.sinks.kafka import KafkaSink
     from roster.sinks.parquet import ParquetSink
-    from roster.sinks.postgres import PostgresSink
     from roster.spark.console_sink import ConsoleSink
     from roster.spark.dataframes.query import StreamQuery
     from roster.spark.dataframes.reader import StreamReader, read_stream
@@ -99,13 +98,12 @@ _HOMES = {
     "roster.pipeline.tasks.reader": ("ReadError",),
     "roster.pipeline.sink": ("Sink",),
     "roster.spark.console_sink": ("ConsoleSink",),
-    "roster.sinks.database": ("DatabaseSink",),
+    "roster.sinks.database": ("DatabaseSink", "PostgresSink"),
     "roster.sinks.delta": ("DeltaSink",),
     "roster.sinks.formats": ("Avro", "JsonSchema", "Protobuf"),
     "roster.sinks.iceberg": ("IcebergSink",),
     "roster.sinks.kafka": ("KafkaSink",),
     "roster.sinks.parquet": ("ParquetSink",),
-    "roster.sinks.postgres": ("PostgresSink",),
     "roster.spark.spark_session": ("session",),
     "roster.spark.queries.view": ("StateUnavailableError", "StateView"),
     "roster.pipeline.state_options": ("State",),

@@ -86,8 +86,6 @@ class StatefulBatches:
         self._definition_check: DefinitionCheck | None = stores.definition_check(config)
         self._topology, self._copies = stores.topology, stores.copies
         self._targets: dict[TaskId, list[StoreTarget]] = {}
-        self.tokens: dict[TaskId, str] = {}
-        """The token of each task in the batch that ran last."""
         self._seen: StoresOfTasks = {}
         self._fenced = 0
         self._backlogs: dict[int, Backlog] = {}
@@ -160,12 +158,12 @@ class StatefulBatches:
         self._copies.worked(worked | self._tables_read())
         self._stores.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
         self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
-        self.tokens = tokens_of(self._reports.value)
         last = {task: attempts[-1].stores for task, attempts in self._reports.value.items()}
         self._stores.idleness.worked(batch, last)
         last = {task: self._named(task, each) for task, each in last.items()}
         self._seen = {task: each for task, each in self._seen.items() if task in self._copies.active()} | last
-        return replace(summed(outcome, last, self._copies), stores=self._store_progress(last))
+        stores, tokens = self._store_progress(last), tokens_of(self._reports.value)
+        return replace(summed(outcome, last, self._copies), stores=stores, tokens=tokens)
 
     def _named(self, task: TaskId, stores: tuple[StoreProgress, ...]) -> tuple[StoreProgress, ...]:
         """Return what a task did, with the names of partitions."""
@@ -289,7 +287,7 @@ class BetweenStatefulBatches(BetweenBatches):
         self._batches, self._stores, self._clean, self._run_small = batches, stores, clean, run_small
 
     @override
-    def took(self, partitions: Collection[TopicPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
         self._stores.took(partitions)
 
     @override
@@ -317,8 +315,8 @@ class BetweenStatefulBatches(BetweenBatches):
         return due.union(*(backlog.due(partitions, once=once) for backlog in backlogs))
 
     @override
-    def committed(self, batch: Batch) -> None:
-        self._stores.committed(self._batches.tokens, batch)
+    def committed(self, batch: Batch, outcome: Outcome, log_ends: Mapping[TopicPartition, int]) -> None:
+        self._stores.committed(outcome.tokens, batch, log_ends)
 
     @override
     def aborted(self, batch: Batch) -> None:

@@ -36,6 +36,8 @@ from roster.state.aggregate_functions import (
 )
 from roster.state.bad_rows import Failure
 from roster.state.byte_slices import (
+    Column,
+    Structs,
     as_bytes,
     cut,
     fixed,
@@ -86,10 +88,7 @@ class Update:
 
 
 def aggregate(
-    table: pa.Table,
-    store: Store | Snapshot,
-    keys: Sequence[str],
-    aggregates: Mapping[str, Aggregate],
+    table: pa.Table, store: Store | Snapshot, keys: Sequence[str], aggregates: Mapping[str, Aggregate]
 ) -> Update:
     """Update the aggregates of a batch's keys. Nothing is written: the caller commits the changes.
 
@@ -132,12 +131,12 @@ class Layout:
         """Describe the stored state of each result, for people and JSON: kind, column, stored type."""
         return {
             name: {
-                "kind": each.kind.value,
-                "column": f"{each.text} {self.fixed[name]}" if name in self.fixed else each.text,
+                "kind": aggregate.kind.value,
+                "column": f"{aggregate.text} {self.fixed[name]}" if name in self.fixed else aggregate.text,
                 "type": str(self.kinds[name]) if name in self.kinds else _NUMBERS[self.row[name].str],
             }
-            | ({"arguments": list(each.arguments)} if each.arguments else {})
-            for name, each in self.aggregates.items()
+            | ({"arguments": list(aggregate.arguments)} if aggregate.arguments else {})
+            for name, aggregate in self.aggregates.items()
         }
 
     @property
@@ -145,8 +144,8 @@ class Layout:
         """Stored parts whose values follow the row."""
         return [name for name in self.stored if self.row[name] == _LENGTH]
 
-    def part(self, name: str, rows: npt.NDArray[Any]) -> Any:
-        """Return a stored part of rows that is no text, null without a value; decimals have their type."""
+    def part(self, name: str, rows: Structs) -> Column:
+        """Return a stored part of rows that is not text, null without a value; decimals have their type."""
         has = rows[has_of(name)]
         if self.row[name] != _DECIMAL:
             return pa.array(rows[name], mask=~has)
@@ -163,9 +162,9 @@ class Layout:
     def collected(self) -> dict[str, Collected]:
         """Stored parts that are made of many values."""
         return {
-            name: Collected(each.kind.value, each.arguments, self.kinds[name])
-            for name, each in self.stored.items()
-            if each.kind in COLLECTED
+            name: Collected(aggregate.kind.value, aggregate.arguments, self.kinds[name])
+            for name, aggregate in self.stored.items()
+            if aggregate.kind in COLLECTED
         }
 
     @property
@@ -188,33 +187,33 @@ class Layout:
             raise StateError(f"aggregate {doubled[0]!r}: a key column has this name too")
         fields: list[tuple[str, str]] = []
         kinds = {}
-        stored = [part for name, each in aggregates.items() for part in each.stored(name)]
+        stored = [part for name, aggregate in aggregates.items() for part in aggregate.stored(name)]
         nothing = columns.empty_table()
-        for name, each in aggregates.items():
-            if each.kind is Kind.SUM_DISTINCT:
-                _number(name, each, _values(name, each, nothing).type)
-        for name, each in stored:
-            kind = _values(name, each, nothing).type
-            fields += [(has_of(name), "?"), (name, _number(name, each, kind))]
-            if each.kind in COLLECTED:
-                kinds[name] = _collected_type(each, kind)
-            elif fields[-1][1] == _DECIMAL and each.kind is Kind.SUM:
+        for name, aggregate in aggregates.items():
+            if aggregate.kind is Kind.SUM_DISTINCT:
+                _number(name, aggregate, _values(name, aggregate, nothing).type)
+        for name, aggregate in stored:
+            kind = _values(name, aggregate, nothing).type
+            fields += [(has_of(name), "?"), (name, _number(name, aggregate, kind))]
+            if aggregate.kind in COLLECTED:
+                kinds[name] = _collected_type(aggregate, kind)
+            elif fields[-1][1] == _DECIMAL and aggregate.kind is Kind.SUM:
                 kinds[name] = decimals.sum_type(kind)
                 if aggregates[name].kind is Kind.AVG:
-                    kinds[name] = _mean_type(name, each, kind)
-            elif each.kind not in _NUMBERS_MADE and not _is_number(kind):
+                    kinds[name] = _mean_type(name, aggregate, kind)
+            elif aggregate.kind not in _NUMBERS_MADE and not _is_number(kind):
                 kinds[name] = kind
         fixed = {
             name: ", ".join(
-                str(_stored_type(_values(name, replace(of, by=None), nothing).type))
-                for of in (each.chain() if each.kind not in CHOSEN else each.chain()[1:])
+                str(_stored_type(_values(name, replace(argument, by=None), nothing).type))
+                for argument in (aggregate.chain() if aggregate.kind not in CHOSEN else aggregate.chain()[1:])
             )
-            for name, each in aggregates.items()
-            if each.kind in FIXED
+            for name, aggregate in aggregates.items()
+            if aggregate.kind in FIXED
         }
         return cls(aggregates, row_of(fields), kinds=kinds, stored=dict(stored), fixed=fixed)
 
-    def decode(self, values: Sequence[bytes | None] | pa.Array) -> npt.NDArray[Any]:
+    def decode(self, values: Sequence[bytes | None] | pa.Array) -> Structs:
         """Return the rows of the state, zeros for missing ones. Raises ValueDamagedError."""
         column = large_binary(values)
         rows, texts = self.split(column.fill_null(bytes(self.row.itemsize)) if column.null_count else column)
@@ -225,7 +224,7 @@ class Layout:
             decoded[name] = texts[name].to_pylist() if name in texts else rows[name]
         return decoded
 
-    def split(self, values: Any) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+    def split(self, values: Column) -> tuple[Structs, dict[str, Column]]:
         """Return the row of each value, and the texts behind it by name. Raises ValueDamagedError."""
         data, offsets = as_bytes(values)
         size, names = self.row.itemsize, self.texts
@@ -236,29 +235,29 @@ class Layout:
         if (np.diff(offsets) < size).any():
             raise ValueDamagedError
         rows: Any = data[spread(offsets[:-1], np.full(len(offsets) - 1, size))].view(self.row)
-        at, texts = offsets[:-1] + size, {}
+        position, texts = offsets[:-1] + size, {}
         for name in names:
             length = rows[name].astype(np.int64)
-            if (at + length > offsets[1:]).any():
+            if (position + length > offsets[1:]).any():
                 raise ValueDamagedError
-            texts[name], at = gathered(data, at, length), at + length
-        if (at != offsets[1:]).any():
+            texts[name], position = gathered(data, position, length), position + length
+        if (position != offsets[1:]).any():
             raise ValueDamagedError
         return rows, texts
 
-    def apart(self, values: Any) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    def apart(self, values: Column) -> tuple[pa.Array, npt.NDArray[np.int64]]:
         """Return the value of each row of values that have several, and the place of the value it comes from."""
         column, size, texts = large_binary(values), self.row.itemsize, self.texts
         if not texts:
             data, offsets = as_bytes(column)
-            each, rest = np.divmod(np.diff(offsets), size)
+            repeats, rest = np.divmod(np.diff(offsets), size)
             if rest.any():
                 raise ValueDamagedError
-            bounds = np.arange(each.sum() + 1) * size
-            return cut(data[offsets[0] : offsets[-1]], bounds), np.repeat(np.arange(len(each)), each)
-        found, counts = list[bytes](), list[int]()
+            bounds = np.arange(repeats.sum() + 1) * size
+            return cut(data[offsets[0] : offsets[-1]], bounds), np.repeat(np.arange(len(repeats)), repeats)
+        parts, counts = list[bytes](), list[int]()
         for value in column.to_pylist():
-            begin, before = 0, len(found)
+            begin, before = 0, len(parts)
             while begin < len(value):
                 end = begin + size
                 if end <= len(value):
@@ -266,22 +265,22 @@ class Layout:
                     end += sum(int(row[name]) for name in texts)
                 if end > len(value):
                     raise ValueDamagedError
-                found.append(value[begin:end])
+                parts.append(value[begin:end])
                 begin = end
-            counts.append(len(found) - before)
-        return large_binary(found), np.repeat(np.arange(len(counts)), counts)
+            counts.append(len(parts) - before)
+        return large_binary(parts), np.repeat(np.arange(len(counts)), counts)
 
-    def together(self, rows: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> pa.Array:
+    def together(self, rows: Structs, counts: npt.NDArray[np.int64]) -> pa.Array:
         """Return values that have several rows, so many each."""
         data, offsets = as_bytes(self.encode(rows))
         return cut(data, offsets[np.concatenate([[0], np.cumsum(counts)])]).cast(pa.binary())
 
-    def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
+    def with_results(self, table: pa.Table, rows: Structs, *, as_numbers: bool = False) -> pa.Table:
         """Append the aggregates to a table of their keys; `as_numbers`: the stored parts instead."""
         texts = self.texts
         for name in self.stored if as_numbers else self.aggregates:
             if not as_numbers and self.aggregates[name].is_derived:
-                parts = {of: rows[of] for of, _ in self.aggregates[name].stored(name)}
+                parts = {part: rows[part] for part, _ in self.aggregates[name].stored(name)}
                 if name in texts:
                     parts[name] = pa.array(rows[name], pa.binary(), mask=~rows[has_of(name)])
                 column = self.aggregates[name].derived(name, parts, self.kinds.get(name))
@@ -295,7 +294,7 @@ class Layout:
             table = table.append_column(name, column)
         return table
 
-    def set_results(self, rows: npt.NDArray[Any], places: Any, table: pa.Table) -> None:
+    def set_results(self, rows: Structs, places: npt.NDArray[np.int64], table: pa.Table) -> None:
         """Set the stored columns of the rows at these places from a table."""
         for name in self.stored:
             column = table[name]
@@ -306,12 +305,12 @@ class Layout:
         """Return the layout that makes one row of several with the numbers of `with_results`, but for `set_moments`."""
         kinds = dict.fromkeys((Kind.COUNT, Kind.MEAN, Kind.M2), Kind.SUM)
         parts = {
-            name: Aggregate(kinds.get(each.kind, each.kind), name, arguments=each.arguments)
-            for name, each in self.stored.items()
+            name: Aggregate(kinds.get(aggregate.kind, aggregate.kind), name, arguments=aggregate.arguments)
+            for name, aggregate in self.stored.items()
         }
         return replace(self, stored=parts, merges=True)
 
-    def encode(self, rows: npt.NDArray[Any]) -> pa.Array:
+    def encode(self, rows: Structs) -> pa.Array:
         """Return the value of each row."""
         texts = {name: pa.array(rows[name], pa.large_binary()) for name in self.texts}
         if texts:
@@ -336,19 +335,19 @@ _NUMBERS_MADE = frozenset({Kind.COUNT, Kind.MEAN, Kind.M2})
 """Parts that are numbers whatever their column is."""
 
 
-def _collected_type(each: Aggregate, kind: pa.DataType) -> pa.DataType:
+def _collected_type(aggregate: Aggregate, kind: pa.DataType) -> pa.DataType:
     """Return the type of a list, or of the result of percentiles; other parts are bytes."""
-    if each.kind in LISTS:
+    if aggregate.kind in LISTS:
         return pa.list_(_stored_type(kind))
-    if each.kind is Kind.QUANTILES:
-        return pa.list_(_stored_type(kind)) if isinstance(each.arguments[0], tuple) else _stored_type(kind)
+    if aggregate.kind is Kind.QUANTILES:
+        return pa.list_(_stored_type(kind)) if isinstance(aggregate.arguments[0], tuple) else _stored_type(kind)
     return pa.binary()
 
 
-def _mean_type(name: str, each: Aggregate, kind: pa.DataType) -> pa.DataType:
+def _mean_type(name: str, aggregate: Aggregate, kind: pa.DataType) -> pa.DataType:
     if kind.scale > decimals.DIGITS - 4:
         problem = "whose average would have a scale beyond 38; cast it to double"
-        raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, {problem}")
+        raise StateError(f"aggregate {name!r}: column {aggregate.column!r} is {kind}, {problem}")
     return decimals.mean_type(kind)
 
 
@@ -363,22 +362,23 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
-def _cells(column: Any) -> npt.NDArray[Any]:
+def _cells(column: Column) -> npt.NDArray[Any]:
     """Return a chunked column of stored parts as rows in memory have them; zero or nothing for null."""
     if pa.types.is_decimal(column.type):
-        return raw(column.combine_chunks())  # type: ignore[no-any-return]
-    found: npt.NDArray[Any] = column.fill_null(b"" if pa.types.is_binary(column.type) else 0).to_numpy()
-    return found
+        cells: npt.NDArray[Any] = raw(column.combine_chunks())
+    else:
+        cells = column.fill_null(b"" if pa.types.is_binary(column.type) else 0).to_numpy()
+    return cells
 
 
-def result_of(column: Any, kind: pa.DataType) -> Any:
-    """Return values of the state, numbers or bytes, as those of a type."""
+def result_of(column: Column, kind: pa.DataType) -> Column:
+    """Return values of the state, numbers or bytes, as values of a type."""
     if pa.types.is_list(kind):
         return lists_of(column, kind)
     return column.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else column.cast(kind)
 
 
-def _numbers(column: Any) -> Any:
+def _numbers(column: Column) -> Column:
     """Return integers, dates or timestamps as int64."""
     return column.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(column.type) else column.cast(pa.int64())
 
@@ -390,36 +390,36 @@ def row_of(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
     return np.dtype(list(fields))
 
 
-def _values(name: str, each: Aggregate, table: pa.Table) -> Any:
+def _values(name: str, aggregate: Aggregate, table: pa.Table) -> Column:
     """Return the values of an aggregate's column. Raises StateError that names the aggregate."""
     try:
-        return each.values(table)
+        return aggregate.values(table)
     except StateError as error:
         raise StateError(f"aggregate {name!r}: {error}") from None
 
 
-def _number(name: str, each: Aggregate, kind: Any) -> str:
+def _number(name: str, aggregate: Aggregate, kind: pa.DataType) -> str:
     """Return the type of a part in the row. Raises StateError if it cannot be made of the column."""
-    found, is_decimal = _number_of(kind), pa.types.is_decimal(kind)
+    stored, is_decimal = _number_of(kind), pa.types.is_decimal(kind)
     is_number = is_decimal or _is_number(kind)
-    if each.kind in _NUMBERS_MADE and (is_number or each.kind is Kind.COUNT):
-        return "<i8" if each.kind is Kind.COUNT else "<f8"
-    if is_decimal and (each.kind in (LISTS | {Kind.QUANTILES, Kind.SUM_DISTINCT})):
+    if aggregate.kind in _NUMBERS_MADE and (is_number or aggregate.kind is Kind.COUNT):
+        return "<i8" if aggregate.kind is Kind.COUNT else "<f8"
+    if is_decimal and (aggregate.kind in (LISTS | {Kind.QUANTILES, Kind.SUM_DISTINCT})):
         problem = "which lists, sets, percentiles and distinct sums do not take; cast it to double"
-    elif each.kind in NUMBERS_ONLY and not (is_number and found):
+    elif aggregate.kind in NUMBERS_ONLY and not (is_number and stored):
         problem = "no number of up to 64 bits with a sign, or decimal of up to 38 digits; cast it to double"
         problem += ", or make one in map_arrow in front of it"
-    elif each.kind is Kind.QUANTILES and (found == _LENGTH or pa.types.is_boolean(kind)):
+    elif aggregate.kind is Kind.QUANTILES and (stored == _LENGTH or pa.types.is_boolean(kind)):
         problem = "no number, date or timestamp"
-    elif found:
-        return _LENGTH if each.kind in COLLECTED else found
+    elif stored:
+        return _LENGTH if aggregate.kind in COLLECTED else stored
     else:
         problem = "no number of up to 64 bits with a sign, decimal of up to 38 digits, boolean, date, timestamp, "
         problem += "text or bytes" + ("; cast it to double" if is_decimal else "")
-    raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, {problem}")
+    raise StateError(f"aggregate {name!r}: column {aggregate.column!r} is {kind}, {problem}")
 
 
-def _number_of(kind: Any) -> str:
+def _number_of(kind: pa.DataType) -> str:
     """Return the type of a column's values in the row, "" if it has none."""
     if is_text(kind):
         return _LENGTH
@@ -434,36 +434,36 @@ def _number_of(kind: Any) -> str:
 
 def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     """Return a row for each key with the stored parts of these rows alone. Raises StateError as `aggregate` does."""
-    columns: dict[str, Any] = {key: table[key] for key in keys if key in table.column_names}
+    columns: dict[str, Column] = {key: table[key] for key in keys if key in table.column_names}
     if missing := [key for key in keys if key not in columns]:
         raise StateError(f"keys: there is no column {missing[0]!r} among {', '.join(table.column_names)}")
     values_of: dict[Any, Any] = {}  # the parts of a result, and often several results, are of one expression
-    for name, each in layout.stored.items():
-        if each.source not in values_of:
-            values_of[each.source] = _values(name, each, table)
+    for name, aggregate in layout.stored.items():
+        if aggregate.source not in values_of:
+            values_of[aggregate.source] = _values(name, aggregate, table)
     collected = layout.collected
     parts = [part for name in layout.stored for part in _grouping(name, layout, values_of, collected.get(name))]
     places = [f"{number} {part.name}" for number, part in enumerate(parts)]
     columns |= {place: part.column for place, part in zip(places, parts, strict=True)}
     wanted = [(place, part.function, part.options) for place, part in zip(places, parts, strict=True)]
-    found = pa.table(columns).group_by(list(keys), use_threads=False).aggregate(wanted)
+    groups = pa.table(columns).group_by(list(keys), use_threads=False).aggregate(wanted)
     by_name = {}
     for place, part in zip(places, parts, strict=True):
-        values = found[f"{place}_{part.function}"]
-        if (of := collected.get(part.name)) is not None and layout.merges:
-            values = pa.array([of.merged(each) for each in values.to_pylist()], pa.binary())
-        elif of is not None:
-            values = of.part(joined(values))
+        values = groups[f"{place}_{part.function}"]
+        if (encoding := collected.get(part.name)) is not None and layout.merges:
+            values = pa.array([encoding.merged(pieces) for pieces in values.to_pylist()], pa.binary())
+        elif encoding is not None:
+            values = encoding.part(joined(values))
         by_name[part.name] = values if part.values is None else part.values.take(values)
-    for name, each in layout.stored.items():
-        if each.kind is Kind.M2:
+    for name, aggregate in layout.stored.items():
+        if aggregate.kind is Kind.M2:
             by_name[name] = pc.multiply(by_name[name], by_name[count_of(name)].cast(pa.float64()))
-        elif each.kind is Kind.SUM:
+        elif aggregate.kind is Kind.SUM:
             by_name[name] = _sums(name, layout, by_name)
-    return pa.table({key: found[key] for key in keys} | {name: by_name[name] for name in layout.stored})
+    return pa.table({key: groups[key] for key in keys} | {name: by_name[name] for name in layout.stored})
 
 
-def _sums(name: str, layout: Layout, by_name: Mapping[str, Any]) -> Any:
+def _sums(name: str, layout: Layout, by_name: Mapping[str, Column]) -> Column:
     """Return the sums of a batch. Raises StateError for one beyond its type."""
     if layout.row[name] == _DECIMAL:
         return _bounded(name, by_name[name], layout)
@@ -477,47 +477,47 @@ class _Grouping:
     """A column to group, Arrow's function of it, and the values that its results are places of."""
 
     name: str
-    column: Any
+    column: Column
     function: str
     options: Any = None
-    values: Any = None
+    values: Column | None = None
 
 
 def _grouping(
     name: str, layout: Layout, values_of: Mapping[Any, Any], collected: Collected | None
 ) -> Iterator[_Grouping]:
     """Yield what makes a stored part of a batch's rows, from their values by `Aggregate.source`."""
-    each = layout.stored[name]
-    column = values_of[each.source]
-    if each.kind is Kind.COUNT:
+    aggregate = layout.stored[name]
+    column = values_of[aggregate.source]
+    if aggregate.kind is Kind.COUNT:
         yield _Grouping(name, column, "count")
     elif collected is not None:
         elements = column if layout.merges else collected.elements(column)
         yield _Grouping(name, elements, "list" if layout.merges else collected.function)
-    elif each.kind in CHOSEN:
+    elif aggregate.kind in CHOSEN:
         order = layout.stored.get(order_of(name))
         by = [] if order is None else [values_of[order.source], *([column] if layout.breaks_ties else [])]
-        places, rows = _choices(each.kind, column, *by)
+        places, rows = _choices(aggregate.kind, column, *by)
         yield _Grouping(name, places, "min", values=_as_stored(column, layout, name).take(rows))
     elif name in layout.texts:
         ranks, texts = _ranked(column)
-        yield _Grouping(name, ranks, each.kind.value, values=texts)
-    elif each.kind is Kind.M2:
+        yield _Grouping(name, ranks, aggregate.kind.value, values=texts)
+    elif aggregate.kind is Kind.M2:
         yield _Grouping(name, _as_stored(column, layout, name), "variance", pc.VarianceOptions(ddof=0))
     else:
         numbers = _as_stored(column, layout, name)
-        if each.kind is Kind.SUM and layout.row[name] == _DECIMAL:
+        if aggregate.kind is Kind.SUM and layout.row[name] == _DECIMAL:
             numbers = decimals.wide(numbers)
-        if each.kind is Kind.MAX and layout.row[name] == "<f8" and pc.any(pc.is_nan(numbers)).as_py():
+        if aggregate.kind is Kind.MAX and layout.row[name] == "<f8" and pc.any(pc.is_nan(numbers)).as_py():
             places, rows = _choices(Kind.MAX_BY, numbers, numbers)  # Arrow's maximum passes over NaN
             yield _Grouping(name, places, "min", values=numbers.take(rows))
             return
-        yield _Grouping(name, numbers, each.kind.value)
-        if each.kind is Kind.SUM and layout.row[name] == "<i8":
+        yield _Grouping(name, numbers, aggregate.kind.value)
+        if aggregate.kind is Kind.SUM and layout.row[name] == "<i8":
             yield _Grouping(f"float {name}", numbers.cast(pa.float64(), safe=False), "sum")
 
 
-def _as_stored(column: Any, layout: Layout, name: str) -> Any:
+def _as_stored(column: Column, layout: Layout, name: str) -> Column:
     """Return values as the state's row has them."""
     if name in layout.texts:
         return column.cast(pa.binary())
@@ -526,15 +526,15 @@ def _as_stored(column: Any, layout: Layout, name: str) -> Any:
     return FUNCTIONS["cast to double"](column) if layout.row[name] == "<f8" else _numbers(column)
 
 
-def _choices(kind: Kind, column: Any, *by: Any) -> tuple[Any, Any]:
-    """Return the place of each row, of which the least in a group is chosen, and the row at each place.
+def _choices(kind: Kind, column: Column, *by: Column) -> tuple[Any, Any]:
+    """Return the place of each row, and the row at each place; a group's least place is chosen.
 
     The place of a row that cannot be chosen is null.
     """
     count, missing = len(column), np.zeros(len(column), np.bool_)
     if by:
         directions = ["ascending" if kind is Kind.MIN_BY else "descending", "ascending"]
-        comparable = [_comparable(each) for each in by]
+        comparable = [_comparable(order) for order in by]
         names = [str(number) for number in range(len(by))]
         sort_keys = list(zip(names, directions, strict=False))
         rows = pc.sort_indices(pa.table(comparable, names), sort_keys=sort_keys).to_numpy()
@@ -548,7 +548,7 @@ def _choices(kind: Kind, column: Any, *by: Any) -> tuple[Any, Any]:
     return pa.array(places, mask=missing), pa.array(rows)
 
 
-def _comparable(column: Any) -> Any:
+def _comparable(column: Column) -> Column:
     """Return values that Arrow sorts as Spark does."""
     if pa.types.is_floating(column.type):
         numbers = column.cast(pa.float64()).fill_null(0).to_numpy()
@@ -556,7 +556,7 @@ def _comparable(column: Any) -> Any:
     return column.cast(pa.binary()) if is_text(column.type) else column
 
 
-def _ranked(column: Any) -> tuple[Any, Any]:
+def _ranked(column: Column) -> tuple[Any, Any]:
     """Return the place of each text, and the texts as bytes in their order."""
     encoded = column.cast(pa.binary()).combine_chunks().dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
@@ -565,16 +565,16 @@ def _ranked(column: Any) -> tuple[Any, Any]:
     return pa.array(rank).take(encoded.indices), encoded.dictionary.take(order)
 
 
-def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
-    """Set the new rows from those of the batch and the old ones."""
+def _merge(layout: Layout, by_key: pa.Table, old: Structs, new: Structs) -> None:
+    """Set the new rows from the batch's rows and the old ones."""
     batch: dict[str, npt.NDArray[Any]] = {}
     for name in layout.stored:
         column = by_key[name]
         batch[has_of(name)] = column.is_valid().to_numpy()
         batch[name] = _cells(column)
     collected = layout.collected
-    for name, each in layout.stored.items():
-        kind, has, had = each.kind, batch[has_of(name)], old[has_of(name)]
+    for name, aggregate in layout.stored.items():
+        kind, has, had = aggregate.kind, batch[has_of(name)], old[has_of(name)]
         new[has_of(name)] = has | had
         if kind in CHOSEN or kind in (Kind.MIN, Kind.MAX):
             kept = _is_kept(kind, name, old, batch)
@@ -585,7 +585,7 @@ def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDA
             new[name] = [collected[name].merged(pair) for pair in pairs]
         elif kind in (Kind.COUNT, Kind.SUM):
             if new.dtype[name] == _DECIMAL:
-                sums = (fixed(each[name], layout.part_type(name)) for each in (old, batch))
+                sums = (fixed(side[name], layout.part_type(name)) for side in (old, batch))
                 new[name] = raw(_bounded(name, decimals.added(*sums), layout))
                 continue
             if kind is Kind.SUM and new.dtype[name].kind == "i":
@@ -596,7 +596,7 @@ def _merge(layout: Layout, by_key: pa.Table, old: npt.NDArray[Any], new: npt.NDA
             _merge_moments(name, old, batch, new)
 
 
-def _is_kept(kind: Kind, name: str, old: npt.NDArray[Any], batch: Mapping[str, npt.NDArray[Any]]) -> Any:
+def _is_kept(kind: Kind, name: str, old: Structs, batch: Mapping[str, npt.NDArray[Any]]) -> Any:
     """Return where the value that was chosen before the batch stays."""
     if kind is Kind.FIRST:
         return old[count_of(name)] > 0
@@ -622,9 +622,7 @@ def _sortable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
 
 
-def _merge_moments(
-    name: str, old: npt.NDArray[Any], batch: Mapping[str, npt.NDArray[Any]], new: npt.NDArray[Any]
-) -> None:
+def _merge_moments(name: str, old: Structs, batch: Mapping[str, npt.NDArray[Any]], new: Structs) -> None:
     """Set mean and squared distances, by the formula of Chan, Golub and LeVeque."""
     mean, count = mean_of(name), count_of(name)
     total = np.maximum(old[count] + batch[count], 1)
@@ -633,26 +631,27 @@ def _merge_moments(
     new[name] = old[name] + batch[name] + apart * apart * (old[count] * batch[count] / total)
 
 
-def set_moments(layout: Layout, rows: npt.NDArray[Any], places: npt.NDArray[np.int64], parts: pa.Table) -> None:
+def set_moments(layout: Layout, rows: Structs, places: npt.NDArray[np.int64], parts: pa.Table) -> None:
     """Set means and squared distances of rows from their parts; `places` has the row of each part."""
     touched = np.unique(places)
-    for name, each in layout.aggregates.items():
-        if each.kind in MOMENTS:
+    for name, aggregate in layout.aggregates.items():
+        if aggregate.kind in MOMENTS:
             mean = mean_of(name)
-            counts, means, m2s = (parts[of].fill_null(0).to_numpy() for of in (count_of(name), mean, name))
+            counts, means, m2s = (parts[part].fill_null(0).to_numpy() for part in (count_of(name), mean, name))
             total = np.maximum(np.bincount(places, counts), 1)
             middle = np.bincount(places, counts * means) / total
             rows[mean][touched] = middle[touched]
             rows[name][touched] = np.bincount(places, m2s + counts * (means - middle[places]) ** 2)[touched]
 
 
-def _bounded(name: str, sums: Any, layout: Layout) -> Any:
+def _bounded(name: str, sums: Column, layout: Layout) -> Column:
     """Return sums of decimals in the type of their part."""
     kind = layout.part_type(name)
+    assert kind is not None  # a decimal's
     try:
         return sums.cast(kind)
     except pa.ArrowInvalid:
-        problem = f"a sum is beyond {kind.precision} digits; cast its column to double"  # type: ignore[union-attr]
+        problem = f"a sum is beyond {kind.precision} digits; cast its column to double"
         raise StateError(f"aggregate {name!r}: {problem}") from None
 
 
@@ -679,7 +678,7 @@ class Aggregation:
         return pa.schema([columns.field(name) for name in self.keys])
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         return {"operator": "aggregate"}
 

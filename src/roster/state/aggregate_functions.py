@@ -137,14 +137,14 @@ class Aggregate:
     @classmethod
     def parse(cls, text: str) -> Aggregate | None:
         """Read `sum(delay)` or `count(*)`, a function of one column, as SQL writes it; None for other text."""
-        found = _WRITTEN.fullmatch(text)
-        kind = None if found is None else FUNCTIONS.get(found[1].lower())
-        if found is None or kind is None:
+        match = _WRITTEN.fullmatch(text)
+        kind = None if match is None else FUNCTIONS.get(match[1].lower())
+        if match is None or kind is None:
             return None
-        column = found[3] if found[2] is None else found[2].replace("``", "`")
-        if kind is Kind.COUNT and found[2] is None and column == "1":
+        column = match[3] if match[2] is None else match[2].replace("``", "`")
+        if kind is Kind.COUNT and match[2] is None and column == "1":
             column = ALL_ROWS
-        is_constant = found[2] is None and _CONSTANT.fullmatch(column)
+        is_constant = match[2] is None and _CONSTANT.fullmatch(column)
         if is_constant or (column == ALL_ROWS and kind is not Kind.COUNT):
             return None
         return cls(kind, column, arguments=DEFAULTS.get(kind, ()))
@@ -153,8 +153,8 @@ class Aggregate:
     def text(self) -> str:
         """The arguments, for people and definitions."""
         by = [] if self.by is None else [self.by.text]
-        given = (list(each) if isinstance(each, tuple) else each for each in self.arguments)
-        return ", ".join([self.column, *by, *map(str, given)])
+        arguments = (list(argument) if isinstance(argument, tuple) else argument for argument in self.arguments)
+        return ", ".join([self.column, *by, *map(str, arguments)])
 
     @property
     def source(self) -> tuple[Any, ...]:
@@ -184,7 +184,7 @@ class Aggregate:
     def values(self, table: pa.Table) -> Any:
         """Return the column of a table. Raises StateError if there is none, or its types do not fit."""
         if self.kind is Kind.SET and self.by is not None:
-            return collected.rows_of([replace(each, by=None).values(table) for each in self.chain()])
+            return collected.rows_of([replace(argument, by=None).values(table) for argument in self.chain()])
         if self.column == ALL_ROWS:
             return pa.chunked_array([pa.array(np.ones(len(table), np.int8))])
         needed = [self.column] if self.expression is None else names_of(self.expression)
@@ -222,10 +222,12 @@ class Aggregate:
         if pa.types.is_decimal(kind):
             return decimals.means(fixed(whole, decimals.summed_of(kind)), pa.array(count), kind)
         if self.kind in (Kind.AVG, Kind.VAR_POP, Kind.STDDEV_POP):
-            found, has = whole / np.maximum(count, 1), count > 0
+            result, has = whole / np.maximum(count, 1), count > 0
         else:
-            found, has = whole / np.maximum(count - 1, 1), count > 1
-        return pa.array(np.sqrt(found) if self.kind in (Kind.STDDEV_POP, Kind.STDDEV_SAMP) else found, kind, mask=~has)
+            result, has = whole / np.maximum(count - 1, 1), count > 1
+        return pa.array(
+            np.sqrt(result) if self.kind in (Kind.STDDEV_POP, Kind.STDDEV_SAMP) else result, kind, mask=~has
+        )
 
 
 def has_of(name: str) -> str:

@@ -30,27 +30,27 @@ def bad_rows(count: int, attempt: Callable[[int, int], Exception | None]) -> dic
     """Return the errors of single rows, by their number.
 
     attempt: takes the rows from a number up to before another one, or drops them all and returns why. It is called in
-    the order of rows until each row is taken or was alone when it failed; the more rows fail, the fewer at a time.
+    the order of rows until each row is taken or was alone when it failed; fewer rows at a time as more of them fail.
     """
     bad: dict[int, Exception] = {}
-    at, size = 0, count
-    while at < count:
-        begin, end = at, min(at + size, count)
+    start, size = 0, count
+    while start < count:
+        begin, end = start, min(start + size, count)
         error = attempt(begin, end)
         if error is None:
-            at, size = end, 2 * size
+            start, size = end, 2 * size
             continue
-        is_alone = end - at == 1
-        while end - at > 1:  # the first row that fails is in between
-            middle = (at + end) // 2
-            found = attempt(at, middle)
-            if found is None:
-                at = middle
+        is_alone = end - start == 1
+        while end - start > 1:  # the first row that fails is in between
+            middle = (start + end) // 2
+            failure = attempt(start, middle)
+            if failure is None:
+                start = middle
             else:
-                end, error, is_alone = middle, found, middle - at == 1
+                end, error, is_alone = middle, failure, middle - start == 1
         if not is_alone:
-            error = attempt(at, at + 1)
+            error = attempt(start, start + 1)
         if error is not None:
-            bad[at] = error
-        at, size = at + 1, max(at - begin, 1)  # guess that the next one is as far away
+            bad[start] = error
+        start, size = start + 1, max(start - begin, 1)  # guess that the next one is as far away
     return bad

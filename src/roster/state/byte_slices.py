@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,10 @@ import pyarrow.compute as pc
 
 Numbers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+"""Values of Arrow's, in one piece or several."""
+Structs: TypeAlias = npt.NDArray[np.void]
+"""Rows of NumPy's, a field for each column."""
 _LARGE = pa.large_binary()
 FEW = 64
 """Values for which columns do not pay."""
@@ -23,25 +27,25 @@ def spread(starts: Numbers, lengths: Numbers) -> Numbers:
     return np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
-def gathered(data: Bytes, starts: Numbers, lengths: Numbers) -> Any:
+def gathered(data: Bytes, starts: Numbers, lengths: Numbers) -> pa.Array:
     """Return pieces of data as binary values."""
     return cut(data[spread(starts, lengths)], np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def cut(data: Any, offsets: Numbers) -> Any:
+def cut(data: npt.ArrayLike | pa.Buffer, offsets: Numbers) -> pa.Array:
     """Return data as binary values that begin at these offsets; the last one is the end."""
     content = pa.py_buffer(np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data)
     where = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, where, content])
 
 
-def offsets_of(column: Any) -> Numbers:
+def offsets_of(column: Column) -> Numbers:
     """Return where the values of a large binary array begin, and the end of the last one."""
     whole = np.frombuffer(column.buffers()[1], np.int64) if len(column) else np.zeros(1, np.int64)
     return whole[column.offset : column.offset + len(column) + 1]
 
 
-def large_binary(values: Any) -> Any:
+def large_binary(values: Column | Iterable[bytes | None]) -> pa.Array:
     """Return binary values, a sequence or a column, as one array."""
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
         return pa.array(values, _LARGE)
@@ -50,19 +54,19 @@ def large_binary(values: Any) -> Any:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
-def rows_as_values(rows: npt.NDArray[Any], texts: Iterable[Any] = ()) -> Any:
+def rows_as_values(rows: Structs, texts: Iterable[Column] = ()) -> pa.Array:
     """Return rows of fixed width as binary values, each with the bytes of the columns `texts` behind it."""
     heads = cut(rows, np.arange(len(rows) + 1) * rows.dtype.itemsize)
     parts = [large_binary(text) for text in texts]
     return pc.binary_join_element_wise(heads, *parts, pa.scalar(b"", pa.large_binary())) if parts else heads
 
 
-def width_of(kind: Any) -> int:
+def width_of(kind: pa.DataType) -> int:
     """Return the bytes of a value of fixed width."""
     return 1 if pa.types.is_boolean(kind) else kind.bit_width // 8
 
 
-def raw(column: Any) -> Any:
+def raw(column: Column) -> Structs:
     """Return the bytes of fixed-width values, zero for null."""
     has = column.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_boolean(column.type):
@@ -75,31 +79,31 @@ def raw(column: Any) -> Any:
     return plain
 
 
-def fixed(data: Any, kind: Any, has: Any = None) -> Any:
+def fixed(data: Structs, kind: pa.DataType, has: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """Return values of their bytes, null where they have none."""
     stored = pa.uint8() if pa.types.is_boolean(kind) else kind
     valid = None if has is None else pa.array(has).buffers()[1]
     return pa.Array.from_buffers(stored, len(data), [valid, pa.py_buffer(data.tobytes())]).cast(kind)
 
 
-def listed(values: Any) -> Sequence[bytes]:
+def listed(values: Column | Sequence[bytes]) -> Sequence[bytes]:
     """Return binary values, a sequence or a column, as a sequence."""
     return values if isinstance(values, Sequence) else values.to_pylist()
 
 
-def ascends(column: Any) -> bool:
+def ascends(column: Column) -> bool:
     """Return True if each value is greater than the one before."""
     return pc.all(pc.less(column[:-1], column[1:])).as_py() is not False
 
 
-def as_bytes(column: Any) -> tuple[Bytes, Numbers]:
+def as_bytes(column: Column) -> tuple[Bytes, Numbers]:
     """Return the bytes of binary values without nulls, and `offsets_of` them."""
     column = large_binary(column)
     content = column.buffers()[2]
     return np.frombuffer(b"" if content is None else content, np.uint8), offsets_of(column)
 
 
-def sorted_places(column: Any) -> Numbers:
+def sorted_places(column: Column) -> Numbers:
     """Return the places of binary values in ascending order, equal ones in that of their places.
 
     column: without nulls. The eight bytes behind what all have in common are compared as numbers, the rest by Arrow.
@@ -123,7 +127,7 @@ def sorted_places(column: Any) -> Numbers:
     return order
 
 
-def last_places(column: Any) -> tuple[Numbers, Any]:
+def last_places(column: Column) -> tuple[Numbers, Column]:
     """Return the place of the last one of equal binary values, in ascending order of the values, and these values."""
     places = sorted_places(column)
     ordered = column.take(pa.array(places))

@@ -6,14 +6,15 @@ committed records only.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.state.byte_slices import Column
 from roster.state.definition import STATE_KEY
 from roster.state.store import Position, StateError, Written
 
@@ -75,21 +76,25 @@ def restore(
     rest = next(fresh, None)
     while rest is not None:
         share = _Share(rest, fresh, done, is_unsaid, rows=entries_per_transaction, size=store.sorted_bytes)
-        store.load(share, lambda share=share: Position(share.offset, position.inputs))  # type: ignore[misc]
+        store.load(share, functools.partial(_position_of, share, position))
         rest = share.rest
     if not cut.is_short:
         store.commit([], [], Position(end, position.inputs if inputs is None else inputs))
     return done.records
 
 
+def _position_of(share: _Share, before: Position) -> Position:
+    return Position(share.offset, before.inputs)
+
+
 class _Cut:
     """The batches up to the one after which `is_over` is true."""
 
-    def __init__(self, batches: Iterable[Any], is_over: Callable[[], bool]) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch | pa.Table], is_over: Callable[[], bool]) -> None:
         self.is_short = False
         self._batches, self._is_over = batches, is_over
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
             yield batch
             if self._is_over():
@@ -127,31 +132,31 @@ class _Share:
         self.rest: pa.Table | None = first
         self._others, self._done, self._is_unsaid, self._rows, self._size = others, done, is_unsaid, rows, size
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[tuple[Column, Column]]:
         taken = size = 0
-        held: list[pa.Table] = []
+        tables: list[pa.Table] = []
         while self.rest is not None and (not taken or taken + len(self.rest) <= self._rows):
             table = self.rest
             taken, size = taken + len(table), size + table.nbytes
             self.offset = table["offset"][-1].as_py() + 1
-            held.append(table)
+            tables.append(table)
             self._done.add(table, self.offset)
             if size >= self._size:
-                yield _columns(held)
-                held, size = [], 0
+                yield _columns(tables)
+                tables, size = [], 0
             self.rest = next(self._others, None)
-        if held:
-            yield _columns(held)
+        if tables:
+            yield _columns(tables)
         if self._is_unsaid(self.offset):
             yield [STATE_KEY], [None]
 
 
-def _columns(tables: list[pa.Table]) -> tuple[Any, Any]:
+def _columns(tables: list[pa.Table]) -> tuple[Column, Column]:
     table = pa.concat_tables(tables)
     return table["key"], table["value"]
 
 
-def _fresh(batches: Iterable[Any], begin: int, end: int) -> Iterator[pa.Table]:
+def _fresh(batches: Iterable[pa.RecordBatch | pa.Table], begin: int, end: int) -> Iterator[pa.Table]:
     """Yield the rows from `begin` up to before `end`, and check them."""
     last = -1
     for batch in batches:

@@ -58,15 +58,17 @@ def sealed(keys: pa.Array, values: pa.Array, places: Numbers) -> list[bytes]:
     offsets = np.concatenate([[0], np.cumsum(ends[places + 1] - ends[places] + SIZE)])
     out = np.empty(offsets[-1], np.uint8)
     _loops.seal(len(keys), key_ends, key_bytes, ends, data, places, out)
-    found: list[bytes] = cut(out, offsets).to_pylist()
-    return found
+    result: list[bytes] = cut(out, offsets).to_pylist()
+    return result
 
 
 def are_sound(keys: Sequence[bytes] | pa.Array, data: Sequence[bytes] | pa.Array) -> bool:
     """Return True if each is a value of its key with its checksum."""
     if _loops is None or len(keys) <= FEW:
-        lists = (each.to_pylist() if isinstance(each, pa.Array) else each for each in (keys, data))
+        lists = (column.to_pylist() if isinstance(column, pa.Array) else column for column in (keys, data))
         return set(map(_crc, map(add, *lists))) <= {_RESIDUE}
-    arrays = (each if isinstance(each, pa.Array) else pa.array(each, pa.large_binary()) for each in (keys, data))
+    arrays = (
+        column if isinstance(column, pa.Array) else pa.array(column, pa.large_binary()) for column in (keys, data)
+    )
     (key_bytes, key_ends), (values, ends) = map(as_bytes, arrays)
     return _loops.unsound(len(keys), key_ends, key_bytes, ends, values, _RESIDUE) == 0

@@ -27,11 +27,11 @@ def stores_below(root: Path) -> list[Path]:
 
 def store_bytes(path: Path) -> int:
     """Return the bytes that a store's data take on the disk."""
-    found = 0
+    size = 0
     for name in (_DATA, _RUNS):
         with contextlib.suppress(FileNotFoundError):
-            found += (path / name).stat().st_blocks * 512
-    return found
+            size += (path / name).stat().st_blocks * 512
+    return size
 
 
 def task_name(path: Path) -> str:
@@ -82,10 +82,10 @@ def _removed(path: Path) -> bool:
 
 def sizes(root: Path) -> Mapping[str, int]:
     """Return the bytes of each task's stores."""
-    found: dict[str, int] = {}
+    by_task: dict[str, int] = {}
     for path in stores_below(root):
-        found[task_name(path)] = found.get(task_name(path), 0) + store_bytes(path)
-    return found
+        by_task[task_name(path)] = by_task.get(task_name(path), 0) + store_bytes(path)
+    return by_task
 
 
 def give_up(roots: Iterable[Path], tasks: Collection[str], excess: int) -> dict[str, int]:
@@ -95,7 +95,7 @@ def give_up(roots: Iterable[Path], tasks: Collection[str], excess: int) -> dict[
         if task_name(path) in tasks:
             stores.setdefault(task_name(path), []).append((path, store_bytes(path)))
     gone: dict[str, int] = {}
-    for task in sorted(stores, key=lambda each: sum(size for _, size in stores[each]), reverse=True):
+    for task in sorted(stores, key=lambda name: sum(size for _, size in stores[name]), reverse=True):
         if sum(gone.values()) >= excess:
             break
         if freed := sum(size for path, size in stores[task] if _removed(path)):

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from roster._extras import missing_error
 from roster.state import quantiles
-from roster.state.byte_slices import as_bytes, cut, raw
+from roster.state.byte_slices import Column, as_bytes, cut, raw
 from roster.state.keys import is_text
 from roster.state.store import StateError, ValueDamagedError
 
@@ -47,7 +47,7 @@ def sketch_size(error: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """How a part is made of values. kind: the part. arguments: of its aggregate. stored: of a list its type."""
+    """Encoding of one aggregate's state. kind: the part. arguments: of its aggregate. stored: of a list its type."""
 
     kind: str
     arguments: tuple[Any, ...]
@@ -62,24 +62,24 @@ class Collected:
         """Arrow's function that gathers the elements of a key: in the order of rows, or only different ones."""
         return "distinct" if self.kind in ("distinct", "hll") else "list"
 
-    def elements(self, column: Any) -> Any:
-        """Return the bytes of each value, none for null; `joined` they are the bytes of the values of a key."""
+    def elements(self, column: Column) -> Column:
+        """Encode each value, null as b""; concatenated they encode the values of a key."""
         if self.kind in ("distinct", "hll"):
-            found = marks(column)
+            encoded = marks(column)
         elif self.kind == "quantiles":
-            found = _wide(_numbers(column).cast(pa.float64(), safe=False))
+            encoded = _wide(_numbers(column).cast(pa.float64(), safe=False))
         else:
             if self.kind == "collect_set" and pa.types.is_floating(column.type):
                 column = pa.chunked_array([pa.array(_canonical(column), mask=column.is_null().to_numpy())])
-            found = _elements(column)
-        return found.fill_null(b"")
+            encoded = _elements(column)
+        return encoded.fill_null(b"")
 
-    def part(self, joined: Any) -> Any:
+    def part(self, joined: Column) -> Column:
         """Return the parts of a batch, of the joined elements of its keys; `merged` leaves of them what is kept."""
         if self.kind == "quantiles":
             return pc.binary_join_element_wise(pa.scalar(quantiles.NOTHING), joined, b"")
         if self.kind == "hll":
-            return pa.array([_sketch(each, self.arguments[0]) for each in joined.to_pylist()], pa.binary())
+            return pa.array([_sketch(part, self.arguments[0]) for part in joined.to_pylist()], pa.binary())
         return joined
 
     def merged(self, parts: Sequence[bytes]) -> bytes:
@@ -96,29 +96,29 @@ class Collected:
             return b"".join(dict.fromkeys(itertools.chain.from_iterable(map(_marks_of, parts))))
         if self.kind == "collect_list" and not is_text(self.stored.value_type):
             return b"".join(parts)[: _NUMBER * self.arguments[0]]
-        values: Iterable[bytes] = itertools.chain.from_iterable(_cut(each, self.stored.value_type) for each in parts)
+        values: Iterable[bytes] = itertools.chain.from_iterable(_cut(part, self.stored.value_type) for part in parts)
         if self.kind == "collect_set":
             values = dict.fromkeys(values)
         return b"".join(itertools.islice(values, self.arguments[0] if self.arguments else None))
 
 
-def joined(lists: Any) -> Any:
+def joined(lists: Column) -> Column:
     """Return the elements of each list as one value."""
     whole = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
     content, offsets = as_bytes(whole.values)
     return cut(content, offsets[whole.offsets.to_numpy()]).cast(pa.binary())
 
 
-def result(kind: str, arguments: tuple[Any, ...], parts: Any, goal: pa.DataType) -> Any:
+def result(kind: str, arguments: tuple[Any, ...], parts: Column, goal: pa.DataType) -> Column:
     """Return the result of each part, bytes of Arrow's; `goal` is its type. Null without a value, but of counts."""
     if kind == "distinct":
         return pc.divide(pc.binary_length(parts).cast(pa.int64()), _MARK)
     if kind == "hll":
-        return pa.array([_estimate(each) for each in parts.to_pylist()], pa.int64())
+        return pa.array([_estimate(part) for part in parts.to_pylist()], pa.int64())
     if kind == "collect_set":
-        return pa.array([_sum(each, goal) for each in parts.to_pylist()], goal)
+        return pa.array([_sum(part, goal) for part in parts.to_pylist()], goal)
     wanted = arguments[0] if isinstance(arguments[0], tuple) else arguments[:1]
-    rows = [None if each is None else quantiles.at(each, wanted) for each in parts.to_pylist()]
+    rows = [None if part is None else quantiles.at(part, wanted) for part in parts.to_pylist()]
     is_list, missing = pa.types.is_list(goal), np.array([row is None for row in rows], np.bool_)
     values = np.array([value for row in rows for value in row or ()], np.float64)
     flat = _as(values, goal.value_type if is_list else goal)
@@ -128,14 +128,14 @@ def result(kind: str, arguments: tuple[Any, ...], parts: Any, goal: pa.DataType)
     return flat.take(pa.array(starts[:-1], mask=missing))
 
 
-def lists_of(data: Any, kind: pa.DataType) -> Any:
+def lists_of(data: Column, kind: pa.DataType) -> Column:
     """Return the lists that parts of `collect_list` or `collect_set` hold; null for null."""
     element, missing = kind.value_type, data.is_null()
     plain = data.fill_null(b"")
     if is_text(element):
-        rows = [[text[_LENGTH:] for text in _cut(each, element)] for each in plain.to_pylist()]
-        found = pa.array(rows, pa.list_(pa.binary())).cast(kind)
-        return pc.if_else(missing, pa.scalar(None, kind), found)
+        rows = [[text[_LENGTH:] for text in _cut(part, element)] for part in plain.to_pylist()]
+        lists = pa.array(rows, pa.list_(pa.binary())).cast(kind)
+        return pc.if_else(missing, pa.scalar(None, kind), lists)
     content, offsets = as_bytes(plain)
     if (np.diff(offsets) % _NUMBER).any():
         raise ValueDamagedError
@@ -144,14 +144,14 @@ def lists_of(data: Any, kind: pa.DataType) -> Any:
     return pa.ListArray.from_arrays(places, _as(numbers, element), mask=missing)
 
 
-def data_of(lists: Any) -> Any:
+def data_of(lists: Column) -> Column:
     """Return lists as the parts that hold them; an empty one for null."""
     offsets = np.concatenate([[0], np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy())])
     elements = _elements(pa.chunked_array([lists.flatten()])).combine_chunks().cast(pa.binary())
     return joined(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements))
 
 
-def marks(column: Any) -> Any:
+def marks(column: Column) -> Column:
     """Return 16 bytes for each value of a column of one type, the same for equal ones; null for null.
 
     Floats are equal as in Spark: NaN to itself, and 0.0 to -0.0.
@@ -171,18 +171,18 @@ def marks(column: Any) -> Any:
     return _where_valid(column, wide, _MARK)
 
 
-def rows_of(columns: Sequence[Any]) -> Any:
+def rows_of(columns: Sequence[Column]) -> Column:
     """Return bytes for each row of several columns, the same for equal ones; null if a value is."""
     return pc.binary_join_element_wise(*map(marks, columns), b"")
 
 
-def _canonical(column: Any) -> Any:
+def _canonical(column: Column) -> Column:
     """Return floats with one representation of zero and of NaN; 0.0 for null."""
     values = column.cast(pa.float64()).fill_null(0).to_numpy() + 0.0
     return np.where(np.isnan(values), np.nan, values)
 
 
-def _numbers(column: Any) -> Any:
+def _numbers(column: Column) -> Column:
     return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column.cast(_storage(column.type))
 
 
@@ -190,17 +190,17 @@ def _storage(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_floating(kind) else pa.int64()
 
 
-def _where_valid(column: Any, values: Any, width: int) -> Any:
+def _where_valid(column: Column, values: Any, width: int) -> Any:
     data = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(values.tobytes())])
-    found = data.cast(pa.binary())
-    return pa.chunked_array([pc.if_else(column.combine_chunks().is_valid(), found, pa.scalar(None, pa.binary()))])
+    encoded = data.cast(pa.binary())
+    return pa.chunked_array([pc.if_else(column.combine_chunks().is_valid(), encoded, pa.scalar(None, pa.binary()))])
 
 
-def _wide(column: Any) -> Any:
+def _wide(column: Column) -> Column:
     return _where_valid(column, column.fill_null(0).to_numpy(), _NUMBER)
 
 
-def _elements(column: Any) -> Any:
+def _elements(column: Column) -> Column:
     if not is_text(column.type):
         return _wide(_numbers(column).cast(_storage(column.type)))
     plain = column.cast(pa.binary())
@@ -210,21 +210,21 @@ def _elements(column: Any) -> Any:
 
 def _cut(data: bytes, kind: pa.DataType) -> Iterator[bytes]:
     """Yield the elements of a list, of text with their lengths in front."""
-    at, width = 0, _NUMBER
-    while at < len(data):
+    start, width = 0, _NUMBER
+    while start < len(data):
         if is_text(kind):
-            width = _LENGTH + int.from_bytes(data[at : at + _LENGTH], "little")
-        if at + width > len(data):
+            width = _LENGTH + int.from_bytes(data[start : start + _LENGTH], "little")
+        if start + width > len(data):
             raise ValueDamagedError
-        yield data[at : at + width]
-        at += width
+        yield data[start : start + width]
+        start += width
 
 
 def _marks_of(data: bytes) -> Iterator[bytes]:
-    return (data[at : at + _MARK] for at in range(0, len(data), _MARK))
+    return (data[start : start + _MARK] for start in range(0, len(data), _MARK))
 
 
-def _as(numbers: Any, kind: pa.DataType) -> Any:
+def _as(numbers: Column, kind: pa.DataType) -> Column:
     """Return stored numbers as values of a type; float64 as whole numbers towards zero, beyond int64 its last."""
     if pa.types.is_floating(kind):
         return pa.array(numbers, pa.float64()).cast(kind)
@@ -263,9 +263,9 @@ def _sketch(data: bytes, size: int) -> bytes:
 
 def _union(parts: Iterable[bytes], size: int) -> Any:
     union = _library().hll_union(size)
-    for each in parts:
-        if each:
-            union.update(_library().hll_sketch.deserialize(each))
+    for part in parts:
+        if part:
+            union.update(_library().hll_sketch.deserialize(part))
     return union
 
 

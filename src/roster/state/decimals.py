@@ -6,18 +6,19 @@ import operator as operators
 import re
 from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from roster.state.byte_slices import Column
 
 DIGITS = 38
 """Most digits of a decimal."""
 _WIDEST = 76
 
 
-def wide(values: Any) -> Any:
-    """Return decimals as those of the most digits that Arrow computes with."""
+def wide(values: Column) -> Column:
+    """Return decimals with the most digits that Arrow computes with."""
     return values.cast(pa.decimal256(_WIDEST, values.type.scale))
 
 
@@ -36,20 +37,20 @@ def summed_of(mean: pa.DataType) -> pa.DataType:
     return pa.decimal128(DIGITS, mean.scale - 4)
 
 
-def means(sums: Any, counts: Any, kind: pa.DataType) -> Any:
+def means(sums: Column, counts: Column, kind: pa.DataType) -> Column:
     """Return averages of a type; null without rows, or beyond its digits."""
     by = pc.if_else(pc.greater(counts, 0), counts, pa.scalar(None, pa.int64())).cast(pa.decimal256(19, 0))
     return rounded(pc.divide(sums.cast(pa.decimal256(DIGITS, sums.type.scale)), by), kind)
 
 
-def added(one: Any, other: Any) -> Any:
+def added(one: Column, other: Column) -> Column:
     """Return the sums of decimals of one type, with a digit more."""
     kind = pa.decimal256(DIGITS, one.type.scale)
     return pc.add(one.cast(kind), other.cast(kind))
 
 
-def rounded(values: Any, kind: pa.DataType) -> Any:
-    """Return decimals as those of a type, half away from zero; null beyond its digits."""
+def rounded(values: Column, kind: pa.DataType) -> Column:
+    """Round decimals to a type, half away from zero; null beyond its digits."""
     whole = values.type.precision - values.type.scale
     if values.type.scale <= kind.scale and whole <= kind.precision - kind.scale:
         return values.cast(kind)
@@ -62,26 +63,26 @@ def rounded(values: Any, kind: pa.DataType) -> Any:
 
 
 def type_of_name(name: str) -> pa.DataType | None:
-    """Return the type that Spark calls so, None if it is no decimal."""
-    found = _NAME.fullmatch(name)
-    return pa.decimal128(int(found[1]), int(found[2])) if found else None
+    """Return the decimal type that Spark calls so, None for another type."""
+    match = _NAME.fullmatch(name)
+    return pa.decimal128(int(match[1]), int(match[2])) if match else None
 
 
-def of_integers(values: Any) -> Any:
+def of_integers(values: Column) -> Column:
     """Return integers as decimals that hold all values of their type."""
     return values.cast(pa.decimal128(_DIGITS_OF[values.type.bit_width], 0))
 
 
-def of_digits(number: int) -> Any:
+def of_digits(number: int) -> Column:
     """Return a constant as a decimal of so many digits as it has."""
     return pa.scalar(Decimal(number), pa.decimal128(len(str(abs(number))), 0))
 
 
-def truncated(values: Any, kind: pa.DataType) -> Any:
+def truncated(values: Column, kind: pa.DataType) -> Column:
     """Return decimals as integers of a type, towards zero; null beyond it."""
     whole = pc.round(wide(values), 0, "towards_zero").cast(pa.decimal256(_WIDEST, 0))
     edge = 1 << (kind.bit_width - 1)
-    least, most = (pa.scalar(Decimal(each), whole.type) for each in (-edge, edge - 1))
+    least, most = (pa.scalar(Decimal(bound), whole.type) for bound in (-edge, edge - 1))
     fits = pc.and_(pc.greater_equal(whole, least), pc.less_equal(whole, most))
     return pc.if_else(fits, whole, pa.scalar(None, whole.type)).cast(kind)
 
@@ -93,7 +94,7 @@ def common_type(kinds: Sequence[pa.DataType]) -> pa.DataType:
     return pa.decimal128(min(whole + scale, DIGITS), scale - min(max(whole + scale - DIGITS, 0), scale))
 
 
-def computed(operator: str, left: Any, right: Any) -> Any:
+def computed(operator: str, left: Column, right: Column) -> Column:
     """Return the results of an operator on two columns; null beyond the type, and of a division by zero."""
     plain, of_columns, type_of = _OPERATORS[operator]
     kind = _adjusted(*type_of(left.type, right.type))
@@ -103,17 +104,17 @@ def computed(operator: str, left: Any, right: Any) -> Any:
         return by_rows(plain, [left.to_pylist(), right.to_pylist()], kind)
 
 
-def by_rows(function: Callable[..., Decimal], columns: Sequence[Any], kind: pa.DataType) -> Any:
+def by_rows(function: Callable[..., Decimal], columns: Sequence[Column], kind: pa.DataType) -> Column:
     """Return the function of each row as decimals of a type, half away from zero; null beyond it or without a value."""
-    step, most, found = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale), []
+    step, most, results = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale), []
     with localcontext(Context(prec=_EXACT, rounding=ROUND_HALF_UP)):
         for row in zip(*columns, strict=True):
             try:
                 value = None if None in row else function(*row).quantize(step)
-                found.append(value if value is not None and abs(value) < most else None)
+                results.append(value if value is not None and abs(value) < most else None)
             except ArithmeticError:
-                found.append(None)
-    return pa.array(found, kind)
+                results.append(None)
+    return pa.array(results, kind)
 
 
 def _adjusted(precision: int, scale: int) -> pa.DataType:
@@ -141,15 +142,15 @@ def _rest_of(left: pa.DataType, right: pa.DataType) -> tuple[int, int]:
     return min(left.precision - left.scale, right.precision - right.scale) + scale, scale
 
 
-def _larger(values: Any) -> Any:
+def _larger(values: Column) -> Column:
     return values.cast(pa.decimal256(values.type.precision, values.type.scale))
 
 
-def _exactly(function: Callable[..., Any]) -> Callable[..., Any]:
+def _exactly(function: Callable[..., Column]) -> Callable[..., Column]:
     return lambda left, right, _: function(_larger(left), _larger(right))
 
 
-def _divided(left: Any, right: Any, scale: int) -> Any:
+def _divided(left: Column, right: Column, scale: int) -> Column:
     """Return quotients that are cut off at least a digit behind the scale."""
     divisor = _larger(pc.if_else(pc.equal(right, pa.scalar(0, right.type)), pa.scalar(None, right.type), right))
     more = max(scale + right.type.scale - right.type.precision - left.type.scale, 0)
@@ -157,7 +158,7 @@ def _divided(left: Any, right: Any, scale: int) -> Any:
     return pc.divide(dividend, divisor)
 
 
-def _none(left: Any, right: Any, scale: int) -> Any:
+def _none(left: Column, right: Column, scale: int) -> Column:
     raise pa.ArrowInvalid("Arrow has no such function")
 
 
@@ -167,7 +168,7 @@ _DIGITS_OF = {8: 3, 16: 5, 32: 10, 64: 20}
 _LEAST_SCALE = 6
 _EXACT = 160
 """Digits with which quotients of decimals round as exact ones do; all other results are exact."""
-_OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., tuple[int, int]]]] = {
+_OPERATORS: dict[str, tuple[Callable[..., Column], Callable[..., Column], Callable[..., tuple[int, int]]]] = {
     "+": (operators.add, _exactly(pc.add), _sum_of),
     "-": (operators.sub, _exactly(pc.subtract), _sum_of),
     "*": (operators.mul, _exactly(pc.multiply), _product_of),

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from roster.state.aggregate import Layout, Update
 from roster.state.event_time import (
     STREAM_TIME_KEY,
     Clock,
+    Times,
     left_out,
     microseconds,
     read_time,
@@ -48,7 +49,7 @@ class Deduplication:
 
     def __post_init__(self) -> None:
         if not isinstance(self.within, timedelta) or self.within <= timedelta():
-            raise StateError(f"deduplicate: within={self.within!r} is no positive timedelta")
+            raise StateError(f"deduplicate: within={self.within!r} is not a positive timedelta")
 
     @property
     def result_keys(self) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ class Deduplication:
         return self.column
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         return {"operator": "deduplicate", **({} if self.column is None else {"time": self.column})}
 
@@ -80,16 +81,16 @@ class Deduplication:
             return self._of_all_time(table, store)
         clock, within = Clock.over(table, self.column, store), microseconds(self.within)
         slack = within if self.slack is None else microseconds(self.slack)
-        times, at = clock.times, clock.at
+        times, stream_times = clock.times, clock.at
         encoded = encode_keys(table, self.keys).combine_chunks().dictionary_encode()
-        fresh = clock.has & (times + slack >= at)
+        fresh = clock.has & (times + slack >= stream_times)
         keys = encoded.dictionary.to_pylist()
         first = np.array([read_time(value) for value in store.multi_get(keys)], np.int64)
-        passed = self._pass(encoded.indices.to_numpy(), times, at, fresh, first, within)
+        passed = self._pass(encoded.indices.to_numpy(), times, stream_times, fresh, first, within)
         places = encoded.indices.to_numpy()[passed]
         changes = dict(zip([keys[place] for place in places], [time_bytes(t) for t in times[passed]], strict=True))
         entries = self._changes(changes, store, clock, within)
-        late, lateness = left_out(table, fresh, times, at)
+        late, lateness = left_out(table, fresh, times, stream_times)
         results = without_at(table).take(pa.array(passed))
         return Update(results, entries, sum(map(len, late)), late_rows=late, lateness=lateness)
 
@@ -105,11 +106,13 @@ class Deduplication:
         return Update(results, pa.table({"key": pa.array(list(new), pa.binary()), "value": values}))
 
     @staticmethod
-    def _pass(places: Any, times: Any, at: Any, fresh: Any, first: Any, within: int) -> Any:
+    def _pass(
+        places: Times, times: Times, stream_times: Times, fresh: npt.NDArray[np.bool_], first: Times, within: int
+    ) -> Times:
         """Return the rows that pass; takes a round for each time that a key is forgotten within the batch."""
         passed, rows = [], np.flatnonzero(fresh)
         while len(rows):
-            rows = rows[first[places[rows]] + within < at[rows]]
+            rows = rows[first[places[rows]] + within < stream_times[rows]]
             _, begins = np.unique(places[rows], return_index=True)
             firsts = rows[begins]
             first[places[firsts]] = times[firsts]

@@ -49,8 +49,10 @@ class OtherDefinitionError(StateError):
         self.fix = fix
 
 
+Document: TypeAlias = Mapping[str, Any]
+"""A definition as JSON, or a part of it."""
 Migrate: TypeAlias = Mapping[str, Any] | Callable[[pa.Table], pa.Table] | None
-"""How entries come from those of an earlier definition; see `Definition`."""
+"""How entries come from an earlier definition's entries; see `Definition`."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,9 @@ class Definition:
 
     operator   what keeps them, with the arguments by which they are kept: window, session, within, time_mode …
     keys       {column: type} of the keys
-    aggregates {name: what is kept, and of which type}; row, kinds: the columns of a value
+    aggregates {name: what is kept and its type}; row, kinds: the columns of a value
     sides      {left, right: {column: type}} of a join's rows
-    variables  true for those of a processor, of which the store has a list of its own
+    variables  true for a processor, whose store has a list of its variables
     subtopology, stores   the number of its sub-topology, and all stores there in the order of a row's way
 
     migrate: of a pipeline's own definition: {result: the earlier result that it comes from, None: it begins anew}, or a
@@ -69,7 +71,7 @@ class Definition:
     nothing is said.
     """
 
-    document: Mapping[str, Any]
+    document: Document
     migrate: Migrate = field(default=None, compare=False)
     registry: bytes = field(default=b"", compare=False)
     """The list of a processor's variables, of a pipeline's own definition."""
@@ -77,7 +79,7 @@ class Definition:
     @classmethod
     def of(
         cls,
-        kept: Mapping[str, Any],
+        kept: Document,
         keys: pa.Schema,
         layout: Layout | None,
         *,
@@ -93,21 +95,25 @@ class Definition:
             document["sides"] = dict(zip(SIDES, map(_columns, sides), strict=True))
         elif layout is not None:
             document["aggregates"] = layout.described()
-            document["row"] = [list(each) for each in layout.row.descr]
+            document["row"] = [list(column) for column in layout.row.descr]
             document["kinds"] = {name: str(kind) for name, kind in layout.kinds.items()}
         return cls(document, migrate)
 
     @property
     def functions(self) -> dict[str, Callable[[pa.Table], pa.Table]]:
         """The functions of `migrate` by what they are for: a side, or a variable."""
-        return {} if callable(self.migrate) else {n: of for n, of in (self.migrate or {}).items() if callable(of)}
+        return (
+            {}
+            if callable(self.migrate)
+            else {n: function for n, function in (self.migrate or {}).items() if callable(function)}
+        )
 
     def described(self) -> dict[str, Any]:
         """Return it for other programs, with the variables of a processor."""
         return {**self.document, "variables": json.loads(self.registry)} if self.registry else dict(self.document)
 
     @classmethod
-    def from_described(cls, document: Mapping[str, Any]) -> Definition:
+    def from_described(cls, document: Document) -> Definition:
         """Read what `described` returns."""
         variables = document.get("variables")
         if not isinstance(variables, Mapping):
@@ -137,14 +143,14 @@ class Definition:
     def layout(self) -> Layout:
         """The layout of values, for a definition with aggregates."""
         aggregates = {
-            name: Aggregate(Kind(of["kind"]), of["column"], arguments=_hashable(of.get("arguments", ())))
-            for name, of in self.document["aggregates"].items()
+            name: Aggregate(Kind(result["kind"]), result["column"], arguments=_hashable(result.get("arguments", ())))
+            for name, result in self.document["aggregates"].items()
         }
         return Layout(
             aggregates,
             np.dtype([(name, kind) for name, kind in self.document["row"]]),
             {name: type_of(kind) for name, kind in self.document["kinds"].items()},
-            dict(part for name, each in aggregates.items() for part in each.stored(name)),
+            dict(part for name, aggregate in aggregates.items() for part in aggregate.stored(name)),
         )
 
     @property
@@ -155,12 +161,20 @@ class Definition:
     @property
     def release(self) -> str:
         """Text that differs between definitions, and between those that say another `migrate`."""
-        own, said = self.fingerprint, self.migrate
-        if said is None:
+        own, migrate = self.fingerprint, self.migrate
+        if migrate is None:
             return own
-        if callable(said):
-            return _digest([own, function_name(said)])
-        return _digest([own, sorted((name, function_name(of) if callable(of) else of) for name, of in said.items())])
+        if callable(migrate):
+            return _digest([own, function_name(migrate)])
+        return _digest(
+            [
+                own,
+                sorted(
+                    (name, function_name(function) if callable(function) else function)
+                    for name, function in migrate.items()
+                ),
+            ]
+        )
 
     def entries(self) -> Entries:
         """Return the reader of the entries."""
@@ -195,13 +209,13 @@ class Noted:
         """Decode the bytes of `encode`. Raises OtherDefinitionError for those of another release."""
         try:
             document = loads(data)
-            found = document["format"]
-            if found == FORMAT:
+            version = document["format"]
+            if version == FORMAT:
                 definition, inputs = Definition(dict(document["definition"])), dict(document["inputs"])
                 return cls(definition, inputs, tuple(map(str, document.get("releases", ()))))
         except DAMAGED as error:
             raise damaged(error) from None
-        raise OtherDefinitionError(f"its state was written in format {found!r}, this release has format {FORMAT}")
+        raise OtherDefinitionError(f"its state was written in format {version!r}, this release has format {FORMAT}")
 
     def followed_by(self, definition: Definition, inputs: Mapping[str, int]) -> Noted:
         """Return the record after a batch under a definition, which may be another one than before."""
@@ -221,7 +235,7 @@ class Noted:
         return None
 
 
-def _digest(document: Any) -> str:
+def _digest(document: object) -> str:
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:32]
 
 
@@ -243,7 +257,7 @@ def entries_of(store: Store | Snapshot) -> Entries:
 
 
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, pa.ArrowException)
-"""What comes of JSON that no release writes."""
+"""Errors of reading JSON that no release writes."""
 
 
 def damaged(error: BaseException) -> OtherDefinitionError:
@@ -275,21 +289,21 @@ _DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)")
 
 def type_of(text: str) -> pa.DataType:
     """Return the type that Arrow writes so. Raises ValueError for another text."""
-    if found := _TIMESTAMP.fullmatch(text):
-        return pa.timestamp(found[1], found[2])
-    if found := _LIST.fullmatch(text):
-        return pa.list_(type_of(found[1]))
-    if found := _DECIMAL.fullmatch(text):
-        return getattr(pa, f"decimal{found[1]}")(int(found[2]), int(found[3]))
+    if match := _TIMESTAMP.fullmatch(text):
+        return pa.timestamp(match[1], match[2])
+    if match := _LIST.fullmatch(text):
+        return pa.list_(type_of(match[1]))
+    if match := _DECIMAL.fullmatch(text):
+        return getattr(pa, f"decimal{match[1]}")(int(match[2]), int(match[3]))
     return pa.type_for_alias(text)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a part of a definition for people."""
     if isinstance(value, Mapping):
         if {"kind", "column", "type"} <= value.keys() <= {"kind", "column", "type", "arguments"}:
             return f"{value['kind']}({value['column']}) {value['type']}"
-        return "(" + ", ".join(f"{name} {shown(each)}" for name, each in value.items()) + ")"
+        return "(" + ", ".join(f"{name} {shown(part)}" for name, part in value.items()) + ")"
     if isinstance(value, list):
         return ", ".join(map(shown, value))
     return "none" if value is None else str(value)
@@ -300,16 +314,16 @@ def function_name(function: object) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def json_text(document: Any) -> str:
+def json_text(document: object) -> str:
     """Return rows as JSON: times in ISO 8601, bytes as text, numbers that are not finite as null."""
     return json.dumps(_plain(document), ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {_plain_name(name): _plain(each) for name, each in value.items()}
+        return {_plain_name(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, bytes):

@@ -27,4 +27,4 @@ def as_timedelta(name: str, value: object) -> timedelta:
         except OverflowError:
             pass
     units = f"{', '.join(_UNITS[:-1])} or {_UNITS[-1]}"
-    raise StateError(f"{name}={value!r} is no duration: use timedelta(hours=1) or '1 hour', in {units}")
+    raise StateError(f"{name}={value!r} is not a duration: use timedelta(hours=1) or '1 hour', in {units}")

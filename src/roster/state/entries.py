@@ -79,12 +79,12 @@ class Entries(ABC):
 
     def part_of(self, variable: str | None, side: str | None) -> str | None:
         """Return the variable or side, whichever is given. Raises QueryError if such a store cannot have it."""
-        given = {"variable": variable, "side": side}
-        for name, value in given.items():
+        chosen = {"variable": variable, "side": side}
+        for name, value in chosen.items():
             if value is not None and name != self.part:
                 fix = "Leave it out" if self.part is None else f"Use {self.part}"
                 raise QueryError(name, f"the store has no {name}s", fix)
-        part = None if self.part is None else given[self.part]
+        part = None if self.part is None else chosen[self.part]
         self.check_part(part)
         return part
 
@@ -139,7 +139,7 @@ def first_of(
     entries: Iterable[tuple[bytes, bytes]], key_in: Callable[[bytes], tuple[bytes, bytes]], limit: int | None
 ) -> list[tuple[bytes, bytes]]:
     """Return the first entries of one task in the order of keys."""
-    return [(each.name, each.value) for each in in_order([Read(list(entries))], key_in, limit)]
+    return [(entry.name, entry.value) for entry in in_order([Read(list(entries))], key_in, limit)]
 
 
 def kinds_of(columns: pa.Schema) -> dict[str, str]:
@@ -153,7 +153,7 @@ def behind(prefix: bytes) -> bytes | None:
     return plain[:-1] + bytes([plain[-1] + 1]) if plain else None
 
 
-def parsed(texts: Sequence[str], columns: pa.Schema) -> list[Any]:
+def parsed(texts: Sequence[str], columns: pa.Schema) -> list[pa.Array]:
     """Return an array of one value for each text, of the first columns' types. Raises StateError if they do not fit."""
     try:
         return [pa.array([text], pa.string()).cast(field.type) for text, field in zip(texts, columns, strict=False)]

@@ -24,7 +24,7 @@ STREAM_TIME_KEY = b"\xffstream time"
 """Key of the stream time in a store; behind all encoded keys, which begin with 0x00 or 0x01."""
 
 NOW_KEY, AT, OF = b"\xff~now", "\0at", "\0of"
-"""Of a task with a time for each source: in the operator's view of the store, the stream time after the batch; in its
+"""For a task with a time for each source, in the operator's view of the store, the stream time after the batch; in its
 table, columns with the time at each row and the number of its source. The store has none of them."""
 
 NEVER = -(1 << 62)
@@ -70,7 +70,7 @@ def stream_time_after(before: Snapshot, changes: pa.Table, key: bytes) -> int | 
 
 def idle_changes(store: Snapshot, until: Mapping[bytes, int]) -> dict[bytes, Value]:
     """Return the changes that move stream times, by their keys, on to these in milliseconds."""
-    return {key: time_bytes(at * 1000) for key, at in until.items() if at * 1000 > stream_time(store, key)}
+    return {key: time_bytes(ms * 1000) for key, ms in until.items() if ms * 1000 > stream_time(store, key)}
 
 
 def running(times: Times, before: int) -> Times:
@@ -118,10 +118,10 @@ class Clock(NamedTuple):
         times, has = times_of(table, column)
         if now is not None:
             return cls(times, has, before, table[AT].to_numpy(), read_time(now))
-        at = running(times, before)
-        return cls(times, has, before, at, int(at[-1]) if len(at) else before)
+        stream_times = running(times, before)
+        return cls(times, has, before, stream_times, int(stream_times[-1]) if len(stream_times) else before)
 
-    def noted(self, changes: pa.Table) -> pa.Table:
+    def with_times(self, changes: pa.Table) -> pa.Table:
         """Return the changes of the batch, with the stream time's change, if any."""
         if self.now == self.before:
             return changes
@@ -140,9 +140,9 @@ class Lateness(NamedTuple):
     sources: Mapping[int, int]
 
     @classmethod
-    def of(cls, times: Times, at: Times, sources: Times) -> Lateness:
+    def of(cls, times: Times, stream_times: Times, sources: Times) -> Lateness:
         """Return it of late rows."""
-        behind = -(-(at - times)[times != NEVER] // 1000)
+        behind = -(-(stream_times - times)[times != NEVER] // 1000)
         scale = 10 ** np.maximum(np.log10(np.maximum(behind, 1)).astype(np.int64) - 1, 0)
         most = Counter(sources.tolist()).most_common(_MOST_SOURCES)
         return cls(Counter((-(-behind // scale) * scale).tolist()), dict(most))
@@ -151,9 +151,9 @@ class Lateness(NamedTuple):
     def joined(cls, parts: Iterable[Lateness]) -> Lateness:
         """Return that of several sets of rows."""
         behind, sources = Counter[int](), Counter[int]()
-        for each in parts:
-            behind.update(each.behind)
-            sources.update(each.sources)
+        for lateness in parts:
+            behind.update(lateness.behind)
+            sources.update(lateness.sources)
         return cls(behind, sources)
 
 
@@ -161,7 +161,7 @@ NONE_LATE = Lateness({}, {})
 
 
 def left_out(
-    table: pa.Table, taken: Times | npt.NDArray[np.bool_], times: Times, at: Times, source: int = 0
+    table: pa.Table, taken: Times | npt.NDArray[np.bool_], times: Times, stream_times: Times, source: int = 0
 ) -> tuple[tuple[pa.Table, ...], Lateness]:
     """Return the rows left out, by their places or a mask, and how late they are; no table if there are none.
 
@@ -173,7 +173,7 @@ def left_out(
         return (), NONE_LATE
     rows = table.filter(pa.array(is_late))
     sources = rows[OF].to_numpy() if OF in rows.column_names else np.full(len(rows), source)
-    return (without_at(rows),), Lateness.of(times[is_late], at[is_late], sources)
+    return (without_at(rows),), Lateness.of(times[is_late], stream_times[is_late], sources)
 
 
 def without_at(table: pa.Table) -> pa.Table:

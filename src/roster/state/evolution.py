@@ -10,15 +10,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from roster.state.aggregate import Layout
 from roster.state.aggregate_functions import FIXED, Kind, has_of
-from roster.state.byte_slices import listed
+from roster.state.byte_slices import Structs, listed
 from roster.state.definition import (
     DAMAGED,
     Definition,
@@ -77,26 +75,26 @@ class Change:
 def changes(written: Definition, own: Definition) -> list[Change]:
     """Return the changes that entries of `written` need under `own`; none if both mean the same."""
     was, now = written.document, own.document
-    found: list[Change] = []
+    changed: list[Change] = []
     for name in dict.fromkeys([*was, *now]):
         if name in _FOLLOWING or json.dumps(was.get(name)) == json.dumps(now.get(name)):
             continue
         if name == "keys" and name in was and _are_wider(was[name], now[name]):
-            found.append(Change(name, shown(was[name]), shown(now[name]), Verdict.ALLOWED))
+            changed.append(Change(name, shown(was[name]), shown(now[name]), Verdict.ALLOWED))
         elif name == "aggregates" and name in was and name in now:
-            found += _of_results(was[name], now[name], own.migrate)
+            changed += _of_results(was[name], now[name], own.migrate)
         elif name == "sides" and name in was and name in now:
             for side in SIDES:
-                found += _of_side(side, was[name][side], now[name][side], own.functions.get(side))
+                changed += _of_side(side, was[name][side], now[name][side], own.functions.get(side))
         else:
-            found.append(_refused(name, was.get(name), now.get(name)))
+            changed.append(_refused(name, was.get(name), now.get(name)))
     order, names = was.get("stores", []), now.get("stores", [])
     if [name for name in order if name in names] != [name for name in names if name in order]:
-        found.append(_refused("stores", order, names))
-    return found
+        changed.append(_refused("stores", order, names))
+    return changed
 
 
-def _refused(name: str, before: Any, after: Any) -> Change:
+def _refused(name: str, before: object, after: object) -> Change:
     return Change(name, shown(before), shown(after), Verdict.REFUSED)
 
 
@@ -118,11 +116,11 @@ def sources(was: Results, now: Results, migrate: Mapping[str, str | None]) -> di
 
     `migrate` counts where a result is new or means something else than the earlier one of its name.
     """
-    found: dict[str, str | None] = {}
+    origins: dict[str, str | None] = {}
     for name, result in now.items():
         is_same = name in was and _fits(was[name], result)
-        found[name] = name if is_same else migrate.get(name, name if name in was else None)
-    return found
+        origins[name] = name if is_same else migrate.get(name, name if name in was else None)
+    return origins
 
 
 def _fits(was: Mapping[str, str], now: Mapping[str, str]) -> bool:
@@ -203,7 +201,7 @@ def _of_result(
     before, after = shown(was.get(name)), shown(result)
     anew = f"migrate={{{name!r}: None}} if it begins anew"
     if source is None:
-        alike = [each for each in left if _fits(was[each], result)]
+        alike = [other for other in left if _fits(was[other], result)]
         if alike and not is_said:
             fix = f"migrate={{{name!r}: {alike[0]!r}}} if it is {alike[0]!r} under another name, {anew}"
             yield Change(name, before, after, Verdict.NEEDS_MIGRATE, fix)
@@ -232,25 +230,28 @@ def check(own: Definition, noted: Noted, registry: bytes | None = None) -> list[
     Raises OtherDefinitionError if one may not be, or if the definition was left for the present one.
     """
     try:
-        found = [*changes(noted.definition, own), *_of_variables(own, registry)]
+        needed = [*changes(noted.definition, own), *_of_variables(own, registry)]
     except DAMAGED as error:
         raise damaged(error) from None
-    _check_none(found, Verdict.REFUSED)
-    if found and own.release in noted.releases:
+    _check_none(needed, Verdict.REFUSED)
+    if needed and own.release in noted.releases:
         raise OtherDefinitionError(
-            "a newer release has changed its state: " + "; ".join(f"{each.part} {each.before}" for each in found),
+            "a newer release has changed its state: "
+            + "; ".join(f"{change.part} {change.before}" for change in needed),
             f"Stop this release, or take the change back with migrate={_unsaid(own, noted)}",
         )
-    _check_none(found, Verdict.NEEDS_MIGRATE)
-    if (tables := _by_tables(own, noted, found, registry)) is not None:
+    _check_none(needed, Verdict.NEEDS_MIGRATE)
+    if (tables := _by_tables(own, noted, needed, registry)) is not None:
         tables.check()
-    return found
+    return needed
 
 
 def _of_variables(own: Definition, registry: bytes | None) -> Iterator[Change]:
     """Yield the changes of a processor's variables that functions make; the operator itself makes others."""
     for name, (before, after) in to_change(registry, own.registry, own.functions).items():
-        was, now = (shown({each.name: str(each.type) for each in of.written[-1].schema}) for of in (before, after))
+        was, now = (
+            shown({field.name: str(field.type) for field in entry.written[-1].schema}) for entry in (before, after)
+        )
         yield Change(f"variable {name}", was, now, Verdict.ALLOWED, f"by {function_name(own.functions[name])}")
 
 
@@ -261,9 +262,11 @@ def registry_after(own: Definition, registry: bytes) -> bytes:
     return encode_registry(decode_registry(registry) | after) if after else registry
 
 
-def _by_tables(own: Definition, noted: Noted, found: Sequence[Change], registry: bytes | None) -> TableEvolution | None:
+def _by_tables(
+    own: Definition, noted: Noted, needed: Sequence[Change], registry: bytes | None
+) -> TableEvolution | None:
     """Return what changes entries as tables, None if that is not the way."""
-    if all(each.part == "keys" for each in found):
+    if all(change.part == "keys" for change in needed):
         return None
     before, functions = noted.definition, own.functions
     if registry is not None:
@@ -274,36 +277,40 @@ def _by_tables(own: Definition, noted: Noted, found: Sequence[Change], registry:
     return TableEvolution(before, own, functions) if functions or "sides" in own.document else None
 
 
-def _check_none(found: Sequence[Change], verdict: Verdict) -> None:
+def _check_none(needed: Sequence[Change], verdict: Verdict) -> None:
     """Raise OtherDefinitionError for changes with this verdict."""
-    differ = [each for each in found if each.verdict is verdict]
+    differ = [change for change in needed if change.verdict is verdict]
     if differ:
-        was = ", ".join(f"{each.part} {each.before}" for each in differ)
-        now = ", ".join(f"{each.part} {each.after}" for each in differ)
+        was = ", ".join(f"{change.part} {change.before}" for change in differ)
+        now = ", ".join(f"{change.part} {change.after}" for change in differ)
         problem = f"its state was written with {was}, and this pipeline has {now}"
-        raise OtherDefinitionError(problem, "; ".join(each.effect for each in differ if each.effect))
+        raise OtherDefinitionError(problem, "; ".join(change.effect for change in differ if change.effect))
 
 
 def _unsaid(own: Definition, noted: Noted) -> dict[str, str | None]:
     """Return a `migrate` without functions that no release has said."""
-    said = {} if callable(own.migrate) else {n: of for n, of in (own.migrate or {}).items() if n not in own.functions}
+    migrate = (
+        {}
+        if callable(own.migrate)
+        else {n: source for n, source in (own.migrate or {}).items() if n not in own.functions}
+    )
     results = own.document.get("aggregates", {})
     for name in results or own.document.get("sides", {}):
-        if replace(own, migrate=said).release not in noted.releases:
+        if replace(own, migrate=migrate).release not in noted.releases:
             break
-        said.setdefault(name, name if results else None)
-    return said
+        migrate.setdefault(name, name if results else None)
+    return migrate
 
 
 def evolution(own: Definition, noted: Noted, registry: bytes | None = None) -> Evolution | TableEvolution | None:
     """Return what makes entries of the recorded definition those of `own`, None if they are. Raises as `check`."""
     if registry is None and noted.definition.document == own.document:
         return None  # as nearly always
-    found = check(own, noted, registry)
-    if (tables := _by_tables(own, noted, found, registry)) is not None:
+    needed = check(own, noted, registry)
+    if (tables := _by_tables(own, noted, needed, registry)) is not None:
         return tables
     was, now = noted.definition.document, own.document
-    if "aggregates" not in now or not any(each.part != "keys" for each in found):
+    if "aggregates" not in now or not any(change.part != "keys" for change in needed):
         return None
     origin = sources(was["aggregates"], now["aggregates"], own.migrate if isinstance(own.migrate, Mapping) else {})
     try:
@@ -317,11 +324,11 @@ def seen_as(own: Definition, snapshot: Snapshot) -> Snapshot:
 
     Raises as `check`, for a store with a part of a change, and StateError if only a task can change it.
     """
-    noted = Noted.of(snapshot)
-    way = None if noted is None else evolution(own, noted)
-    if isinstance(way, TableEvolution):
-        raise StateError("its entries are those of an earlier release until the task's next batch")
-    return snapshot if way is None else way.seen(snapshot)
+    record = Noted.of(snapshot)
+    evolved = None if record is None else evolution(own, record)
+    if isinstance(evolved, TableEvolution):
+        raise StateError("its entries are an earlier release's until the task's next batch")
+    return snapshot if evolved is None else evolved.seen(snapshot)
 
 
 @dataclass(frozen=True)
@@ -336,11 +343,11 @@ class Evolution:
 
     def values(self, values: Sequence[bytes]) -> pa.Array:
         """Return the new values. Raises ValueDamagedError."""
-        each, places = self.before.apart(values) if self.has_several else (values, np.arange(len(values)))
-        rows = self._rows(self.before.decode(each))
+        parts, places = self.before.apart(values) if self.has_several else (values, np.arange(len(values)))
+        rows = self._rows(self.before.decode(parts))
         return self.after.together(rows, np.bincount(places, minlength=len(values)))
 
-    def _rows(self, old: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _rows(self, old: Structs) -> Structs:
         new = np.zeros(len(old), self.after.memory)
         own = {name for part in self.after.stored for name in (part, has_of(part))}
         for name in self.after.row.names or ():
@@ -360,13 +367,15 @@ class Evolution:
     @cached_property
     def _parts(self) -> list[tuple[str, Kind, str | None]]:
         """The columns of the new rows, what they are, and the earlier columns that they come from."""
-        found: list[tuple[str, Kind, str | None]] = []
+        columns: list[tuple[str, Kind, str | None]] = []
         for name, result in self.after.aggregates.items():
             source = self.sources[name]
             parts = result.stored(name)
             earlier = [None] * len(parts) if source is None else [part for part, _ in result.stored(source)]
-            found += [(part, each.kind, of) for (part, each), of in zip(parts, earlier, strict=True)]
-        return found
+            columns += [
+                (part, aggregate.kind, origin) for (part, aggregate), origin in zip(parts, earlier, strict=True)
+            ]
+        return columns
 
     def _factor(self, source: str, name: str) -> int:
         before, after = self.before.kinds.get(source), self.after.kinds.get(name)
@@ -380,8 +389,8 @@ class Evolution:
 class Evolved:
     """A snapshot whose values are changed when they are read; entries beside those of keys stay."""
 
-    def __init__(self, snapshot: Snapshot, way: Evolution) -> None:
-        self._snapshot, self._way = snapshot, way
+    def __init__(self, snapshot: Snapshot, evolution: Evolution) -> None:
+        self._snapshot, self._evolution = snapshot, evolution
 
     @property
     def position(self) -> Position:
@@ -391,7 +400,7 @@ class Evolved:
     def rewritten(self, but: Collection[bytes]) -> pa.Table:
         """Return the new entries of all keys but these, as changes."""
         entries = [entry for entry in self._snapshot.scan(stop=ENDS_KEY) if entry[0] not in but]
-        values = self._way.values([value for _, value in entries])
+        values = self._evolution.values([value for _, value in entries])
         return pa.table([pa.array([key for key, _ in entries], pa.binary()), values], ["key", "value"])
 
     def multi_get(self, keys: Keys) -> Sequence[Value]:
@@ -405,12 +414,13 @@ class Evolved:
         """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
         entries = self._snapshot.scan(start, stop, limit)
         keys = [key for key, _ in entries]
-        return list(zip(keys, self._new(keys, [value for _, value in entries]), strict=True))  # type: ignore[arg-type]
+        values = self._new(keys, [value for _, value in entries])
+        return [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
 
     def _new(self, keys: Sequence[bytes], values: Sequence[Value]) -> list[Value]:
         new = list(values)
         there = [place for place, key in enumerate(keys) if key < ENDS_KEY and values[place] is not None]
-        found = self._way.values([value for place in there if (value := values[place]) is not None])
-        for place, value in zip(there, found.to_pylist(), strict=True):
+        evolved = self._evolution.values([value for place in there if (value := values[place]) is not None])
+        for place, value in zip(there, evolved.to_pylist(), strict=True):
             new[place] = value
         return new

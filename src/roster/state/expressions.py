@@ -1,6 +1,6 @@
 """Expressions over columns, with Spark's types and nulls, evaluated by Arrow.
 
-Where Spark's ANSI mode ends a query with an error (a division by zero, an overflow, a text that is no number), the
+Where Spark's ANSI mode ends a query with an error (a division by zero, an overflow, a text that is not a number), the
 value is null, as with Spark's `try_` functions: so a record cannot stop a partition for ever.
 """
 
@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state import decimals
+from roster.state.byte_slices import Column
 from roster.state.keys import is_text
 from roster.state.store import StateError
 
@@ -59,7 +60,7 @@ class Call:
     arguments: tuple[Expression, ...]
 
     def __str__(self) -> str:
-        texts = [str(each) for each in self.arguments]
+        texts = [str(argument) for argument in self.arguments]
         if len(texts) == 2 and not self.function[0].isalpha():
             return f"({texts[0]} {self.function} {texts[1]})"
         return f"{self.function}({', '.join(texts)})"
@@ -88,31 +89,31 @@ def names_of(expression: Expression) -> Iterator[str]:
     if isinstance(expression, Name):
         yield expression.column
     elif isinstance(expression, Call):
-        for each in expression.arguments:
-            yield from names_of(each)
+        for argument in expression.arguments:
+            yield from names_of(argument)
 
 
-def evaluate(expression: Expression, table: pa.Table) -> Any:
+def evaluate(expression: Expression, table: pa.Table) -> Column:
     """Return the value of each row. Raises StateError that quotes the part whose types do not fit."""
-    found = _evaluate(expression, table)
-    return pa.repeat(found, len(table)) if isinstance(found, pa.Scalar) else found
+    value = _evaluate(expression, table)
+    return pa.repeat(value, len(table)) if isinstance(value, pa.Scalar) else value
 
 
-def _evaluate(expression: Expression, table: pa.Table) -> Any:
-    """Return an array, or a scalar for what is the same in all rows."""
+def _evaluate(expression: Expression, table: pa.Table) -> Column:
+    """Return an array, or a scalar if all rows have the same value."""
     if isinstance(expression, Name):
         return pa.concat_arrays([pa.array([], table[expression.column].type), *table[expression.column].chunks])
     if isinstance(expression, Constant):
         return pa.scalar(expression.value, type_of(expression.kind))
-    arguments = [_evaluate(each, table) for each in expression.arguments]
-    if expression.function in _OF_TWO and any(pa.types.is_decimal(each.type) for each in arguments):
+    arguments = [_evaluate(argument, table) for argument in expression.arguments]
+    if expression.function in _OF_TWO and any(pa.types.is_decimal(value.type) for value in arguments):
         pairs = zip(expression.arguments, arguments, strict=True)
-        arguments = [_of_digits(of, value) for of, value in pairs]
+        arguments = [_of_digits(argument, value) for argument, value in pairs]
     try:
         return _function_of(expression.function)(*arguments)
     except (pa.ArrowException, _MisfitError) as error:
-        kinds = ", ".join(str(each.type) for each in arguments)
-        fix = "; cast decimals to double" if any(pa.types.is_decimal(each.type) for each in arguments) else ""
+        kinds = ", ".join(str(value.type) for value in arguments)
+        fix = "; cast decimals to double" if any(pa.types.is_decimal(value.type) for value in arguments) else ""
         raise StateError(f"{expression}: {expression.function} does not take {kinds}{fix}") from error
 
 
@@ -126,7 +127,7 @@ def is_function(name: str) -> bool:
     return name in FUNCTIONS or _decimal_goal(name) is not None
 
 
-def _function_of(name: str) -> Callable[..., Any]:
+def _function_of(name: str) -> Callable[..., Column]:
     goal = _decimal_goal(name)
     return FUNCTIONS[name] if goal is None else _cast_to_decimal(goal)
 
@@ -136,7 +137,7 @@ def _decimal_goal(function: str) -> pa.DataType | None:
     return decimals.type_of_name(function.removeprefix("cast to ")) if function.startswith("cast to ") else None
 
 
-def _of_digits(expression: Expression, value: Any) -> Any:
+def _of_digits(expression: Expression, value: Column) -> Column:
     """Return the value of an expression, of a constant that is an integer as a decimal of so many digits as it has."""
     number = expression.value if isinstance(expression, Constant) else None
     return decimals.of_digits(number) if isinstance(number, int) and not isinstance(number, bool) else value
@@ -151,35 +152,35 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(is_plain or pa.types.is_decimal128(kind))
 
 
-def _are_decimals(*columns: Any) -> bool:
+def _are_decimals(*columns: Column) -> bool:
     """Return True for numbers that are computed as decimals: without floats."""
-    kinds = [each.type for each in columns]
+    kinds = [column.type for column in columns]
     is_exact = all(_is_number(kind) and not pa.types.is_floating(kind) for kind in kinds)
     return is_exact and any(pa.types.is_decimal128(kind) for kind in kinds)
 
 
-def _as_decimals(*columns: Any) -> list[Any]:
+def _as_decimals(*columns: Column) -> list[Column]:
     """Return numbers as decimals; nulls have the type of another one."""
-    kind = next((each.type for each in columns if pa.types.is_decimal128(each.type)), None)
-    plain = [each.cast(kind) if pa.types.is_null(each.type) else each for each in columns]
-    return [decimals.of_integers(each) if pa.types.is_integer(each.type) else each for each in plain]
+    kind = next((column.type for column in columns if pa.types.is_decimal128(column.type)), None)
+    plain = [column.cast(kind) if pa.types.is_null(column.type) else column for column in columns]
+    return [decimals.of_integers(column) if pa.types.is_integer(column.type) else column for column in plain]
 
 
-def _as_floats(column: Any, goal: pa.DataType) -> Any:
+def _as_floats(column: Column, goal: pa.DataType) -> Column:
     if pa.types.is_decimal(column.type):
         return column.cast(pa.string()).cast(goal)  # the nearest, which Arrow's cast of decimals is not
     return column.cast(goal, safe=False)
 
 
-def _common(*columns: Any) -> list[Any]:
+def _common(*columns: Column) -> list[Column]:
     """Cast to the type that Spark gives to values of these types together."""
-    kinds = [each.type for each in columns if not pa.types.is_null(each.type)]
+    kinds = [column.type for column in columns if not pa.types.is_null(column.type)]
     if not kinds:
         return list(columns)
     if _are_decimals(*columns):
         exact = _as_decimals(*columns)
-        goal = decimals.common_type([each.type for each in exact])
-        return [decimals.rounded(each, goal) for each in exact]
+        goal = decimals.common_type([column.type for column in exact])
+        return [decimals.rounded(column, goal) for column in exact]
     if all(_is_number(kind) for kind in kinds):
         floats = [kind for kind in kinds if pa.types.is_floating(kind)]
         widest = max(kinds, key=lambda kind: kind.bit_width)
@@ -193,47 +194,49 @@ def _common(*columns: Any) -> list[Any]:
         goal = kinds[0]
     else:
         raise _MisfitError
-    return [_as_floats(each, goal) if pa.types.is_floating(goal) else each.cast(goal) for each in columns]
+    return [_as_floats(column, goal) if pa.types.is_floating(goal) else column.cast(goal) for column in columns]
 
 
-def _numbers(*columns: Any) -> list[Any]:
+def _numbers(*columns: Column) -> list[Column]:
     if not all(_is_number(each.type) for each in columns):
         raise _MisfitError
     return _common(*columns)
 
 
-def _doubles(*columns: Any) -> list[Any]:
-    return [_as_floats(each, pa.float64()) for each in _numbers(*columns)]
+def _doubles(*columns: Column) -> list[Column]:
+    return [_as_floats(column, pa.float64()) for column in _numbers(*columns)]
 
 
-def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+def _by_rows(function: Callable[..., Column]) -> Callable[..., Column]:
     """Return a function of arrays, which gets scalars as often as the others have rows."""
 
-    def apply(*columns: Any) -> Any:
-        lengths = [len(each) for each in columns if not isinstance(each, pa.Scalar)]
+    def apply(*columns: Column) -> Column:
+        lengths = [len(column) for column in columns if not isinstance(column, pa.Scalar)]
         rows = lengths[0] if lengths else 1
-        found = function(*(pa.repeat(each, rows) if isinstance(each, pa.Scalar) else each for each in columns))
-        return found if lengths else found[0]
+        result = function(*(pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column for column in columns))
+        return result if lengths else result[0]
 
     return apply
 
 
-def _of_decimals(operator: str, *columns: Any) -> Any:
+def _of_decimals(operator: str, *columns: Column) -> Column:
     return _by_rows(functools.partial(decimals.computed, operator))(*_as_decimals(*columns))
 
 
-def _arithmetic(checked: Callable[..., Any], plain: Callable[..., Any], operator: str = "") -> Callable[..., Any]:
+def _arithmetic(
+    checked: Callable[..., Column], plain: Callable[..., Column], operator: str = ""
+) -> Callable[..., Column]:
     """Return an operator of numbers; an integer or a decimal beyond its type is null."""
 
     @_by_rows
-    def exactly(*columns: Any) -> Any:
+    def exactly(*columns: Column) -> Column:
         kind = columns[0].type
         least, most = -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
-        rows = zip(*(each.to_pylist() for each in columns), strict=True)
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
         values = [None if None in row else plain(*row) for row in rows]
         return pa.array([value if value is not None and least <= value <= most else None for value in values], kind)
 
-    def apply(*columns: Any) -> Any:
+    def apply(*columns: Column) -> Column:
         if operator and _are_decimals(*columns):
             return _of_decimals(operator, *columns)
         numbers = _numbers(*columns)
@@ -245,12 +248,12 @@ def _arithmetic(checked: Callable[..., Any], plain: Callable[..., Any], operator
     return apply
 
 
-def _unless(bad: Any, value: Any) -> Any:
+def _unless(bad: Column, value: Column) -> Column:
     """Return null where `bad`."""
     return pc.if_else(bad, pa.scalar(None, value.type), value)
 
 
-def _divide(left: Any, right: Any) -> Any:
+def _divide(left: Column, right: Column) -> Column:
     if _are_decimals(left, right):
         return _of_decimals("/", left, right)
     left, right = _doubles(left, right)
@@ -258,27 +261,27 @@ def _divide(left: Any, right: Any) -> Any:
 
 
 @_by_rows
-def _remainder(left: Any, right: Any) -> Any:
+def _remainder(left: Column, right: Column) -> Column:
     if _are_decimals(left, right):
         return _of_decimals("%", left, right)
     left, right = _numbers(left, right)
     by = _unless(pc.equal(right, 0), right)
     missing = pc.is_null(pc.add(left, by)).to_numpy(zero_copy_only=False)
     with np.errstate(invalid="ignore"):  # of an infinity: NaN
-        found = np.fmod(*(each.fill_null(1).to_numpy(zero_copy_only=False) for each in (left, by)))
-    return pa.array(found, left.type, mask=missing)
+        result = np.fmod(*(side.fill_null(1).to_numpy(zero_copy_only=False) for side in (left, by)))
+    return pa.array(result, left.type, mask=missing)
 
 
-def _compare(operator: Callable[..., Any], *, of_nan: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _compare(operator: Callable[..., Column], *, of_nan: Callable[[Column, Column], Column]) -> Callable[..., Column]:
     """Return a comparison in which NaN is equal to itself and greater than all other numbers, as in Spark."""
 
-    def apply(left: Any, right: Any) -> Any:
+    def apply(left: Column, right: Column) -> Column:
         left, right = _common(left, right)
-        found = operator(left, right)
+        result = operator(left, right)
         if pa.types.is_floating(left.type):
             nans = pc.is_nan(left), pc.is_nan(right)
-            found = pc.if_else(pc.or_(*nans), of_nan(*nans), found)
-        return found
+            result = pc.if_else(pc.or_(*nans), of_nan(*nans), result)
+        return result
 
     return apply
 
@@ -288,21 +291,21 @@ _less = _compare(pc.less, of_nan=lambda left, right: pc.and_(pc.invert(left), ri
 _less_or_equal = _compare(pc.less_equal, of_nan=lambda left, right: right)
 
 
-def _null_safe_equal(left: Any, right: Any) -> Any:
+def _null_safe_equal(left: Column, right: Column) -> Column:
     return pc.if_else(pc.and_(pc.is_null(left), pc.is_null(right)), True, pc.fill_null(_equal(left, right), False))
 
 
-def _booleans(function: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(*columns: Any) -> Any:
-        if not all(pa.types.is_boolean(each.type) or pa.types.is_null(each.type) for each in columns):
+def _booleans(function: Callable[..., Column]) -> Callable[..., Column]:
+    def apply(*columns: Column) -> Column:
+        if not all(pa.types.is_boolean(column.type) or pa.types.is_null(column.type) for column in columns):
             raise _MisfitError
-        return function(*(each.cast(pa.bool_()) for each in columns))
+        return function(*(column.cast(pa.bool_()) for column in columns))
 
     return apply
 
 
-def _case(*columns: Any) -> Any:
-    """Conditions with their values in turn, and the value of no condition."""
+def _case(*columns: Column) -> Column:
+    """Conditions with their values in turn, and the value if no condition holds."""
     *pairs, other = columns if len(columns) % 2 else (*columns, pa.scalar(None))
     other, *values = _common(other, *pairs[1::2])
     for condition, value in reversed(list(zip(pairs[::2], values, strict=True))):
@@ -312,23 +315,23 @@ def _case(*columns: Any) -> Any:
     return other
 
 
-def _is_in(value: Any, *others: Any) -> Any:
+def _is_in(value: Column, *others: Column) -> Column:
     return functools.reduce(pc.or_kleene, (_equal(value, other) for other in others))
 
 
-def _texts(function: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(*columns: Any) -> Any:
-        if not all(pa.types.is_string(each.type) or pa.types.is_large_string(each.type) for each in columns):
+def _texts(function: Callable[..., Column]) -> Callable[..., Column]:
+    def apply(*columns: Column) -> Column:
+        if not all(pa.types.is_string(column.type) or pa.types.is_large_string(column.type) for column in columns):
             raise _MisfitError
         return function(*columns)
 
     return apply
 
 
-def _by_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
+def _by_pattern(function: Callable[..., Column]) -> Callable[..., Column]:
     """Return a function of texts whose second argument is a constant."""
 
-    def apply(value: Any, pattern: Any) -> Any:
+    def apply(value: Column, pattern: Column) -> Column:
         if not isinstance(pattern, pa.Scalar):
             raise _MisfitError
         return function(value, pattern.as_py())
@@ -336,10 +339,10 @@ def _by_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
     return _texts(apply)
 
 
-def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+def _whole(function: Callable[..., Column]) -> Callable[..., Column]:
     """Return a function that makes whole numbers of floats."""
 
-    def apply(value: Any) -> Any:
+    def apply(value: Column) -> Column:
         (value,) = _numbers(value)
         if pa.types.is_decimal(value.type):
             raise _MisfitError
@@ -348,7 +351,7 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _to_integers(value: Any, goal: pa.DataType) -> Any:
+def _to_integers(value: Column, goal: pa.DataType) -> Column:
     """Cast numbers towards zero; null beyond the type."""
     if pa.types.is_floating(value.type):
         value = pc.trunc(value.cast(pa.float64()))
@@ -361,8 +364,8 @@ def _to_integers(value: Any, goal: pa.DataType) -> Any:
     return _unless(pc.invert(fits), value).cast(goal)
 
 
-def _cast(goal: pa.DataType) -> Callable[..., Any]:
-    def apply(value: Any) -> Any:
+def _cast(goal: pa.DataType) -> Callable[..., Column]:
+    def apply(value: Column) -> Column:
         kind = value.type
         if kind == goal or pa.types.is_null(kind):
             return value.cast(goal)
@@ -383,7 +386,7 @@ def _cast(goal: pa.DataType) -> Callable[..., Any]:
     return apply
 
 
-def _from_decimal(value: Any, goal: pa.DataType) -> Any:
+def _from_decimal(value: Column, goal: pa.DataType) -> Column:
     if pa.types.is_integer(goal):
         return decimals.truncated(value, goal)
     if pa.types.is_floating(goal):
@@ -391,15 +394,15 @@ def _from_decimal(value: Any, goal: pa.DataType) -> Any:
     raise _MisfitError
 
 
-def _cast_to_decimal(goal: pa.DataType) -> Callable[..., Any]:
-    """Return a cast that rounds half away from zero; null beyond the type, and for texts that are no number."""
+def _cast_to_decimal(goal: pa.DataType) -> Callable[..., Column]:
+    """Return a cast that rounds half away from zero; null beyond the type, and for texts that are not numbers."""
 
-    def apply(value: Any) -> Any:
+    def apply(value: Column) -> Column:
         kind = value.type
         if pa.types.is_null(kind):
             return value.cast(goal)
         if pa.types.is_floating(kind):
-            return decimals.by_rows(lambda each: Decimal(repr(each)), [value.to_pylist()], goal)
+            return decimals.by_rows(lambda number: Decimal(repr(number)), [value.to_pylist()], goal)
         if pa.types.is_string(kind):
             trimmed = pc.utf8_trim(value, _BLANKS)
             plain = _unless(pc.invert(pc.match_substring_regex(trimmed, _DECIMAL)), trimmed)
@@ -417,7 +420,7 @@ _FLOAT = r"(?i)^([+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?|[+-]?inf(inity)?|nan)$"
 _BLANKS = "".join(map(chr, (*range(33), 127)))
 
 
-def _from_text(value: Any, goal: pa.DataType) -> Any:
+def _from_text(value: Column, goal: pa.DataType) -> Column:
     """Return the numbers that texts say, null for others."""
     is_whole = pa.types.is_integer(goal)
     trimmed = pc.utf8_trim(value, _BLANKS if is_whole else _BLANKS[:-1])
@@ -432,24 +435,24 @@ def _from_text(value: Any, goal: pa.DataType) -> Any:
 
 
 @_by_rows
-def _is_beyond(texts: Any) -> Any:
-    return pa.array([each is not None and not -(2**63) <= int(each) < 2**63 for each in texts.to_pylist()])
+def _is_beyond(texts: Column) -> Column:
+    return pa.array([text is not None and not -(2**63) <= int(text) < 2**63 for text in texts.to_pylist()])
 
 
-def _of_doubles(function: Callable[..., Any], *, only: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def _of_doubles(function: Callable[..., Column], *, only: Callable[..., Column] | None = None) -> Callable[..., Column]:
     """Return a function of float64. only: where it has a value."""
 
-    def apply(*columns: Any) -> Any:
+    def apply(*columns: Column) -> Column:
         doubles = _doubles(*columns)
-        found = function(*doubles)
-        return found if only is None else _unless(pc.invert(only(*doubles)), found)
+        result = function(*doubles)
+        return result if only is None else _unless(pc.invert(only(*doubles)), result)
 
     return apply
 
 
 _OF_TWO = frozenset({"+", "-", "*", "/", "%", "=", "<=>", "<", "<=", ">", ">=", "between"})
 """Operators in which an integer constant beside a decimal is one of as many digits."""
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable[..., Column]] = {
     "+": _arithmetic(pc.add_checked, lambda left, right: left + right, "+"),
     "-": _arithmetic(pc.subtract_checked, lambda left, right: left - right, "-"),
     "*": _arithmetic(pc.multiply_checked, lambda left, right: left * right, "*"),
@@ -492,17 +495,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 } | {
     f"cast to {name}": _cast(kind)
     for name, kind in TYPES.items()
-    if name
-    in {
-        "boolean",
-        "tinyint",
-        "smallint",
-        "int",
-        "bigint",
-        "float",
-        "double",
-        "string",
-        "timestamp",
-    }
+    if name in {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "timestamp"}
 }
 """What an expression may call, by Spark's names: arrays or scalars in, an array or a scalar out."""

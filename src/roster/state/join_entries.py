@@ -44,25 +44,27 @@ class JoinEntries(Entries):
 
     @override
     def read(self, store: Store | Snapshot, span: Span) -> Read:
-        found: list[tuple[bytes, bytes]] = []
+        entries: list[tuple[bytes, bytes]] = []
         for side, first in zip(SIDES, ROWS_KEYS, strict=True):
             if span.part in (None, side):
                 for prefix in _prefixes(store, first):
-                    found += store.scan(*span.under(prefix), span.limit)
-        return Read(first_of(found, _key_in, span.limit))
+                    entries += store.scan(*span.under(prefix), span.limit)
+        return Read(first_of(entries, _key_in, span.limit))
 
     @override
     def rows(self, reads: Sequence[Read], limit: int | None = None) -> list[Row]:
         placed = in_order(reads, _key_in, limit)
-        keys = pa.table(decode_keys([each.key for each in placed], self.keys.types), self.keys.names).to_pylist()
-        side_of = [SIDES[ROWS_KEYS.index(each.name[:1])] for each in placed]
+        keys = pa.table(decode_keys([entry.key for entry in placed], self.keys.types), self.keys.names).to_pylist()
+        side_of = [SIDES[ROWS_KEYS.index(entry.name[:1])] for entry in placed]
         values: dict[str, list[list[Row]]] = {}
         for side, layout in self._layouts.items():
-            stored = layout.decode([each.value for each, of in zip(placed, side_of, strict=True) if of == side])
+            stored = layout.decode(
+                [entry.value for entry, entry_side in zip(placed, side_of, strict=True) if entry_side == side]
+            )
             counts = np.bincount(stored.places, minlength=side_of.count(side))
             rows = iter(stored.table.to_pylist())
             values[side] = [list(islice(rows, count)) for count in counts.tolist()]
-        next_of = {side: iter(each) for side, each in values.items()}
+        next_of = {side: iter(of_side) for side, of_side in values.items()}
         return [
             {"side": side, "key": key, "value": value}
             for side, key in zip(side_of, keys, strict=True)
@@ -84,8 +86,8 @@ def _prefixes(store: Store | Snapshot, first: bytes) -> list[bytes]:
     """Return the key prefixes of one side: one for each time with rows in the store."""
     prefixes: list[bytes] = []
     end = behind(first)
-    while found := store.scan(first, end, 1):
-        prefixes.append(found[0][0][:PREFIX_LENGTH])
+    while following := store.scan(first, end, 1):
+        prefixes.append(following[0][0][:PREFIX_LENGTH])
         first = behind(prefixes[-1]) or b""
     return prefixes
 

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.byte_slices import Bytes, Numbers, as_bytes, gathered
+from roster.state.byte_slices import Bytes, Column, Numbers, as_bytes, gathered
 from roster.state.store import StateError
 
 _NULL, _PRESENT = b"\x00", b"\x01"
@@ -32,7 +33,7 @@ def encode_keys(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined])
 
 
-def decode_keys(keys: Any, kinds: Sequence[pa.DataType]) -> list[pa.Array]:
+def decode_keys(keys: Column | Sequence[bytes], kinds: Sequence[pa.DataType]) -> list[pa.Array]:
     """Return the columns of keys made by `encode_keys`, with these types.
 
     keys: a list of bytes, or an array. Raises ValueError or IndexError for keys of other columns.
@@ -47,17 +48,17 @@ def decode_keys(keys: Any, kinds: Sequence[pa.DataType]) -> list[pa.Array]:
 
 def read_keys(data: Bytes, starts: Numbers, kinds: Sequence[pa.DataType]) -> tuple[list[pa.Array], Numbers]:
     """Return the columns of keys that begin at `starts`, and where each key ends; other bytes may follow."""
-    at, columns = starts, []
+    position, columns = starts, []
     ends: Numbers | None = None
     for kind in kinds:
-        has = data[at] != _NULL[0]
+        has = data[position] != _NULL[0]
         if is_text(kind):
             ends = _text_ends(data) if ends is None else ends
-            column, at = _texts(data, at + 1, has, ends, kind)
+            column, position = _texts(data, position + 1, has, ends, kind)
         else:
-            column, at = _numbers(data, at + 1, has, kind), at + 1 + 8 * has
+            column, position = _numbers(data, position + 1, has, kind), position + 1 + 8 * has
         columns.append(pc.if_else(pa.array(has), column, pa.scalar(None, kind)))
-    return columns, at
+    return columns, position
 
 
 def _text_ends(data: Bytes) -> Numbers:
@@ -65,16 +66,18 @@ def _text_ends(data: Bytes) -> Numbers:
     return np.flatnonzero((data[:-1] == 0) & (data[1:] == 0))
 
 
-def _texts(data: Bytes, at: Numbers, has: Any, ends: Numbers, kind: pa.DataType) -> tuple[Any, Numbers]:
-    end = at.copy()
-    end[has] = ends[np.searchsorted(ends, at[has])]
-    plain = pc.replace_substring(gathered(data, at, end - at), b"\x00\xff", b"\x00")
+def _texts(
+    data: Bytes, start: Numbers, has: npt.NDArray[np.bool_], ends: Numbers, kind: pa.DataType
+) -> tuple[pa.Array, Numbers]:
+    end = start.copy()
+    end[has] = ends[np.searchsorted(ends, start[has])]
+    plain = pc.replace_substring(gathered(data, start, end - start), b"\x00\xff", b"\x00")
     return plain.cast(pa.binary()).cast(kind), end + 2 * has
 
 
-def _numbers(data: Bytes, at: Numbers, has: Any, kind: pa.DataType) -> Any:
-    whole = np.zeros(len(at), np.uint64)
-    whole[has] = data[at[has][:, None] + np.arange(8)].view(">u8").ravel()
+def _numbers(data: Bytes, start: Numbers, has: npt.NDArray[np.bool_], kind: pa.DataType) -> Any:
+    whole = np.zeros(len(start), np.uint64)
+    whole[has] = data[start[has][:, None] + np.arange(8)].view(">u8").ravel()
     if pa.types.is_uint64(kind):
         return pa.array(whole)
     numbers = pa.array(np.where(has, (whole ^ _SIGN).view(np.int64), 0))
@@ -82,21 +85,21 @@ def _numbers(data: Bytes, at: Numbers, has: Any, kind: pa.DataType) -> Any:
     return (numbers if width is None else numbers.cast(width)).cast(kind)
 
 
-def _value_at(key: bytes, at: int, kind: pa.DataType) -> tuple[Any, int]:
+def _value_at(key: bytes, start: int, kind: pa.DataType) -> tuple[Any, int]:
     """Return the value that begins there, and where the next one does."""
-    if key[at : at + 1] == _NULL:
-        return None, at + 1
-    at += 1
+    if key[start : start + 1] == _NULL:
+        return None, start + 1
+    start += 1
     if not is_text(kind):
-        number = int.from_bytes(key[at : at + 8], "big")
-        return number if pa.types.is_uint64(kind) else number - (1 << 63), at + 8
-    end = at
+        number = int.from_bytes(key[start : start + 8], "big")
+        return number if pa.types.is_uint64(kind) else number - (1 << 63), start + 8
+    end = start
     while key[(end := key.index(b"\x00", end)) + 1] == 0xFF:
         end += 2
-    return key[at:end].replace(b"\x00\xff", b"\x00"), end + 2
+    return key[start:end].replace(b"\x00\xff", b"\x00"), end + 2
 
 
-def _encoded(table: pa.Table, name: str) -> Any:
+def _encoded(table: pa.Table, name: str) -> pa.Array:
     if name not in table.column_names:
         raise StateError(f"keys: there is no column {name!r} among {', '.join(table.column_names)}")
     column = table[name].combine_chunks()
@@ -116,14 +119,14 @@ def _encoded(table: pa.Table, name: str) -> Any:
     return pc.if_else(column.is_null(), pa.scalar(_NULL, pa.binary()), value) if column.null_count else value
 
 
-def key_end(data: bytes, at: int, kinds: Sequence[pa.DataType]) -> int:
+def key_end(data: bytes, position: int, kinds: Sequence[pa.DataType]) -> int:
     """Return the end of a key of these types that begins there and has other bytes after it."""
     for kind in kinds:
-        _, at = _value_at(data, at, kind)
-    return at
+        _, position = _value_at(data, position, kind)
+    return position
 
 
-def is_text(kind: Any) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     """Return True for text and bytes."""
     return any(
         is_kind(kind)

@@ -14,8 +14,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import lmdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,7 +57,9 @@ class Head(NamedTuple):
         return cls(Position.decode(data[end:]), entries, data[_COUNTS.size : begin], data[begin:end])
 
 
-def head_of(transaction: Any, values: Any, meta: Any, position: Position) -> Head:
+def head_of(
+    transaction: lmdb.Transaction[bytes], values: lmdb._Database, meta: lmdb._Database, position: Position
+) -> Head:
     """Return the head of the current entries, at this position."""
     cursor = transaction.cursor(db=values)
     first = cursor.key() if cursor.first() else b""
@@ -68,9 +71,11 @@ def head_of(transaction: Any, values: Any, meta: Any, position: Position) -> Hea
 class LmdbSnapshot:
     """Reads within one transaction. Raises StoreDamagedError, as its methods do."""
 
-    def __init__(self, transaction: Any, values: Any, meta: Any, path: Path) -> None:
+    def __init__(
+        self, transaction: lmdb.Transaction[bytes], values: lmdb._Database, meta: lmdb._Database, path: Path
+    ) -> None:
         self._transaction, self._values, self._meta, self._path = transaction, values, meta, path
-        data = self._noted(HEAD)
+        data = self._metadata_of(HEAD)
         self._head = Head() if data is None else Head.decode(data)
         if self._head != head_of(transaction, values, meta, self._head.position):
             raise self._damaged("its entries are not those that were written last")
@@ -88,20 +93,20 @@ class LmdbSnapshot:
     @property
     def disk_bytes(self) -> int:
         """Size of the pages that the entries take."""
-        of = self._transaction.stat(self._values)
-        pages: int = of["branch_pages"] + of["leaf_pages"] + of["overflow_pages"]
-        return pages * int(of["psize"])
+        statistics = self._transaction.stat(self._values)
+        pages: int = statistics["branch_pages"] + statistics["leaf_pages"] + statistics["overflow_pages"]
+        return pages * int(statistics["psize"])
 
     def pending(self) -> Pending | None:
         """Return the batch whose transaction had not ended when it was written."""
-        data = self._noted(PENDING)
+        data = self._metadata_of(PENDING)
         return None if data is None else Pending.decode(data)
 
     def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
         if len(keys) <= FEW or not are_plain(column := large_binary(keys)):
-            found = self._each(listed(keys))
-            return found if isinstance(keys, Sequence) else large_binary(found)
+            listed_values = self._each(listed(keys))
+            return listed_values if isinstance(keys, Sequence) else large_binary(listed_values)
         values = self._found(column)
         return listed(values) if isinstance(keys, Sequence) else values
 
@@ -116,7 +121,7 @@ class LmdbSnapshot:
         if len(there) < len(data):
             self._check_gaps(sorted(stored[key] for key in data.keys() - there))
         values = {key: None if value is None else _unpacked(key, value[:-SIZE]) for key, value in data.items()}
-        return [values[key] if key else self._noted(EMPTY_KEY) for key in keys]
+        return [values[key] if key else self._metadata_of(EMPTY_KEY) for key in keys]
 
     def scan(
         self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
@@ -129,7 +134,7 @@ class LmdbSnapshot:
             entries = [(key, data[:-SIZE]) for key, data in read[bisect_left(keys, start) : end]]
         else:
             entries = [entry for entry in _entries(read) if _is_within(entry[0], start, stop)]
-        if not start and stop != b"" and (empty := self._noted(EMPTY_KEY)) is not None:
+        if not start and stop != b"" and (empty := self._metadata_of(EMPTY_KEY)) is not None:
             entries.insert(0, (b"", empty))
         return entries[:limit]
 
@@ -164,7 +169,7 @@ class LmdbSnapshot:
             raise self._damaged("entries are missing")
         return read
 
-    def _found(self, keys: pa.Array) -> Any:
+    def _found(self, keys: pa.Array) -> pa.Array:
         """Return the values of keys as they are stored, without their checksums."""
         # In order: neighbours are on one page, which the cursor has at hand.
         if ascends(keys):
@@ -174,7 +179,7 @@ class LmdbSnapshot:
         back[places] = np.arange(len(places))
         return self._found_in_order(keys.take(pa.array(places))).take(pa.array(back))
 
-    def _found_in_order(self, keys: pa.Array) -> Any:
+    def _found_in_order(self, keys: pa.Array) -> pa.Array:
         get = self._transaction.cursor(db=self._values).get
         data = pa.array(list(map(get, keys.to_pylist())), pa.large_binary())
         if data.null_count:
@@ -216,7 +221,7 @@ class LmdbSnapshot:
         if not are_sound(keys, data):
             raise self._damaged("an entry does not have its checksum")
 
-    def _noted(self, name: bytes) -> Value:
+    def _metadata_of(self, name: bytes) -> Value:
         """Return the metadata beside the entries."""
         data: Value = self._transaction.get(name, db=self._meta)
         if data is None:

@@ -21,16 +21,7 @@ import pyarrow as pa
 from roster._extras import missing_error
 from roster.state.byte_slices import FEW, ascends, large_binary, last_places, listed
 from roster.state.checksums import seal, sealed
-from roster.state.lmdb_snapshot import (
-    EMPTY_KEY,
-    HEAD,
-    PENDING,
-    LmdbSnapshot,
-    are_plain,
-    head_of,
-    packed,
-    stored_key,
-)
+from roster.state.lmdb_snapshot import EMPTY_KEY, HEAD, PENDING, LmdbSnapshot, are_plain, head_of, packed, stored_key
 from roster.state.pending import Pending
 from roster.state.store import (
     Keys,
@@ -77,13 +68,13 @@ class LmdbStore:
     """
 
     sorted_bytes = 32 << 20
-    """The more, the fewer pages are changed twice."""
+    """Larger runs dirty fewer pages twice."""
 
     def __init__(self, path: str | Path, *, read_only: bool = False, map_size: int = MAP_SIZE) -> None:
         self.discarded: str | None = None
         self.written_at = 0.0
         self.kept: Pending | None = None
-        """The pending batch, if `keep` wrote it here and it is small; nobody has written since."""
+        """The pending batch, if `keep` wrote it here and it is small; no other process has written since."""
         self._paused: tuple[object, object] = None, None
         self._read_only = read_only
         self._map_size = map_size
@@ -137,8 +128,8 @@ class LmdbStore:
             unfit.callback(self.close)
             self._files.lock_for_writing()
             # The file first: reading past the end of one cut short would kill the process.
-            found, (file, last) = self._file(), self._paused
-            if found is not None and found == file and self._environment.info()["last_txnid"] == last:
+            current, (file, last) = self._file(), self._paused
+            if current is not None and current == file and self._environment.info()["last_txnid"] == last:
                 unfit.pop_all()
                 return True
         return False
@@ -146,9 +137,9 @@ class LmdbStore:
     def _file(self) -> tuple[int, int] | None:
         """Return the inode of the file and its size, None if it is gone; note when it was written."""
         with contextlib.suppress(FileNotFoundError):
-            found = (self._files.data / "data.mdb").stat()
-            self.written_at = found.st_mtime
-            return found.st_ino, found.st_size
+            status = (self._files.data / "data.mdb").stat()
+            self.written_at = status.st_mtime
+            return status.st_ino, status.st_size
         return None
 
     def discard(self, reason: str) -> None:
@@ -207,7 +198,7 @@ class LmdbStore:
         with self._files.access(), self._translated(), self._environment.begin() as transaction:
             yield self._reading(transaction)
 
-    def _reading(self, transaction: Any) -> LmdbSnapshot:
+    def _reading(self, transaction: lmdb.Transaction[bytes]) -> LmdbSnapshot:
         return LmdbSnapshot(transaction, self._values, self._meta, self._files.path)
 
     def position(self) -> Position:
@@ -236,11 +227,7 @@ class LmdbStore:
         """Write values and position together: all or nothing, whenever the process dies."""
         self.load([(keys, values)], position)
 
-    def load(
-        self,
-        batches: Iterable[tuple[Column, Column]],
-        position: Position | Callable[[], Position],
-    ) -> None:
+    def load(self, batches: Iterable[tuple[Column, Column]], position: Position | Callable[[], Position]) -> None:
         """Write many batches in one transaction, see `Store.load`; reads wait for its end."""
         with self._writing() as transaction:
             for keys, values in batches:
@@ -283,7 +270,7 @@ class LmdbStore:
                 self._apply(transaction, pending, pending.position if position is None else position)
         return is_committed
 
-    def _apply(self, transaction: Any, pending: Pending, position: Position) -> None:
+    def _apply(self, transaction: lmdb.Transaction[bytes], pending: Pending, position: Position) -> None:
         self._put(transaction, pending.keys, pending.values)
         self._put_head(transaction, position)
 
@@ -310,7 +297,7 @@ class LmdbStore:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _put(self, transaction: Any, keys: Column, values: Column) -> None:
+    def _put(self, transaction: lmdb.Transaction[bytes], keys: Column, values: Column) -> None:
         if len(keys) <= FEW:
             self._put_few(transaction, dict(zip(listed(keys), listed(values), strict=True)))
             return
@@ -324,15 +311,15 @@ class LmdbStore:
                 transaction.delete(key, db=self._values)
             places, keys = places[is_there], keys.filter(pa.array(is_there))
         cursor = transaction.cursor(db=self._values)
-        for at in range(0, len(places), _AT_ONCE):
-            some = places[at : at + _AT_ONCE]
-            ordered = keys.slice(at, len(some))
+        for start in range(0, len(places), _AT_ONCE):
+            some = places[start : start + _AT_ONCE]
+            ordered = keys.slice(start, len(some))
             # Behind all others, as in a restore, entries need no search, and leave no page half empty.
             is_behind = ordered[0].as_py() > (cursor.key() if cursor.last() else b"")
             entries = zip(ordered.to_pylist(), sealed(ordered, values, some), strict=True)
             cursor.putmulti(entries, append=is_behind)
 
-    def _put_few(self, transaction: Any, entries: Mapping[bytes, Value]) -> None:
+    def _put_few(self, transaction: lmdb.Transaction[bytes], entries: Mapping[bytes, Value]) -> None:
         for key, value in entries.items():
             name = stored_key(key)
             if not key:
@@ -342,7 +329,9 @@ class LmdbStore:
             else:
                 transaction.put(name, seal(name, packed(key, value)), db=self._values)
 
-    def _put_special(self, transaction: Any, keys: Sequence[bytes], values: Sequence[Value]) -> tuple[Any, Any]:
+    def _put_special(
+        self, transaction: lmdb.Transaction[bytes], keys: Sequence[bytes], values: Sequence[Value]
+    ) -> tuple[Any, Any]:
         """Write the empty key; return the others as they are stored, in the order of these keys."""
         stored: list[tuple[bytes, Value]] = []
         for key, value in zip(keys, values, strict=True):
@@ -354,15 +343,15 @@ class LmdbStore:
                 self._note(transaction, EMPTY_KEY, value)
         return large_binary([key for key, _ in stored]), large_binary([value for _, value in stored])
 
-    def _put_head(self, transaction: Any, position: Position) -> None:
+    def _put_head(self, transaction: lmdb.Transaction[bytes], position: Position) -> None:
         self._note(transaction, HEAD, head_of(transaction, self._values, self._meta, position).encode())
 
-    def _note(self, transaction: Any, name: bytes, value: bytes) -> None:
+    def _note(self, transaction: lmdb.Transaction[bytes], name: bytes, value: bytes) -> None:
         """Write the metadata beside the entries."""
         transaction.put(name, seal(name, value), db=self._meta)
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[Any]:
+    def _writing(self) -> Iterator[lmdb.Transaction[bytes]]:
         if self._read_only:
             raise StateError(f"store {self._files.path}: it is open for reading only")
         self.kept = None

@@ -48,8 +48,8 @@ class Pending:
     def decode(cls, data: bytes) -> Pending:
         """Read the bytes of `encode`."""
         table: Any = pa.ipc.open_stream(data).read_all()
-        said = table.schema.metadata
-        return cls(said[_TOKEN].decode(), table["key"], table["value"], Position.decode(said[_POSITION]))
+        metadata = table.schema.metadata
+        return cls(metadata[_TOKEN].decode(), table["key"], table["value"], Position.decode(metadata[_POSITION]))
 
     def changes(self) -> dict[bytes, Value]:
         """Values by key."""

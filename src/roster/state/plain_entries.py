@@ -31,7 +31,7 @@ class _Whole(Entries):
     @staticmethod
     def _in_order(reads: Sequence[Read], limit: int | None) -> list[tuple[bytes, bytes]]:
         placed = in_order(reads, lambda name: (name, b""), limit)
-        return [(each.key, each.value) for each in placed if each.key < ENDS_KEY]
+        return [(entry.key, entry.value) for entry in placed if entry.key < ENDS_KEY]
 
 
 class HexEntries(_Whole):
@@ -67,8 +67,8 @@ class PlainEntries(_Whole):
     def rows(self, reads: Sequence[Read], limit: int | None = None) -> list[Row]:
         plain = self._in_order(reads, limit)
         keys = decode_keys([key for key, _ in plain], self.keys.types)
-        found: list[Row] = self._with_values(pa.table(keys, self.keys.names), [data for _, data in plain]).to_pylist()
-        return found
+        rows: list[Row] = self._with_values(pa.table(keys, self.keys.names), [data for _, data in plain]).to_pylist()
+        return rows
 
     @override
     def schema(self, reads: Sequence[Read], part: str | None = None) -> pa.Schema:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ NOTHING = bytes(8)
 
 _ENTRY = np.dtype([("value", "<f8"), ("low", "<i8"), ("high", "<i8")])
 _LEAST_PIECE = 128
-_Entries: TypeAlias = npt.NDArray[Any]
+_Entries: TypeAlias = npt.NDArray[np.void]
 
 
 def merged(parts: Sequence[bytes], accuracy: int) -> bytes:
@@ -39,8 +39,8 @@ def merged(parts: Sequence[bytes], accuracy: int) -> bytes:
         rests.append(rest)
     rest, piece = np.concatenate(rests) if rests else np.zeros(0), max(accuracy, _LEAST_PIECE)
     whole = len(rest) // piece * piece
-    for at in range(0, whole, piece):
-        entries = _compressed(_both(entries, _exact(rest[at : at + piece])), accuracy)
+    for start in range(0, whole, piece):
+        entries = _compressed(_both(entries, _exact(rest[start : start + piece])), accuracy)
     return len(entries).to_bytes(8, "little") + entries.tobytes() + rest[whole:].astype("<f8").tobytes()
 
 
@@ -51,12 +51,12 @@ def at(data: bytes, percentages: Sequence[float]) -> list[float] | None:
     if not len(entries):
         return None
     count = int(entries["high"][-1])
-    found = []
+    values = []
     for percentage in percentages:
         rank = max(math.ceil(percentage * count), 1)
         away = np.maximum(rank - entries["low"], entries["high"] - rank)
-        found.append(float(entries["value"][np.argmin(away)]))
-    return found
+        values.append(float(entries["value"][np.argmin(away)]))
+    return values
 
 
 def _read(data: bytes) -> tuple[_Entries, npt.NDArray[np.float64]]:

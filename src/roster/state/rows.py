@@ -20,7 +20,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.byte_slices import Numbers, as_bytes, cut, fixed, gathered, offsets_of, raw, spread, width_of
+from roster.state.byte_slices import (
+    Column,
+    Numbers,
+    Structs,
+    as_bytes,
+    cut,
+    fixed,
+    gathered,
+    offsets_of,
+    raw,
+    spread,
+    width_of,
+)
 from roster.state.keys import is_text
 from roster.state.store import StateError, Value, ValueDamagedError
 
@@ -92,8 +104,8 @@ class RowLayout:
         known = _Values.of(values, self)
         size, places = self.header.itemsize, np.repeat(np.arange(len(values)), known.counts)
         starts = known.starts + _PREFIX.itemsize
-        at = spread(starts, known.counts * size)
-        headers = known.data[at].view(self.header) if len(at) else np.zeros(0, self.header)
+        positions = spread(starts, known.counts * size)
+        headers = known.data[positions].view(self.header) if len(positions) else np.zeros(0, self.header)
         texts = [number for number, field in enumerate(self.columns) if is_text(field.type)]
         lengths = np.zeros((len(headers), len(texts) + 1), np.int64)
         for column, number in enumerate(texts):
@@ -103,7 +115,7 @@ class RowLayout:
         firsts = np.concatenate([[0], np.cumsum(known.counts)])[:-1]
         payloads = (starts + known.counts * size)[places] + before[:-1] - before[firsts][places]
         begins = payloads[:, None] + np.cumsum(lengths, axis=1)
-        columns: list[Any] = []
+        columns: list[pa.Array] = []
         for number, field in enumerate(self.columns):
             has = pa.array(headers[f"has {number}"].copy())
             if is_text(field.type):
@@ -114,7 +126,7 @@ class RowLayout:
             columns.append(pc.if_else(has, plain, pa.scalar(None, field.type)))
         return StoredRows(pa.table(columns, schema=self.columns), headers[_TIME].astype(np.int64), places)
 
-    def _encoded(self, table: pa.Table, times: Numbers) -> tuple[npt.NDArray[Any], Any]:
+    def _encoded(self, table: pa.Table, times: Numbers) -> tuple[Structs, Column]:
         """Return headers and payloads of rows."""
         headers = np.zeros(len(table), self.header)
         headers[_TIME] = times
@@ -148,18 +160,18 @@ class _Values:
         starts, lengths = offsets[:-1], np.diff(offsets)
         counts = np.zeros(len(values), np.int64)
         there = lengths >= _PREFIX.itemsize
-        at = spread(starts[there], np.full(int(there.sum()), _PREFIX.itemsize))
-        prefixes = data[at].view(_PREFIX) if len(at) else np.zeros(0, _PREFIX)
+        positions = spread(starts[there], np.full(int(there.sum()), _PREFIX.itemsize))
+        prefixes = data[positions].view(_PREFIX) if len(positions) else np.zeros(0, _PREFIX)
         counts[there] = prefixes["count"]
         size = layout.header.itemsize
         if (prefixes["fingerprint"] != layout.fingerprint).any() or (lengths[~there] > 0).any():
             raise ValueDamagedError
         return cls(data, starts, lengths, counts, size)
 
-    def headers(self) -> Any:
+    def headers(self) -> pa.Array:
         return gathered(self.data, self.starts + _PREFIX.itemsize, self.counts * self.size)
 
-    def payloads(self) -> Any:
+    def payloads(self) -> pa.Array:
         skipped = np.minimum(self.lengths, _PREFIX.itemsize + self.counts * self.size)
         return gathered(self.data, self.starts + skipped, self.lengths - skipped)
 
@@ -168,5 +180,5 @@ def _is_decimal(kind: pa.DataType) -> bool:
     return bool(pa.types.is_decimal(kind))
 
 
-def _width(kind: Any) -> int:
+def _width(kind: pa.DataType) -> int:
     return 4 if is_text(kind) else width_of(kind)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, Update, grouped, row_of, set_moments
 from roster.state.aggregate_functions import IGNORING_NULLS, Aggregate, Kind
+from roster.state.byte_slices import Structs
 from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.expressions import Call, Name
 from roster.state.keys import decode_keys, encode_keys
@@ -64,7 +65,7 @@ class SessionAggregation:
         return self.window.column
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         return {"operator": "aggregate", "session": {"column": self.window.column, "gap": str(self.window.gap)}}
 
@@ -74,7 +75,7 @@ class SessionAggregation:
 
     def layout(self, columns: pa.Schema) -> Layout:
         """Return the layout of the aggregates of one session."""
-        aggregates = {name: _by_time(each, self.window.column) for name, each in self.aggregates.items()}
+        aggregates = {name: _by_time(aggregate, self.window.column) for name, aggregate in self.aggregates.items()}
         layout = Layout.of(columns, self.keys, aggregates)
         fields: Any = [("ends", "<i8"), (START, "<i8"), ("last", "<i8"), *layout.row.descr]
         return replace(layout, row=row_of(fields), breaks_ties=True)
@@ -88,7 +89,7 @@ class SessionAggregation:
         known = _Known.read(self, table, rows, store, clock.now - grace - 1)
         sessions = self._sessions(table, rows, known, clock, gap, grace)
         is_open = sessions.rows["last"] + gap + grace >= clock.now
-        changes = clock.noted(known.changes(sessions.places[is_open], sessions.rows[is_open], gap))
+        changes = clock.with_times(known.changes(sessions.places[is_open], sessions.rows[is_open], gap))
         emitted = sessions.closed(~is_open, known.keys) if self.final else np.flatnonzero(sessions.touched)
         results = self._results(known, sessions.places[emitted], sessions.rows[emitted], gap)
         gone = None
@@ -112,22 +113,22 @@ class SessionAggregation:
         number[order] = np.cumsum(first) - 1
         of_rows, of_old = number[: len(rows)], number[len(rows) : len(rows) + count]
         begins = np.flatnonzero(first)
-        made = np.zeros(len(begins), known.layout.memory)
+        sessions = np.zeros(len(begins), known.layout.memory)
         places = place[order][begins]
-        made[START] = time[order][begins]
-        made["last"] = time[order][np.append(begins[1:], len(order)) - 1] if len(begins) else 0
+        sessions[START] = time[order][begins]
+        sessions["last"] = time[order][np.append(begins[1:], len(order)) - 1] if len(begins) else 0
         touched = np.zeros(len(begins), np.bool_)
         touched[of_rows] = True
         is_same = ~touched[of_old]
-        made[of_old[is_same]] = old[is_same]
-        self._aggregate(table.take(pa.array(rows)), of_rows, of_old[~is_same], old[~is_same], made, known)
-        gone = touched[of_old] & (made[START][of_old] != old[START])
+        sessions[of_old[is_same]] = old[is_same]
+        self._aggregate(table.take(pa.array(rows)), of_rows, of_old[~is_same], old[~is_same], sessions, known)
+        gone = touched[of_old] & (sessions[START][of_old] != old[START])
         vanished = np.zeros(int(gone.sum()), [("place", "<i8"), ("start", "<i8")])
         vanished["place"], vanished["start"] = known.places[gone], old[START][gone]
-        return _Sessions(places, made, touched, vanished)
+        return _Sessions(places, sessions, touched, vanished)
 
     def _aggregate(
-        self, table: pa.Table, of_rows: Times, of_old: Times, old: npt.NDArray[Any], made: Any, known: _Known
+        self, table: pa.Table, of_rows: Times, of_old: Times, old: Structs, sessions: Structs, known: _Known
     ) -> None:
         """Set the aggregates of the sessions that have rows of the batch."""
         layout = known.layout
@@ -136,31 +137,33 @@ class SessionAggregation:
             before = layout.with_results(pa.table({_SESSION: pa.array(of_old, pa.int64())}), old, as_numbers=True)
             several = pa.concat_tables([before, parts.cast(before.schema)])
             parts = grouped(several, [_SESSION], layout.of_parts())
-            layout.set_results(made, parts[_SESSION].to_numpy(), parts)
-            set_moments(layout, made, several[_SESSION].to_numpy(), several)
+            layout.set_results(sessions, parts[_SESSION].to_numpy(), parts)
+            set_moments(layout, sessions, several[_SESSION].to_numpy(), several)
         else:
-            layout.set_results(made, parts[_SESSION].to_numpy(), parts)
+            layout.set_results(sessions, parts[_SESSION].to_numpy(), parts)
 
-    def _results(self, known: _Known, places: Times, rows: npt.NDArray[Any], gap: int) -> pa.Table:
+    def _results(self, known: _Known, places: Times, rows: Structs, gap: int) -> pa.Table:
         keyed = known.with_keys(places, rows[START])
         ends = pa.array(rows["last"] + gap, pa.int64()).cast(_KIND)
         return known.layout.with_results(keyed.add_column(1, END, ends), rows)
 
 
-def _by_time(each: Aggregate, time: str) -> Aggregate:
+def _by_time(aggregate: Aggregate, time: str) -> Aggregate:
     """Return the first or last row as that of the least or largest time: sessions lose the order in which rows come."""
-    kind = _BY_TIME.get(each.kind)
+    kind = _BY_TIME.get(aggregate.kind)
     if kind is None:
-        return each
+        return aggregate
     order = Aggregate(Kind.MIN, time)
-    if each.kind in IGNORING_NULLS.values():
-        has_value = Call("isnotnull", (each.expression or Name(each.column),))
+    if aggregate.kind in IGNORING_NULLS.values():
+        has_value = Call("isnotnull", (aggregate.expression or Name(aggregate.column),))
         expression = Call("case", (has_value, Name(time)))
         order = Aggregate(Kind.MIN, str(expression), expression)
-    return replace(each, kind=kind, by=order)
+    return replace(aggregate, kind=kind, by=order)
 
 
-def _first_of_sessions(place: Times, time: Times, came: Times, rank: Any, gap: int, grace: int) -> Any:
+def _first_of_sessions(
+    place: Times, time: Times, came: Times, rank: npt.NDArray[np.int8], gap: int, grace: int
+) -> npt.NDArray[np.bool_]:
     """Return where a session begins among rows by place and time.
 
     A row is part of the session before it if it is within the gap and arrives before that session is closed. It also is
@@ -199,9 +202,9 @@ class _Sessions:
     """Sessions after a batch by place and start; `gone` are the starts of known ones that begin earlier now."""
 
     places: Times
-    rows: npt.NDArray[Any]
+    rows: Structs
     touched: npt.NDArray[np.bool_]
-    gone: npt.NDArray[Any]
+    gone: Structs
 
     def closed(self, which: npt.NDArray[np.bool_], keys: list[bytes]) -> Times:
         """Return closed sessions in the order of their ends, so that batch boundaries do not matter."""
@@ -217,16 +220,16 @@ class _Sessions:
 class _Known:
     """The store's sessions of the keys of a batch, and of keys with a session that may be closed.
 
-    A place is a number of `keys`: those of the batch first, then others. `places` are those of the known sessions.
+    A place is a number of `keys`: the batch's keys first, then others. `places` has the known sessions' places.
     """
 
     table: pa.Table
     """A row of the key columns for each key of the batch."""
-    kinds: list[Any]
+    kinds: list[pa.DataType]
     layout: Layout
     keys: list[bytes]
     row_places: Times
-    rows: npt.NDArray[Any]
+    rows: Structs
     places: Times
     ends: Times
     """When a session of the place may end, as noted in the store; _NONE without a note."""
@@ -264,29 +267,29 @@ class _Known:
         others = np.unique(places[places >= mine])
         decoded = decode_keys([self.keys[place] for place in others], self.kinds)
         more = pa.table(decoded, schema=self.table.schema)
-        at = np.where(places < mine, places, mine + np.searchsorted(others, places))
-        columns = pa.concat_tables([self.table, more]).take(pa.array(at))
+        table_rows = np.where(places < mine, places, mine + np.searchsorted(others, places))
+        columns = pa.concat_tables([self.table, more]).take(pa.array(table_rows))
         return columns.add_column(0, START, pa.array(starts, pa.int64()).cast(_KIND))
 
-    def changes(self, places: Times, rows: npt.NDArray[Any], gap: int) -> pa.Table:
+    def changes(self, places: Times, rows: Structs, gap: int) -> pa.Table:
         """Return the changes that leave these sessions, which are open, of all keys."""
         count = np.bincount(places, minlength=len(self.keys))
         ends = np.full(len(self.keys), _NONE)
         np.minimum.at(ends, places, rows["last"] + gap)
         # The noted end is never too late; it is rewritten when its time has passed, or for an earlier end.
         is_due = self.ends <= self.bound
-        noted = np.where((self.ends == _NONE) | is_due | (ends < self.ends) | (count == 0), ends, self.ends)
-        rows["ends"] = noted[places]
+        noted_ends = np.where((self.ends == _NONE) | is_due | (ends < self.ends) | (count == 0), ends, self.ends)
+        rows["ends"] = noted_ends[places]
         values = pc.if_else(pa.array(count > 0), self.layout.together(rows, count), pa.scalar(None, pa.binary()))
         keys = pa.array(self.keys, pa.binary())
         known = np.bincount(self.places, minlength=len(self.keys)) > 0
         kept = (count > 0) | known
         old, new = (
-            np.flatnonzero((self.ends != noted) & (self.ends != _NONE)),
-            np.flatnonzero((self.ends != noted) & (noted != _NONE)),
+            np.flatnonzero((self.ends != noted_ends) & (self.ends != _NONE)),
+            np.flatnonzero((self.ends != noted_ends) & (noted_ends != _NONE)),
         )
         removed = [_ends_key(int(self.ends[place])) + self.keys[place] for place in old]
-        added = [_ends_key(int(noted[place])) + self.keys[place] for place in new]
+        added = [_ends_key(int(noted_ends[place])) + self.keys[place] for place in new]
         mask = pa.array(kept)
         changes = pa.table({"key": keys.filter(mask), "value": values.filter(mask)})
         return with_entries(changes, removed + added, [*([None] * len(removed)), *([b""] * len(added))])

@@ -17,8 +17,8 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from roster.state.byte_slices import large_binary, last_places
-from roster.state.store import Position, StoreDamagedError, disk_error
+from roster.state.byte_slices import Column, large_binary, last_places
+from roster.state.store import Position, StoreDamagedError, Value, disk_error
 
 if TYPE_CHECKING:
     from roster.state.lmdb_store import LmdbStore
@@ -47,15 +47,15 @@ class SortedLoad:
     """
 
     sorted_bytes = 8 << 20
-    """Of a run: more would only cost memory, which the system hands out page by page, each cleared first."""
+    """Size of a run: more would only cost memory, which the system hands out page by page, each cleared first."""
 
     def __init__(self, store: LmdbStore, begin: int) -> None:
         self._store, self._folder, self._begin = store, store.sorted_runs, begin
         self._runs: list[_Run] = []
         self._merged: list[int] = []
         """Rows of each run that are in the store; empty while runs are added."""
-        if (noted := self._folder / _NOTED).exists():
-            begin, runs, merged = json.loads(noted.read_bytes())
+        if (state_file := self._folder / _NOTED).exists():
+            begin, runs, merged = json.loads(state_file.read_bytes())
             if begin == self._begin:
                 self._runs, self._merged = [_Run(*run) for run in runs], merged
         if not self._runs:
@@ -81,34 +81,34 @@ class SortedLoad:
         share = (1 + sum(self._merged) / max(rows, 1)) / 2
         return max(self._begin, min(self._begin + int((end - self._begin) * share), end - 1))
 
-    def load(self, batches: Iterable[tuple[Any, Any]], position: Position | Callable[[], Position]) -> None:
+    def load(self, batches: Iterable[tuple[Column, Column]], position: Position | Callable[[], Position]) -> None:
         """Add a run for each batch."""
         for keys, values in batches:
             reached = position() if callable(position) else position
             self._add(large_binary(keys), large_binary(values), reached.changelog)
 
-    def commit(self, keys: Sequence[bytes], values: Sequence[Any], position: Position) -> None:
+    def commit(self, keys: Sequence[bytes], values: Sequence[Value], position: Position) -> None:
         """Add a run for the last changes, or none of them, up to a position."""
         if position.changelog > self.position().changelog:
             self._add(large_binary(keys), large_binary(values), position.changelog)
 
-    def _add(self, keys: Any, values: Any, end: int) -> None:
+    def _add(self, keys: Column, values: Column, end: int) -> None:
         places, keys = last_places(keys)
         batch = pa.RecordBatch.from_arrays([keys, values.take(pa.array(places))], ["key", "value"])
         last = self._runs[-1] if self._runs else _Run(0, 0, 0, 0, 0)
-        at = -(-(last.at + last.bytes) // _ALIGNED) * _ALIGNED
+        start = -(-(last.at + last.bytes) // _ALIGNED) * _ALIGNED
         path = self._folder / "entries"
         try:
             self._folder.mkdir(exist_ok=True)
             with path.open("ab") as file:
-                file.truncate(at)  # what a killed process wrote without noting it
+                file.truncate(start)  # what a killed process wrote without noting it
             with pa.OSFile(str(path), "ab") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
                 writer.write_batch(batch)
             with pa.memory_map(str(path)) as written:
-                written.seek(at)
+                written.seek(start)
                 content = written.read_buffer()
                 crc = google_crc32c.value(np.frombuffer(content, np.uint8))
-            self._runs.append(_Run(end, len(batch), at, len(content), crc))
+            self._runs.append(_Run(end, len(batch), start, len(content), crc))
             self._note()
         except OSError as error:
             raise disk_error(self._store.path, error) from error
@@ -127,9 +127,12 @@ class SortedLoad:
             size = max(_SLICE, _LEAST_OF_RUN * len(self._runs))
             rows = max(size * entries // sum(run.bytes for run in self._runs), 1)
             keys = [batch.column("key") for batch in batches]
-            while any(at < len(each) for at, each in zip(self._merged, keys, strict=True)):
+            while any(start < len(column) for start, column in zip(self._merged, keys, strict=True)):
                 ends = slice_ends(keys, self._merged, rows)
-                pieces = [batch.slice(at, end - at) for batch, at, end in zip(batches, self._merged, ends, strict=True)]
+                pieces = [
+                    batch.slice(start, end - start)
+                    for batch, start, end in zip(batches, self._merged, ends, strict=True)
+                ]
                 table = pa.Table.from_batches(pieces)
                 # A slice that a killed process wrote without noting it is written once more.
                 self._store.load([(table["key"], table["value"])], Position(self._begin))
@@ -146,13 +149,13 @@ class SortedLoad:
             raise StoreDamagedError(self._store.path, "a sorted run does not have its checksum")
         return pa.ipc.open_stream(content).read_next_batch()
 
-    def finish(self, keys: Sequence[bytes], values: Sequence[Any]) -> None:
+    def finish(self, keys: Sequence[bytes], values: Sequence[Value]) -> None:
         """Write last changes after `merge`, and advance the store to the end."""
         self._store.load([(keys, values)], self.position())
         shutil.rmtree(self._folder)
 
 
-def slice_ends(keys: Sequence[Any], starts: Sequence[int], rows: int) -> list[int]:
+def slice_ends(keys: Sequence[pa.Array], starts: Sequence[int], rows: int) -> list[int]:
     """Return up to where each sorted column can be read so that no key below the others' ends is left out.
 
     keys: large binary columns, each without equal keys. rows: about how many to read in all.
@@ -163,11 +166,11 @@ def slice_ends(keys: Sequence[Any], starts: Sequence[int], rows: int) -> list[in
     def bound(runs: Sequence[int], step: int) -> bytes | None:
         """Return the least of the keys `step` rows behind the runs' starts; None if they all end before."""
         behind = [(keys[run], starts[run] + step) for run in runs]
-        return min((column[at].as_py() for column, at in behind if at < len(column)), default=None)
+        return min((column[start].as_py() for column, start in behind if start < len(column)), default=None)
 
     upto = bound(left, max(rows // len(left), 1))
     if upto is None:
-        return [len(each) for each in keys]
+        return [len(column) for column in keys]
     # Few runs may have such small keys, as where a log is in the order of keys: these can give more.
     near = [run for run in left if first[run] < upto]
     step = max(rows // len(near), 1)
@@ -180,6 +183,6 @@ def slice_ends(keys: Sequence[Any], starts: Sequence[int], rows: int) -> list[in
     return ends
 
 
-def _first_from(column: Any, key: bytes, start: int, stop: int) -> int:
+def _first_from(column: pa.Array, key: bytes, start: int, stop: int) -> int:
     """Return the first place between two of a sorted column that has this key or a greater one, else the last."""
     return bisect_left(range(stop), key, start, key=lambda place: column[place].as_py())

@@ -118,8 +118,8 @@ class Known(NamedTuple):
     @classmethod
     def decode(cls, entry: bytes | None) -> Known:
         """Read the bytes of `encode`; None: nothing is known."""
-        found = np.frombuffer(entry or b"", _KNOWN).tolist()
-        return cls({source: time for source, time, _ in found}, {source: ended for source, _, ended in found})
+        entries = np.frombuffer(entry or b"", _KNOWN).tolist()
+        return cls({source: time for source, time, _ in entries}, {source: ended for source, _, ended in entries})
 
     def encode(self) -> bytes:
         """Return the entry."""
@@ -128,8 +128,10 @@ class Known(NamedTuple):
 
     def with_other(self, other: Known) -> Known:
         """Return what a task knows that gets keys of two tasks, which know this."""
-        times = {of: max(time, self.times.get(of, NEVER)) for of, time in other.times.items()}
-        ended = {of: WAITING if self.ended.get(of) == WAITING else batch for of, batch in other.ended.items()}
+        times = {source: max(time, self.times.get(source, NEVER)) for source, time in other.times.items()}
+        ended = {
+            source: WAITING if self.ended.get(source) == WAITING else batch for source, batch in other.ended.items()
+        }
         return Known({**self.times, **times}, {**self.ended, **ended})
 
     @property
@@ -179,30 +181,30 @@ class SourceTimes(NamedTuple):
         if column is not None:
             times, has = times_of(plain, column)
             times = np.where(has, times + np.where(delay == UNTIMED, 0, delay), NEVER)
-        seen = _seen(
+        times_seen = _seen(
             source, times, delay == UNTIMED, rows, dict(zip(places.tolist(), notices, strict=True)), known.times
         )
         for notice in notices:
-            for of in notice.times:
-                is_over = of in notice.ended
-                known.ended[of] = notice.batch if is_over else WAITING if of in notice.waiting else 0
-            for of in filter(notice.is_gone, known.ended):
-                known.ended[of] = 0
-        now, hold, held_by, held = before, known.hold, None, 0
+            for label in notice.times:
+                is_over = label in notice.ended
+                known.ended[label] = notice.batch if is_over else WAITING if label in notice.waiting else 0
+            for label in filter(notice.is_gone, known.ended):
+                known.ended[label] = 0
+        now, hold, held_by, held_ms = before, known.hold, None, 0
         if notices:
-            until = seen.times(int(places[-1]))
+            until = times_seen.times(int(places[-1]))
             least, held_by = _least(notices[-1], known.ended, until)
             now, hold, known.ended[HELD] = max(before, least), least if held_by else None, held_by
-            furthest = max((time for of, time in until.items() if of > UNLABELLED), default=now)
-            held = furthest - now if held_by and now != NEVER else 0
+            furthest = max((time for label, time in until.items() if label > UNLABELLED), default=now)
+            held_ms = furthest - now if held_by and now != NEVER else 0
         if hold is None and len(rows) and (not notices or rows[-1] > places[-1]):
             hold, known.ended[HELD] = now, 0  # a notice is still to come behind them
-        after = dict.fromkeys((of for of, ended in known.ended.items() if ended == WAITING), NEVER)
-        after |= {of: time for of, time in seen.times(len(table)).items() if of != HELD}
+        after = dict.fromkeys((label for label, ended in known.ended.items() if ended == WAITING), NEVER)
+        after |= {label: time for label, time in times_seen.times(len(table)).items() if label != HELD}
         after |= {} if hold is None else {HELD: hold}
         entry = Known(after, known.ended).encode()
-        at = np.maximum(np.maximum(seen.at, before), np.where(delay == UNTIMED, times, NEVER))
-        return cls(plain, at, now, entry, entry != stored, hold, source, held_by, held)
+        stream_times = np.maximum(np.maximum(times_seen.at, before), np.where(delay == UNTIMED, times, NEVER))
+        return cls(plain, stream_times, now, entry, entry != stored, hold, source, held_by, held_ms)
 
     @classmethod
     def behind(cls, table: pa.Table, column: str, store: Store | Snapshot, key: bytes, hold: int | None) -> SourceTimes:
@@ -228,10 +230,10 @@ def _least(notice: Notice, ended: Mapping[int, int], times: Mapping[int, int]) -
 
     A source in the notice's batch holds back until its rows of that batch are read, too.
     """
-    held = {*notice.behind, *(source for source in notice.reading if ended.get(source) != notice.batch)}
-    held |= {source for source, batch in ended.items() if batch == WAITING}
-    if held:
-        return min((times.get(source, NEVER), source) for source in held)
+    holding = {*notice.behind, *(source for source in notice.reading if ended.get(source) != notice.batch)}
+    holding |= {source for source, batch in ended.items() if batch == WAITING}
+    if holding:
+        return min((times.get(source, NEVER), source) for source in holding)
     return max((time for source, time in times.items() if source > UNLABELLED), default=NEVER), 0
 
 
@@ -247,24 +249,24 @@ def _seen(
 
     source, times, is_untimed, rows: of each row its source, time, label and place. notices: by their places.
     """
-    told = [
-        (-of if of in notice.holds else of, time, place)
+    labelled = [
+        (-label if label in notice.holds else label, time, place)
         for place, notice in notices.items()
-        for of, time in notice.times.items()
+        for label, time in notice.times.items()
         if time is not None
     ]
-    largest = _Seen.of(np.where(is_untimed, -source, source), times, rows, told, known)
+    largest = _Seen.of(np.where(is_untimed, -source, source), times, rows, labelled, known)
     bounded = [
-        (of, min(largest.time_of(-of, place), hold if hold is not None else -NEVER), place)
+        (label, min(largest.time_of(-label, place), hold if hold is not None else -NEVER), place)
         for place, notice in notices.items()
-        for of, hold in notice.holds.items()
+        for label, hold in notice.holds.items()
     ]
     if not bounded and not is_untimed.any():
         return largest
     end = len(rows) + len(notices)
-    told += [(of, time, end) for of, time in largest.times(end).items() if HELD < of < UNLABELLED]
+    labelled += [(label, time, end) for label, time in largest.times(end).items() if HELD < label < UNLABELLED]
     # A row without a time of its source is late by what notices have told before it.
-    return _Seen.of(source, np.where(is_untimed, NEVER, times), rows, [*told, *bounded], known)
+    return _Seen.of(source, np.where(is_untimed, NEVER, times), rows, [*labelled, *bounded], known)
 
 
 class _Seen(NamedTuple):
@@ -280,22 +282,22 @@ class _Seen(NamedTuple):
 
     @classmethod
     def of(
-        cls, source: Times, times: Times, rows: Times, told: list[tuple[int, int, int]], known: Mapping[int, int]
+        cls, source: Times, times: Times, rows: Times, labelled: list[tuple[int, int, int]], known: Mapping[int, int]
     ) -> _Seen:
-        """told: source, time and place of what notices say. known: times before the batch."""
-        first = [(of, time, -1) for of, time in known.items()]
-        more = np.array([*first, *told], np.int64).reshape(-1, 3)
+        """labelled: source, time and place of what notices say. known: times before the batch."""
+        first = [(label, time, -1) for label, time in known.items()]
+        more = np.array([*first, *labelled], np.int64).reshape(-1, 3)
         all_sources = np.concatenate([source, more[:, 0]])
         place = np.concatenate([rows, more[:, 2]])
         time = np.concatenate([times, more[:, 1]])
         order = np.lexsort((place, all_sources))
-        of, largest = all_sources[order], time[order]
-        begins = np.flatnonzero(np.diff(of, prepend=HELD - 1))
-        for begin, end in pairwise([*begins, len(of)]):
+        labels, largest = all_sources[order], time[order]
+        begins = np.flatnonzero(np.diff(labels, prepend=HELD - 1))
+        for begin, end in pairwise([*begins, len(labels)]):
             largest[begin:end] = np.maximum.accumulate(largest[begin:end])
         back = np.empty(len(order), np.int64)
         back[order] = largest
-        return cls(of, place[order], largest, back[: len(source)])
+        return cls(labels, place[order], largest, back[: len(source)])
 
     def time_of(self, source: int, place: int) -> int:
         """Return the time of a source up to a place."""
@@ -332,7 +334,7 @@ class SourceClock:
         delays = np.zeros(len(rows), np.int64)
         if self.column is not None and len(rows):
             times, has = times_of(rows, self.column)
-            at = np.maximum(np.maximum.accumulate(times), NEVER if self.time is None else self.time)
-            delays = np.where(has, np.minimum(at - times, UNTIMED - 1), 0)
-            self.time = None if at[-1] == NEVER else int(at[-1])
+            running_times = np.maximum(np.maximum.accumulate(times), NEVER if self.time is None else self.time)
+            delays = np.where(has, np.minimum(running_times - times, UNTIMED - 1), 0)
+            self.time = None if running_times[-1] == NEVER else int(running_times[-1])
         return labels(self.source, np.full(len(rows), UNTIMED) if self.has_sources else delays)

@@ -32,7 +32,7 @@ class StateError(RosterError):
 
 
 class StoreMissingError(StateError):
-    """There is no readable store at this path."""
+    """The path has no readable store."""
 
 
 class StoreInUseError(StateError):
@@ -136,9 +136,7 @@ class Written(Protocol):
         """Write values and position together: all or nothing, whenever the process dies."""
 
     def load(
-        self,
-        batches: Iterable[tuple[Sequence[bytes], Sequence[Value]]],
-        position: Position | Callable[[], Position],
+        self, batches: Iterable[tuple[Sequence[bytes], Sequence[Value]]], position: Position | Callable[[], Position]
     ) -> None:
         """Write many batches in one transaction, fastest if keys ascend and follow all existing ones.
 

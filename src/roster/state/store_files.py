@@ -41,8 +41,8 @@ def boot_id() -> str:
     """Id of the machine's present boot."""
     if _BOOT_ID.exists():
         return _BOOT_ID.read_text().strip()
-    told = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True)  # noqa: S607
-    return told.stdout.strip()
+    result = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True)  # noqa: S607
+    return result.stdout.strip()
 
 
 def state_directory(named: str | Path | None) -> Path:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, Update
-from roster.state.byte_slices import spread
+from roster.state.byte_slices import Structs, spread
 from roster.state.event_time import (
     AT,
     NOW_KEY,
@@ -77,9 +77,9 @@ class StreamJoin:
 
     def __post_init__(self) -> None:
         if not isinstance(self.within, timedelta) or self.within <= timedelta():
-            raise StateError(f"join: within={self.within!r} is no positive timedelta")
+            raise StateError(f"join: within={self.within!r} is not a positive timedelta")
         if not isinstance(self.grace, timedelta) or self.grace < timedelta():
-            raise StateError(f"join: grace={self.grace!r} is no timedelta of 0 or more")
+            raise StateError(f"join: grace={self.grace!r} is not a timedelta of 0 or more")
 
     @property
     def result_keys(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class StreamJoin:
         return self.times[0]
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         how = "left" if self.keeps_all else "inner"
         return {"operator": "join", "times": list(self.times), "within": str(self.within), "how": how}
@@ -119,8 +119,8 @@ class StreamJoin:
         for side in sides:
             side.kept_from = sides[1 - side.number].now - microseconds(self.grace) - within
         needed = _Needed.of(sides, within)
-        held = needed.read(store, codes, [side.layout for side in sides])
-        (old_left, old_right), (left, right) = held, [side.rows() for side in sides]
+        kept = needed.read(store, codes, [side.layout for side in sides])
+        (old_left, old_right), (left, right) = kept, [side.rows() for side in sides]
         lefts, rights = _Rows.joined(old_left, left), _Rows.joined(old_right, right)
         known = len(old_left.times)
         of_new = _pairs(left, rights, within)
@@ -131,14 +131,14 @@ class StreamJoin:
         changes = _kept(sides, codes, store, within)
         if self.keeps_all:
             alone, waiting = self._alone(sides, lefts, at_left, known, codes, store)
-            results += [self._results(each, np.arange(len(each)), rights.table, None) for each in alone]
+            results += [self._results(rows, np.arange(len(rows)), rights.table, None) for rows in alone]
             changes = with_entries(changes, list(waiting), list(waiting.values()))
         times = [(TIME_KEYS[side.number], time_bytes(side.now)) for side in sides if side.now != side.before]
         changes = with_entries(changes, [key for key, _ in times], [value for _, value in times])
         parts = [left_out(side.table, side.fresh, side.times, side.at, -side.number) for side in sides]
         late = tuple(rows for tables, _ in parts for rows in tables)
         counted: dict[str, Any] = {"late": sum(map(len, late)), "late_rows": late}
-        lateness = Lateness.joined(each for _, each in parts)
+        lateness = Lateness.joined(late for _, late in parts)
         return Update(pa.concat_tables(results).combine_chunks(), changes, lateness=lateness, **counted)
 
     def _results(self, left: pa.Table, at_left: Times, right: pa.Table, at_right: Times | None) -> pa.Table:
@@ -150,7 +150,7 @@ class StreamJoin:
         return result
 
     def _alone(
-        self, sides: list[_Side], lefts: _Rows, paired: Times, known: int, codes: Any, store: Store | Snapshot
+        self, sides: list[_Side], lefts: _Rows, paired: Times, known: int, codes: pa.Array, store: Store | Snapshot
     ) -> tuple[list[pa.Table], dict[bytes, bytes | None]]:
         """Return rows of the left side that stay without a partner, and the changes to waiting ones."""
         left = sides[LEFT]
@@ -159,8 +159,14 @@ class StreamJoin:
         has_partner[paired] = True
         changes: dict[bytes, bytes | None] = {}
         # Rows that waited and have a partner now: their entries are looked up, as they may be missing.
-        found = _waiting_keys(codes, lefts.codes, lefts.times, has_partner & (np.arange(len(has_partner)) < known))
-        changes |= {key: None for key, value in zip(found, store.multi_get(found), strict=True) if value is not None}
+        waiting_keys = _waiting_keys(
+            codes, lefts.codes, lefts.times, has_partner & (np.arange(len(has_partner)) < known)
+        )
+        changes |= {
+            key: None
+            for key, value in zip(waiting_keys, store.multi_get(waiting_keys), strict=True)
+            if value is not None
+        }
         is_new = ~has_partner & (np.arange(len(has_partner)) >= known)
         over = is_new & (lefts.times < bound)
         changes |= dict.fromkeys(_waiting_keys(codes, lefts.codes, lefts.times, is_new & ~over), b"")
@@ -177,13 +183,13 @@ class StreamJoin:
         for key in gone:
             time = int.from_bytes(key[2:10], "big") - (1 << 63)
             buckets.setdefault(ROWS_KEYS[LEFT] + _encoded_number(time // within) + key[10:], set()).add(time)
-        found = layout.decode(store.multi_get(list(buckets)))
+        stored = layout.decode(store.multi_get(list(buckets)))
         wanted = [(place, time) for place, times in enumerate(buckets.values()) for time in times]
         places = np.array([place for place, _ in wanted], np.int64)
         times = np.array([time for _, time in wanted], np.int64)
-        low = _before(places, times, found.places, found.times, inclusive=False)
-        high = _before(places, times, found.places, found.times, inclusive=True)
-        return found.table.filter(pa.array(high > low))
+        low = _before(places, times, stored.places, stored.times, inclusive=False)
+        high = _before(places, times, stored.places, stored.times, inclusive=True)
+        return stored.table.filter(pa.array(high > low))
 
 
 def joined_columns(left: pa.Schema, right: pa.Schema) -> pa.Schema:
@@ -194,9 +200,9 @@ def joined_columns(left: pa.Schema, right: pa.Schema) -> pa.Schema:
 
 def in_columns(batch: pa.RecordBatch, columns: pa.Schema, *, is_other: bool) -> pa.RecordBatch:
     """Return the rows of one side with the columns of both."""
-    given = {OTHER + name if is_other else name: batch.column(name) for name in batch.schema.names}
-    given[IS_OTHER] = pa.array(np.full(batch.num_rows, is_other))
-    arrays = [given[f.name] if f.name in given else pa.nulls(batch.num_rows, f.type) for f in columns]
+    columns_of = {OTHER + name if is_other else name: batch.column(name) for name in batch.schema.names}
+    columns_of[IS_OTHER] = pa.array(np.full(batch.num_rows, is_other))
+    arrays = [columns_of[f.name] if f.name in columns_of else pa.nulls(batch.num_rows, f.type) for f in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
@@ -235,7 +241,7 @@ class _Side:
     has_key: Chosen
     before: int
     now: int
-    keys: Any
+    keys: pa.Array
     layout: RowLayout
     kept_from: int = 0
     """Rows before this time are no longer kept."""
@@ -250,18 +256,18 @@ class _Side:
         mine = mine.rename_columns([name.removeprefix(OTHER) for name in mine.column_names])
         before = stream_time(store, TIME_KEYS[number])
         times, has = times_of(mine, join.times[number])
-        at = running(times, before)
-        now = int(at[-1]) if len(at) else before
+        stream_times = running(times, before)
+        now = int(stream_times[-1]) if len(stream_times) else before
         (of_sources,) = store.multi_get([NOW_KEY])
         if number == LEFT and of_sources is not None:
-            at, now = mine[AT].to_numpy(), read_time(of_sources)
-        fresh = has & (times + microseconds(join.grace) >= at)
+            stream_times, now = mine[AT].to_numpy(), read_time(of_sources)
+        fresh = has & (times + microseconds(join.grace) >= stream_times)
         has_key = np.ones(len(mine), np.bool_)
         for name in join.keys:
             has_key &= mine[name].is_valid().to_numpy()
         keys = encode_keys(mine, join.keys)
         layout = RowLayout.of(without_at(mine).schema)
-        return cls(number, mine, times, at, fresh, has_key, before, now, keys, layout)
+        return cls(number, mine, times, stream_times, fresh, has_key, before, now, keys, layout)
 
     @property
     def taken(self) -> Chosen:
@@ -272,7 +278,7 @@ class _Side:
         return _Rows(without_at(self.table.filter(pa.array(self.taken))), self.codes, self.times[self.taken])
 
 
-def _numbered(sides: list[_Side]) -> Any:
+def _numbered(sides: list[_Side]) -> pa.Array:
     """Number the keys of the rows to be joined; return the keys by number."""
     chunks = [side.keys.filter(pa.array(side.taken)).combine_chunks() for side in sides]
     plain = [chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks) for chunk in chunks]
@@ -289,7 +295,7 @@ _Named = np.dtype([("side", "<i8"), ("code", "<i8"), ("bucket", "<i8")])
 class _Needed:
     """The values that a batch reads or writes: of its rows' own buckets, and of three buckets of the other side."""
 
-    names: npt.NDArray[Any]
+    names: Structs
 
     @classmethod
     def of(cls, sides: list[_Side], within: int) -> _Needed:
@@ -303,23 +309,23 @@ class _Needed:
             parts += [own, near]
         return cls(_distinct(np.concatenate(parts))[0])
 
-    def read(self, store: Store | Snapshot, codes: Any, layouts: list[RowLayout]) -> tuple[_Rows, _Rows]:
+    def read(self, store: Store | Snapshot, codes: pa.Array, layouts: list[RowLayout]) -> tuple[_Rows, _Rows]:
         """Return the rows of both sides that the store has there."""
-        found = []
+        stored_rows = []
         for number, layout in enumerate(layouts):
             names = self.names[self.names["side"] == number]
             stored = layout.decode(store.multi_get(_row_keys(number, codes, names)))
-            found.append(_Rows(stored.table, names["code"][stored.places], stored.times))
-        return found[LEFT], found[RIGHT]
+            stored_rows.append(_Rows(stored.table, names["code"][stored.places], stored.times))
+        return stored_rows[LEFT], stored_rows[RIGHT]
 
 
-def _unique(side: int, codes: Times, buckets: Times) -> npt.NDArray[Any]:
+def _unique(side: int, codes: Times, buckets: Times) -> Structs:
     names = np.zeros(len(codes), _Named)
     names["side"], names["code"], names["bucket"] = side, codes, buckets
     return _distinct(names)[0]
 
 
-def _distinct(names: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Times]:
+def _distinct(names: Structs) -> tuple[Structs, Times]:
     """Return the names in order, each once, and the place of each given one; `np.unique` is slow for them."""
     order = np.lexsort((names["bucket"], names["code"], names["side"]))
     ordered = names[order]
@@ -330,7 +336,7 @@ def _distinct(names: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Times]:
     return ordered[is_first], places
 
 
-def _kept(sides: list[_Side], codes: Any, store: Store | Snapshot, within: int) -> pa.Table:
+def _kept(sides: list[_Side], codes: pa.Array, store: Store | Snapshot, within: int) -> pa.Table:
     """Return the changes that store a batch's rows and remove expired ones."""
     empty = pa.table({"key": pa.array([], pa.binary()), "value": pa.array([], pa.binary())})
     changes = [empty]
@@ -371,17 +377,17 @@ def _before(codes: Times, times: Times, at_codes: Times, at_times: Times, *, inc
     return before[len(codes) :]
 
 
-def _row_keys(side: int, codes: Any, names: npt.NDArray[Any]) -> list[bytes]:
+def _row_keys(side: int, codes: pa.Array, names: Structs) -> list[bytes]:
     return _keys(ROWS_KEYS[side], names["bucket"], codes, names["code"])
 
 
-def _waiting_keys(codes: Any, row_codes: Times, times: Times, chosen: Chosen) -> list[bytes]:
+def _waiting_keys(codes: pa.Array, row_codes: Times, times: Times, chosen: Chosen) -> list[bytes]:
     """Return the keys under which the chosen rows wait for a partner, each once."""
     names = _unique(LEFT, row_codes[chosen], times[chosen])
     return _keys(WAITING_KEY, names["bucket"], codes, names["code"])
 
 
-def _keys(first: bytes, numbers: Times, codes: Any, row_codes: Times) -> list[bytes]:
+def _keys(first: bytes, numbers: Times, codes: pa.Array, row_codes: Times) -> list[bytes]:
     numbered = encode_keys(pa.table({"n": pa.array(numbers, pa.int64())}), ["n"]).combine_chunks()
     keys = codes.take(pa.array(row_codes, pa.int64()))
     return list(pc.binary_join_element_wise(first, numbered, keys, b"").to_pylist())

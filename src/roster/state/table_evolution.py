@@ -32,7 +32,7 @@ _ENTRY = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 class TableEvolution:
     """Makes entries of one definition those of another. functions: by part; other sides only get other columns.
 
-    Of a processor both definitions have the list of variables; those without a function stay as they are.
+    For processors, both definitions list the variables; variables without a function are kept.
     """
 
     before: Definition
@@ -64,47 +64,53 @@ class TableEvolution:
         """Return a part's rows under the new definition. Raises OtherDefinitionError."""
         schema, function = saved(self.after).schemas()[part], self.functions.get(part)
         if self.before.has_variables:
-            wanted = pa.schema([each for each in schema if each.name != SCHEMA])
+            wanted = pa.schema([field for field in schema if field.name != SCHEMA])
             if EXPIRY in wanted.names and EXPIRY not in table.column_names:
                 table = table.append_column(EXPIRY, pa.nulls(len(table), pa.int64()))
+            assert function is not None
             return self._made(function, table.drop_columns(SCHEMA), wanted, [KEY, MAP_KEY])
         sides = self.before.sides, self.after.sides
         if sides[0] is None or sides[1] is None:
+            assert function is not None
             return self._made(function, table, schema, [START, END, *self.before.keys.names])
         # Marks follow the columns of a side, and are the store's own.
         own, new = len(sides[0][part]), len(sides[1][part])
         columns, wanted = table.select(range(own)), pa.schema(list(schema)[:new])
-        if function is None:
-            found = {each.name: columns[each.name] for each in wanted if each.name in columns.column_names}
-            made = pa.table({each.name: found.get(each.name, pa.nulls(len(table), each.type)) for each in wanted})
-            function = lambda _: made  # noqa: E731
         time = self.before.document["times"][SIDES.index(part)]
-        made = self._made(function, columns, wanted, [*self.before.keys.names, time])
-        return pa.table([*made.columns, *table.columns[own:]], schema=schema)
+        if function is None:
+            kept = {field.name: columns[field.name] for field in wanted if field.name in columns.column_names}
+            result = pa.table({field.name: kept.get(field.name, pa.nulls(len(table), field.type)) for field in wanted})
+        else:
+            result = self._made(function, columns, wanted, [*self.before.keys.names, time])
+        return pa.table([*result.columns, *table.columns[own:]], schema=schema)
 
-    def _made(self, function: Function | None, table: pa.Table, schema: pa.Schema, fixed: Sequence[str]) -> pa.Table:
+    def _made(self, function: Function, table: pa.Table, schema: pa.Schema, fixed: Sequence[str]) -> pa.Table:
         """Return the columns that a function makes of a table; those that are `fixed` it must leave as they are."""
         try:
-            made = function(table)  # type: ignore[misc]
+            result = function(table)
         except Exception as error:
             raise _failed(function, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
-        if not isinstance(made, pa.Table) or len(made) != len(table):
-            what = f"{len(made)} rows of {len(table)}" if isinstance(made, pa.Table) else f"a {type(made).__name__}"
+        if not isinstance(result, pa.Table) or len(result) != len(table):
+            what = (
+                f"{len(result)} rows of {len(table)}" if isinstance(result, pa.Table) else f"a {type(result).__name__}"
+            )
             raise _failed(function, f"it must return a pyarrow.Table with a row for each one, not {what}")
         for name in fixed:
-            if name in table.column_names and (name not in made.column_names or not made[name].equals(table[name])):
+            if name in table.column_names and (name not in result.column_names or not result[name].equals(table[name])):
                 raise _failed(function, f"it must leave the column {name!r} as it is")
         results = self.after.layout.aggregates if "aggregates" in self.after.document else {}
-        needed = set(schema.names).difference(name for name, each in results.items() if each.is_derived)
-        if missing := [name for name in schema.names if name in needed and name not in made.column_names]:
+        needed = set(schema.names).difference(name for name, aggregate in results.items() if aggregate.is_derived)
+        if missing := [name for name in schema.names if name in needed and name not in result.column_names]:
             raise _failed(function, f"its result has no column {missing[0]!r}")
-        for each in schema:
-            if each.name in needed and _fields(made[each.name].type) != _fields(each.type):
-                raise _failed(function, f"its column {each.name!r} has not the fields {', '.join(_fields(each.type))}")
+        for field in schema:
+            if field.name in needed and _fields(result[field.name].type) != _fields(field.type):
+                raise _failed(
+                    function, f"its column {field.name!r} has not the fields {', '.join(_fields(field.type))}"
+                )
         try:
             columns = [
-                made[each.name].cast(each.type) if each.name in needed else pa.nulls(len(made), each.type)
-                for each in schema
+                result[field.name].cast(field.type) if field.name in needed else pa.nulls(len(result), field.type)
+                for field in schema
             ]
         except pa.ArrowException as error:
             raise _failed(function, f"a column does not have its type ({' '.join(str(error).split())})") from None
@@ -126,7 +132,7 @@ class Changed(WithChanges):
 
 
 def _fields(kind: pa.DataType) -> list[str]:
-    return [each.name for each in kind] if pa.types.is_struct(kind) else []
+    return [field.name for field in kind] if pa.types.is_struct(kind) else []
 
 
 def _failed(function: Function | None, problem: str) -> OtherDefinitionError:

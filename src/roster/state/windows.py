@@ -41,7 +41,7 @@ class Window:
         grace: time after a window's end for which rows are taken.
 
     Raises:
-        StateError: a duration is not positive, or `size` is no multiple of `every`.
+        StateError: a duration is not positive, or `size` is not a multiple of `every`.
 
     """
 
@@ -59,7 +59,8 @@ class Window:
         object.__setattr__(self, "grace", _duration("grace", grace, 0))
         hop = self.hop
         if self.size % hop:
-            raise StateError(f"window: size {self.size} is no multiple of every {hop}; choose an every that divides it")
+            problem = f"size {self.size} is not a multiple of every {hop}; choose an every that divides it"
+            raise StateError(f"window: {problem}")
 
     @property
     def hop(self) -> timedelta:
@@ -133,7 +134,7 @@ class WindowedAggregation:
         return self.window.column
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         window = {"column": self.window.column, "size": str(self.window.size), "every": str(self.window.hop)}
         return {"operator": "aggregate", "window": window}
@@ -155,16 +156,16 @@ class WindowedAggregation:
         results, changes = self._closed(placed.schema, update, store, clock.now)
         late, lateness = left_out(table, taken, clock.times, clock.at)
         counted: dict[str, Any] = {"late": len(table) - len(taken), "late_rows": late, "lateness": lateness}
-        return Update(self._with_ends(results), clock.noted(changes), **counted)
+        return Update(self._with_ends(results), clock.with_times(changes), **counted)
 
-    def _placed(self, table: pa.Table, times: Times, has: np.ndarray, at: Times) -> tuple[pa.Table, Times]:
+    def _placed(self, table: pa.Table, times: Times, has: np.ndarray, stream_times: Times) -> tuple[pa.Table, Times]:
         """Return a row for each open window of each row, and the indexes of rows with one."""
         hop, size = microseconds(self.window.hop), microseconds(self.window.size)
         newest = np.floor_divide(times, hop) * hop
         parts = []
         for back in range(size // hop):
             start = newest - back * hop
-            rows = np.flatnonzero(has & (start + size + microseconds(self.window.grace) > at))
+            rows = np.flatnonzero(has & (start + size + microseconds(self.window.grace) > stream_times))
             column = pa.array(start[rows] // 1000, pa.int64()).cast(_KIND)
             parts.append((rows, table.take(pa.array(rows)).add_column(0, START, [column])))
         # In the order of rows, so that sums of floats do not depend on the number of windows.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol
 
 from roster.client import Admin, TaskMember, UnknownTopicError
@@ -79,7 +80,6 @@ class Stores:
         self._repartition = [each.repartition_source for each in self.plans if each.repartition_source is not None]
         self.admin = self._new_admin()  # connects with the first batch
         self._check: DefinitionCheck | None = None
-        self._written_ends: Callable[[], Mapping[TopicPartition, int]] = dict
         self.ends: Mapping[TopicPartition, int] = {}
         """Offsets up to which input topics that have grown are read."""
         self.refusal: PipelineError | None = None
@@ -150,7 +150,6 @@ class Stores:
         if sink is None:
             return
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
-        self._written_ends = lambda: sink.log_ends
         sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
 
     def _kinds(self) -> dict[str, StoreKind]:
@@ -223,9 +222,11 @@ class Stores:
         for backlog in self.input_backlogs.values():
             backlog.took()
 
-    def committed(self, tokens: dict[TaskId, str], batch: Batch) -> None:
-        """Record that a batch was committed, with the token of each task's attempt."""
-        self.targets.committed(tokens, batch, self._written_ends())
+    def committed(
+        self, tokens: Mapping[TaskId, str], batch: Batch, ends: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> None:
+        """Record that a batch was committed. tokens: of each task's attempt. ends: of the logs that it wrote to."""
+        self.targets.committed(tokens, batch, ends)
         # If two attempts finished, only the changelog tells which changes were committed.
         self.copies.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in tokens])
         self.purge.committed(batch.next_offsets)

@@ -61,6 +61,11 @@ class TableStateSink(BatchSink):
         self._results, self._records = self._results.bind(source), self._kafka.bind(source)
         return self
 
+    @property
+    @override
+    def log_ends(self) -> Mapping[TopicPartition, int]:
+        return self._records.log_ends
+
     @override
     def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
         self._records.take_over(partitions, owner)
@@ -161,8 +166,8 @@ class TableStateSink(BatchSink):
         self._records.abort(None, batch)
 
     @override
-    def look(self) -> None:
-        self._kafka.look()
+    def check_target(self) -> None:
+        self._kafka.check_target()
 
     @override
     def close(self) -> None:

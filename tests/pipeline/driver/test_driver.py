@@ -49,7 +49,7 @@ class Rig:
         self.loop.run(available_now=available_now)
 
     def look(self, now: float = 0.0) -> None:
-        self.watch.look(self.member.ownership(), now)
+        self.watch.check(self.member.ownership(), now)
 
 
 def all_of(**ends: int) -> set[tuple[Any, int]]:
@@ -433,7 +433,7 @@ def test_a_sink_whose_output_is_gone_ends_a_run_without_records(monkeypatch: pyt
     def passing() -> None:
         clock[0] += 1.0
 
-    rig.sink.look = look  # type: ignore[method-assign]
+    rig.sink.check_target = look  # type: ignore[method-assign]
     rig.member.end = passing
     with pytest.raises(PipelineError, match="KafkaSink: it was deleted"):
         rig.run()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from roster.model import TopicPartition
 from roster.pipeline.batch import Range, Restoring
 from roster.pipeline.driver.loop import DriverLoop
-from roster.pipeline.driver.runner_protocol import BetweenBatches
+from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
 from roster.pipeline.errors import SinkFencedError
 from roster.pipeline.options import Options, Tuning
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink, StillGuard
@@ -31,10 +31,10 @@ class FakeCopies(BetweenBatches):
         """What each look at timers is to find, and whether only a run's first ones count."""
         self.told: list[tuple[str, set[TopicPartition]]] = []
 
-    def took(self, partitions: Collection[TopicPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
         self.told.append(("took", set(partitions)))
 
-    def committed(self, batch: Batch) -> None:
+    def committed(self, batch: Batch, outcome: Outcome, log_ends: Mapping[TopicPartition, int]) -> None:
         self.told.append(("committed", set(batch.ranges)))
 
     def aborted(self, batch: Batch) -> None:
@@ -99,7 +99,7 @@ def test_stores_are_told_which_partitions_come_and_how_each_batch_ends() -> None
     def lose(batch: Batch) -> None:
         setup.runner.during = overtaken
         setup.member.become(P1, lost=frozenset({P0}), generation=2)
-        setup.loop._guard.look(setup.member.ownership(), 0.0)
+        setup.loop._guard.check(setup.member.ownership(), 0.0)
 
     def overtaken(batch: Batch) -> None:
         setup.runner.during = lambda batch: setup.loop.stop() if batch.number else None

@@ -373,7 +373,7 @@ def test_after_a_stall_the_group_is_left_a_slot_awaited_and_the_work_taken_up_as
     def stall(batch: Batch) -> None:
         watch = rig.run._loop._guard  # type: ignore[union-attr]
         for now in (0.0, 284.0, 300.0):
-            watch.look(rig.members[0].ownership(), now)
+            watch.check(rig.members[0].ownership(), now)
         assert rig.members[0].of("close"), "left at once, before the batch has come back"
         rig.runner.during = lambda batch: None
 

@@ -76,7 +76,7 @@ class Runner(FakeRunner):
 
     def run(self, batch: Batch, tasks: Any, sink: Any, refused: Any = ()) -> Outcome:
         self.during(batch)
-        return Outcome([], 0)
+        return Outcome([], rows=0)
 
 
 class Group:

@@ -47,20 +47,20 @@ def switching(cluster: Any, group: str, *, paused: bool = False) -> Switching:
 def test_a_pipeline_begins_as_it_is_told_where_the_offsets_do_not_say_who_writes(cluster: Cluster) -> None:
     for paused in (True, False):
         made = switching(cluster, NEW, paused=paused)
-        made.took({P0: None, P1: committed(Standing(Results.PAUSED, "s", OLD)), Q0: OffsetAndMetadata(3)})
+        made.assigned({P0: None, P1: committed(Standing(Results.PAUSED, "s", OLD)), Q0: OffsetAndMetadata(3)})
         assert made.paused([P0, P1, Q0]) == ([P0, P1, Q0] if paused else [P1])
-        made.took({P1: committed(Standing(Results.WRITES, "s", OLD, "s"))})
+        made.assigned({P1: committed(Standing(Results.WRITES, "s", OLD, "s"))})
         assert P1 not in made.paused([P0, P1])
-        assert (made.noted(P0, "{}") == "{}") is not paused
+        assert (made.with_standing(P0, "{}") == "{}") is not paused
 
 
 def test_it_says_what_becomes_of_the_results_of_owned_partitions(cluster: Cluster) -> None:
     made = switching(cluster, NEW, paused=True)
     assert made.results == ""
-    made.took({P0: committed(Standing(Results.PAUSED, "s", OLD)), P1: None})
-    made.look({P0: 5})
+    made.assigned({P0: committed(Standing(Results.PAUSED, "s", OLD)), P1: None})
+    made.next_steps({P0: 5})
     assert made.results == f"paused, {OLD} writes"
-    made.look({P1: 5})
+    made.next_steps({P1: 5})
     assert made.results == "paused"
 
 
@@ -80,10 +80,10 @@ def test_a_partition_that_the_topic_gets_after_a_switch_stands_as_the_others(
 ) -> None:
     cluster.offsets[NEW] = {p: committed(each) for p, each in zip((P0, P1), of_others, strict=True)}
     made = Switching(NEW, cluster, paused=paused, keeps_state=False)  # type: ignore[arg-type]
-    made.took({Q0: None})
-    standing = Standing.of(made.noted(Q0, "")) or Standing()
+    made.assigned({Q0: None})
+    standing = Standing.of(made.with_standing(Q0, "")) or Standing()
     assert standing.results == (then or (Results.PAUSED if paused else Results.WRITES))
-    made.took({Q0: OffsetAndMetadata(3)})
+    made.assigned({Q0: OffsetAndMetadata(3)})
     assert (made.paused([Q0]) == [Q0]) is paused, "an offset without a standing is from before"
 
 
@@ -91,10 +91,10 @@ def test_without_state_each_partition_stands_for_itself_and_a_paused_one_is_not_
     cluster.ask(NEW, ASKED)
     cluster.offsets[OLD] = {P0: committed(Standing(Results.HANDED_OVER, "s", NEW), 9), Q0: committed(Standing(), 4)}
     made = Switching(NEW, cluster, paused=True, keeps_state=False)  # type: ignore[arg-type]
-    made.took({p: committed(Standing(Results.WAITS, "s", OLD)) for p in (P0, Q0)})
-    steps = made.look({P0: 9, Q0: 5})
+    made.assigned({p: committed(Standing(Results.WAITS, "s", OLD)) for p in (P0, Q0)})
+    steps = made.next_steps({P0: 9, Q0: 5})
     assert steps == {P0: Standing(Results.WRITES, "s", OLD, "s")}
-    made.stand(steps)
+    made.record(steps)
     assert made.passed_over([P0, Q0]) == [Q0]
     assert made.limits({P0: 9, Q0: 5}) == {Q0: 5}
     assert switching(cluster, NEW, paused=True).passed_over([P0, Q0]) == ()
@@ -102,19 +102,19 @@ def test_without_state_each_partition_stands_for_itself_and_a_paused_one_is_not_
 
 def test_a_group_that_waits_for_one_that_is_gone_says_so_once(cluster: Cluster, caplog: Any) -> None:
     made = switching(cluster, OLD)
-    made.took({p: committed(Standing(Results.HANDED_OVER, "s", NEW)) for p in (P0, P1)})
+    made.assigned({p: committed(Standing(Results.HANDED_OVER, "s", NEW)) for p in (P0, P1)})
     for _ in range(3):
-        assert made.look({P0: 5, P1: 5}) == {}
+        assert made.next_steps({P0: 5, P1: 5}) == {}
     (line,) = (record.message for record in caplog.records)
-    assert line.startswith("old: has handed over to new, which has no offsets any more, so nobody writes")
+    assert line.startswith("old: has handed over to new, which has no offsets any more, so no group writes")
     assert "`roster groups reset old --forget-switch`" in line
     cluster.ask(OLD, Request("t", NEW, OLD))
-    assert {each.results for each in made.look({P0: 5, P1: 5}).values()} == {Results.WRITES}
+    assert {each.results for each in made.next_steps({P0: 5, P1: 5}).values()} == {Results.WRITES}
 
 
 def test_partitions_of_one_task_stand_as_one_of_them_says(cluster: Cluster) -> None:
     made = switching(cluster, NEW)
-    made.took({P0: None, Q0: committed(Standing(Results.PAUSED, "s", OLD)), P1: None})
+    made.assigned({P0: None, Q0: committed(Standing(Results.PAUSED, "s", OLD)), P1: None})
     assert made.paused([P0, P1, Q0]) == [P0, Q0]
 
 
@@ -124,8 +124,8 @@ def test_where_it_cannot_look_a_writer_goes_on_and_a_task_amid_a_switch_waits(
 ) -> None:
     cluster.error = error
     made = switching(cluster, NEW)
-    made.took({P0: OffsetAndMetadata(5), P1: committed(Standing(Results.WAITS, "s", OLD))})
-    assert made.look({P0: 5, P1: 5}) == {}
+    made.assigned({P0: OffsetAndMetadata(5), P1: committed(Standing(Results.WAITS, "s", OLD))})
+    assert made.next_steps({P0: 5, P1: 5}) == {}
     assert made.limits({P0: 5, P1: 5}) == {P1: -1}
 
 
@@ -133,13 +133,13 @@ def test_it_reads_up_to_where_the_other_group_has_stopped_and_then_writes(cluste
     cluster.ask(NEW, ASKED)
     cluster.offsets[OLD] = {p: committed(Standing(Results.HANDED_OVER, "s", NEW), 9) for p in (P0, Q0)}
     made = switching(cluster, NEW)
-    made.took({p: committed(Standing(Results.WAITS, "s", OLD)) for p in (P0, Q0)})
-    assert made.look({P0: 5, Q0: 9}) == {}
+    made.assigned({p: committed(Standing(Results.WAITS, "s", OLD)) for p in (P0, Q0)})
+    assert made.next_steps({P0: 5, Q0: 9}) == {}
     assert made.limits({P0: 5, Q0: 9}) == {P0: 9, Q0: 9}
-    made.took({p: committed(Standing(Results.WAITS, "s", OLD)) for p in (P0, Q0)})
-    steps = made.look({P0: 9, Q0: 9})
+    made.assigned({p: committed(Standing(Results.WAITS, "s", OLD)) for p in (P0, Q0)})
+    steps = made.next_steps({P0: 9, Q0: 9})
     assert steps == dict.fromkeys([P0, Q0], Standing(Results.WRITES, "s", OLD, "s"))
     assert made.paused([P0]) == [P0], "until that is committed"
-    made.stand(steps)
+    made.record(steps)
     assert made.paused([P0]) == []
     assert made.limits({P0: 9}) == {}

@@ -147,8 +147,11 @@ def test_the_program_of_the_page_on_avro_and_what_is_refused(
             (lambda p: p.avro_columns(registry.url), "registry: 'http.*' is none. Use Registry"),
             (lambda p: p.json_columns(registry=registry.url), "registry: 'http.*' is none. Use Registry"),
             (lambda p: p.protobuf_columns(registry.url), "registry: 'http.*' is none. Use Registry"),
-            (lambda p: p.avro_columns(schema=[{"type": "int"}]), "schema: {'type': 'int'} is no text. Use json.dumps"),
-            (lambda p: p.avro_columns(schema={"type": "int"}), "schema: {'type': 'int'} is no text. Use json.dumps"),
+            (
+                lambda p: p.avro_columns(schema=[{"type": "int"}]),
+                "schema: {'type': 'int'} is not a text. Use json.dumps",
+            ),
+            (lambda p: p.avro_columns(schema={"type": "int"}), "schema: {'type': 'int'} is not a text. Use json.dumps"),
             (lambda p: p.avro_columns(schema="{"), "avro_columns: the schema is not JSON"),
             (lambda p: p.avro_columns(schema=order(key="int"), keep=["key"]), "the schema has a field 'key' too"),
         ):

@@ -118,8 +118,8 @@ def test_bad_values_are_named_row_by_row() -> None:
         1: "the value does not begin with a frame (confluent)",
         2: "schema 3 does not fit: the registry does not have it",
         3: "schema 4 does not fit: field price: the writer's string cannot be read as double",
-        4: "the value is no Avro of schema 1: a length is negative or larger than what is left",
-        5: "the value is no Avro of schema 1: there is something behind its end",
+        4: "the value is not Avro of schema 1: a length is negative or larger than what is left",
+        5: "the value is not Avro of schema 1: there is something behind its end",
         6: "schema 9 is not known",
     }
 
@@ -198,7 +198,7 @@ def test_an_id_that_the_registry_does_not_have_makes_bad_records_and_one_that_re
         registry.fail(1, 401)
         with pytest.raises(PipelineError, match=r"registry: .*401 told to fail.* Check its URL"):
             fetch_missing(MissingSchemasError(source.known.name, [8]))
-    with pytest.raises(PipelineError, match="nobody knows where to ask"):
+    with pytest.raises(PipelineError, match="no registry is configured for schema ids"):
         fetch_missing(MissingSchemasError("gone", [8]))
 
 

@@ -100,7 +100,7 @@ def test_json_that_does_not_fit_costs_two_calls() -> None:
     assert results == [n for n in range(5000) if n not in set(bad)]
     assert [offset for offset, _ in rejected] == bad
     assert {error for offset, error in rejected if offset % 3 == 0} == {
-        "the value is no JSON of this schema: field 'l': \"x\" is no int64 (another type)"
+        "the value is not JSON of this schema: field 'l': \"x\" is no int64 (another type)"
     }
     assert calls == [5000, 5000 - len(bad)]
 

@@ -243,13 +243,13 @@ def test_bad_values_are_named_row_by_row() -> None:
         with pytest.raises(JsonError) as caught:
             read(batch)
         assert {
-            row: str(error).partition(", got")[0][:60] for row, error in rows_at_fault(caught.value, batch).items()
+            row: str(error).partition(", got")[0][:61] for row, error in rows_at_fault(caught.value, batch).items()
         } == {
-            2: "the value is no JSON of this schema: Expecting property name",
+            2: "the value is not JSON of this schema: Expecting property name",
             3: "the value does not begin with a frame (confluent)",
             4: "schema 99 does not fit: the registry does not have it",
             5: f"schema {other} does not fit: it is of type AVRO",
-            8: "the value is no JSON of this schema: field 'zip': \"x\" is no ",
+            8: "the value is not JSON of this schema: field 'zip': \"x\" is no ",
         }
 
 

@@ -334,7 +334,7 @@ def fail_fast(lines: list[str | None]) -> pa.RecordBatch:
 
 
 def test_fail_fast_names_the_field() -> None:
-    with pytest.raises(JsonError, match=r"the value is no JSON of this schema: field 'l': \"5\" is no int64"):
+    with pytest.raises(JsonError, match=r"the value is not JSON of this schema: field 'l': \"5\" is no int64"):
         fail_fast(['{"l": 1}', '{"l": "5"}'])
 
 

@@ -19,7 +19,7 @@ from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.avro_values import AvroColumns
 from roster.pipeline.tasks.dead_letters import Salvage
 from roster.pipeline.tasks.json_values import JsonColumns, JsonError
-from roster.pipeline.tasks.missing_values import MissingValues, Sought, looked_at, together
+from roster.pipeline.tasks.missing_values import MissingValues, Sought, columns_with_values, together
 from roster.pipeline.tasks.reader import Counts, ReaderConfig, ReadTask
 from roster.pipeline.tasks.schema_frames import CONFLUENT, Known, Writer
 from roster.records.native import AVRO, compiled
@@ -43,8 +43,8 @@ BY_SHOP, BY_DAY = Sought("shop", "aggregate", ("orders",)), Sought("day", "aggre
 
 def test_a_column_has_a_value_if_one_task_saw_one() -> None:
     rows = pa.record_batch({"shop": pa.array([None, None], pa.string()), "day": [1, None]})
-    assert looked_at(rows, [SHOP, Sought("day")]) == {SHOP: False, Sought("day"): True}
-    assert looked_at(rows.slice(0, 0), [SHOP]) == {}, "of no rows nothing is known"
+    assert columns_with_values(rows, [SHOP, Sought("day")]) == {SHOP: False, Sought("day"): True}
+    assert columns_with_values(rows.slice(0, 0), [SHOP]) == {}, "of no rows nothing is known"
     assert together({SHOP: False}, {SHOP: True}, {SHOP: False}, {BY_DAY: False}) == {SHOP: True, BY_DAY: False}
 
 

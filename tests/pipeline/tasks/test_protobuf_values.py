@@ -496,7 +496,7 @@ def test_a_set_of_descriptors_takes_the_place_of_a_registry() -> None:
     [
         ("shop.Order", None, "one source of descriptors is needed"),
         ("", b"", "message: descriptors may have many. Name one"),
-        ("shop.Order", b"\xff", "descriptors are no FileDescriptorSet"),
+        ("shop.Order", b"\xff", "descriptors are not a FileDescriptorSet"),
         (
             "shop.Gone",
             descriptor_pb2.FileDescriptorSet(file=[FILE]).SerializeToString(),

@@ -186,15 +186,15 @@ def test_what_does_not_fit_is_one_line_that_names_column_or_subject_and_the_fix(
             written(sink(Avro(ask)), rows)
         assert caught.value.is_final
         for form in ("avro", Avro, ask):
-            with pytest.raises(PipelineError, match=r"value of KafkaSink: .* is no format\. Use Avro\(registry\)"):
+            with pytest.raises(PipelineError, match=r"value of KafkaSink: .* is not a format\. Use Avro\(registry\)"):
                 sink(form)
-        with pytest.raises(PipelineError, match=r"key of KafkaSink: 'avro' is no format"):
+        with pytest.raises(PipelineError, match=r"key of KafkaSink: 'avro' is not a format"):
             sink(key="avro")
         for make in (Avro, JsonSchema, Protobuf):
             with pytest.raises(PipelineError, match=r"registry: 'http:.*' is none\. Use Registry\(url\)"):
                 make(registry.url)  # type: ignore[operator]
         for make in (Avro, JsonSchema):
-            with pytest.raises(PipelineError, match=r"schema: {'type': 'int'} is no text\. Use json\.dumps"):
+            with pytest.raises(PipelineError, match=r"schema: {'type': 'int'} is not a text\. Use json\.dumps"):
                 make(ask, {"type": "int"})  # type: ignore[operator]
     with pytest.raises(PipelineError, match=r"Avro: there is no schema\. Name registry="):
         Avro()

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as Assigned
 
 from roster.model.address import parse_addresses
 from roster.records.produce import KafkaWriter, WriteError
-from roster.sinks.tasks.producer_options import parse_producer_options
+from roster.sinks.kafka import parse_producer_options
 from roster.spark import PipelineError
 from roster.wire.compression import Compression
 from tests.librdkafka import idempotent_producer
@@ -175,7 +175,7 @@ def test_settings_have_the_names_of_kafkas_clients() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("acks.all", 1, "'acks.all' is no setting here. Use some of client.id, "),
+        ("acks.all", 1, "'acks.all' is not a setting here. Use some of client.id, "),
         ("acks", 1, "acks must be all or -1, not 1"),
         ("compression.type", "zip", "compression.type must be one of none, gzip, snappy, lz4, zstd, not 'zip'"),
         ("batch.size", "many", "batch.size must be a number, not 'many'"),

@@ -61,7 +61,6 @@ from roster.stateful.tasks.task import RestoreJobs, StatefulTask, StoreKind, Top
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from roster.model.tasks import TaskId
     from roster.pipeline.batch import Batch, Split
     from roster.pipeline.batch_sink import BatchSink
     from roster.stateful.tasks.host_stores import RestoreJob
@@ -112,7 +111,6 @@ class InProcess:
         self._config, self._work, self._targets, self._open_seconds = config, work, stores.targets, open_seconds
         self._function, self._joins, self._switching = function, joins, switching
         self._copies, self._stores = stores.copies, stores
-        self.tokens: dict[TaskId, str] = {}
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink, refused: Refused = ()) -> Outcome:
         targets, reports, copies = self._targets.prepare(batch), Collected(), Collected()
@@ -142,9 +140,9 @@ class InProcess:
         self._copies.worked({target.changelog: target.end for each in targets.values() for target in each})
         self._stores.wakeups.worked({task: each[-1].timer for task, each in reports.value.items()})  # type: ignore[misc]
         self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
-        self.tokens = tokens_of(reports.value)  # type: ignore[arg-type]
         last = {task: each[-1].stores for task, each in reports.value.items()}
-        return summed(Outcome(None, batch.offsets), last, self._copies)  # type: ignore[arg-type]
+        outcome = Outcome(None, rows=batch.offsets, tokens=tokens_of(reports.value))  # type: ignore[arg-type]
+        return summed(outcome, last, self._copies)  # type: ignore[arg-type]
 
     def _done(self, copies: list[Restored], **beside: Any) -> None:
         self._copies.done(copies, **beside)
@@ -300,7 +298,7 @@ def main(
         options = replace(options, max_offsets_per_batch=80)
     switching = None if paused is None else Switching(group, stores.admin, paused=paused)
     source = Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000)
-    bound = sink.bind(source if switching is None else replace(source, noted=switching.noted))
+    bound = sink.bind(source if switching is None else replace(source, with_standing=switching.with_standing))
     definitions = {name: each for plan in plans for name, each in plan.definitions.items()}
     kinds, found = {}, {}
     for each, changelog in zip((node for plan in plans for node in plan.nodes), stores.changelogs, strict=True):

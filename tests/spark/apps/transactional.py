@@ -62,7 +62,7 @@ class InProcess:
             results.append(pickle.loads(pickle.dumps(written(writer, read))))
         kept = sink.collect(writer, results, batch)
         time.sleep(random.uniform(0, self._open_seconds))
-        return Outcome(kept, batch.offsets)
+        return Outcome(kept, rows=batch.offsets)
 
     def cancel(self) -> None:
         """Tasks are short."""
@@ -96,7 +96,7 @@ def main() -> None:
     sink.open(None, group)  # type: ignore[arg-type]
     source, admin = Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000), Admin(bootstrap)
     switching = Switching(group, admin, paused=begins == ["paused"], keeps_state=False) if begins else None
-    bound = sink.bind(source if switching is None else replace(source, noted=switching.noted))
+    bound = sink.bind(source if switching is None else replace(source, with_standing=switching.with_standing))
     member = group_member(options)
     loop = DriverLoop(member, InProcess(config, float(open_seconds)), bound, options, switching=switching)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())

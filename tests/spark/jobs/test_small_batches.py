@@ -20,7 +20,7 @@ from pyspark import SparkFiles, TaskContext
 
 from roster.model import TopicPartition
 from roster.pipeline.batch import Batch, Owner, Range, Split
-from roster.pipeline.driver import offset_ranges
+from roster.pipeline.driver import batch_size, offset_ranges
 from roster.pipeline.options import Tuning
 from roster.pipeline.spark_schemas import as_struct
 from roster.pipeline.tasks.accumulators import ByTask
@@ -147,7 +147,7 @@ def test_several_workers_have_larger_batches_as_soon_as_they_are_ready() -> None
         assert batches.results(None) == [1]
     assert batches.begin(batch(101), FEW) == FEW
     assert not batches.takes(FEW)
-    batches.fits = 30
+    batches.limits.fits = 30
     assert batches.most_offsets == 30, "more results than go through the driver"
     batches.begin(batch(5), FEW)
     assert batches.takes([(), ()]), "a copy of state is worked on beside the batch"
@@ -268,7 +268,7 @@ def test_batches_of_slow_records_are_spark_s_until_they_are_fast(monkeypatch: py
     batches, _ = made(most=1000)
     host = Host(monkeypatch, fixed=0.0, rate=100.0)
     assert host.run(batches, 1000)
-    assert batches.is_too_slow
+    assert batches.limits.is_too_slow
     for offsets in (500, 250):
         assert host.run(batches, offsets)
     assert not host.run(batches, 201), "they would take more than two seconds"
@@ -313,15 +313,15 @@ def test_a_host_that_is_slow_for_minutes_keeps_most_of_its_rate(
 
 def test_many_full_batches_in_a_row_and_long_ones_are_too_much_for_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     batches, _ = made(most=1000)
-    for offsets in (*[1000] * (small_batches._MANY - 1), 999, *[1000] * small_batches._MANY):
-        assert not batches.is_too_slow
+    for offsets in (*[1000] * (batch_size._MANY - 1), 999, *[1000] * batch_size._MANY):
+        assert not batches.limits.is_too_slow
         assert batches.most_offsets == 1000
         batches.begin(batch(offsets), FEW)
-    assert batches.is_too_slow
+    assert batches.limits.is_too_slow
     batches.begin(batch(999), FEW)
-    assert not batches.is_too_slow
+    assert not batches.limits.is_too_slow
     Host(monkeypatch, fixed=0.0, rate=100.0).run(batches, 999)
-    assert (batches.is_too_slow, batches.most_offsets) == (True, 499)
+    assert (batches.limits.is_too_slow, batches.most_offsets) == (True, 499)
     batches._leave("an error")
     assert batches.most_offsets is None
     assert made(most=0)[0].most_offsets is None
@@ -592,7 +592,7 @@ def test_what_waits_at_the_start_is_read_in_small_batches_until_spark_s_workers_
     kind(spark, topics.bootstrap, f"g-{topic}", topic, on_progress=note, log=False).write(
         KafkaSink(topics.bootstrap, out)
     ).run(available_now=True)
-    assert reports == [*[(10, False)] * (small_batches._MANY + 2), (80, True)]
+    assert reports == [*[(10, False)] * (batch_size._MANY + 2), (80, True)]
     assert sum(topics.ends(out).values()) >= 200
 
 

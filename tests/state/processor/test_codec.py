@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_named(kind, value):
 def test_rows_of_another_width_and_other_types_are_refused():
     codec = RowCodec([pa.field("a", pa.int32()), pa.field("b", pa.int32())])
     for row in ((1,), (1, 2, 3), 7, {"a": 1, "b": 2}):
-        with pytest.raises(StateError, match=r"is no row of \(a, b\)"):
+        with pytest.raises(StateError, match=r"is not a row of \(a, b\)"):
             codec.encode(row)
     with pytest.raises(StateError, match="field 'x': a state variable cannot have the type uint64"):
         RowCodec([pa.field("x", pa.uint64())])

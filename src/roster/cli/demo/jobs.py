@@ -211,9 +211,9 @@ def totals_in_file(flights: pd.DataFrame) -> Groups:
 
 def windows_in_file(flights: pd.DataFrame) -> Groups:
     """Flights, departures and minutes of delay of each carrier and window, by its start in seconds, by pandas."""
-    at = pd.to_datetime(flights["time_hour"], utc=True).astype("datetime64[ns, UTC]").astype("int64") // 10**9
+    starts = pd.to_datetime(flights["time_hour"], utc=True).astype("datetime64[ns, UTC]").astype("int64") // 10**9
     every, length = int(EVERY.total_seconds()), int(DAY.total_seconds())
-    last = at // every * every
+    last = starts // every * every
     copies = [flights.assign(start=last - back) for back in range(0, length, every)]
     groups = pd.concat(copies).groupby(["carrier", "start"])["dep_delay"].agg(["size", "count", "sum"])
     return {group: Figures(size, (count, int(total))) for group, size, count, total in groups.itertuples(name=None)}
@@ -226,8 +226,8 @@ def totals_of(values: Iterable[bytes]) -> Groups:
 
 def windows_of(values: Iterable[bytes]) -> Groups:
     """Return the delays in output records."""
-    at = lambda row: (row["carrier"], int(pd.Timestamp(row["window_start"]).timestamp()))  # noqa: E731
-    return _groups(values, at, ("departed", "minutes"))
+    key_of = lambda row: (row["carrier"], int(pd.Timestamp(row["window_start"]).timestamp()))  # noqa: E731
+    return _groups(values, key_of, ("departed", "minutes"))
 
 
 def _groups(values: Iterable[bytes], group_of: Callable[[Mapping[str, Any]], Group], sums: tuple[str, ...]) -> Groups:
@@ -238,7 +238,9 @@ def _groups(values: Iterable[bytes], group_of: Callable[[Mapping[str, Any]], Gro
 def last_values(bootstrap: str, topic: str) -> list[bytes]:
     """Return the last value of each key of a topic, of committed transactions. Raises ClientError, FetchError."""
     with Admin(bootstrap) as admin:
-        partitions = [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
+        partitions = [
+            TopicPartition(topic, partition.partition) for partition in admin.describe_topic(topic).partitions
+        ]
         begins, ends = admin.beginning_offsets(partitions), admin.stable_offsets(partitions)
     ranges = [(*tp, begins[tp], ends[tp]) for tp in partitions if begins[tp] < ends[tp]]
     if not ranges:

@@ -61,18 +61,18 @@ class SharingDemo(Demo):
     loader: Child
     _paused = False
 
-    def _wait_held_up(self, what: str, seen: Callable[[], bool]) -> None:
+    def _wait_held_up(self, what: str, is_seen: Callable[[], bool]) -> None:
         """Keep most of the stream for the three: a slow machine would have counted it all before C is there."""
 
-        def look() -> bool:
-            done = seen()
+        def pause_when_near() -> bool:
+            done = is_seen()
             if not done and not self._paused and sum(self.state.loaded.values()) >= LOADER_WAITS_AT * self.state.total:
                 self._paused = True
                 self.loader.pause()
                 self.happened(f"the loader pauses at {LOADER_WAITS_AT:.0%} until three share the partitions")
             return done
 
-        self.wait(what, look)
+        self.wait(what, pause_when_near)
 
     def _second_dies(self) -> None:
         state, three = self.state, {"A", "B", "C"}

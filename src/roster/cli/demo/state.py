@@ -72,11 +72,13 @@ class Group:
         if isinstance(look, Snapshot):
             # The applications begin at the start of the log, so nothing committed means offset 0.
             known = {
-                tp: GroupPosition(at.committed or 0, at.end) for tp, at in look.positions.items() if at.end is not None
+                tp: GroupPosition(position.committed or 0, position.end)
+                for tp, position in look.positions.items()
+                if position.end is not None
             }
             look = replace(look, positions=known)
-            self.committed = sum(at.committed or 0 for at in known.values()) if known else self.committed
-            self.end = sum(at.end or 0 for at in known.values()) if known else self.end
+            self.committed = sum(position.committed or 0 for position in known.values()) if known else self.committed
+            self.end = sum(position.end or 0 for position in known.values()) if known else self.end
         events = self.history.see(look)
         self.rows = rows_of(self.history)
         names = {key: member.mark for key, member in self.history.members.items()}
@@ -176,16 +178,16 @@ class DemoState:
         """Record an event."""
         self.events.append(Event(self.now, text))
 
-    def hear_group(self, key: str, seen: Snapshot | Away) -> None:
+    def hear_group(self, key: str, look: Snapshot | Away) -> None:
         """Process the broker's description of a group, or its absence."""
-        if isinstance(seen, Away):
+        if isinstance(look, Away):
             if self.broker == "up":
                 self.broker = "away"
                 self.happened("the broker does not answer")
         elif self.broker != "up":
             self.happened("the broker answers" if self.broker == "starting" else "the broker answers again")
             self.broker = "up"
-        for event in self.groups[key].see(replace(seen, at=self.now)):
+        for event in self.groups[key].see(replace(look, at=self.now)):
             # With several groups it is the tasks that matter, and the picture has those.
             if event.kind not in _TOLD_BY_THE_SCRIPT and len(self.groups) == 1:
                 self.happened(event.text)

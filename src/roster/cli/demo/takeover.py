@@ -31,10 +31,10 @@ class TakeoverDemo(Demo):
         self.wait("A and B share the tasks", lambda: self.state.shared_by(both))
         self.happened("A and B share the tasks of both groups")
         self.stream()
-        asked = self._ask_across()
+        aircraft = self._ask_across()
         self._one_dies()
         self.all_is_counted()
-        self._ask_again(asked)
+        self._ask_again(aircraft)
 
     def _ask(self, name: str, path: str, **query: str) -> dict[str, Any] | None:
         job = self.jobs[0]
@@ -60,16 +60,16 @@ class TakeoverDemo(Demo):
             return True
 
         self.wait(f"{HEIR} answers for a task of {VICTIM}", answered)
-        at = f"http://{self.environment.server(HEIR, job.group)}/stores/{job.store}/get?key={row[column]}"
-        self.happened(f"{at}: {row['flights']} flights so far, asked of {HEIR}, kept in {VICTIM}")
+        address = f"http://{self.environment.server(HEIR, job.group)}/stores/{job.store}/get?key={row[column]}"
+        self.happened(f"{address}: {row['flights']} flights so far, asked of {HEIR}, kept in {VICTIM}")
         return str(row[column])
 
-    def _ask_again(self, asked: str) -> None:
+    def _ask_again(self, aircraft: str) -> None:
         """Ask the survivor for the same aircraft, whose task it runs now."""
         answers: list[dict[str, Any]] = []
 
         def answered() -> bool:
-            if (answer := self._ask(HEIR, "get", key=asked)) is not None:
+            if (answer := self._ask(HEIR, "get", key=aircraft)) is not None:
                 answers.append(answer["row"])
             return bool(answers)
 
@@ -94,11 +94,11 @@ class TakeoverDemo(Demo):
             f" {gaps:,} changelog records behind"
         )
         self.wait(f"{HEIR} runs all tasks", lambda: state.shared_by({HEIR}))
-        at = {task: self._position(*task)[0] for task in moving}
+        offsets_then = {task: self._position(*task)[0] for task in moving}
         self.happened(f"the session of {VICTIM} has ended: {HEIR} goes on with its copies")
 
         def has_gone_on() -> bool:
-            positions = [(self._position(*task), then) for task, then in at.items()]
+            positions = [(self._position(*task), then) for task, then in offsets_then.items()]
             return all(committed > then or not lag for (committed, lag), then in positions)
 
         self.wait(f"{HEIR} has results of all of them", has_gone_on)
@@ -109,8 +109,10 @@ class TakeoverDemo(Demo):
 
     def _position(self, group: str, number: int) -> tuple[int, int]:
         """Return a task's committed offset and its lag."""
-        found = {tp.partition: at for tp, at in self.state.groups[group].history.positions.items()}[number]
-        return found.committed or 0, found.lag or 0
+        by_number = {tp.partition: position for tp, position in self.state.groups[group].history.positions.items()}[
+            number
+        ]
+        return by_number.committed or 0, by_number.lag or 0
 
     def _changes(self) -> int:
         """Records of all changelogs."""

@@ -58,7 +58,7 @@ def reset(
     with admin(target) as cluster:
         chosen = partitions_of(cluster, topic, only)
         committed = cluster.group_offsets(group)
-        noted = {} if forget_switch else _standings(group, committed)
+        standings = {} if forget_switch else _standings(group, committed)
         begins, ends = cluster.beginning_offsets(chosen), cluster.end_offsets(chosen)
         new, notes = locate(cluster, place, chosen, begins, ends)
         asking = not dry_run and not yes
@@ -72,7 +72,7 @@ def reset(
             print_table(columns, rows, f"{topic} has no partitions", shorten=("topic",))
             confirm(yes, f"Set these offsets of group {group}?")
         if not dry_run:
-            offsets = {tp: OffsetAndMetadata(new[tp], metadata=noted.get(tp, "")) for tp in chosen}
+            offsets = {tp: OffsetAndMetadata(new[tp], metadata=standings.get(tp, "")) for tp in chosen}
             cluster.commit_group_offsets(group, offsets)
     if asking:
         click.echo(f"set the offsets of {group}")
@@ -82,7 +82,7 @@ def reset(
 
 def _standings(group: str, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, str]:
     """Return the metadata to keep, which says who writes. Raises UserError amid a switch."""
-    standings = {tp: found for tp, at in committed.items() if (found := Standing.of(at.metadata)) is not None}
+    standings = {tp: found for tp, offset in committed.items() if (found := Standing.of(offset.metadata)) is not None}
     for tp, standing in sorted(standings.items()):
         if standing.results in (Results.WAITS, Results.HANDED_OVER):
             raise UserError(

@@ -35,24 +35,24 @@ _LEAST_TAIL = 6
 def describe(group: str, as_json: bool, target: Target) -> None:
     """Describe GROUP: state, members, and for each partition its owner and lag.
 
-    Of a group of tasks also each task's owner, its standby copies, and its gap at join: how many records the copy was
-    behind when its member last joined; it may have caught up since.
+    A group of tasks also shows each task's owner, its standby copies, and its gap at join: how many records the copy
+    was behind when its member last joined; it may have caught up since.
 
     Long member ids are shortened; --json has them whole.
     """
     with admin(target) as cluster:
         description = cluster.describe_group(group)
         owners = {tp: member for member in description.members for tp in member.assignment}
-        found = group_lag(cluster, group, description.state, owners)
+        lag = group_lag(cluster, group, description.state, owners)
     if as_json:
-        print_json(_document(description, found, owners))
+        print_json(_document(description, lag, owners))
     else:
-        _print(description, found, owners)
+        _print(description, lag, owners)
 
 
 def _document(
-    group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartition, MemberDescription]
-) -> dict[str, Any]:
+    group: GroupDescription, lag: GroupLag, owners: Mapping[TopicPartition, MemberDescription]
+) -> dict[str, object]:
     return {
         "group": group.group_id,
         "type": group.group_type,
@@ -67,16 +67,16 @@ def _document(
         ],
         "partitions": [
             {**asdict(position), "owner": owners[tp].member_id if tp in owners else None}
-            for tp, position in found.partitions.items()
+            for tp, position in lag.partitions.items()
         ],
-        "lag": found.total.known,
-        "lag_complete": found.total.complete,
-        "results": found.total.results or None,
+        "lag": lag.total.known,
+        "lag_complete": lag.total.complete,
+        "results": lag.total.results or None,
         **({"tasks": _tasks(group)} if runs_tasks(group) else {}),
     }
 
 
-def identity(member: MemberDescription | MemberSeen) -> dict[str, Any]:
+def identity(member: MemberDescription | MemberSeen) -> dict[str, object]:
     """Return what names a member, for JSON."""
     return {name: getattr(member, name) for name in ("member_id", "instance_id", "client_id", "host")}
 
@@ -84,18 +84,18 @@ def identity(member: MemberDescription | MemberSeen) -> dict[str, Any]:
 def _tasks(group: GroupDescription) -> list[dict[str, Any]]:
     return [
         {
-            "task": str(each.task),
-            "owner": each.owner,
-            "standbys": [{"member_id": member, "gap_at_join": gap} for member, gap in each.standbys.items()],
+            "task": str(task.task),
+            "owner": task.owner,
+            "standbys": [{"member_id": member, "gap_at_join": gap} for member, gap in task.standbys.items()],
         }
-        for each in live_tasks(group)
+        for task in live_tasks(group)
     ]
 
 
-def _print(group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartition, MemberDescription]) -> None:
-    click.echo(f"{group.group_id}: {group.state}, {counted(len(group.members), 'member')}, lag {found.total}")
-    if found.total.results:
-        click.echo(f"results {escaped(found.total.results)}")
+def _print(group: GroupDescription, lag: GroupLag, owners: Mapping[TopicPartition, MemberDescription]) -> None:
+    click.echo(f"{group.group_id}: {group.state}, {counted(len(group.members), 'member')}, lag {lag.total}")
+    if lag.total.results:
+        click.echo(f"results {escaped(lag.total.results)}")
     epoch = "" if group.epoch is None else f", epoch {group.epoch}"
     assignor = escaped(group.protocol) or "-"
     click.echo(f"{group.group_type} group{epoch}, assignor {assignor}, coordinator {group.coordinator or '-'}")
@@ -108,7 +108,7 @@ def _print(group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartit
         columns = ("member", "client", "host", "partitions")
         print_table(columns, rows, "", shorten=("client", "host"))
     click.echo()
-    is_pending = any(position.pending for position in found.partitions.values())
+    is_pending = any(position.pending for position in lag.partitions.values())
     print_table(
         ("topic", "partition", "committed", "end", "lag", "member", *(["transaction"] if is_pending else [])),
         [
@@ -117,7 +117,7 @@ def _print(group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartit
                 labels[owners[tp].member_id] if tp in owners else None,
                 *(["offset pending" if p.pending else None] if is_pending else []),
             )
-            for tp, p in found.partitions.items()
+            for tp, p in lag.partitions.items()
         ],
         "no partitions, no offsets",
         shorten=("topic",),
@@ -131,12 +131,12 @@ def _print_tasks(group: GroupDescription, labels: Mapping[str, str]) -> None:
     click.echo()
     rows = [
         (
-            each.task,
-            None if each.owner is None else labels[each.owner],
-            " ".join(labels[member] for member in each.standbys) or None,
-            " ".join("-" if gap is None else str(gap) for gap in each.standbys.values()) or None,
+            task.task,
+            None if task.owner is None else labels[task.owner],
+            " ".join(labels[member] for member in task.standbys) or None,
+            " ".join("-" if gap is None else str(gap) for gap in task.standbys.values()) or None,
         )
-        for each in live_tasks(group)
+        for task in live_tasks(group)
     ]
     print_table(("task", "owner", "standby", "gap at join"), rows, "no tasks")
 

@@ -32,17 +32,17 @@ def list_(pattern: str, as_json: bool, target: Target) -> None:
     The type is classic, or consumer for groups of KIP-848. Members and lag are shown of up to 100 groups.
     """
     with admin(target) as cluster:
-        listed = [each for each in cluster.list_groups() if fnmatchcase(each.group_id, pattern)]
+        listed = [group for group in cluster.list_groups() if fnmatchcase(group.group_id, pattern)]
         is_short = len(listed) <= MOST_LOOKED_INTO
         described = _described(cluster, listed) if is_short else {}
         lags = total_lags(cluster, list(described.values()))
-    documents = [_document(each, described.get(each.group_id), lags.get(each.group_id)) for each in listed]
-    rows = (_row(each, lags.get(each["group"])) for each in documents)
+    documents = [_document(group, described.get(group.group_id), lags.get(group.group_id)) for group in listed]
+    rows = (_row(document, lags.get(document["group"])) for document in documents)
     nothing = "no groups" if pattern == "*" else f"no group matches {pattern!r}"
     columns: tuple[str, ...] = ("group", "state", "type", "protocol type", "members", "lag")
-    if any(each["results"] for each in documents):
+    if any(document["results"] for document in documents):
         columns = (*columns, "results")
-        rows = ((*row, each["results"]) for row, each in zip(rows, documents, strict=True))
+        rows = ((*row, document["results"]) for row, document in zip(rows, documents, strict=True))
     print_found(as_json, documents, columns, rows, nothing, shorten=("group",))
     if not is_short:
         problem = f"members and lag are not shown of {len(listed)} groups, more than {MOST_LOOKED_INTO}"
@@ -51,11 +51,11 @@ def list_(pattern: str, as_json: bool, target: Target) -> None:
 
 def _described(cluster: Admin, listed: Sequence[GroupListing]) -> dict[str, GroupDescription]:
     """Describe groups but those deleted meanwhile, of a type such as share, or that this client may only list."""
-    found = {}
-    for each in listed:
+    descriptions = {}
+    for group in listed:
         with contextlib.suppress(UnknownGroupError, GroupTypeError, AuthorizationError):
-            found[each.group_id] = cluster.describe_group(each.group_id)
-    return found
+            descriptions[group.group_id] = cluster.describe_group(group.group_id)
+    return descriptions
 
 
 def _document(listed: GroupListing, described: GroupDescription | None, lag: TotalLag | None) -> dict[str, Any]:

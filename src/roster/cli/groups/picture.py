@@ -130,9 +130,9 @@ def status(group: str, history: GroupHistory, width: int, now: float, generation
     """The group's name and state; lag and rates with their course; what the group waits for, if anything."""
     state, style = _state(history)
     parts = [Text(group, style="bold"), Text(state, style=style)]
-    told = generation or generation_of(history)
+    generation_text = generation or generation_of(history)
     results = history.results and f"results {history.results}"
-    parts += [Text(part) for part in (told, history.protocol, results) if part]
+    parts += [Text(part) for part in (generation_text, history.protocol, results) if part]
     parts.append(Text(f"{counted(history.rebalances, 'rebalance')} seen", style="dim"))
     if history.coordinator:
         parts.append(Text(history.coordinator, style="dim"))

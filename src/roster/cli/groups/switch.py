@@ -64,25 +64,25 @@ def switch(old: str, new: str, timeout: float, dry_run: bool, target: Target) ->
             _show(stands)
             return
         until = time.monotonic() + timeout
-        if not all(each.is_done for each in stands.values()):
+        if not all(stand.is_done for stand in stands.values()):
             _wait_until_near(cluster, old, new, stands, until)
             _switch(cluster, old, new, min(stands), until, timeout)
     click.echo(f"{new} writes, {old} is paused; back: roster groups switch {new} {old}")
 
 
-def _switch(cluster: Admin, old: str, new: str, at: TopicPartition, until: float, timeout: float) -> None:
+def _switch(cluster: Admin, old: str, new: str, partition: TopicPartition, until: float, timeout: float) -> None:
     """Switch, or take it back and raise Failure."""
-    request = _ask(cluster, Request(uuid.uuid4().hex, old, new), at)
+    request = _ask(cluster, Request(uuid.uuid4().hex, old, new), partition)
     left = _wait_for(cluster, request, until)
     if left:
-        back = _ask(cluster, Request(uuid.uuid4().hex, new, old), at)
+        back = _ask(cluster, Request(uuid.uuid4().hex, new, old), partition)
         _give_up_for(cluster, request)
         problem = f"{len(left)} partitions were not switched in {timeout:g} s, among them {min(left)}"
         if more := _wait_for(cluster, back, time.monotonic() + timeout):
             fix = f"see the log of {new}, then run `roster groups switch {new} {old}`"
             raise Failure(f"{problem}, and {len(more)} not taken back; {fix}")
     for group in (new, old):
-        forget_switch(cluster, group, at)
+        forget_switch(cluster, group, partition)
     if left:
         raise Failure(f"{problem}, so {old} goes on; the logs of both say why, also if an ACL is missing")
 
@@ -98,14 +98,14 @@ def _checked(cluster: Admin, old: str, new: str) -> dict[TopicPartition, Stand]:
     stands = _stands(cluster, old, new)
     if not stands:
         raise UserError(f"OLD: {old} has no offsets that this client sees; grant it READ on the topics of {old}")
-    if differing := [p for p, each in stands.items() if _GONE in each]:
+    if differing := [p for p, stand in stands.items() if _GONE in stand]:
         has, lacks = (old, new) if stands[differing[0]].new == _GONE else (new, old)
         raise UserError(f"NEW: {has} has an offset of {differing[0]}, {lacks} has none; both must read the same topics")
-    if all(each.is_done for each in stands.values()):
+    if all(stand.is_done for stand in stands.values()):
         return stands
-    if all(each.new.standing == Standing() for each in stands.values()):
+    if all(stand.new.standing == Standing() for stand in stands.values()):
         raise UserError(f"NEW: {new} writes results; start its application with Pipeline(…, paused=True)")
-    if all(each.old.standing.results is Results.PAUSED for each in stands.values()):
+    if all(stand.old.standing.results is Results.PAUSED for stand in stands.values()):
         raise UserError(f"OLD: {old} writes no results; name the group that does")
     _check_others(cluster, old, new, stands)
     return stands
@@ -114,7 +114,7 @@ def _checked(cluster: Admin, old: str, new: str) -> dict[TopicPartition, Stand]:
 def _check_state(cluster: Admin, old: str, new: str) -> None:
     """Raise UserError if one group keeps state that the other cannot go on with."""
     topics = cluster.list_topics(internal=True)
-    others = [each.group_id for each in cluster.list_groups()]
+    others = [listed.group_id for listed in cluster.list_groups()]
     stores = {}
     for name, group in (("OLD", old), ("NEW", new)):
         rest = [other for other in others if other != group]
@@ -129,10 +129,10 @@ def _check_state(cluster: Admin, old: str, new: str) -> None:
 
 def _check_others(cluster: Admin, old: str, new: str, stands: Mapping[TopicPartition, Stand]) -> None:
     """Raise UserError if a third group has not noticed that one of these took over from it."""
-    peers = {seen.standing.peer for each in stands.values() for seen in each}
+    peers = {seen.standing.peer for stand in stands.values() for seen in stand}
     for other in sorted(peers - {old, new, ""}):
-        for found in cluster.group_offsets(other, list(stands)).values():
-            standing = Seen.of(found).standing
+        for offset in cluster.group_offsets(other, list(stands)).values():
+            standing = Seen.of(offset).standing
             if standing.results is Results.HANDED_OVER and standing.peer in (old, new):
                 raise UserError(f"OLD: {other} is still in a switch to {standing.peer}; start {other}, or delete it")
 
@@ -140,16 +140,16 @@ def _check_others(cluster: Admin, old: str, new: str, stands: Mapping[TopicParti
 def _stands(cluster: Admin, old: str, new: str) -> dict[TopicPartition, Stand]:
     """Return the partitions of both groups."""
     of_old, of_new = (
-        {p: Seen.of(at) for p, at in cluster.group_offsets(group, stable=False).items()} for group in (old, new)
+        {p: Seen.of(offset) for p, offset in cluster.group_offsets(group, stable=False).items()} for group in (old, new)
     )
     return {p: Stand(of_old.get(p, _GONE), of_new.get(p, _GONE)) for p in sorted(of_old.keys() | of_new.keys())}
 
 
 def _wait_until_near(cluster: Admin, old: str, new: str, stands: Mapping[TopicPartition, Stand], until: float) -> None:
     """Wait until NEW is where OLD was. Raises Failure if that takes too long."""
-    goals = {p: each.old.offset for p, each in stands.items()}
+    goals = {p: stand.old.offset for p, stand in stands.items()}
     while True:
-        behind = {p: goals[p] - each.new.offset for p, each in _stands(cluster, old, new).items() if p in goals}
+        behind = {p: goals[p] - stand.new.offset for p, stand in _stands(cluster, old, new).items() if p in goals}
         left = sum(records for records in behind.values() if records > 0)
         if not left:
             return
@@ -158,13 +158,13 @@ def _wait_until_near(cluster: Admin, old: str, new: str, stands: Mapping[TopicPa
         time.sleep(_LOOK)
 
 
-def _ask(cluster: Admin, wanted: Request, at: TopicPartition) -> Request:
+def _ask(cluster: Admin, wanted: Request, partition: TopicPartition) -> Request:
     """Ask both groups, the one that writes first, or go on with what they are asked already; return the request."""
-    asked = switch_asked(cluster, wanted.target)
-    if asked is not None and asked[1:] == wanted[1:]:
-        wanted = asked
+    standing_request = switch_asked(cluster, wanted.target)
+    if standing_request is not None and standing_request[1:] == wanted[1:]:
+        wanted = standing_request
     for group in (wanted.source, wanted.target):
-        ask_for_switch(cluster, group, wanted, at)
+        ask_for_switch(cluster, group, wanted, partition)
     return wanted
 
 
@@ -173,7 +173,7 @@ def _wait_for(cluster: Admin, request: Request, until: float) -> list[TopicParti
     shown = -1
     while True:
         stands = _stands(cluster, request.source, request.target)
-        left = [p for p, each in stands.items() if not each.is_done]
+        left = [p for p, stand in stands.items() if not stand.is_done]
         if len(left) != shown:
             shown = len(left)
             click.echo(f"{len(stands) - shown} of {len(stands)} partitions: {request.target} writes", err=True)
@@ -186,11 +186,11 @@ def _give_up_for(cluster: Admin, request: Request) -> None:
     """Give a switch up for the group that was to take over, if it has no application that could."""
     if members_of(cluster, request.target):
         return
-    found = cluster.group_offsets(request.target)
+    offsets = cluster.group_offsets(request.target)
     waiting = {
-        p: replace(at, metadata=replace(standing, results=Results.PAUSED).added_to(at.metadata))
-        for p, at in found.items()
-        if (standing := Seen.of(at).standing).results is Results.WAITS
+        p: replace(offset, metadata=replace(standing, results=Results.PAUSED).added_to(offset.metadata))
+        for p, offset in offsets.items()
+        if (standing := Seen.of(offset).standing).results is Results.WAITS
     }
     with contextlib.suppress(GroupNotEmptyError):  # an application is back, which gives up itself
         cluster.commit_group_offsets(request.target, waiting)
@@ -199,7 +199,7 @@ def _give_up_for(cluster: Admin, request: Request) -> None:
 def _show(stands: Mapping[TopicPartition, Stand]) -> None:
     columns = ("topic", "partition", "old", "results of old", "new", "results of new")
     rows = [
-        (*partition, each.old.offset, each.old.standing.results, each.new.offset, each.new.standing.results)
-        for partition, each in stands.items()
+        (*partition, stand.old.offset, stand.old.standing.results, stand.new.offset, stand.new.standing.results)
+        for partition, stand in stands.items()
     ]
     print_table(columns, rows, "no partitions", shorten=("topic",))

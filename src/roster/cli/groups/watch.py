@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import click
 
@@ -72,10 +71,10 @@ def _follow(group: str, target: Target, interval: float, history: GroupHistory, 
         while True:
             view.tick()
             with contextlib.suppress(queue.Empty):
-                found = looks.get(timeout=_FRAME_S)
-                if isinstance(found, ClientError):
-                    raise Failure(one_line(found)) from found
-                view.seen(history.see(found), history.now)
+                look = looks.get(timeout=_FRAME_S)
+                if isinstance(look, ClientError):
+                    raise Failure(one_line(look)) from look
+                view.seen(history.see(look), history.now)
 
 
 def lines_of(group: str, history: GroupHistory, clock: Clock, size: Size) -> Lines:
@@ -120,13 +119,13 @@ class JsonView(View[Event]):
     def seen(self, events: Sequence[Event], now: float) -> None:
         """See View."""
         history = self._history
-        document: dict[str, Any] = {"time": self._iso(history.now), "group": self._group}
+        document: dict[str, object] = {"time": self._iso(history.now), "group": self._group}
         document |= {"away": history.away_reason} if history.away_since is not None else as_document(history)
         document["events"] = [_event(event, self._iso) for event in events]
         print_json_line(document)
 
 
-def as_document(history: GroupHistory) -> dict[str, Any]:
+def as_document(history: GroupHistory) -> dict[str, object]:
     """Return the newest snapshot for JSON: null where unknown, times in UTC."""
     rows = rows_of(history)
     return {
@@ -151,7 +150,7 @@ def as_document(history: GroupHistory) -> dict[str, Any]:
     }
 
 
-def _partition(row: PartitionRow) -> dict[str, Any]:
+def _partition(row: PartitionRow) -> dict[str, object]:
     return {
         **row.partition._asdict(),
         "owner": None if row.owner is None else row.owner.seen.member_id,
@@ -163,8 +162,8 @@ def _partition(row: PartitionRow) -> dict[str, Any]:
     }
 
 
-def _event(event: Event, iso: Callable[[float], str]) -> dict[str, Any]:
-    document: dict[str, Any] = {"time": iso(event.at), "kind": event.kind.value, "text": event.text}
+def _event(event: Event, iso: Callable[[float], str]) -> dict[str, object]:
+    document: dict[str, object] = {"time": iso(event.at), "kind": event.kind.value, "text": event.text}
     if event.member:
         document["member_id"] = event.member
     if event.partitions:

@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 from rich import progress
@@ -94,8 +93,8 @@ def _look_up_topic(target: Target, topic: str, wanted: int | None) -> int:
         there = cluster.list_topics(internal=True).get(topic)
         if there is None and wanted is None:
             # A topic that this user may not describe is not listed either.
-            seen = ", or this user lacks DESCRIBE on it" if target.security.uses_sasl else ""
-            missing = f"no topic {topic!r} at {target.bootstrap}{seen}"
+            hint = ", or this user lacks DESCRIBE on it" if target.security.uses_sasl else ""
+            missing = f"no topic {topic!r} at {target.bootstrap}{hint}"
             raise UserError(f"--topic: {missing}; pass --partitions N to create it")
         if there is not None and wanted is not None and there != wanted:
             raise UserError(f"--partitions: topic {topic!r} has {there}, not {wanted}; leave the option out")
@@ -119,7 +118,7 @@ def _conclude(topic: str, tally: Tally, bad: int, as_json: bool) -> None:
         raise Failure(f"{tally.failed} of {tally.total} records were not delivered: {tally.failure}")
 
 
-def _figures(tally: Tally) -> dict[str, Any]:
+def _figures(tally: Tally) -> dict[str, object]:
     figures = {"sent": tally.sent, "acknowledged": tally.acknowledged, "failed": tally.failed}
     return figures | {"seconds": round(tally.seconds, 3)} | ({"waiting": tally.trouble} if tally.trouble else {})
 

@@ -24,7 +24,7 @@ def json_rows(batch: pa.RecordBatch, raw: frozenset[str] = frozenset()) -> pa.Ar
     """One JSON object a row, as a string array; string columns named in `raw` already hold JSON (or null)."""
     if not batch.num_columns:
         return pa.array(["{}"] * batch.num_rows, pa.string())
-    pieces: list[Any] = []
+    pieces: list[object] = []
     for index, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
         lead = ("{" if index == 0 else ", ") + json.dumps(name, ensure_ascii=False) + ": "
         values = column if name in raw else json_values(column)
@@ -68,7 +68,7 @@ def json_keys(columns: list[pa.Array]) -> pa.Array:
     """Record keys: one column's text (null when it is null), or a JSON array of several columns' texts."""
     if len(columns) == 1:
         return text_values(columns[0])
-    pieces: list[Any] = []
+    pieces: list[object] = []
     for index, column in enumerate(columns):
         pieces += ["[" if index == 0 else ", ", pc.fill_null(_quoted(text_values(column)), "null")]
     return pc.binary_join_element_wise(*pieces, "]", "")

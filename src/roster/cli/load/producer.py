@@ -87,7 +87,7 @@ class Producer:
             timeout=DELIVERY_TIMEOUT_S,
             security=target.security,
         )
-        self._output: KafkaOutput = writer.open(self._look)
+        self._output: KafkaOutput = writer.open(self._report)
 
     def send(self, batches: Iterable[pa.RecordBatch], rate: float | None) -> None:
         """Send every record, at most `rate` a second, and wait until each is acknowledged.
@@ -106,9 +106,9 @@ class Producer:
                     if rate:
                         self._output.flush()
                         self._wait_for_rate(rate)
-                    self._look()
+                    self._report()
             self._output.close()
-            self._look()
+            self._report()
         except WriteError as error:
             self._tally.acknowledged, self._tally.failure = self._output.acknowledged, error.reason
             self.abort()
@@ -117,7 +117,7 @@ class Producer:
         """Drop unacknowledged records."""
         self._output.abort()
 
-    def _look(self) -> None:
+    def _report(self) -> None:
         self._tally.acknowledged, self._tally.trouble = self._output.acknowledged, self._output.problem
         self._on_progress(self._tally)
 
@@ -127,4 +127,4 @@ class Producer:
         tally.lost_s = max(tally.lost_s, tally.seconds - tally.sent / rate - MOST_BEHIND_S)
         while (ahead := tally.sent / rate + tally.lost_s - tally.seconds) > 0:
             self._output.poll(min(ahead, 0.1))
-            self._look()
+            self._report()

@@ -84,8 +84,8 @@ class Source:
             return []
         key, value = (pc.fill_null(pc.binary_length(records.column(name)), 0) for name in ("key", "value"))
         sizes = np.add(key.to_numpy(), value.to_numpy(), dtype=np.int64)
-        found = np.flatnonzero(sizes > self.most)
-        return list(zip(found.tolist(), sizes[found].tolist(), strict=True))
+        large = np.flatnonzero(sizes > self.most)
+        return list(zip(large.tolist(), sizes[large].tolist(), strict=True))
 
     def _oversize(self, place: str, size: int) -> UserError:
         return UserError(

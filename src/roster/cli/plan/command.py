@@ -15,8 +15,7 @@ from roster.cli import strict_json
 from roster.cli.errors import USAGE, UserError
 from roster.cli.options import NAME, Target, cluster_options
 from roster.cli.output import print_json_line
-from roster.cli.plan.assignor_name import AssignorName, evaluate_or_fail
-from roster.cli.plan.options import assignors_with, lag_options
+from roster.cli.plan.options import AssignorName, assignors_with, evaluate_or_fail, lag_options
 from roster.cli.plan.output import as_json, compare, explain, explain_tasks, tasks_as_json
 from roster.cli.plan.problem_json import read_problem, read_tasks
 from roster.cli.recorded import group_history
@@ -125,15 +124,15 @@ def plan(
         if TASKS in names:
             raise UserError("--assignor: tasks reads problems; `roster groups describe` shows the tasks of a group")
         assignors = _chosen(names, options, with_lag=with_lag or history_folder is not None)
-        wants_lag = with_lag or any(each.wants_lag for each in assignors)
+        wants_lag = with_lag or any(assignor.wants_lag for assignor in assignors)
         live = _weighed(_live(group, target, reset, with_lag=wants_lag), history_folder)
         compare(live, assignors, as_document=as_document, explained=explained)
         return 0
     names = names or (DEFAULT,)
     if len(names) != 1:
         raise UserError("--assignor: several only with --group")
-    for option, given in (("--lag", with_lag), ("--history", history_folder), ("--json", as_document)):
-        if given:
+    for option, is_given in (("--lag", with_lag), ("--history", history_folder), ("--json", as_document)):
+        if is_given:
             raise UserError(f"{option} goes with --group; problems carry offsets, plans are JSON")
     lines = sys.stdin.buffer if source is None else source
     if source is None and sys.stdin.isatty():
@@ -145,9 +144,9 @@ def plan(
 
 
 def _chosen(names: Sequence[str | Assignor], options: Mapping[str, Any], *, with_lag: bool) -> list[Assignor]:
-    chosen = names or [name for name, each in ASSIGNORS.items() if with_lag or not each.wants_lag]
+    chosen = names or [name for name, assignor in ASSIGNORS.items() if with_lag or not assignor.wants_lag]
     known = assignors_with(options, chosen)
-    return [known[each] if isinstance(each, str) else each for each in dict.fromkeys(chosen)]
+    return [known[assignor] if isinstance(assignor, str) else assignor for assignor in dict.fromkeys(chosen)]
 
 
 def _plan_lines(lines: Iterable[bytes], assignor: Assignor | None, *, explained: bool) -> int:
@@ -184,8 +183,8 @@ def _answer(line: bytes, assignor: Assignor | None, title: str) -> None:
 
 
 def _live(group: str, target: Target, reset: str, *, with_lag: bool) -> LiveGroup:
-    from roster.cli.admin import admin  # noqa: PLC0415  the client is not needed for lines
-    from roster.client import GroupEmptyError, GroupTypeError, live_group  # noqa: PLC0415
+    from roster.cli.admin import admin
+    from roster.client import GroupEmptyError, GroupTypeError, live_group
 
     with admin(target) as cluster:
         try:
@@ -198,9 +197,9 @@ def _weighed(live: LiveGroup, folder: str | None) -> LiveGroup:
     """Return the group with the records that arrive in a minute in place of lag, if there is a history."""
     if folder is None:
         return live
-    _, found = group_history(folder, live.description.group_id)
+    _, history = group_history(folder, live.description.group_id)
     problem = live.problem
     partitions = map(problem.topic_partition, range(problem.partition_count))
-    minute = [60 * (found.positions.arriving(tp) or 0) for tp in partitions]
+    minute = [60 * (history.positions.arriving(tp) or 0) for tp in partitions]
     click.echo("lag is the records that usually arrive in a minute, by the history", err=True)
     return replace(live, problem=replace(problem, lag=np.rint(minute).astype(np.int64)))

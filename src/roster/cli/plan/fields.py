@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def read_object(
-    value: Any, path: str, known: Collection[str] | None = None, needed: Sequence[str] = ()
+    value: object, path: str, known: Collection[str] | None = None, needed: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Read an object; `known` are the fields it may have, `needed` those it must."""
     if not isinstance(value, dict):
@@ -29,21 +29,21 @@ def read_object(
     return value
 
 
-def read_list(value: Any, path: str, read: Callable[[Any, str], T]) -> list[T]:
+def read_list(value: object, path: str, read: Callable[[Any, str], T]) -> list[T]:
     """Read a list, each item by `read`."""
     if not isinstance(value, list):
         raise InputError(path, f"must be a list, not {shown(value)}")
-    return [read(each, f"{path}[{i}]") for i, each in enumerate(value)]
+    return [read(item, f"{path}[{i}]") for i, item in enumerate(value)]
 
 
-def read_whole(value: Any, path: str) -> int:
+def read_whole(value: object, path: str) -> int:
     """Read a whole number."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(path, f"must be a whole number, not {shown(value)}")
     return value
 
 
-def read_number(value: Any, path: str, least: int, most: int) -> int:
+def read_number(value: object, path: str, least: int, most: int) -> int:
     """Read a whole number within bounds, both included."""
     number = read_whole(value, path)
     if not least <= number <= most:
@@ -51,7 +51,7 @@ def read_number(value: Any, path: str, least: int, most: int) -> int:
     return number
 
 
-def read_name(value: Any, path: str) -> str:
+def read_name(value: object, path: str) -> str:
     """Read a string that can be written as UTF-8."""
     if not isinstance(value, str):
         raise InputError(path, f"must be a string, not {shown(value)}")
@@ -62,17 +62,17 @@ def read_name(value: Any, path: str) -> str:
     return value
 
 
-def read_names(value: Any, path: str) -> list[str]:
+def read_names(value: object, path: str) -> list[str]:
     """Read a list of strings."""
     return read_list(value, path, read_name)
 
 
-def read_optional_name(value: Any, path: str) -> str | None:
+def read_optional_name(value: object, path: str) -> str | None:
     """Read a string, or null."""
     return None if value is None else read_name(value, path)
 
 
-def read_hex(value: Any, path: str) -> bytes | None:
+def read_hex(value: object, path: str) -> bytes | None:
     """Read bytes in hex digits, or null."""
     if value is None:
         return None
@@ -87,7 +87,7 @@ def path_to(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as JSON, shortened."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

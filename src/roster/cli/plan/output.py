@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from roster.assignors import evaluate_claims
 from roster.cli.output import print_json, print_table
-from roster.cli.plan.assignor_name import evaluate_or_fail
+from roster.cli.plan.options import evaluate_or_fail
 from roster.console.text import counted
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def as_json(evaluation: Evaluation) -> dict[str, Any]:
+def as_json(evaluation: Evaluation) -> dict[str, object]:
     """Return the plan in the shape that `roster plan` prints."""
     transferring: dict[str, dict[str, str]] = {}
     for (topic, number), member in evaluation.plan.transferring().items():
@@ -60,7 +60,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     return document if evaluation.lag is None else {**document, "lag": evaluation.lag}
 
 
-def tasks_as_json(plan: TaskPlan) -> dict[str, Any]:
+def tasks_as_json(plan: TaskPlan) -> dict[str, object]:
     """Return the plan of the assignor `tasks` as JSON."""
     return {
         "clients": {
@@ -132,23 +132,23 @@ def compare(live: LiveGroup, assignors: Sequence[Assignor], *, as_document: bool
             click.echo()
             explain(name, evaluation)
         return
-    rows = [_row("(now)", now, None), *(_row(name, each, each.moved) for name, each in plans.items())]
+    rows = [_row("(now)", now, None), *(_row(name, evaluation, evaluation.moved) for name, evaluation in plans.items())]
     print_table(("assignor", "moved", "at least", "partitions each", "even", "most lag"), rows, "no assignors")
     click.echo()
     _print_members(live, {"now": now, **plans})
 
 
-def _row(name: str, found: Evaluation, moved: int | None) -> tuple[object, ...]:
-    each = f"{found.least} to {found.most}"
-    most_lag = None if found.lag is None else max(found.lag.values())
-    return (name, moved, found.fewest_moves, each, "yes" if found.optimal else "no", most_lag)
+def _row(name: str, evaluation: Evaluation, moved: int | None) -> tuple[object, ...]:
+    partitions_each = f"{evaluation.least} to {evaluation.most}"
+    most_lag = None if evaluation.lag is None else max(evaluation.lag.values())
+    return (name, moved, evaluation.fewest_moves, partitions_each, "yes" if evaluation.optimal else "no", most_lag)
 
 
 def _print_members(live: LiveGroup, plans: dict[str, Evaluation]) -> None:
     """Print a line for each member: its number of partitions under each plan, and its lag in brackets."""
     columns = []
-    for found in plans.values():
-        lag, loads = found.lag, found.plan.loads().tolist()
+    for evaluation in plans.values():
+        lag, loads = evaluation.lag, evaluation.plan.loads().tolist()
         if lag is None:
             columns.append(loads)
         else:
@@ -160,8 +160,8 @@ def _print_members(live: LiveGroup, plans: dict[str, Evaluation]) -> None:
     print_table(("member", "client", *plans), rows, "no members", shorten=("member", "client"))
 
 
-def _document(live: LiveGroup, now: Evaluation, plans: dict[str, Evaluation]) -> dict[str, Any]:
-    current: dict[str, Any] = {
+def _document(live: LiveGroup, now: Evaluation, plans: dict[str, Evaluation]) -> dict[str, object]:
+    current: dict[str, object] = {
         "assignment": now.plan.assignment(),
         "balance": {"min": now.least, "max": now.most, "optimal": now.optimal},
     }
@@ -171,5 +171,5 @@ def _document(live: LiveGroup, now: Evaluation, plans: dict[str, Evaluation]) ->
         "protocol": live.description.protocol,
         "unreadable": list(live.unreadable),
         "now": current if now.lag is None else {**current, "lag": now.lag},
-        "plans": {name: as_json(found) for name, found in plans.items()},
+        "plans": {name: as_json(evaluation) for name, evaluation in plans.items()},
     }

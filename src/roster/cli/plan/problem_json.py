@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster.assignors import ClaimSource
 from roster.assignors.lag import with_offsets
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
-def read_problem(document: Any, source: ClaimSource) -> Problem:
+def read_problem(document: object, source: ClaimSource) -> Problem:
     """Read a problem as an assignor with this source of claims sees it; InputError if it is wrong.
 
     Without `user_data`, `owned` and `generation` are a member's claims, whichever the assignor.
@@ -45,17 +45,17 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
         read_name(member, "members"): _Member.read(value, path_to("members", member))
         for member, value in read_object(fields["members"], "members").items()
     }
-    user_data = {member: each.user_data for member, each in members.items()}
+    user_data = {member: parsed.user_data for member, parsed in members.items()}
     own = source in (ClaimSource.NONE, ClaimSource.FIELDS)
     settling = not own and _take_lag_header(members.values())
     if source is ClaimSource.STICKY_USER_DATA:
         _believe_sticky_user_data(members.values(), topics)
     elif source is ClaimSource.FIELDS_AND_USER_DATA:
-        for each in members.values():
-            if each.user_data is not None and each.generation == NO_GENERATION:
-                each.generation = int(decode_cooperative_user_data([each.user_data])[0])
+        for parsed in members.values():
+            if parsed.user_data is not None and parsed.generation == NO_GENERATION:
+                parsed.generation = int(decode_cooperative_user_data([parsed.user_data])[0])
     problem = Problem.build(
-        {member: replace(each.info(), user_data=user_data[member]) for member, each in members.items()},
+        {member: replace(parsed.info(), user_data=user_data[member]) for member, parsed in members.items()},
         topics,
         replica_racks=racks or None,
         group_generation=read_number(fields.get("generation", NO_GENERATION), "generation", NO_GENERATION, INT32_MAX),
@@ -69,7 +69,7 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
     return with_offsets(problem, _offsets(read_object(fields["offsets"], "offsets"), topics), reset)
 
 
-def read_tasks(document: Any) -> TaskProblem:
+def read_tasks(document: object) -> TaskProblem:
     """Read a problem for the assignor `tasks`; InputError if it is wrong."""
     known = {"tasks", "clients", "standbys", "acceptable_lag", "max_warmups"}
     fields = read_object(document, "", known, ("tasks", "clients"))
@@ -105,7 +105,7 @@ class _Member:
     user_data: bytes | None
 
     @classmethod
-    def read(cls, value: Any, path: str) -> _Member:
+    def read(cls, value: object, path: str) -> _Member:
         known = {"topics", "owned", "generation", "instance", "rack", "capacity", "user_data"}
         fields = read_object(value, path, known, ("topics",))
         return cls(
@@ -150,7 +150,7 @@ def _believe_sticky_user_data(members: Iterable[_Member], topics: Mapping[str, i
             telling[m].owned.setdefault(names[topic], []).append(number)
 
 
-def _topics(topics: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Sequence[Collection[str]]]]:
+def _topics(topics: Mapping[str, object]) -> tuple[dict[str, int], dict[str, Sequence[Collection[str]]]]:
     """({topic: partitions}, {topic: racks of each partition's replicas} where given)."""
     counts: dict[str, int] = {}
     racks: dict[str, Sequence[Collection[str]]] = {}
@@ -171,9 +171,9 @@ def _topics(topics: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Sequen
 
 
 def _offsets(
-    offsets: Mapping[str, Any], topics: Mapping[str, int]
+    offsets: Mapping[str, object], topics: Mapping[str, int]
 ) -> dict[str, dict[int, tuple[int, int, int | None]]]:
-    found: dict[str, dict[int, tuple[int, int, int | None]]] = {}
+    by_topic: dict[str, dict[int, tuple[int, int, int | None]]] = {}
     for topic, partitions in offsets.items():
         path = path_to("offsets", topic)
         if topic not in topics:
@@ -190,16 +190,16 @@ def _offsets(
             committed = fields.get("committed")
             if committed is not None:
                 committed = read_number(committed, f"{row}.committed", -1, INT64_MAX)
-            found.setdefault(topic, {})[int(number)] = (begin, end, committed)
-    return found
+            by_topic.setdefault(topic, {})[int(number)] = (begin, end, committed)
+    return by_topic
 
 
-def _client(value: Any, path: str) -> Client:
+def _client(value: object, path: str) -> Client:
     fields = read_object(value, path, {"threads", "tasks", "rack"})
     lags = {}
-    for name, told in read_object(fields.get("tasks", {}), f"{path}.tasks").items():
+    for name, lags_told in read_object(fields.get("tasks", {}), f"{path}.tasks").items():
         row = path_to(f"{path}.tasks", name)
-        lag = read_object(told, row, {"lag"}, ("lag",))["lag"]
+        lag = read_object(lags_told, row, {"lag"}, ("lag",))["lag"]
         lags[_task(name, row)] = read_number(lag, f"{row}.lag", -INT64_MAX, INT64_MAX)
     threads = read_number(fields.get("threads", 1), f"{path}.threads", 1, MAX_CAPACITY)
     return Client(threads, lags, read_optional_name(fields.get("rack"), f"{path}.rack"))

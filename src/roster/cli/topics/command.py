@@ -50,11 +50,11 @@ def list_(internal: bool, as_json: bool, target: Target) -> None:
         counts = cluster.list_topics(internal=internal)
         partitions = [TopicPartition(name, number) for name, count in counts.items() for number in range(count)]
         begins, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
-    held = dict.fromkeys(counts, 0)
+    counts_held = dict.fromkeys(counts, 0)
     for partition in partitions:
-        held[partition.topic] += ends[partition] - begins[partition]
+        counts_held[partition.topic] += ends[partition] - begins[partition]
     columns = ("topic", "partitions", "offsets")
-    rows = [(name, counts[name], held[name]) for name in sorted(counts)]
+    rows = [(name, counts[name], counts_held[name]) for name in sorted(counts)]
     documents = (dict(zip(columns, row, strict=True)) for row in rows)
     print_found(as_json, documents, columns, rows, "no topics", shorten=("topic",))
 
@@ -92,24 +92,27 @@ def describe(name: str, as_json: bool, target: Target) -> None:
     """Describe the partitions of the topic NAME: leader, replicas, log start and end offset."""
     with admin(target) as cluster:
         topic = cluster.describe_topic(name)
-        there = {TopicPartition(name, each.partition): each for each in topic.partitions}
+        there = {TopicPartition(name, partition.partition): partition for partition in topic.partitions}
         begins, ends = cluster.beginning_offsets(there), cluster.end_offsets(there)
     partitions = [
         {
-            "partition": each.partition,
-            "leader": each.leader,
-            "replicas": list(each.replicas),
-            "in_sync": list(each.in_sync),
+            "partition": partition.partition,
+            "leader": partition.leader,
+            "replicas": list(partition.replicas),
+            "in_sync": list(partition.in_sync),
             "begin": begins[tp],
             "end": ends[tp],
         }
-        for tp, each in sorted(there.items())
+        for tp, partition in sorted(there.items())
     ]
     if as_json:
         print_json({"topic": name, "internal": topic.internal, "partitions": partitions})
         return
     columns = ("partition", "leader", "replicas", "in sync", "begin", "end")
-    shown = ([",".join(map(str, of)) if isinstance(of, list) else of for of in each.values()] for each in partitions)
+    shown = (
+        [",".join(map(str, value)) if isinstance(value, list) else value for value in partition.values()]
+        for partition in partitions
+    )
     print_table(columns, shown, f"{name} has no partitions")
 
 
@@ -142,9 +145,9 @@ def delete_records(name: str, before: str, only: tuple[int, ...], yes: bool, tar
         partitions = partitions_of(cluster, name, only)
         ends = cluster.end_offsets(partitions)
         confirm(yes, f"Delete the records of {counted(len(partitions), 'partition')} of {name} before {before}?")
-        left = cluster.delete_records({each: min(offset, ends[each]) for each in partitions})
-    for each in partitions:
-        click.echo(f"{each}: begins at offset {left[each]}")
+        left = cluster.delete_records({partition: min(offset, ends[partition]) for partition in partitions})
+    for partition in partitions:
+        click.echo(f"{partition}: begins at offset {left[partition]}")
 
 
 @topics.command(short_help="Delete a topic and its records.")

@@ -61,7 +61,7 @@ def read(
     if follow and stop is not None:
         raise UserError("--follow: has no end; leave --to out")
     with explained_imports("topics read"):
-        from roster.cli.topics import records  # noqa: PLC0415  the other commands do without pyarrow
+        from roster.cli.topics import records
     begin_at = parse_place(start or ("latest" if follow and last is None else "earliest"), "--from")
     end_at = parse_place(stop or "latest", "--to")
     with admin(target) as cluster:

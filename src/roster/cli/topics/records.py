@@ -7,7 +7,7 @@ import heapq
 import json
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -76,8 +76,8 @@ class Reader:
                 yield records_of(batch)
         except FetchError as error:
             bad = error.unreadable
-            way = "" if bad is None else f"; to go on behind it: -p {bad.partition} --from {bad.last_offset + 1}"
-            raise Failure(f"cannot read: {error}{way}") from error
+            hint = "" if bad is None else f"; to go on behind it: -p {bad.partition} --from {bad.last_offset + 1}"
+            raise Failure(f"cannot read: {error}{hint}") from error
 
     def last(
         self, number: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -90,12 +90,14 @@ class Reader:
         newest: dict[TopicPartition, deque[Record]] = {}
         reach = number
         while wanting := [tp for tp in ends if tp not in newest]:
-            found = {tp: deque[Record](maxlen=number) for tp in wanting}
+            last_of = {tp: deque[Record](maxlen=number) for tp in wanting}
             starts = {tp: max(begins[tp], ends[tp] - reach) for tp in wanting}
             for records in self.read({tp: (starts[tp], ends[tp]) for tp in wanting}):
                 for record in records:
-                    found[record.place].append(record)
-            newest |= {tp: each for tp, each in found.items() if len(each) == number or starts[tp] == begins[tp]}
+                    last_of[record.place].append(record)
+            newest |= {
+                tp: records for tp, records in last_of.items() if len(records) == number or starts[tp] == begins[tp]
+            }
             reach *= 8
         backwards = heapq.merge(*map(reversed, newest.values()), key=lambda record: -(record.timestamp or 0))
         return list(islice(backwards, number))[::-1]
@@ -121,13 +123,13 @@ class Record(NamedTuple):
 
 def records_of(batch: pa.RecordBatch) -> list[Record]:
     """Return the rows of Roster's reader as records."""
-    stamps = [at // 1000 for at in batch.column("timestamp").cast("int64").fill_null(-1).to_pylist()]
+    stamps = [timestamp // 1000 for timestamp in batch.column("timestamp").cast("int64").fill_null(-1).to_pylist()]
     columns = [
         *(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")),
-        [at if at >= 0 else None for at in stamps],
+        [timestamp if timestamp >= 0 else None for timestamp in stamps],
         [_TIMESTAMP_TYPES[kind] for kind in batch.column("timestampType").to_pylist()],
         *(batch.column(name).to_pylist() for name in ("key", "value")),
-        [[(h["key"], h["value"]) for h in each or ()] for each in batch.column("headers").to_pylist()],
+        [[(h["key"], h["value"]) for h in headers or ()] for headers in batch.column("headers").to_pylist()],
     ]
     return [Record(*row) for row in zip(*columns, strict=True)]
 
@@ -174,7 +176,7 @@ def shown(data: bytes | None) -> str:
     return f"0x{data[:_MOST_BINARY].hex()}{rest}"
 
 
-def _field(name: str, data: bytes | None) -> dict[str, Any]:
+def _field(name: str, data: bytes | None) -> dict[str, object]:
     try:
         return {name: None if data is None else data.decode()}
     except UnicodeDecodeError:

@@ -56,7 +56,7 @@ class BatchGuard:
         self._member, self._cancel, self._margin = member, cancel, margin
         self._activity, self._patience = activity, patience
         self._seen: tuple[object, float] | None = None
-        self._looked = float("-inf")
+        self._checked_at = float("-inf")
         self.stalled: str | None = None
         self._lock = threading.Lock()
         self._batch: Batch | None = None
@@ -72,7 +72,7 @@ class BatchGuard:
         """Start guarding a batch."""
         with self._lock:
             self._batch, self._reason = batch, None
-            self._seen, self._looked = None, float("-inf")
+            self._seen, self._checked_at = None, float("-inf")
 
     def end(self) -> str | None:
         """Stop guarding the batch; return why it was cancelled, None if it was not."""
@@ -89,7 +89,7 @@ class BatchGuard:
             if self._batch is not None:
                 self._cancel()
 
-    def look(self, ownership: Ownership, now: float) -> None:
+    def check(self, ownership: Ownership, now: float) -> None:
         """Check the running batch; cancel it again as long as it runs, as it may start further jobs."""
         with self._lock:
             batch, reason = self._batch, self._reason
@@ -104,9 +104,9 @@ class BatchGuard:
 
     def _stall(self, now: float) -> str | None:
         """Return why the batch counts as stalled, None if it makes progress."""
-        if now - self._looked < self._patience / _LOOKS:
+        if now - self._checked_at < self._patience / _LOOKS:
             return None
-        self._looked = now
+        self._checked_at = now
         activity = self._activity()
         if self._seen is None or self._seen[0] != activity:
             self._seen = activity, now
@@ -132,7 +132,7 @@ class BatchGuard:
                 self._closed.wait(_TICK)  # a closed member's `wait` returns at once
             try:
                 ownership = self._member.wait(epoch, timeout)
-                self.look(ownership, time.monotonic())
+                self.check(ownership, time.monotonic())
             except Exception:
                 if self._closed.is_set():
                     return

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 from roster.client import ClientError, CommitFenced, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
@@ -15,7 +14,7 @@ from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver.batch_guard import cancel_reason
 from roster.pipeline.driver.member_protocol import Membership
 from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
-from roster.pipeline.driver.switching import Switching
+from roster.pipeline.driver.switching import Unswitched
 from roster.pipeline.errors import SinkFencedError
 
 log = logging.getLogger("roster.spark")
@@ -33,13 +32,13 @@ class Commits:
         member: Membership,
         sink: BatchSink,
         between_batches: BetweenBatches,
-        switching: Switching | None,
+        switching: Unswitched,
         is_stopping: Callable[[], bool],
     ) -> None:
         self._member, self._sink, self._between_batches = member, sink, between_batches
         self._switching, self._is_stopping = switching, is_stopping
 
-    def abort(self, written: Any, batch: Batch) -> None:
+    def abort(self, written: object, batch: Batch) -> None:
         """Undo a batch; `written` is what its tasks have returned, None if they did not end."""
         self._between_batches.aborted(batch)
         self._sink.abort(written, batch)
@@ -90,7 +89,9 @@ class Commits:
 
         Return the partitions whose positions are in doubt. Raises ClientError.
         """
-        offsets = {p: OffsetAndMetadata(at, metadata=self.noted(p, "")) for p, at in batch.next_offsets.items()}
+        offsets = {
+            p: OffsetAndMetadata(offset, metadata=self.metadata_of(p, "")) for p, offset in batch.next_offsets.items()
+        }
         in_doubt: set[TopicPartition] = set()
         give_up = None
         while offsets:
@@ -101,7 +102,7 @@ class Commits:
                 fenced = error.partitions & offsets.keys() or frozenset(offsets)
                 log.warning("offsets of %d partitions are not committed: %s", len(fenced), error)
                 in_doubt |= fenced
-                offsets = {p: at for p, at in offsets.items() if p not in fenced}
+                offsets = {p: offset for p, offset in offsets.items() if p not in fenced}
             except ClientError as error:
                 if not error.retriable:
                     raise
@@ -136,6 +137,6 @@ class Commits:
             return offsets.keys()
         return ()
 
-    def noted(self, partition: TopicPartition, metadata: str) -> str:
+    def metadata_of(self, partition: TopicPartition, metadata: str) -> str:
         """Return the metadata of a partition's committed offset, with its standing in a switch."""
-        return metadata if self._switching is None else self._switching.noted(partition, metadata)
+        return self._switching.with_standing(partition, metadata)

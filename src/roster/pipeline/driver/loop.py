@@ -23,11 +23,10 @@ from roster.pipeline.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reas
 from roster.pipeline.driver.batch_size import BatchInterval, BatchSize, Suspects
 from roster.pipeline.driver.commits import RETRY_SECONDS, Commits
 from roster.pipeline.driver.member_protocol import Membership
+from roster.pipeline.driver.offset_bounds import StartingPositions, Targets
 from roster.pipeline.driver.reporting import Reporter
 from roster.pipeline.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Refused, Runner
-from roster.pipeline.driver.starting_offsets import StartingPositions
-from roster.pipeline.driver.switching import Switching
-from roster.pipeline.driver.targets import Targets
+from roster.pipeline.driver.switching import Unswitched
 from roster.pipeline.errors import MissingSchemasError, RefusedRowsError, SinkFencedError
 from roster.pipeline.options import Options
 
@@ -85,15 +84,15 @@ class DriverLoop:
         size: BatchSize | None = None,
         suspects: Suspects | None = None,
         between_batches: BetweenBatches | None = None,
-        switching: Switching | None = None,
+        switching: Unswitched | None = None,
     ) -> None:
         """`size` and `suspects` carry over what earlier loops of the same run learned."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress, self._between_batches = on_progress, between_batches or BetweenBatches()
-        self._switching = switching
+        self._switching = switching or Unswitched()
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
-        self._commits = Commits(member, sink, self._between_batches, switching, lambda: self._stopping)
+        self._commits = Commits(member, sink, self._between_batches, self._switching, lambda: self._stopping)
         self._targets = Targets(self._is_repartition, self._between_batches.log_ends)
         margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
         patience = options.max_batch_ms / 1000
@@ -103,7 +102,7 @@ class DriverLoop:
         self._positions: dict[TopicPartition, int] = {}
         self._ends: Mapping[TopicPartition, int] = {}
         """The log end offsets at the last look."""
-        self._asked = float("-inf")
+        self._ends_asked_at = float("-inf")
         """When they were asked for; below, what brokers have sent since."""
         self._arrivals: Mapping[TopicPartition, Sequence[Arrival]] = {}
         self._adopted: Ownership | None = None
@@ -114,7 +113,7 @@ class DriverLoop:
         self._suspects = suspects or Suspects()
         self._interval = BatchInterval()
         self._batch_started = float("-inf")
-        self._looked = time.monotonic()
+        self._sink_checked_at = time.monotonic()
         self._look_seconds = 0.0
         """How long the last look for records took."""
         self.last_progress: Progress | None = None
@@ -164,7 +163,7 @@ class DriverLoop:
                 if available_now and self._is_done(ownership) and self._targets.are_reached(self._positions):
                     self._note_nothing_read()
                     return
-                self._look_at_sink()
+                self._check_sink()
                 self._wait_for_records(self._poll_seconds, ownership)
         finally:
             self._guard.close()
@@ -188,9 +187,10 @@ class DriverLoop:
             return ownership, self._restore(ownership, available_now=available_now)
         pause = self._pause(available, timer.begun, available_now=available_now)
         if pause > 0:
-            self._asked = float("-inf")  # more will have come by then
+            self._ends_asked_at = float("-inf")  # more will have come by then
             if not self._restore(ownership, pause, available_now=available_now):
-                self._idle(self._until_look(pause), ownership)
+                # A switch does not wait for the end of the pause.
+                self._idle(min(pause, max(self._switching.seconds_to_look, self._poll_seconds)), ownership)
             return ownership, True
         self._batch_started = timer.begun
         if left := self._pass_over(available, ownership):
@@ -200,13 +200,16 @@ class DriverLoop:
     def _log_ends(self, *, available_now: bool) -> Mapping[TopicPartition, int]:
         """Return the log ends: as brokers told them with the records they sent, and asked for every so often."""
         self._arrivals = self._member.arrivals(self._positions)
-        ends = {**self._ends, **{p: max(each[-1].end, self._ends.get(p, 0)) for p, each in self._arrivals.items()}}
+        ends = {
+            **self._ends,
+            **{p: max(arrivals[-1].end, self._ends.get(p, 0)) for p, arrivals in self._arrivals.items()},
+        }
         is_known = self._positions.keys() <= ends.keys() and not any(map(self._is_repartition, self._arrivals))
-        is_told = bool(self._arrivals) or all(ends.get(p, at) <= at for p, at in self._positions.items())
-        age = time.monotonic() - self._asked
+        is_told = bool(self._arrivals) or all(ends.get(p, offset) <= offset for p, offset in self._positions.items())
+        age = time.monotonic() - self._ends_asked_at
         if is_known and is_told and not available_now and age < self._poll_seconds:
             return ends
-        self._asked = time.monotonic()
+        self._ends_asked_at = time.monotonic()
         return self._member.end_offsets(self._positions.keys())
 
     def _run_batch(
@@ -219,7 +222,7 @@ class DriverLoop:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
         most = self._size.limit
         small = self._runner.most_offsets
-        if waiting := self._taking_over(available):  # the only batch between the results of two groups
+        if waiting := self._switching.taking_over(available):  # the only batch between the results of two groups
             available, most = {p: available[p] for p in waiting}, self._options.max_offsets_per_batch
         elif small is not None and self._sink.default_trigger_interval_ms is None and small < (most or small + 1):
             most = small
@@ -230,8 +233,14 @@ class DriverLoop:
         deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks
         ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
-        found = [each for p, of in self._arrivals.items() if p in ranges for each in of if each.start < ranges[p].end]
-        batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=found)
+        arrivals_read = [
+            arrival
+            for p, arrivals in self._arrivals.items()
+            if p in ranges
+            for arrival in arrivals
+            if arrival.start < ranges[p].end
+        ]
+        batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=arrivals_read)
         if self._options.trigger_interval_ms == 0 and self._runner.takes_arrivals:
             # The next batch is fetched meanwhile.
             following = self._read({**self._positions, **batch.next_offsets})
@@ -252,7 +261,7 @@ class DriverLoop:
             self._reporter.abandoned()
             self._drop(batch.ranges.keys())
             return
-        self._between_batches.committed(batch)
+        self._between_batches.committed(batch, outcome, self._sink.log_ends)
         timer.lap("transaction" if self._sink.commits_offsets else "sink")
         self.batches += 1
         self._size.done(batch.offsets, timer.duration_ms / 1000)
@@ -261,26 +270,17 @@ class DriverLoop:
         if not self._sink.commits_offsets:
             self._drop(self._commits.offsets(batch, ownership))
             timer.lap("group")
-        if self._switching is not None:
-            self._switching.ran(batch.ranges)
+        self._switching.batch_committed(batch.ranges)
         self._interval.done(timer.duration_ms / 1000)
         self._report(
             Progress(
+                **outcome.figures(),
                 group=batch.owner.group,
                 member_id=batch.owner.member_id,
                 generation=batch.generation,
                 batch=batch.number,
                 started_at=timer.started_at,
                 duration_ms=timer.duration_ms,
-                rows=outcome.rows,
-                dead_letters=outcome.dead_letters,
-                first_dead_letter=outcome.first_letter,
-                restored=outcome.restored,
-                restored_bytes=outcome.restored_bytes,
-                late=outcome.late,
-                standby_records=outcome.standby_records,
-                restoring=outcome.restoring,
-                stores=outcome.stores,
                 since_ms=None if self.last_progress is None else timer.started_at - self.last_progress.started_at,
                 ranges=ranges,
                 lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
@@ -294,20 +294,20 @@ class DriverLoop:
 
         A range is empty if its task must run without records: for timers, or as it has had none for a time.
         """
-        behind = {p for p, at in self._positions.items() if ends.get(p, at) > at}
+        behind = {p for p, offset in self._positions.items() if ends.get(p, offset) > offset}
         ends = self._between_batches.readable(ends)
         if available_now:
             ends = self._targets.limit(ends)
         bounds = self._sink.bounds(self._positions)
-        limits = {} if self._switching is None else self._switching.limits(self._positions)
+        limits = self._switching.limits(self._positions)
         if bounds or limits:
             ends = {p: min(end, bounds.get(p, end), limits.get(p, end)) for p, end in ends.items()}
-        held = self._between_batches.held(self._positions) | {p for p in limits if limits[p] <= self._positions[p]}
+        waiting = self._between_batches.held(self._positions) | {p for p in limits if limits[p] <= self._positions[p]}
         due = self._between_batches.due(self._positions, behind, once=available_now)
         return {
-            p: Range(at, max(at, ends[p]))
-            for p, at in self._positions.items()
-            if p not in held and (ends[p] > at or p in due)
+            p: Range(offset, max(offset, ends[p]))
+            for p, offset in self._positions.items()
+            if p not in waiting and (ends[p] > offset or p in due)
         }
 
     def _restore(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
@@ -331,7 +331,7 @@ class DriverLoop:
     def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
         """Return the seconds to wait before the next look; 0 or less if the batch may start."""
         configured, most = self._options.trigger_interval_ms, self._size.limit
-        if self._taking_over(available):
+        if self._switching.taking_over(available):
             return 0.0
         if configured is not None:
             return self._batch_started + configured / 1000 - now
@@ -340,7 +340,7 @@ class DriverLoop:
         suggested = self._sink.default_trigger_interval_ms
         interval = self._interval.seconds if suggested is None else suggested / 1000
         left = self._batch_started + interval - now
-        # A look in between finds out whether a batch is full, which only matters in a long pause.
+        # Polls again during a long pause, in case a full batch has accumulated.
         return left if left < _SHORT_PAUSE else min(left, self._poll_seconds)
 
     def _adopt(self, ownership: Ownership) -> None:
@@ -355,17 +355,16 @@ class DriverLoop:
             and ownership.member_id == before.member_id
             and not ownership.lost & self._positions.keys()
         )
-        kept = {p: at for p, at in self._positions.items() if continuous and p in ownership.partitions}
+        kept = {p: offset for p, offset in self._positions.items() if continuous and p in ownership.partitions}
         new = ownership.partitions - kept.keys()
         self._reporter.owns(ownership, self._member.assignor)
         owner = self._owner(ownership)
         if new and self._sink.commits_offsets:
             self._sink.take_over(new, owner)
         if new:
-            self._between_batches.took(new)
+            self._between_batches.assigned(new)
         committed = self._member.committed(sorted(new)) if new else {}
-        if self._switching is not None:
-            self._switching.took(committed)
+        self._switching.assigned(committed)
         found, uncommitted = self._starting_positions.find(committed, owner)
         self._positions = {**kept, **found}
         self._targets.adopt(ownership.partitions, new)
@@ -373,50 +372,49 @@ class DriverLoop:
             self._batch_started = float("-inf")  # newly assigned partitions may have a backlog: do not wait
         self._adopted = ownership
         metadata = self._sink.offset_metadata(owner)
-        is_needed = any(self._commits.noted(p, metadata) for p in found)
+        is_needed = any(self._commits.metadata_of(p, metadata) for p in found)
         if committing := found.keys() if is_needed else uncommitted:
-            starts = {p: OffsetAndMetadata(found[p], metadata=self._commits.noted(p, metadata)) for p in committing}
+            starts = {
+                p: OffsetAndMetadata(found[p], metadata=self._commits.metadata_of(p, metadata)) for p in committing
+            }
             self._drop(self._commits.positions(starts, ownership, is_needed=is_needed))
 
     def _switch(self, ownership: Ownership) -> None:
         """Take the next steps of a switch between two groups, if there is one; see `roster.model.switch`."""
-        if self._switching is None or not self._positions or not ownership.partitions <= self._positions.keys():
+        is_whole = self._positions and ownership.partitions <= self._positions.keys()
+        if self._switching.seconds_to_look > 0 or not is_whole:
             return
         ahead = self._sink.bounds(self._positions)
-        steps = self._switching.look({p: at for p, at in self._positions.items() if p not in ahead})
+        steps = self._switching.next_steps({p: offset for p, offset in self._positions.items() if p not in ahead})
         if not steps:
-            self._reporter.stands(self._switching.results)
+            self._reporter.paused(self._switching.results if self._switching.is_paused else "")
             return
         owner = self._owner(ownership)
         metadata = self._sink.offset_metadata(owner)
-        noted = {p: OffsetAndMetadata(self._positions[p], metadata=at.added_to(metadata)) for p, at in steps.items()}
-        self._drop(self._commits.positions(noted, ownership, is_needed=True))
-        done = {p: each for p, each in steps.items() if p in self._positions}
-        self._switching.stand(done)
-        self._reporter.switched(done, self._positions, max(map(self._switching.silent, done), default=0))
-        if begun := [p for p, each in done.items() if each.results is Results.WRITES]:
+        positions = {
+            p: OffsetAndMetadata(self._positions[p], metadata=standing.added_to(metadata))
+            for p, standing in steps.items()
+        }
+        self._drop(self._commits.positions(positions, ownership, is_needed=True))
+        done = {p: standing for p, standing in steps.items() if p in self._positions}
+        self._switching.record(done)
+        self._reporter.switched(done, self._positions, max(map(self._switching.batches_between, done), default=0))
+        if begun := [p for p, standing in done.items() if standing.results is Results.WRITES]:
             self._sink.claim(begun, owner, {p: self._positions[p] for p in begun})
             self._batch_started = float("-inf")  # they have waited long enough
-
-    def _taking_over(self, available: Mapping[TopicPartition, Range]) -> Collection[TopicPartition]:
-        return () if self._switching is None else self._switching.taking_over(available)
-
-    def _until_look(self, pause: float) -> float:
-        """Return the seconds to wait of a pause between two batches, so that a switch does not wait for its end."""
-        if self._switching is None:
-            return pause
-        return min(pause, max(self._switching.seconds_to_look, self._poll_seconds))
 
     def _pass_over(
         self, available: Mapping[TopicPartition, Range], ownership: Ownership
     ) -> dict[TopicPartition, Range]:
         """Go on without reading where records lead to nothing, and return what is left to read."""
-        passed = set() if self._switching is None else set(self._switching.passed_over(available))
+        passed = set(self._switching.passed_over(available))
         if passed:
             metadata = self._sink.offset_metadata(self._owner(ownership))
-            ends = {p: OffsetAndMetadata(available[p].end, metadata=self._commits.noted(p, metadata)) for p in passed}
+            ends = {
+                p: OffsetAndMetadata(available[p].end, metadata=self._commits.metadata_of(p, metadata)) for p in passed
+            }
             self._drop(self._commits.positions(ends, ownership, is_needed=True))
-            self._positions |= {p: at.offset for p, at in ends.items() if p in self._positions}
+            self._positions |= {p: committed.offset for p, committed in ends.items() if p in self._positions}
         return {p: span for p, span in available.items() if p not in passed}
 
     def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]], refused: Refused = ()) -> Outcome | None:
@@ -449,7 +447,7 @@ class DriverLoop:
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         """Forget positions in doubt; those of partitions still owned are looked up again."""
-        self._positions = {p: at for p, at in self._positions.items() if p not in partitions}
+        self._positions = {p: offset for p, offset in self._positions.items() if p not in partitions}
 
     def _is_repartition(self, partition: TopicPartition) -> bool:
         """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
@@ -467,15 +465,15 @@ class DriverLoop:
                     return False
         return self._member.ownership().epoch == ownership.epoch
 
-    def _look_at_sink(self) -> None:
+    def _check_sink(self) -> None:
         """Have the sink look at what it writes to, every few seconds."""
         now = time.monotonic()
-        if now - self._looked >= _LOOK_INTERVAL:
-            self._looked = now
-            self._sink.look()
+        if now - self._sink_checked_at >= _LOOK_INTERVAL:
+            self._sink_checked_at = now
+            self._sink.check_target()
 
     def _note_nothing_read(self) -> None:
-        """Log why there was no batch."""
+        """Log why no batch has run."""
         if self._positions and self.last_progress is None:
             self._reporter.line("nothing is new: the group stands at the end of all partitions")
         if not isinstance(self._options.topics, tuple) and not self._member.topics():
@@ -489,7 +487,7 @@ class DriverLoop:
                 return
 
     def _wait_for_records(self, seconds: float, ownership: Ownership) -> None:
-        """Wait for `seconds`, a change of ownership, `stop`, or records in partitions that had none left to read."""
+        """Wait for `seconds`, a change of ownership, `stop`, or new records in fully consumed partitions."""
         read = self._read(self._positions)
         if len(read) > MOST_WATCHED:
             seconds = max(seconds, min(_LOOKS_APART * self._look_seconds, _SHORT_PAUSE))
@@ -500,7 +498,7 @@ class DriverLoop:
 
     def _read(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions of partitions that have no records left to read, as far as is known."""
-        return {p: at for p, at in positions.items() if self._ends.get(p, at) <= at}
+        return {p: offset for p, offset in positions.items() if self._ends.get(p, offset) <= offset}
 
     @property
     def _is_committed(self) -> bool:

@@ -79,11 +79,7 @@ def group_member(options: Options) -> Membership:
     """Make the member for a pipeline's options. Raises OptionError for a value that cannot work."""
     kind = StableEndsMember if options.isolation_level == "read_committed" else GroupMember
     return kind(
-        options.bootstrap,
-        options.group,
-        options.topics,
-        assignors=options.assignors,
-        **member_settings(options),
+        options.bootstrap, options.group, options.topics, assignors=options.assignors, **member_settings(options)
     )
 
 

@@ -43,15 +43,15 @@ def tasks(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) ->
     count = max(1, min(cores, total // max(least, 1)))
     cuts = [total * task // count for task in range(1, count + 1)]
     plan: list[list[Split]] = [[]]
-    at = 0  # offsets dealt so far
+    dealt = 0  # offsets dealt so far
     for partition, span in spans:
         start = span.start
         while start < span.end:
-            if at == cuts[len(plan) - 1]:
+            if dealt == cuts[len(plan) - 1]:
                 plan.append([])
-            end = min(span.end, start + cuts[len(plan) - 1] - at)
+            end = min(span.end, start + cuts[len(plan) - 1] - dealt)
             plan[-1].append(Split(partition.topic, partition.partition, start, end))
-            at += end - start
+            dealt += end - start
             start = end
     return [tuple(splits) for splits in plan if splits]
 
@@ -61,7 +61,7 @@ def whole(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) ->
 
     Sizes of tasks differ by at most the largest range. Empty ranges count: their tasks may have work without records.
     """
-    spans = sorted(ranges.items(), key=lambda each: (-each[1].size, each))
+    spans = sorted(ranges.items(), key=lambda item: (-item[1].size, item))
     total = sum(span.size for _, span in spans)
     count = max(1, min(cores, len(spans), total // max(least, 1)))
     plan: list[list[Split]] = [[] for _ in range(count)]

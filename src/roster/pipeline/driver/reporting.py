@@ -112,7 +112,7 @@ class Reporter:
         self._letters, self._first_letter, self._letters_at = 0, "", float("-inf")
         self.observer: Observer | None = None
         self.statistics = MemberStatistics()
-        """Of all members of the run, one after the other."""
+        """Statistics of all members of the run, one after the other."""
         self._owned: frozenset[TopicPartition] = frozenset()
         self._joined = False
         self._reported_at = float("-inf")
@@ -146,16 +146,16 @@ class Reporter:
                 member=ownership.member_id,
             )
             return
-        taken, given = after - before, before - after
-        lost = given & ownership.lost
+        taken, gone = after - before, before - after
+        lost = gone & ownership.lost
         where: dict[str, Any] = {
             "owned": len(after),
             "generation": ownership.generation if ownership.generation >= 0 else None,
         }
         if lost:
             self.line("lost", logging.WARNING, partitions=brief(lost), **where)
-        if given - lost:
-            self.line("handed over", partitions=brief(given - lost), **where)
+        if gone - lost:
+            self.line("handed over", partitions=brief(gone - lost), **where)
         if taken:
             self.line("took over", partitions=brief(taken), **where)
 
@@ -167,14 +167,20 @@ class Reporter:
         silent: the most batches that one of these partitions had since the other group handed over.
         """
         for standing in dict.fromkeys(standings.values()):
-            of = sorted(p for p, each in standings.items() if each == standing)
-            at = " ".join(str(positions[p]) for p in of[:_MOST_NAMED])
+            partitions = sorted(p for p, other in standings.items() if other == standing)
+            offsets = " ".join(str(positions[p]) for p in partitions[:_MOST_NAMED])
             more = {"batches_between": silent} if standing.results is Results.WRITES else {}
-            self.line(f"results {standing.results}", partitions=brief(of), offsets=at, other=standing.peer, **more)
+            self.line(
+                f"results {standing.results}",
+                partitions=brief(partitions),
+                offsets=offsets,
+                other=standing.peer,
+                **more,
+            )
 
-    def stands(self, results: str) -> None:
-        """Report once that the group does not write results."""
-        if results != self._results and results and "written" not in results:
+    def paused(self, results: str) -> None:
+        """Report once that the group writes no results, and what becomes of them; "": it writes some."""
+        if results and results != self._results:
             self.line("writes no results", results=results)
         self._results = results
 
@@ -215,7 +221,7 @@ class Reporter:
         self.tick()
 
     def _compare_late(self) -> None:
-        """Warn of late rows if they are many: of which operators' stores, how late, and from where."""
+        """Warn of late rows if they are many: the operators' stores, how late, and from where."""
         late_in, rows, behind = +self._late_in, self._lately, self._late_behind
         sources = [name for name, _ in self._late_sources.most_common(_MOST_NAMED)]
         self._compared, self._lately, self._late_in = self._now(), 0, Counter()
@@ -273,14 +279,14 @@ class Reporter:
             self._restoring = frozenset()
         elif now - self._copies_at >= INTERVAL or not self._restoring:
             self._copies_at, self._restoring = now, self._restoring | copies.keys()
-            waits = [each.seconds_left for each in copies.values()]
+            waits = [copy.seconds_left for copy in copies.values() if copy.seconds_left is not None]
             self.line(
                 "restoring state",
                 tasks=",".join(sorted(copies)),
-                records=sum(each.records for each in copies.values()),
-                bytes=sum(each.bytes for each in copies.values()),
-                left=sum(each.left for each in copies.values()),
-                seconds_left=round(max(map(float, waits))) if None not in waits else None,  # type: ignore[arg-type]
+                records=sum(copy.records for copy in copies.values()),
+                bytes=sum(copy.bytes for copy in copies.values()),
+                left=sum(copy.left for copy in copies.values()),
+                seconds_left=round(max(waits)) if len(waits) == len(copies) else None,
             )
 
     def ended(self, reason: str, error: BaseException | None = None) -> None:

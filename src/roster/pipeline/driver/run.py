@@ -4,7 +4,7 @@ A release that changes the state in place joins when no member of the earlier on
 
 Warming up runs the pipeline's own plan on no rows. It forks Python workers, loads modules and compiled code, and checks
 the transform before the member joins: a partition that moves here waits for one batch, not for a start. The first
-member of a group joins meanwhile: nobody else has partitions, and the group waits some seconds for more members. It
+member of a group joins meanwhile: no other member has partitions, and the group waits some seconds for more members. It
 warms up what does small batches, where that is possible, and leaves Spark's workers to the first batch that needs them.
 """
 
@@ -28,7 +28,7 @@ from roster.pipeline.driver.loop import STOP_CHECK_SECONDS, DriverLoop, batch_si
 from roster.pipeline.driver.member_protocol import Membership
 from roster.pipeline.driver.reporting import Reporter
 from roster.pipeline.driver.runner_protocol import BetweenBatches, Runner
-from roster.pipeline.driver.switching import Switching
+from roster.pipeline.driver.switching import Unswitched
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options
 from roster.pipeline.tasks.reader import ReadError
@@ -77,11 +77,11 @@ class SlotRunner(Runner, Protocol):
 
 
 def until_reached(
-    attempt: Callable[[], T], seconds: float, stopping: Callable[[], bool], told: Callable[[str], object]
+    attempt: Callable[[], T], seconds: float, stopping: Callable[[], bool], report: Callable[[str], object]
 ) -> T | None:
     """Return what the attempt returns; try again while brokers do not answer, up to so many seconds.
 
-    None: the run was stopped meanwhile. told: gets the reason, once. Raises the last error.
+    None: the run was stopped meanwhile. report: gets the reason, once. Raises the last error.
     """
     until, is_told = time.monotonic() + seconds, False
     while not stopping():
@@ -93,7 +93,7 @@ def until_reached(
             if not may_pass or getattr(reason, "is_lost", False) or time.monotonic() >= until:
                 raise error from None
             if not is_told:
-                told(str(error))
+                report(str(error))
             is_told = True
         time.sleep(STOP_CHECK_SECONDS)
     return None
@@ -111,14 +111,14 @@ class Run:
         reporter: Reporter,
         on_progress: Callable[[Progress], object] | None = None,
         between_batches: BetweenBatches | None = None,
-        switching: Switching | None = None,
+        switching: Unswitched | None = None,
         is_alone: Callable[[], bool] = lambda: False,
         is_local: bool = False,
     ) -> None:
         """is_alone: says whether the group has no members, and tasks run here at once. is_local: they run here."""
         self._options, self._runner, self._sink = options, runner, sink
         self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
-        self._between_batches, self._switching = between_batches or BetweenBatches(), switching
+        self._between_batches, self._switching = between_batches or BetweenBatches(), switching or Unswitched()
         self._is_alone, self._is_local = is_alone, is_local
         self._stopping = threading.Event()
         self._joining: Membership | None = None
@@ -129,13 +129,12 @@ class Run:
     @property
     def results(self) -> str:
         """What becomes of the results, "" if that does not depend on another group."""
-        return "" if self._switching is None else self._switching.results
+        return self._switching.results
 
     @property
     def status(self) -> str:
         """The phase, or that all owned partitions are paused."""
-        results = self.results if self.phase == RUNNING else ""
-        return PAUSED if results and "written" not in results else self.phase
+        return PAUSED if self.phase == RUNNING and self._switching.is_paused else self.phase
 
     @property
     def last_progress(self) -> Progress | None:

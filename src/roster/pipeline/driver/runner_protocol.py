@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from roster.model import TopicPartition
-from roster.pipeline.batch import Batch, Restoring, Split, StoreProgress
+from roster.model.tasks import TaskId
+from roster.pipeline.batch import Batch, BatchFigures, Restoring, Split
 from roster.pipeline.batch_sink import BatchSink
 
 SHORTEST_RESTORE = 0.05
@@ -15,30 +16,20 @@ SHORTEST_RESTORE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of a batch that is not committed.
+class Outcome(BatchFigures):
+    """Result of a batch that is not committed, with what the sink returned.
 
-    It has what the sink returned; the numbers of records read, dead letters, changelog records restored and late
-    rows; bytes restored; records applied to standby copies; the copies still to restore; the stores; and what the first
-    dead letter failed at.
+    tokens: the attempt of each task that has stores, if only one has ended.
     """
 
     written: Any
-    rows: int
-    dead_letters: int = 0
-    restored: int = 0
-    late: int = 0
-    restored_bytes: int = 0
-    standby_records: int = 0
-    restoring: Mapping[str, Restoring] = field(default_factory=dict)
-    stores: Mapping[str, Mapping[str, StoreProgress]] = field(default_factory=dict)
-    first_letter: str = ""
+    tokens: Mapping[TaskId, str] = field(default_factory=dict)
 
 
 class BetweenBatches:
     """Stores between two batches: which partitions wait for them, and work on them; as it is here, without stores."""
 
-    def took(self, partitions: Collection[TopicPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Record newly assigned partitions, whose earlier owners have no transaction open. Raises ClientError."""
 
     def old_members(self) -> int:
@@ -62,14 +53,14 @@ class BetweenBatches:
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:
-        """Return those of the owned partitions whose tasks must run now, even without records.
+        """Return the owned partitions whose tasks must run now, even without records.
 
         behind: partitions with records to read. once: only those whose tasks have not run since they were assigned.
         """
         return frozenset()
 
-    def committed(self, batch: Batch) -> None:
-        """Record that the batch that ran last was committed."""
+    def committed(self, batch: Batch, outcome: Outcome, log_ends: Mapping[TopicPartition, int]) -> None:
+        """Record that a batch was committed. log_ends: of the logs that the commit wrote to, where they are known."""
 
     def aborted(self, batch: Batch) -> None:
         """Record that a batch is not committed: what its tasks left in their stores does not count."""

@@ -84,13 +84,13 @@ def held_until_done() -> Iterator[None]:
             _exit(number, frame)
         came.append(number)
 
-    held = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is _exit]
-    for number in held:
+    deferred = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is _exit]
+    for number in deferred:
         signal.signal(number, hold)
     try:
         yield
     finally:
-        for number in held:
+        for number in deferred:
             signal.signal(number, _exit)
         if came:
             signal.raise_signal(came[0])

@@ -43,8 +43,8 @@ class ArrowFunction:
 
     def values_seen(self) -> Seen:
         """Return which columns of `json_columns` had a value so far."""
-        seen: Callable[[], Seen] | None = getattr(self._function, "values_seen", None)
-        return {} if seen is None else seen()
+        values_seen: Callable[[], Seen] | None = getattr(self._function, "values_seen", None)
+        return {} if values_seen is None else values_seen()
 
     def failure(self, error: Exception, batch: pa.RecordBatch, *, narrow: bool = True) -> FunctionError:
         """Make a FunctionError of what `results` raised; with `narrow` call it with parts to find the record."""
@@ -81,8 +81,8 @@ class ArrowFunction:
 
     def _ordered(self, result: pa.RecordBatch) -> pa.RecordBatch:
         """Put columns into the schema's order if they have its names."""
-        given, wanted = result.schema.names, self._schema.names
-        if given == wanted or len(set(wanted)) < len(wanted) or sorted(given) != sorted(wanted):
+        names, wanted = result.schema.names, self._schema.names
+        if names == wanted or len(set(wanted)) < len(wanted) or sorted(names) != sorted(wanted):
             return result
         return result.select(wanted)
 

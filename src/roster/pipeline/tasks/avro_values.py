@@ -61,14 +61,14 @@ class AvroColumns(ValueColumns):
             bad |= dict.fromkeys(rows, f"{self._known.named(key)} does not fit: {problem}")
         of_rows = programs[frames.numbers]
         starts = np.where(of_rows == reader.nulls, frames.ends, frames.starts)
-        found = reader.decode(of_rows, frames.data, starts, frames.ends)
-        refused = np.flatnonzero(found.problems)
+        decoded = reader.decode(of_rows, frames.data, starts, frames.ends)
+        refused = np.flatnonzero(decoded.problems)
         if not self._is_strict and len(refused) + len(bad) < len(values) - values.null_count:
             refused = refused[:0]  # only if all are bad, it matters
-        for row, problem, number in zip(refused, found.problems[refused], frames.numbers[refused], strict=True):
-            told = f"the value is no Avro of {self._known.named(frames.keys[number])}: {PROBLEMS[problem]}"
-            bad[int(row)] = told
-        return Read(found.rows, AvroError, dict(sorted(bad.items())))
+        for row, problem, number in zip(refused, decoded.problems[refused], frames.numbers[refused], strict=True):
+            reason = f"the value is not Avro of {self._known.named(frames.keys[number])}: {PROBLEMS[problem]}"
+            bad[int(row)] = reason
+        return Read(decoded.rows, AvroError, dict(sorted(bad.items())))
 
     def _program(self, reader: AvroReader, key: Key) -> tuple[int | None, str]:
         """Return how a writer's values are read, or why they cannot be."""

@@ -11,34 +11,34 @@ from roster.pipeline.errors import PipelineError
 
 INT32 = 2**31 - 1
 
-Table: TypeAlias = Mapping[str, tuple[str | None, Callable[[Any], Any]]]
+Table: TypeAlias = Mapping[str, tuple[str | None, Callable[[object], object]]]
 """{name: (field that it sets, None without effect; check of its value)}."""
 
 _SECURITY = re.compile(r"(security|sasl|ssl|enable\.ssl|enable\.sasl|oauth|https)[._]")
 
 
-def number(least: int, most: int) -> Callable[[Any], int]:
+def number(least: int, most: int) -> Callable[[object], int]:
     """Make a check for a whole number between two bounds, inclusive."""
 
-    def parse(value: Any) -> int:
-        found = int(value) if isinstance(value, str) else value
-        if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+    def parse(value: object) -> int:
+        number = int(value) if isinstance(value, str) else value
+        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
             raise ValueError(f"must be a number from {least} to {most}")
-        return found
+        return number
 
     return parse
 
 
-def seconds(least: int, most: int) -> Callable[[Any], float]:
+def seconds(least: int, most: int) -> Callable[[object], float]:
     """Make a check for ms between two bounds, which returns seconds."""
     milliseconds = number(least, most)
     return lambda value: milliseconds(value) / 1000
 
 
-def one_of(*allowed: str) -> Callable[[Any], None]:
+def one_of(*allowed: str) -> Callable[[object], None]:
     """Make a check for one of the words."""
 
-    def parse(value: Any) -> None:
+    def parse(value: object) -> None:
         if str(value).lower() not in allowed:
             raise ValueError(f"must be {' or '.join(allowed)}")
 
@@ -46,7 +46,7 @@ def one_of(*allowed: str) -> Callable[[Any], None]:
 
 
 def parse_settings(
-    options: Mapping[str, Any], table: Table, field: str, elsewhere: Mapping[str, str] | None = None
+    options: Mapping[str, object], table: Table, field: str, elsewhere: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return checked values by the table's fields.
 
@@ -54,7 +54,7 @@ def parse_settings(
     Raises PipelineError that names the setting of `field` that is unknown, set elsewhere, wrong, or for TLS or SASL.
     """
     refuse_security_names(options, field)
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in options.items():
         if name == "security.protocol":
             continue
@@ -62,7 +62,7 @@ def parse_settings(
             fix = f"Leave it out and use the option {elsewhere[name]}" if elsewhere[name] else "Leave it out"
             raise PipelineError(f"{name!r} is set by the pipeline itself", field=field, fix=fix)
         if name not in table:
-            raise PipelineError(f"{name!r} is no setting here", field=field, fix=_fix(name, table))
+            raise PipelineError(f"{name!r} is not a setting here", field=field, fix=_fix(name, table))
         target, parse = table[name]
         try:
             parsed = parse(value)
@@ -70,8 +70,8 @@ def parse_settings(
             problem = str(error) if "must" in str(error) else "must be a number"
             raise PipelineError(f"{name} {problem}, not {value!r}", field=field) from None
         if target is not None:
-            found[target] = parsed
-    return found
+            settings[target] = parsed
+    return settings
 
 
 def _fix(name: object, table: Table) -> str:

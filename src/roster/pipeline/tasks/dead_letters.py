@@ -72,16 +72,16 @@ class Salvage:
 
         def attempt(begin: int, end: int) -> Exception | None:
             part = batch.slice(begin, end - begin)
-            seen = self.seen(part)
+            visible = self.seen(part)
             try:
-                rows = list(self._function.results(seen))
+                rows = list(self._function.results(visible))
             except Exception as error:
                 if part.num_rows == 0 or not is_of_a_record(error):
-                    failure = self._function.failure(error, seen, narrow=False)
+                    failure = self._function.failure(error, visible, narrow=False)
                     raise failure from (None if failure is error else error)
-                bad = rows_at_fault(error, seen) or ({0: error} if part.num_rows == 1 else {})
-                for row, each in bad.items():
-                    self._reject(part.slice(row, 1), each)
+                bad = rows_at_fault(error, visible) or ({0: error} if part.num_rows == 1 else {})
+                for row, cause in bad.items():
+                    self._reject(part.slice(row, 1), cause)
                 if 0 < len(bad) < part.num_rows:
                     results.extend(self(part.filter(pa.array([row not in bad for row in range(part.num_rows)]))))
                 return None if bad and part.num_rows > 1 else error
@@ -103,7 +103,7 @@ class RefusedRowError(ValueError):
 
 
 class _Refusing:
-    """Fails at records whose rows a sink has refused, by the rows' numbers among those of the task.
+    """Fails at records whose rows a sink has refused, by the rows' numbers in the task.
 
     Each of the `rounds` numbers the rows of the records that the rounds before have left.
     """
@@ -115,7 +115,7 @@ class _Refusing:
     def results(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self._counts = [0] * len(self._rounds)
         rows = [batch] if self._function is None else list(self._function.results(batch))
-        count = sum(each.num_rows for each in rows)
+        count = sum(part.num_rows for part in rows)
         for number, (places, refused) in enumerate(self._rounds):
             self._counts[number], place = count, bisect_left(places, self._at[number])
             if place < len(places) and places[place] < self._at[number] + count:
@@ -127,7 +127,7 @@ class _Refusing:
 
     def go_on(self) -> None:
         """Go on behind the records of the last call."""
-        self._at = [at + count for at, count in zip(self._at, self._counts, strict=True)]
+        self._at = [position + count for position, count in zip(self._at, self._counts, strict=True)]
 
 
 def salvage_of(
@@ -161,7 +161,7 @@ class DeadLetters:
         self._letter(row["key"], row["value"], headers, record.column("timestamp"))
 
     def reject_row(self, place: tuple[str, int], row: tuple[Any, Any], error: Exception, by: str) -> None:
-        """Make a dead letter of a row that comes of no single record: it has topic and partition and no offset.
+        """Make a dead letter of a row that does not come from one record: it has topic and partition, but no offset.
 
         row: the letter's key and value.
         """
@@ -258,8 +258,7 @@ class DeadLetterQueue(DeadLetters):
 
     def _unsent(self, problem: WriteError) -> FunctionError:
         return FunctionError(
-            f"bad records are not in the dead-letter topic {self._writer.topic!r}: {problem}",
-            passing=True,
+            f"bad records are not in the dead-letter topic {self._writer.topic!r}: {problem}", passing=True
         )
 
 

@@ -61,25 +61,34 @@ class FlatJson:
         """Return the rows of binary values in parts, and the numbers of those that are odd, which have nulls."""
         parts, odd, rows = [], [np.zeros(0, np.int64)], max(_CELLS // len(self._fields), 1)
         for start in range(0, len(values), rows):
-            part, found = self._read(values.slice(start, rows))
+            part, odd_rows = self._read(values.slice(start, rows))
             parts.append(part)
-            odd.append(found + start)
+            odd.append(odd_rows + start)
         return parts, np.concatenate(odd)
 
     def _read(self, values: pa.Array) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         rows, columns, (_, offsets, content) = len(values), len(self._fields), values.buffers()
         ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + rows + 1]
         data = np.frombuffer(content if content is not None and content.size else b"\0", np.uint8)
-        given = np.asarray(values.is_valid()).view(np.uint8)
+        is_valid = np.asarray(values.is_valid()).view(np.uint8)
         cells, has, odd = np.zeros((columns, rows), np.int64), np.zeros((columns, rows), np.uint8), np.empty(rows, "u1")
         named = (self._names, self._name_ends, self._table, self._mask)
         kinds = (columns, self._kinds, self._most)
-        found = (cells.reshape(-1), cells.reshape(-1).view(np.float64), has.reshape(-1), odd)
-        self._loops.json_cells(rows, ends, data, given, *named, *kinds, *found)
-        arrays = [self._array(*each, data) for each in zip(self._kinds, cells, has, self._fields.types, strict=True)]
+        outputs = (cells.reshape(-1), cells.reshape(-1).view(np.float64), has.reshape(-1), odd)
+        self._loops.json_cells(rows, ends, data, is_valid, *named, *kinds, *outputs)
+        arrays = [
+            self._array(*column, data) for column in zip(self._kinds, cells, has, self._fields.types, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._fields), np.flatnonzero(odd)
 
-    def _array(self, kind: int, cells: Any, has: Any, of: pa.DataType, data: Any) -> pa.Array:
+    def _array(
+        self,
+        kind: int,
+        cells: npt.NDArray[np.int64],
+        has: npt.NDArray[np.uint8],
+        kind_of: pa.DataType,
+        data: npt.NDArray[np.uint8],
+    ) -> pa.Array:
         """Return a column."""
         rows, nulls = len(cells), len(cells) - int(np.count_nonzero(has))
         valid = pa.py_buffer(np.packbits(has, bitorder="little")) if nulls else None
@@ -88,22 +97,22 @@ class FlatJson:
             np.cumsum(cells & _LENGTH, out=ends[1:])
             text = np.empty(max(int(ends[-1]), 1), np.uint8)
             self._loops.json_texts(rows, cells, ends, data, text)
-            return pa.Array.from_buffers(of, rows, [valid, pa.py_buffer(ends), pa.py_buffer(text)], nulls)
+            return pa.Array.from_buffers(kind_of, rows, [valid, pa.py_buffer(ends), pa.py_buffer(text)], nulls)
         if kind == at.BOOLEAN:
-            made = np.packbits(cells.astype(np.uint8), bitorder="little")
+            content_array = np.packbits(cells.astype(np.uint8), bitorder="little")
         elif kind in (at.DOUBLE, at.FLOAT):
-            made = cells.view(np.float64)
+            content_array = cells.view(np.float64)
             if len(spans := np.flatnonzero(has == at.SPAN)):
                 numbers = gathered(data, cells[spans] >> at.LENGTH_BITS, cells[spans] & _LENGTH)
-                made[spans] = numbers.cast(pa.large_string()).cast(of).to_numpy()
-            made = made if kind == at.DOUBLE else made.astype(np.float32)
+                content_array[spans] = numbers.cast(pa.large_string()).cast(kind_of).to_numpy()
+            content_array = content_array if kind == at.DOUBLE else content_array.astype(np.float32)
         else:
-            made = cells.astype(f"i{of.bit_width // 8}", copy=False)
-        return pa.Array.from_buffers(of, rows, [valid, pa.py_buffer(made)], nulls)
+            content_array = cells.astype(f"i{kind_of.bit_width // 8}", copy=False)
+        return pa.Array.from_buffers(kind_of, rows, [valid, pa.py_buffer(content_array)], nulls)
 
 
-def _most(of: pa.DataType) -> int:
+def _most(kind_of: pa.DataType) -> int:
     """Return the largest integer that a column has exactly, whatever its sign."""
-    if pa.types.is_floating(of):
-        return 1 << (53 if of == pa.float64() else 24)
-    return (1 << of.bit_width - 1) - 1 if pa.types.is_integer(of) else 0
+    if pa.types.is_floating(kind_of):
+        return 1 << (53 if kind_of == pa.float64() else 24)
+    return (1 << kind_of.bit_width - 1) - 1 if pa.types.is_integer(kind_of) else 0

@@ -37,7 +37,7 @@ def days_of(text: str) -> int:
     if fitting is not None:
         return _days(*fitting.groups())[0]
     if not re.fullmatch(r"[+-]?\d+", text) or int(text) < _FIRST_GREGORIAN:
-        raise ValueError("it is no date")
+        raise ValueError("it is not a date")
     return int(text)  # as Spark 1.5 wrote dates
 
 
@@ -59,7 +59,7 @@ def micros_of(text: str, *, in_utc: bool) -> int:
 
 def _micros(fitting: re.Match[str] | None) -> int:
     if fitting is None:
-        raise ValueError("it is no time")
+        raise ValueError("it is not a time")
     *day, hour, minute, second, fraction, zone = fitting.groups()
     days, near = _days(*day)
     clock = datetime.combine(near, datetime.min.time()).replace(
@@ -92,7 +92,7 @@ def _zone(name: str) -> tzinfo:
         if name.startswith((f"{prefix}+", f"{prefix}-")):
             return _offset(name[len(prefix) :])
     if name not in _zones():
-        raise ValueError("there is no such zone")
+        raise ValueError("the zone does not exist")
     return ZoneInfo(name)
 
 
@@ -102,10 +102,10 @@ def _offset(text: str) -> tzinfo:
         raise ValueError("it has no offset")
     sign, *parts = fitting.group(1, 2, 3, 5, 6)
     digit, hours, minutes, seconds = (int(part or 0) for part in parts)
-    made = timedelta(hours=digit + hours, minutes=minutes, seconds=seconds)
-    if minutes > 59 or seconds > 59 or made > timedelta(hours=18):
+    offset = timedelta(hours=digit + hours, minutes=minutes, seconds=seconds)
+    if minutes > 59 or seconds > 59 or offset > timedelta(hours=18):
         raise ValueError("its offset is more than 18 hours, or none")
-    return timezone(-made if sign == "-" else made)
+    return timezone(-offset if sign == "-" else offset)
 
 
 @lru_cache(1)

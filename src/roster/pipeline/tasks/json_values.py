@@ -121,7 +121,7 @@ class JsonReader:
         return in_order(parts, order, self._fields), bad
 
 
-def parsed(values: Any, fields: pa.Schema, numbers: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, str]]:
+def parsed(values: pa.Array, fields: pa.Schema, numbers: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Return the rows of the values with these numbers as Arrow reads them, and the problems, without the loop."""
     parser = _Parser(fields)
     parts = list(parser.parsed(values, numbers))
@@ -139,13 +139,13 @@ class _Parser:
         self.bad: dict[int, str] = {}
         self._parse_options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
 
-    def parsed(self, values: Any, numbers: Sequence[int]) -> Iterator[pa.Table]:
+    def parsed(self, values: pa.Array, numbers: Sequence[int]) -> Iterator[pa.Table]:
         """Yield the rows of the values with these numbers, in order."""
         # Rows after a bad one may be parsed again: in slices, so that they are never all of a large batch.
         for start in range(0, len(values), _TOGETHER):
             yield from self._together(values.slice(start, _TOGETHER), numbers[start : start + _TOGETHER])
 
-    def _together(self, values: Any, numbers: Sequence[int]) -> Iterator[pa.Table]:
+    def _together(self, values: pa.Array, numbers: Sequence[int]) -> Iterator[pa.Table]:
         """Yield the rows of one slice."""
         while len(values):
             if len(values) > 1 and values.nbytes > _MOST_BYTES:
@@ -161,13 +161,13 @@ class _Parser:
             yield self._one_by_one(values.slice(good, odd), numbers[good : good + odd])
             values, numbers = values.slice(good + odd), numbers[good + odd :]
 
-    def _by_columns(self, values: Any) -> pa.Table:
+    def _by_columns(self, values: pa.Array) -> pa.Table:
         """Return the rows. Raises ArrowInvalid for a value that Arrow refuses."""
         whole = values.fill_null(b"{}") if values.null_count else values
         if _first_unbraced(whole) >= 0:
             whole = pc.replace_substring_regex(whole, r"^[ \t\r\n]+|[ \t\r\n]+$", "")
             if (odd := _first_unbraced(whole)) >= 0:
-                raise pa.ArrowInvalid(f"a value is no object in row {odd}")
+                raise pa.ArrowInvalid(f"a value is not an object in row {odd}")
         whole.cast(pa.string())  # the reader does not check that text is UTF-8
         if (pc.max(pc.binary_length(whole)).as_py() or 0) > _MOST_NESTED:
             is_odd = pc.or_(
@@ -183,18 +183,18 @@ class _Parser:
         # Every value begins and ends with a brace: if there are as many objects as values, each value is one.
         if len(table) != len(values):
             raise pa.ArrowInvalid("a value has several objects")
-        columns = [_typed(table.column(each.name).combine_chunks(), each.type, is_row=True) for each in self._fields]
+        columns = [_typed(table.column(field.name).combine_chunks(), field.type, is_row=True) for field in self._fields]
         return pa.Table.from_arrays(columns, schema=self._fields) if columns else table
 
-    def _one_by_one(self, values: Any, numbers: Sequence[int]) -> pa.Table:
+    def _one_by_one(self, values: pa.Array, numbers: Sequence[int]) -> pa.Table:
         rows = [self._row(value, number) for value, number in zip(values.to_pylist(), numbers, strict=True)]
-        columns = [pa.array([row.get(each.name) for row in rows], each.type) for each in self._fields]
+        columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in self._fields]
         return pa.Table.from_arrays(columns, schema=self._fields) if columns else pa.Table.from_pylist(rows)
 
-    def _row(self, value: bytes | None, number: int) -> dict[str, Any]:
+    def _row(self, value: bytes | None, number: int) -> dict[str, object]:
         if not value or not value.strip():
             return {}
-        row, bad = dict[str, Any](), list[str]()
+        row, bad = dict[str, object](), list[str]()
         limit = sys.getrecursionlimit()
         try:
             sys.setrecursionlimit(limit + 4 * _MOST_NESTED)
@@ -206,11 +206,11 @@ class _Parser:
         finally:
             sys.setrecursionlimit(limit)
         if bad:
-            self.bad[number] = f"the value is no JSON of this schema: {bad[0]}"
+            self.bad[number] = f"the value is not JSON of this schema: {bad[0]}"
         return row
 
 
-def _first_unbraced(values: Any) -> int:
+def _first_unbraced(values: pa.Array) -> int:
     """Return the index of the first value not enclosed in braces, -1 if all are."""
     return int(pc.index(pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}")), False).as_py())
 
@@ -219,9 +219,9 @@ def _odd_row(error: pa.ArrowInvalid, rows: int) -> tuple[int, int]:
     """Return how many rows Arrow accepts, and how many after them must be parsed one by one."""
     if rows <= _FEW:
         return 0, rows
-    found = _ROW.search(str(error))
-    if found is not None and int(found[1]) < rows:
-        good = int(found[1])
+    match = _ROW.search(str(error))
+    if match is not None and int(match[1]) < rows:
+        good = int(match[1])
         return good, 1 if good > _DENSE else min(_DENSE, rows - good)
     return rows // 2, 0
 
@@ -235,7 +235,7 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
 
 
-def _typed(values: Any, kind: Any, *, is_row: bool = False) -> Any:
+def _typed(values: pa.Array, kind: pa.DataType, *, is_row: bool = False) -> Any:
     """Return an array, read as `_read_as(kind)`, of its type. Raises ArrowInvalid; is_row: its items are rows."""
     if pa.types.is_struct(kind):
         parts = [_typed(part, field.type, is_row=is_row) for part, field in zip(values.flatten(), kind, strict=True)]
@@ -252,11 +252,11 @@ def _typed(values: Any, kind: Any, *, is_row: bool = False) -> Any:
     times = pa.array([_time(text, kind) for text in texts.dictionary.to_pylist()], kind).take(texts.indices)
     if times.null_count > values.null_count:
         odd = np.flatnonzero(pc.and_(times.is_null(), values.is_valid()))[0]
-        raise pa.ArrowInvalid(f"a text is no time in row {odd}" if is_row else "a text is no time")
+        raise pa.ArrowInvalid(f"a text is not a time in row {odd}" if is_row else "a text is not a time")
     return times
 
 
-def _time(text: str, kind: Any) -> int | None:
+def _time(text: str, kind: pa.DataType) -> int | None:
     try:
         return int(pa.scalar(_moment(text, kind) if pa.types.is_timestamp(kind) else _date(text, kind), kind).value)
     except (ValueError, OverflowError):
@@ -269,14 +269,7 @@ _PLAIN = {
     pa.timestamp("us", "UTC"): r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-](0\d|1[0-7]):[0-5]\d)$",
 }
 """Texts that Arrow reads as Spark does; one with a zone is read with it."""
-_NOT_FINITE = {
-    "NaN": "nan",
-    "Infinity": "inf",
-    "+Infinity": "inf",
-    "+INF": "inf",
-    "-Infinity": "-inf",
-    "-INF": "-inf",
-}
+_NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "+INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
 _SPACE = " \t\r\n"
 _MOST_NESTED = _MOST_DIGITS = 1000
 """Jackson's limits, by which Spark reads."""
@@ -334,25 +327,28 @@ def _as_json(token: re.Match[str]) -> str:
         return "-Infinity" if token["sign"] == "-" else "Infinity"
     if token.lastgroup == "single":
         plain = re.sub(
-            r'\\.|"', lambda each: {"\\'": "'", '"': '\\"'}.get(each[0], each[0]), token["single"], flags=re.DOTALL
+            r'\\.|"',
+            lambda escape: {"\\'": "'", '"': '\\"'}.get(escape[0], escape[0]),
+            token["single"],
+            flags=re.DOTALL,
         )
         return f'"{plain}"'
-    return re.sub(r"\\.", lambda each: "'" if each[0] == "\\'" else each[0], token[0], flags=re.DOTALL)
+    return re.sub(r"\\.", lambda escape: "'" if escape[0] == "\\'" else escape[0], token[0], flags=re.DOTALL)
 
 
-def _object(value: Any, fields: Sequence[Any], bad: list[str]) -> dict[str, Any]:
+def _object(value: object, fields: Sequence[pa.Field], bad: list[str]) -> dict[str, object]:
     """Return an object's fields; fields that do not fit are null, and in `bad`. Raises ValueError for other JSON."""
     if not isinstance(value, _Pairs):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     kinds = {field.name: field.type for field in fields}
-    made = dict[str, Any]()
-    for name, each in value:
+    fields_read = dict[str, object]()
+    for name, item in value:
         if name in kinds:
             before = len(bad)
-            converted = _converted(each, kinds[name], bad, name)
+            converted = _converted(item, kinds[name], bad, name)
             if converted is not None or len(bad) == before:
-                made[name] = converted
-    return made
+                fields_read[name] = converted
+    return fields_read
 
 
 def _converted(value: Any, kind: pa.DataType, bad: list[str], name: str) -> Any:
@@ -364,33 +360,33 @@ def _converted(value: Any, kind: pa.DataType, bad: list[str], name: str) -> Any:
             return _object(value, list(kind), bad)
         if pa.types.is_list(kind):
             if not isinstance(value, list) or isinstance(value, _Pairs):
-                raise ValueError("it is no array")
-            values = list[Any]()
-            for each in value:
+                raise ValueError("it is not an array")
+            values = list[object]()
+            for item in value:
                 before = len(bad)
-                values.append(_converted(each, kind.value_type, bad, name))
+                values.append(_converted(item, kind.value_type, bad, name))
                 if len(bad) > before and values[-1] is None:
                     return None
             return values
-        made = next(convert for is_kind, convert in _SCALARS if is_kind(kind))(value, kind)
-        pa.scalar(made, kind)
+        converted = next(convert for is_kind, convert in _SCALARS if is_kind(kind))(value, kind)
+        pa.scalar(converted, kind)
     except (TypeError, ValueError, OverflowError, InvalidOperation, pa.ArrowInvalid) as error:
         bad.append(f"field {name!r}: {_written(value)[:50]} is no {kind} ({error})")
         return None
-    return made
+    return converted
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """Return a value as JSON, as Jackson writes it."""
     if isinstance(value, _Pairs):
         # No generators and no map: Python 3.12 bounds how deep calls from C may nest, whatever its limit is.
-        return f"{{{','.join([f'{_written(name)}:{_written(each)}' for name, each in value])}}}"
+        return f"{{{','.join([f'{_written(name)}:{_written(item)}' for name, item in value])}}}"
     if isinstance(value, list):
-        return f"[{','.join([_written(each) for each in value])}]"
+        return f"[{','.join([_written(item) for item in value])}]"
     if isinstance(value, float):
         return _as_java(value)
     return _ESCAPED.sub(_capitals, json.dumps(value, ensure_ascii=False))
@@ -414,25 +410,25 @@ def _as_java(value: float) -> str:
     return f"{'-' * sign}{first}.{''.join(rest) or 0}E{int(exponent) + len(rest)}"
 
 
-def _text(value: Any, _: Any) -> str:
+def _text(value: object, _: pa.DataType) -> str:
     return (value if isinstance(value, str) else _written(value)).encode(errors="replace").decode()
 
 
-def _boolean(value: Any, _: Any) -> bool:
+def _boolean(value: object, _: pa.DataType) -> bool:
     return value if isinstance(value, bool) else _refuse()
 
 
-def _integer(value: Any, _: Any) -> int:
+def _integer(value: object, _: pa.DataType) -> int:
     return value if _is_number(value) and isinstance(value, int) else _refuse()
 
 
-def _float(value: Any, kind: Any) -> float:
+def _float(value: Any, kind: pa.DataType) -> float:
     text = _NOT_FINITE.get(value) or _refuse() if isinstance(value, str) else getattr(value, "digits", str(value))
-    made: float = pa.scalar(text).cast(kind).as_py()
-    return made
+    number: float = pa.scalar(text).cast(kind).as_py()
+    return number
 
 
-def _decimal(value: Any, kind: Any) -> Decimal:
+def _decimal(value: Any, kind: pa.DataType) -> Decimal:
     text = value.replace(",", "") if isinstance(value, str) else getattr(value, "digits", value)
     if isinstance(text, str) and _DECIMAL.fullmatch(text) is None:
         _refuse()
@@ -442,11 +438,11 @@ def _decimal(value: Any, kind: Any) -> Decimal:
         return number.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP)
 
 
-def _date(value: Any, _: Any) -> int:
+def _date(value: object, _: pa.DataType) -> int:
     return days_of(value if isinstance(value, str) else _refuse())
 
 
-def _moment(value: Any, kind: Any) -> int:
+def _moment(value: Any, kind: pa.DataType) -> int:
     if _is_number(value) and isinstance(value, int) and kind.tz is not None:
         return int(value) * 1_000_000
     return micros_of(value if isinstance(value, str) else _refuse(), in_utc=kind.tz is not None)
@@ -456,7 +452,7 @@ def _refuse() -> Any:
     raise ValueError("another type")
 
 
-_SCALARS: Sequence[tuple[Callable[[Any], bool], Callable[[str, Any], Any]]] = (
+_SCALARS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], object]]] = (
     (pa.types.is_string, _text),
     (pa.types.is_boolean, _boolean),
     (pa.types.is_integer, _integer),

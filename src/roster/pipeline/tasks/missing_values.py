@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
 
 from roster.model import TopicPartition
 from roster.pipeline.batch import Range
@@ -14,7 +16,7 @@ from roster.state.source_times import NOTICE
 
 log = logging.getLogger("roster.spark")
 
-_SO = {
+_EFFECTS = {
     "deduplicate": "only the first of each partition goes on",
     "join": "they pair with nothing",
     "join_table": "none finds an entry",
@@ -46,7 +48,7 @@ Seen: TypeAlias = Mapping[Sought, int]
 """{column: True if a row had a value, or for BAD how many have not}."""
 
 
-def looked_at(rows: Any, columns: Iterable[Sought]) -> Seen:
+def columns_with_values(rows: pa.RecordBatch | pa.Table, columns: Iterable[Sought]) -> Seen:
     """Return which of these columns have values in a batch or table; {} without rows."""
     count = rows.num_rows
     if NOTICE in rows.schema.names and not rows.column(NOTICE).null_count:
@@ -54,14 +56,14 @@ def looked_at(rows: Any, columns: Iterable[Sought]) -> Seen:
     return {sought: rows.column(sought.name).null_count < count for sought in columns} if count else {}
 
 
-def together(*each: Seen) -> Seen:
+def together(*parts: Seen) -> Seen:
     """Merge what several have seen."""
-    found: dict[Sought, int] = {}
-    for seen in each:
+    merged: dict[Sought, int] = {}
+    for seen in parts:
         for sought, has in seen.items():
-            before = found.get(sought, False)
-            found[sought] = has + before if sought.use == BAD else has or before
-    return found
+            before = merged.get(sought, False)
+            merged[sought] = has + before if sought.use == BAD else has or before
+    return merged
 
 
 class Look:
@@ -72,14 +74,16 @@ class Look:
         self._topics = tuple(topics)
         self.seen: Seen = {}
 
-    def at(self, rows: Any, names: Iterable[str], use: str, topics: tuple[str, ...] | None = None) -> None:
+    def at(
+        self, rows: pa.RecordBatch | pa.Table, names: Iterable[str], use: str, topics: tuple[str, ...] | None = None
+    ) -> None:
         """Look at an operator's input rows."""
         sought = [Sought(name, use, self._topics if topics is None else topics) for name in names]
-        self.seen = together(self.seen, looked_at(rows, sought))
+        self.seen = together(self.seen, columns_with_values(rows, sought))
 
     def over(
-        self, batches: Iterable[Any], names: Iterable[str], use: str, topics: tuple[str, ...] | None = None
-    ) -> Iterator[Any]:
+        self, batches: Iterable[pa.RecordBatch], names: Iterable[str], use: str, topics: tuple[str, ...] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Look at each batch and yield it."""
         names = tuple(names)
         for batch in batches:
@@ -96,13 +100,13 @@ class MissingValues:
         self._read: set[str] = set()
         self._late: set[str] = set()
         self._valued: set[Sought] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def note(self, *each: Seen, ranges: Mapping[TopicPartition, Range] = MappingProxyType({})) -> None:
+    def note(self, *parts: Seen, ranges: Mapping[TopicPartition, Range] = MappingProxyType({})) -> None:
         """Add what the tasks of a batch have seen. Raises PipelineError if no record of a topic has the format."""
-        seen = dict(together(*each))
+        merged = dict(together(*parts))
         self._late |= {partition.topic for partition, span in ranges.items() if span.start} - self._bad.keys()
-        formats = {sought: seen.pop(sought) for sought in list(seen) if sought.use in (READ, BAD)}
+        formats = {sought: merged.pop(sought) for sought in list(merged) if sought.use in (READ, BAD)}
         self._read |= {sought.topics[0] for sought, count in formats.items() if sought.use == READ and count}
         for sought, count in formats.items():
             topic = sought.topics[0]
@@ -116,14 +120,14 @@ class MissingValues:
                     field=method,
                     fix="Read the topic by the method and settings of its format",
                 )
-        self._valued.update(sought for sought, has in seen.items() if has)
-        missing = [sought for sought in seen if sought not in self._valued]
+        self._valued.update(sought for sought, has in merged.items() if has)
+        missing = [sought for sought in merged if sought not in self._valued]
         for sought in missing:
-            if sought.use and sought.name not in self._told:
-                self._told.add(sought.name)
+            if sought.use and sought.name not in self._reported:
+                self._reported.add(sought.name)
                 log.warning("%s: %s", self._group, _of_key(sought))
-        if fields := sorted({sought.name for sought in missing} - self._told):
-            self._told.update(fields)
+        if fields := sorted({sought.name for sought in missing} - self._reported):
+            self._reported.update(fields)
             text = "%s: no record so far has a value of %s; check the names of columns, and the records"
             log.warning(text, self._group, ", ".join(map(repr, fields)))
 
@@ -135,7 +139,7 @@ def _of_key(sought: Sought) -> str:
             f"{sought.name!r} is null in records of {topics}, whose times no timestamp can hold; "
             "their producer may send micro- or nanoseconds, Kafka's are milliseconds"
         )
-    so = _SO.get(sought.use, "they are one group in each partition")
+    so = _EFFECTS.get(sought.use, "they are one group in each partition")
     fix = "produce records with keys" if sought.name == "key" else "check its name and the records"
     return (
         f"{sought.use} by {sought.name!r}: it is null in all records of {topics} so far, so {so}; "

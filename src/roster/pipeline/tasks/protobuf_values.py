@@ -44,17 +44,17 @@ class Message:
         self._files = tuple(files)
         pool = self._pool()
         file = pool.FindFileByName(_file(files[-1]).name)
-        self.name: str = name or next((each.full_name for each in file.message_types_by_name.values()), "")
+        self.name: str = name or next((message.full_name for message in file.message_types_by_name.values()), "")
         try:
-            found = pool.FindMessageTypeByName(self.name)
+            message = pool.FindMessageTypeByName(self.name)
         except KeyError:
             raise SchemaError(f"there is no message {self.name!r} in its files") from None
-        _size(found, (), {})
+        _size(message, (), {})
         path: list[int] = []
-        while (parent := found.containing_type) is not None:
-            path.insert(0, [each.full_name for each in parent.nested_types].index(found.full_name))
-            found = parent
-        path.insert(0, list(found.file.message_types_by_name).index(found.name))
+        while (parent := message.containing_type) is not None:
+            path.insert(0, [nested.full_name for nested in parent.nested_types].index(message.full_name))
+            message = parent
+        path.insert(0, list(message.file.message_types_by_name).index(message.name))
         self.path = path
         """Which message of its file it is, and of those that are in it."""
         self.prefix = b"\0" if path == [0] else b"".join(map(varint, [len(path), *path]))
@@ -67,8 +67,8 @@ class Message:
         for data in self._files:
             file = _file(data)
             for name, enum in _enums(file):
-                known = {each.number for each in enum.value}
-                added = [each for each in getattr(theirs.get(name), "value", ()) if each.number not in known]
+                known = {value.number for value in enum.value}
+                added = [value for value in getattr(theirs.get(name), "value", ()) if value.number not in known]
                 enum.value.extend(added)
                 is_new |= bool(added)
             files.append(file.SerializeToString())
@@ -78,7 +78,7 @@ class Message:
             return self
 
     def _pool(self) -> Any:
-        from google.protobuf.descriptor_pool import DescriptorPool  # noqa: PLC0415 - an extra
+        from google.protobuf.descriptor_pool import DescriptorPool
 
         pool, name = DescriptorPool(), ""
         try:
@@ -94,18 +94,18 @@ class Message:
 
     def _all(self) -> Iterator[bytes]:
         """Yield the files, each behind those that it imports; those of Google come from their packages."""
-        given, seen = {_file(data).name: data for data in self._files}, set[str]()
+        files, visited = {_file(data).name: data for data in self._files}, set[str]()
 
         def needed(name: str) -> Iterator[bytes]:
-            if name in seen:
+            if name in visited:
                 return
-            seen.add(name)
-            data = given[name] if name in given else _of_google(name)
-            for each in _file(data).dependency:
-                yield from needed(each)
+            visited.add(name)
+            data = files[name] if name in files else _of_google(name)
+            for dependency in _file(data).dependency:
+                yield from needed(dependency)
             yield data
 
-        for name in given:
+        for name in files:
             yield from needed(name)
 
     def handler(self, *, with_zeros: bool = False) -> Any:
@@ -113,8 +113,8 @@ class Message:
 
         Raises SchemaError if it can make no columns.
         """
-        from ptars import PtarsConfig  # noqa: PLC0415 - an extra
-        from ptars._lib import ProtoRegistry  # noqa: PLC0415
+        from ptars import PtarsConfig
+        from ptars._lib import ProtoRegistry
 
         config = PtarsConfig(timestamp_unit="us", duration_unit="us", list_value_name="element", enum_repr="string")
         files = map(_with_presence, self._all()) if with_zeros else self._all()
@@ -134,7 +134,7 @@ class Message:
 
     def parser(self) -> Any:
         """Return the class of the message, by Google's own library."""
-        from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - an extra
+        from google.protobuf.message_factory import GetMessageClass
 
         return GetMessageClass(self.descriptor())
 
@@ -146,7 +146,7 @@ def _size(message: Any, inside: tuple[str, ...], done: dict[str, tuple[int, int]
         raise SchemaError(f"{name} contains itself, and columns cannot")
     if name not in done:
         inner = [field.message_type for field in message.fields if field.message_type is not None]
-        sizes = [_size(each, (*inside, name), done) for each in inner if len(inside) <= _DEEPEST]
+        sizes = [_size(inner_message, (*inside, name), done) for inner_message in inner if len(inside) <= _DEEPEST]
         done[name] = len(message.fields) + sum(count for count, _ in sizes), 1 + max((d for _, d in sizes), default=0)
         if done[name][0] > _MOST or done[name][1] + len(inside) > _DEEPEST:
             raise SchemaError(f"{name} has more than {_MOST} fields, or is nested deeper than {_DEEPEST} levels")
@@ -154,13 +154,13 @@ def _size(message: Any, inside: tuple[str, ...], done: dict[str, tuple[int, int]
 
 
 def _file(data: bytes) -> Any:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415 - an extra
-    from google.protobuf.message import DecodeError  # noqa: PLC0415
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.message import DecodeError
 
     try:
         return FileDescriptorProto.FromString(data)
     except (DecodeError, RecursionError):
-        raise SchemaError("a schema is no FileDescriptorProto, or nested too deep") from None
+        raise SchemaError("a schema is not a FileDescriptorProto, or nested too deep") from None
 
 
 def _with_presence(data: bytes) -> bytes:
@@ -173,19 +173,19 @@ def _with_presence(data: bytes) -> bytes:
             is_fraction = field.type in (field.TYPE_DOUBLE, field.TYPE_FLOAT) and field.label != field.LABEL_REPEATED
             if is_fraction and not field.HasField("oneof_index"):
                 make_optional(message, field)
-    made: bytes = file.SerializeToString()
-    return made
+    content: bytes = file.SerializeToString()
+    return content
 
 
 def files_of(data: bytes) -> list[bytes]:
     """Return the files of a FileDescriptorSet. Raises SchemaError if it is none."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - an extra
-    from google.protobuf.message import DecodeError  # noqa: PLC0415
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import DecodeError
 
     try:
-        return [each.SerializeToString() for each in FileDescriptorSet.FromString(data).file]
+        return [file.SerializeToString() for file in FileDescriptorSet.FromString(data).file]
     except DecodeError:
-        raise SchemaError("descriptors are no FileDescriptorSet") from None
+        raise SchemaError("descriptors are not a FileDescriptorSet") from None
 
 
 def renamed(data: bytes, name: str) -> bytes:
@@ -197,9 +197,9 @@ def renamed(data: bytes, name: str) -> bytes:
 
 
 def _of_google(name: str) -> bytes:
-    found = _KNOWN.fullmatch(name)
+    match = _KNOWN.fullmatch(name)
     try:
-        module = found and importlib.import_module(f"google.{found[1]}.{found[2]}_pb2")
+        module = match and importlib.import_module(f"google.{match[1]}.{match[2]}_pb2")
     except ModuleNotFoundError:
         module = None
     if module is None:
@@ -302,8 +302,8 @@ class ProtobufColumns(ValueColumns):
                 fits = np.asarray(pc.equal(pc.binary_slice(framed, FRAME, FRAME + len(form)), form))
                 begins[numbers[fits]] = FRAME + len(form)
             for number in numbers[begins[numbers] == 0].tolist():
-                found, begins[number] = _index(values[number].as_py())
-                if found != path:
+                index, begins[number] = _index(values[number].as_py())
+                if index != path:
                     bad[number] = f"the value has no frame of {self._message.name}"
         is_bad = np.zeros(len(values), bool)
         is_bad[list(bad)] = True
@@ -341,7 +341,7 @@ class ProtobufColumns(ValueColumns):
 
         It writes the values of all entries of maps, and one field of a oneof. is_plain: without unknown fields.
         """
-        from google.protobuf.message import DecodeError  # noqa: PLC0415 - an extra
+        from google.protobuf.message import DecodeError
 
         if self._parser is None:
             self._parser = self._message.parser()
@@ -410,8 +410,8 @@ def _index(value: bytes) -> tuple[list[int] | None, int]:
 def _enums(scope: Any) -> Iterator[tuple[str, Any]]:
     """Yield the enums of a file, with their names in it."""
     messages = [("", scope, scope.message_type)]
-    for path, each, inner in messages:  # which grows
-        yield from ((f"{path}{enum.name}", enum) for enum in each.enum_type)
+    for path, scope_of, inner in messages:  # which grows
+        yield from ((f"{path}{enum.name}", enum) for enum in scope_of.enum_type)
         messages += [(f"{path}{message.name}.", message, message.nested_type) for message in inner]
 
 
@@ -419,8 +419,8 @@ def _suspects(message: Any, by_name: Mapping[str, Any], numbers: Any) -> Iterato
     """Yield the numbers of rows in which a oneof has two fields, a map a key twice, or a closed enum a new value."""
     for oneof in message.oneofs:
         if len(oneof.fields) > 1:
-            given = sum(np.asarray(by_name[field.name].is_valid()).astype(np.int64) for field in oneof.fields)
-            yield numbers[given > 1]
+            present = sum(np.asarray(by_name[field.name].is_valid()).astype(np.int64) for field in oneof.fields)
+            yield numbers[present > 1]
     for field in message.fields:
         values, of_values, inner = by_name[field.name], numbers, field
         if pa.types.is_list(values.type) or pa.types.is_map(values.type):
@@ -434,7 +434,7 @@ def _suspects(message: Any, by_name: Mapping[str, Any], numbers: Any) -> Iterato
             else:
                 values = values.flatten()
         if pa.types.is_struct(values.type):
-            parts = dict(zip((each.name for each in values.type), values.flatten(), strict=True))
+            parts = dict(zip((field_of.name for field_of in values.type), values.flatten(), strict=True))
             yield from _suspects(inner.message_type, parts, of_values)
         elif inner.enum_type is not None and inner.enum_type.is_closed:
             yield of_values[np.asarray(pc.match_substring_regex(values, r"^-?\d+$").fill_null(False))]

@@ -93,7 +93,7 @@ class ReadTask:
 
     `function` maps each record batch in the same process; `counted` collects `{task: Counts}`. With `failed`, an error
     of the function that a retry cannot cure is collected there as `{task: (text, details)}`, and the task ends without
-    an error. `records` are those of the only task, if they were read already.
+    an error. `records`: the only task's, if they were read already.
     """
 
     def __init__(
@@ -138,16 +138,18 @@ class ReadTask:
             on_unreadable = queue.reject_batch
             if self._function is not None or self.refused:
                 # A dead letter keeps its headers, even if the function does not see them.
-                rounds = [each.get(task, {}) for each in self.refused]
+                rounds = [rows.get(task, {}) for rows in self.refused]
                 function = salvage_of(self._function, queue, rounds, hide_headers=not config.include_headers)
                 config = replace(config, include_headers=True)
         splits = self._tasks[task]
-        seen: Seen = {}
+        values_seen: Seen = {}
         try:
             for read in read_splits(config, splits, on_unreadable) if self._records is None else self._records:
                 records += read.num_rows
                 if "timestamp" in read.schema.names and read["timestamp"].null_count:
-                    seen = {Sought("timestamp", OUT_OF_RANGE, tuple(dict.fromkeys(s.topic for s in splits))): False}
+                    values_seen = {
+                        Sought("timestamp", OUT_OF_RANGE, tuple(dict.fromkeys(s.topic for s in splits))): False
+                    }
                 if function is None:
                     yield read
                 else:
@@ -159,8 +161,8 @@ class ReadTask:
         if queue is not None:
             queue.close()
         if self._counted is not None:
-            seen = seen if self._function is None else together(seen, self._function.values_seen())
-            letters = (0, seen) if queue is None else (queue.sent, seen, queue.first)
+            values_seen = values_seen if self._function is None else together(values_seen, self._function.values_seen())
+            letters = (0, values_seen) if queue is None else (queue.sent, values_seen, queue.first)
             self._counted.add({task: Counts(records, *letters)})
 
 
@@ -259,8 +261,8 @@ def read_together(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[Non
     """
     splits = [split for split in splits if not split.is_empty]
     if len(splits) > 1 and sum(split.end - split.start for split in splits) <= _MOST_OFFSETS:
-        found = _by_split(config, splits)
-        _held.update({(config.isolation_level, config.include_headers, split): found[split] for split in found})
+        by_split = _by_split(config, splits)
+        _held.update({(config.isolation_level, config.include_headers, split): by_split[split] for split in by_split})
     try:
         yield
     finally:
@@ -269,8 +271,8 @@ def read_together(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[Non
 
 def _by_split(config: ReaderConfig, splits: Sequence[Split]) -> dict[Split, list[pa.RecordBatch]]:
     """Return the records of each split; {} if they are too large, gone or unreadable."""
-    found: dict[Split, list[pa.RecordBatch]] = {split: [] for split in splits}
-    of, size = {(split.topic, split.partition): split for split in splits}, 0
+    by_split: dict[Split, list[pa.RecordBatch]] = {split: [] for split in splits}
+    split_of, size = {(split.topic, split.partition): split for split in splits}, 0
     unreadable: list[Unreadable] = []
     with contextlib.closing(read_splits(config, splits, unreadable.append)) as read:
         try:
@@ -282,12 +284,12 @@ def _by_split(config: ReaderConfig, splits: Sequence[Split]) -> dict[Split, list
                 changes = np.flatnonzero(np.any(np.diff(codes) != 0, axis=0)) + 1
                 for begin, end in itertools.pairwise([0, *changes.tolist(), records.num_rows]):
                     place = records["topic"][begin].as_py(), records["partition"][begin].as_py()
-                    found[of[place]].append(records.slice(begin, end - begin))
+                    by_split[split_of[place]].append(records.slice(begin, end - begin))
         except ReadError as error:
             if not error.is_lost:
                 raise
             return {}
-    return {} if unreadable else found
+    return {} if unreadable else by_split
 
 
 def read_splits(
@@ -299,8 +301,8 @@ def read_splits(
     Unreadable batches are passed to `on_unreadable`, and left out if it returns.
     Raises ReadError when nothing arrives for `read_timeout_ms` or records of the split are gone.
     """
-    if len(splits) == 1 and (held := _held.pop((config.isolation_level, config.include_headers, splits[0]), None)):
-        yield from held
+    if len(splits) == 1 and (records := _held.pop((config.isolation_level, config.include_headers, splits[0]), None)):
+        yield from records
         return
     is_committed = config.isolation_level == "read_committed"
     settings = replace(config.fetch, is_committed=is_committed, fail_on_data_loss=config.fail_on_data_loss)

@@ -5,28 +5,28 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.schemas.json_schema import check_written, leaves_null_out
-from roster.state.byte_slices import as_bytes
+from roster.state.byte_slices import Column, as_bytes
 
 
-def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
+def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Column, Column]:
     """Return keys and values of the records for these results.
 
-    A key of one column is its text, or null; of several columns a JSON array; of none null. A value is a JSON object
-    with all columns: numbers and booleans as they are, dates and times in ISO 8601, NaN and infinities as null, bytes
-    that are not UTF-8 in base64.
+    A key of one column is its text, or null; several columns become a JSON array. Without columns it is null. A value
+    is a JSON object with all columns: numbers and booleans as they are, dates and times in ISO 8601, NaN and infinities
+    as null, bytes that are not UTF-8 in base64.
     """
     cells = {name: _cells(results[name]) for name in results.column_names}
     return key_of_records(results, keys, cells), _joined("{", cells.values(), "}", [f"{json.dumps(n)}:" for n in cells])
 
 
-def key_of_records(rows: pa.Table, keys: Sequence[str], cells: Mapping[str, _Cells] | None = None) -> Any:
+def key_of_records(rows: pa.Table, keys: Sequence[str], cells: Mapping[str, _Cells] | None = None) -> Column:
     """Return the keys that `as_records` describes; `cells` are columns already converted to JSON."""
     if not keys:
         return pa.chunked_array([pa.nulls(len(rows), pa.binary())])
@@ -35,7 +35,7 @@ def key_of_records(rows: pa.Table, keys: Sequence[str], cells: Mapping[str, _Cel
     return _joined("[", [_cells(rows[name]) if cells is None else cells[name] for name in keys], "]")
 
 
-def json_column(column: Any, of: Any = None, path: str = "") -> Any:
+def json_column(column: Column, of: pa.DataType | None = None, path: str = "") -> Column:
     """Return each value of a column as JSON text, of null `null`.
 
     of: the type that a JSON Schema has for the values. Raises SchemaError, with `path`, if they do not fit it.
@@ -47,14 +47,14 @@ def json_column(column: Any, of: Any = None, path: str = "") -> Any:
 class _Cells(NamedTuple):
     """Values of a column as JSON, but for the quote before and after each."""
 
-    text: Any
+    text: Column
     quote: str = ""
 
 
-def _cells(column: Any, of: Any = None, path: str = "") -> _Cells:
+def _cells(column: Column, of: pa.DataType | None = None, path: str = "") -> _Cells:
     kind = column.type
     if isinstance(column, pa.ChunkedArray) and pa.types.is_nested(kind):
-        return _Cells(pa.chunked_array([json_column(each, of, path) for each in column.chunks], pa.string()))
+        return _Cells(pa.chunked_array([json_column(chunk, of, path) for chunk in column.chunks], pa.string()))
     if of is not None:
         check_written(kind, of, path)
         column = column.cast(of) if pa.types.is_timestamp(of) else column
@@ -74,15 +74,15 @@ def _cells(column: Any, of: Any = None, path: str = "") -> _Cells:
     return _Cells(pc.fill_null(text, "null") if text.null_count else text)
 
 
-def _nested(values: Any, of: Any, path: str) -> Any:
+def _nested(values: Column, of: pa.DataType | None, path: str) -> Column:
     """Return structs and maps as objects, lists as arrays; of null anything."""
     if pa.types.is_struct(values.type):
         members = [pa.repeat("", len(values))]
-        for field, found in zip(values.type, values.flatten(), strict=True):
-            at, wanted = f"{path}.{field.name}".lstrip("."), None if of is None else of.field(field.name)
-            text = json_column(found, None if wanted is None else wanted.type, at)
+        for field, column in zip(values.type, values.flatten(), strict=True):
+            member_path, wanted = f"{path}.{field.name}".lstrip("."), None if of is None else of.field(field.name)
+            text = json_column(column, None if wanted is None else wanted.type, member_path)
             member = pc.binary_join_element_wise(f",{json.dumps(field.name)}:", text, "")
-            if wanted is not None and leaves_null_out(wanted, text.filter(values.is_valid()), at):
+            if wanted is not None and leaves_null_out(wanted, text.filter(values.is_valid()), member_path):
                 member = pc.if_else(pc.equal(text, "null"), "", member)
             members.append(member)
         body = pc.utf8_slice_codeunits(pc.binary_join_element_wise(*members, ""), 1)
@@ -101,7 +101,7 @@ def _nested(values: Any, of: Any, path: str) -> Any:
     return pc.binary_join_element_wise("{" if is_map else "[", joined, "}" if is_map else "]", "")
 
 
-def record_keys(column: Any) -> Any:
+def record_keys(column: Column) -> Column:
     """Return the values of a column as record keys: text and bytes as they are, others as their text."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -110,7 +110,7 @@ def record_keys(column: Any) -> Any:
     return _text(column).cast(pa.binary())
 
 
-def _text(column: Any) -> Any:
+def _text(column: Column) -> Column:
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _text(column.cast(kind.value_type))
@@ -133,7 +133,7 @@ def _decoded(value: bytes | None) -> str | None:
         return base64.b64encode(value).decode()
 
 
-def _escaped(text: Any) -> Any:
+def _escaped(text: Column) -> Column:
     data, _ = as_bytes(text)
     if (data < 0x20).any() or (data == ord('"')).any() or (data == ord("\\")).any():
         for char in ("\\", '"', *map(chr, range(0x20))):
@@ -141,7 +141,7 @@ def _escaped(text: Any) -> Any:
     return text
 
 
-def _joined(begin: str, columns: Collection[_Cells], end: str, names: Sequence[str] = ()) -> Any:
+def _joined(begin: str, columns: Collection[_Cells], end: str, names: Sequence[str] = ()) -> Column:
     """Join cells with commas, each after its name; in one step, as each makes all texts anew."""
     pieces, before = [], begin
     for name, (text, quote) in zip(names or [""] * len(columns), columns, strict=True):

@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.model.arrays import Bool, Int64
 from roster.pipeline.errors import MissingSchemasError
+from roster.state.byte_slices import Bytes
 from roster.wire.avro.schema import SchemaError, Type, parse
 
 CONFLUENT, SINGLE_OBJECT, BARE = "confluent", "single-object", "none"
@@ -20,7 +22,7 @@ FRAMINGS = (CONFLUENT, SINGLE_OBJECT, BARE)
 Key: TypeAlias = int | str
 """A schema's id, its GUID as text, or its fingerprint."""
 ONLY: Key = 0
-"""Of the only schema of values without a frame."""
+"""Key of the only schema of values without a frame."""
 _HEADERS = {"value": "__value_schema_id", "key": "__key_schema_id"}
 _MOST_ASKED, _MOST_ABSENT, _ABSENT_SECONDS = 100, 1_000, 300.0
 """Of how many unknown schemas of one batch the registry is asked at a time, how many that it does not have are known,
@@ -100,15 +102,15 @@ class Frames(NamedTuple):
     of them have their key there.
     """
 
-    data: Any
-    starts: Any
-    ends: Any
-    numbers: Any
+    data: Bytes
+    starts: Int64
+    ends: Int64
+    numbers: Int64
     keys: list[Key]
     bad: Mapping[int, str]
-    in_header: Any
+    in_header: Bool
 
-    def by_key(self) -> Iterator[tuple[Key, Any]]:
+    def by_key(self) -> Iterator[tuple[Key, Int64]]:
         """Yield each schema's key, and the numbers of its rows."""
         for number, key in enumerate(self.keys):
             rows = np.flatnonzero(self.numbers == number)
@@ -124,17 +126,17 @@ class Frames(NamedTuple):
         starts, ends = ends[:-1], ends[1:]
         size, is_null = _SIZES[known.framing], np.asarray(values.is_null())
         has_frame = ~is_null & (ends - starts >= size)
-        at = np.where(has_frame, starts, 0)
+        frame_starts = np.where(has_frame, starts, 0)
         for place, mark in enumerate(_MARKS[known.framing]):
-            has_frame &= data[np.minimum(at + place, len(data) - 1)] == mark
+            has_frame &= data[np.minimum(frame_starts + place, len(data) - 1)] == mark
         rows = np.flatnonzero(has_frame)
         ids, numbers = _distinct(_ids(data, starts[rows], known.framing))
-        keys: list[Key] = [int(each) for each in ids]
+        keys: list[Key] = [int(number) for number in ids]
         number_of = np.full(count, -1)
         number_of[rows] = numbers
         begins = starts + size
-        for key, found in _in_headers(batch, known.column) if known.framing == CONFLUENT else ():
-            number_of[found], begins[found] = len(keys), starts[found]
+        for key, rows_of_key in _in_headers(batch, known.column) if known.framing == CONFLUENT else ():
+            number_of[rows_of_key], begins[rows_of_key] = len(keys), starts[rows_of_key]
             keys.append(key)
         number_of[is_null] = -1
         counts = np.bincount(number_of[number_of >= 0], minlength=len(keys))
@@ -143,11 +145,11 @@ class Frames(NamedTuple):
             n for n, key in enumerate(keys) if counts[n] and key not in known.writers and key not in known.absent
         ]
         if unknown and known.name and not is_known:
-            asked = known.to_ask(
+            keys_to_ask = known.to_ask(
                 [keys[number] for number in sorted(unknown, key=lambda n: (-counts[n], _rank(keys[n])))]
             )
-            if asked:
-                raise MissingSchemasError(known.name, asked)
+            if keys_to_ask:
+                raise MissingSchemasError(known.name, keys_to_ask)
         unframed = np.flatnonzero((number_of < 0) & ~is_null).tolist()
         bad = dict.fromkeys(unframed, f"the value does not begin with a frame ({known.framing})")
         for number in () if is_known else unknown:
@@ -162,23 +164,24 @@ def _rank(key: Key) -> int:
     return key & 0xFFFFFFFF if isinstance(key, int) else 0
 
 
-def _distinct(ids: Any) -> tuple[Any, Any]:
+def _distinct(ids: Int64) -> tuple[Int64, Int64]:
     """Return the ids, each once, and for each value the number of its own."""
     if len(ids) and (ids == ids[0]).all():
         return ids[:1], np.zeros(len(ids), np.int64)
     return np.unique(ids, return_inverse=True)
 
 
-def _ids(data: Any, starts: Any, framing: str) -> Any:
+def _ids(data: Bytes, starts: Int64, framing: str) -> Int64:
     """Return the ids in frames: big-endian in 4 bytes, or as a little-endian fingerprint of 8."""
     if framing in (BARE, ANY_ID) or not len(starts):
         return np.zeros(len(starts), np.int64)
     kind, place = (np.dtype(">i4"), 1) if framing == CONFLUENT else (np.dtype("<i8"), 2)
-    numbers: Any = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))  # one begins at each byte
-    return numbers[starts + place].astype(np.int64)
+    numbers = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))  # one begins at each byte
+    ids: Int64 = numbers[starts + place].astype(np.int64)
+    return ids
 
 
-def _in_headers(batch: pa.RecordBatch, column: str) -> Iterator[tuple[Key, Any]]:
+def _in_headers(batch: pa.RecordBatch, column: str) -> Iterator[tuple[Key, Int64]]:
     """Yield the keys in headers, where Confluent's newer serializers put them, and the numbers of their rows."""
     if "headers" not in batch.schema.names or column not in _HEADERS:
         return

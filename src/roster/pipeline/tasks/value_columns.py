@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.pipeline.tasks.missing_values import BAD, READ, Seen, Sought, looked_at, together
+from roster.pipeline.tasks.missing_values import BAD, READ, Seen, Sought, columns_with_values, together
 
 PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
 
@@ -67,25 +67,25 @@ class ValueColumns:
         if read.bad and self._is_strict:
             raise read.error(next(iter(read.bad.values())), batch, read.bad)
         columns = [*read.rows.columns, *(batch.column(name) for name in self._keep)]
-        made = pa.RecordBatch.from_arrays(columns, [*self._names, *self._keep])
-        self._seen = together(self._seen, looked_at(made, self._sought))
-        return made
+        result = pa.RecordBatch.from_arrays(columns, [*self._names, *self._keep])
+        self._seen = together(self._seen, columns_with_values(result, self._sought))
+        return result
 
     def _formats(self, topics: pa.Array, values: pa.Array, read: Read) -> Seen:
-        """Return of which topics values have the format, and how many have nothing of it."""
+        """Return which topics have values of the format, and how many values are of another one."""
         has_none = np.zeros(len(values), bool)
         has_none[list(read.bad)] = True
         for column in read.rows.columns if read.bad else ():
             has_none &= np.asarray(column.is_null())
-        seen: dict[Sought, int] = {}
+        formats: dict[Sought, int] = {}
         for topic in pc.unique(topics).to_pylist():
             is_given = np.asarray(pc.and_(pc.equal(topics, topic), values.is_valid()))
             if (is_given & ~has_none).any():
-                seen[Sought("", READ, (topic,))] = True
+                formats[Sought("", READ, (topic,))] = True
             elif is_given.any():
                 problem = read.bad[int(np.flatnonzero(is_given)[0])]
-                seen[Sought(f"{self.method}: {problem}", BAD, (topic,))] = int(is_given.sum())
-        return seen
+                formats[Sought(f"{self.method}: {problem}", BAD, (topic,))] = int(is_given.sum())
+        return formats
 
     def _read(self, batch: pa.RecordBatch, values: pa.Array) -> Read:
         """Return a row for each value; a null one, and one that cannot be read, makes a row of nulls."""
@@ -93,5 +93,5 @@ class ValueColumns:
 
     def values_seen(self) -> Seen:
         """Return which columns had a value so far; since the last call, how many values had nothing of the format."""
-        seen, self._seen = self._seen, {sought: has for sought, has in self._seen.items() if sought.use != BAD}
-        return seen
+        values_seen, self._seen = self._seen, {sought: has for sought, has in self._seen.items() if sought.use != BAD}
+        return values_seen

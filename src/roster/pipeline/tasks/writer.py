@@ -23,7 +23,7 @@ class TaskOutput(Protocol):
     def write(self, rows: pa.RecordBatch) -> None:
         """Write rows, or buffer them; bounded in memory."""
 
-    def close(self) -> Any:
+    def close(self) -> object:
         """Write buffered rows; return what the sink needs for its commit: small, can be pickled."""
 
     def abort(self) -> None:
@@ -75,7 +75,7 @@ class ReadWriteTask:
     def __init__(self, writer: TaskWriter, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]]) -> None:
         self._writer, self._read = writer, read
 
-    def __call__(self, tasks: Iterable[int]) -> Iterator[Any]:
+    def __call__(self, tasks: Iterable[int]) -> Iterator[object]:
         """Write the rows of the tasks; yield the result."""
         yield written(self._writer, self._read(tasks))
 
@@ -92,7 +92,7 @@ def written(writer: TaskWriter, rows: Iterator[pa.RecordBatch]) -> Any:
         raise
 
 
-def result_row(result: Any) -> pa.RecordBatch:
+def result_row(result: object) -> pa.RecordBatch:
     """Return the row of `RESULT` that a task returns."""
     return pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
 

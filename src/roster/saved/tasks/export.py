@@ -97,20 +97,20 @@ class ExportTask:
 
     def _state(self, span: LogSpan) -> ExportedLog:
         """Write the entries of a store part by part."""
-        records, held, count, size = 0, list[pa.Table](), 0, 0
+        records, pending, count, size = 0, list[pa.Table](), 0, 0
         most_rows, most_bytes = _LEAST, _LEAST_BYTES
         for batch in self._read(span):
             table = pa.Table.from_batches([batch]).select(["key", "value"]).cast(_LARGE)
             if table["key"].null_count:
                 raise StateError("a record has no key; the topic is written by something else than this group")
-            held.append(table)
+            pending.append(table)
             records += len(table)
             count, size = count + len(table), size + table.nbytes
             if count > most_rows or size > most_bytes:
-                held = [latest(pa.concat_tables(held))]
-                count, size = len(held[0]), held[0].nbytes
+                pending = [latest(pa.concat_tables(pending))]
+                count, size = len(pending[0]), pending[0].nbytes
                 most_rows, most_bytes = max(_LEAST, 2 * count), max(_LEAST_BYTES, 2 * size)
-        entries = StoreEntries.of(latest(pa.concat_tables(held)) if held else _LARGE.empty_table())
+        entries = StoreEntries.of(latest(pa.concat_tables(pending)) if pending else _LARGE.empty_table())
         if records and STATE_KEY not in entries.marks:
             problem = f"{UNSAID}, or the broker has compacted its changelog meanwhile"
             return ExportedLog(span, problem=problem, is_lost=True)
@@ -120,7 +120,7 @@ class ExportTask:
             first = next(tables)
             whole = chain([first], tables)
             files[part] = self._folder.write_table(f"{span.folder}/{part}/{span.name}.parquet", whole, first.schema)
-            columns[part] = {each.name: str(each.type) for each in first.schema}
+            columns[part] = {field.name: str(field.type) for field in first.schema}
         return ExportedLog(span, records, entries.marks, files, columns)
 
     def _read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:

@@ -1,14 +1,19 @@
-"""Tasks of an import with another number of partitions: they prove how keys were placed, and place them anew."""
+"""Tasks of an import with another number of partitions, which prove how keys were placed and place them anew.
+
+A task of a seed places the rows of a table alike.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from roster.pipeline.batch import Split
 from roster.pipeline.tasks.reader import ReaderConfig, read_splits
@@ -30,7 +35,7 @@ STRUCT = "key"
 def key_rows(part: pa.Table, keys: pa.Schema) -> pa.Table:
     """Return the key columns of a part of a store."""
     if part.column_names[0] == STRUCT and pa.types.is_struct(part.schema.field(STRUCT).type):
-        part = part.select([STRUCT]).flatten().rename_columns([each.name for each in part.schema.field(STRUCT).type])
+        part = part.select([STRUCT]).flatten().rename_columns([field.name for field in part.schema.field(STRUCT).type])
     return part.select(keys.names)
 
 
@@ -74,11 +79,11 @@ class ProveTask:
         for number in numbers:
             source = self._sources[number]
             try:
-                yield self._prove(number, source)
+                yield self._proven(number, source)
             except (OSError, ValueError, LookupError, pa.ArrowException) as error:
                 yield Proven(source.name, problem=f"partition {source.number}: {error}")
 
-    def _prove(self, number: int, source: Source) -> Proven:
+    def _proven(self, number: int, source: Source) -> Proven:
         keys = source.keys
         assert keys is not None  # a store's
         columns = [STRUCT, *keys.names]
@@ -123,9 +128,9 @@ class SplitTask:
 def by_place(table: pa.Table, places: Places) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of each place, in their order."""
     order = np.argsort(places, kind="stable")
-    found, starts = np.unique(places[order], return_index=True)
+    places_there, starts = np.unique(places[order], return_index=True)
     ordered = table.take(pa.array(order))
-    for place, start, stop in zip(found, starts, [*starts[1:], len(table)], strict=True):
+    for place, start, stop in zip(places_there, starts, [*starts[1:], len(table)], strict=True):
         yield int(place), ordered.slice(start, stop - start)
 
 
@@ -146,7 +151,7 @@ def unpacked(chunks: Iterable[Chunk]) -> dict[str, pa.Table]:
     for part, _, data in sorted(chunks, key=lambda chunk: chunk[:2]):
         tables.setdefault(part, []).append(pa.ipc.open_stream(data).read_all())
     # Tasks may have written a variable with fields that others have not yet.
-    return {part: pa.concat_tables(of, promote_options="permissive") for part, of in tables.items()}
+    return {part: pa.concat_tables(parts, promote_options="permissive") for part, parts in tables.items()}
 
 
 class Placed(NamedTuple):
@@ -180,20 +185,20 @@ class PlacedTask:
         """Yield {partitioner: what was found} for each."""
         for number in numbers:
             (split, *counts), rows = self._unread[number], 0
-            found = dict.fromkeys(self._partitioners, Placed())
+            by_partitioner = dict.fromkeys(self._partitioners, Placed())
             for batch in read_splits(self._config, [split]):
                 rows += batch.num_rows
                 offsets = batch["offset"].to_numpy()
-                for each, (until, since, is_other) in found.items():
-                    places = [partitions_of(batch["key"], each, count) for count in counts]
-                    before, after = ((of != split.partition) & (of != NO_KEY) for of in places)
-                    found[each] = Placed(
+                for partitioner, (until, since, is_other) in by_partitioner.items():
+                    places = [partitions_of(batch["key"], partitioner, count) for count in counts]
+                    before, after = ((places_of != split.partition) & (places_of != NO_KEY) for places_of in places)
+                    by_partitioner[partitioner] = Placed(
                         max([until, *(offsets[after][-1:] + 1).tolist()]),
                         min([since, *offsets[before][:1].tolist()]),
                         is_other or bool((before & after).any()),
                     )
             self._done.add({number: rows})
-            yield found
+            yield by_partitioner
 
 
 class SeenTask:
@@ -206,7 +211,43 @@ class SeenTask:
         """Yield the keys of each."""
         for number in numbers:
             split, count = self._unread[number]
-            seen = SeenKeys.none(split.partition)
+            keys = SeenKeys.none(split.partition)
             for batch in read_splits(self._config, [split]):
-                seen = seen.with_records(batch["key"], count)
-            yield seen
+                keys = keys.with_records(batch["key"], count)
+            yield keys
+
+
+_ROWS = 1 << 32
+"""More than the batches of a task."""
+_BATCHES = 20
+"""Spark's batches that are placed together: small pieces cost more than their rows."""
+
+
+class SeedTask(NamedTuple):
+    """Places batches of rows of a part of a store, in Spark's `mapInArrow`.
+
+    columns: of the rows. keys: of them, those that the placement is by. among: so many partitions.
+    """
+
+    part: str
+    columns: pa.Schema
+    keys: pa.Schema
+    placement: Placement
+    among: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield for some batches and each partition: its number, and the fields of a `Chunk`."""
+        context = TaskContext.get()
+        first = 0 if context is None else context.partitionId() * _ROWS
+        rest = iter(batches)
+        for number, some in enumerate(iter(lambda: list(islice(rest, _BATCHES)), [])):
+            table = pa.Table.from_batches(some).combine_chunks().cast(self.columns)
+            for place, rows in by_place(table, self.placement.partitions(key_rows(table, self.keys), self.among)):
+                yield pa.RecordBatch.from_pydict(
+                    {
+                        "log": pa.array([place], pa.int32()),
+                        "part": [self.part],
+                        "number": pa.array([first + number], pa.int64()),
+                        "rows": pa.array([packed(rows)], pa.binary()),
+                    }
+                )

@@ -61,12 +61,12 @@ class Server:
     def said(self, error: Exception) -> str:
         """Return a message of the database's driver on one line, without the password."""
         text = one_line(getattr(error, "orig", None) or error, _LONGEST_ERROR)
-        found = re.search(r"//[^/@]*?:(.+)@", self.address)
-        secrets = [found[1], unquote(found[1])] if found else []
+        password = re.search(r"//[^/@]*?:(.+)@", self.address)
+        secrets = [password[1], unquote(password[1])] if password else []
         for name, values in parse_qs(urlsplit(self.address).query).items():
             secrets += values if "pass" in name.lower() else []
-        for each in secrets:
-            text = text.replace(each, "***")
+        for secret in secrets:
+            text = text.replace(secret, "***")
         return text
 
     def patiently(self, work: Callable[[], Result]) -> Result:
@@ -103,7 +103,7 @@ class Server:
             return True
         cause = getattr(error, "orig", None) or error
         is_operational = not {"OperationalError", "InterfaceError"}.isdisjoint(
-            each.__name__ for each in type(cause).__mro__
+            kind.__name__ for kind in type(cause).__mro__
         )
         if is_operational and self.dialect in ("mysql", "mariadb"):
             return not cause.args or cause.args[0] in _PASSING_CODES
@@ -118,7 +118,7 @@ class Staged(NamedTuple):
     """What one attempt of a task has written."""
 
     name: str
-    """Of the staging table."""
+    """Name of the staging table."""
     rows: int
     deletes: int = 0
     """Rows that delete their keys."""
@@ -243,8 +243,8 @@ class DatabaseOutput:
         return None
 
     def _begun(self) -> Copied | Inserted:
-        from roster.sinks.tasks.sql_columns import staging_table  # noqa: PLC0415 - an extra of its own
-        from roster.sinks.tasks.sql_engine import Copied, Inserted  # noqa: PLC0415
+        from roster.sinks.tasks.sql_columns import staging_table
+        from roster.sinks.tasks.sql_engine import Copied, Inserted
 
         writer, server = self._writer, self._writer.server
         is_numbered = bool(writer.keys) or writer.sets_aside
@@ -273,4 +273,4 @@ class DatabaseOutput:
 
 def unknown_record(dead_letters: str | None) -> str:
     """Return what an error of a refused row says of the topic for dead letters, if that does not take it."""
-    return f". It is no dead letter: {dead_letters}" if dead_letters else ""
+    return f". It does not become a dead letter: {dead_letters}" if dead_letters else ""

@@ -13,6 +13,7 @@ from roster.pipeline.tasks.protobuf_values import Message
 from roster.pipeline.tasks.result_records import as_records, json_column, key_of_records
 from roster.records.native import AVRO_ENCODE, Compiled, kernel
 from roster.sinks.tasks.sql_values import final_error
+from roster.state.byte_slices import Column
 from roster.wire.avro.encoder import AvroEncoder
 from roster.wire.avro.schema import SchemaError, Type
 
@@ -33,7 +34,7 @@ class AvroValues:
     compiled: Compiled = field(repr=False)
 
     def encoded(self, values: pa.Array, name: str = "") -> pa.Array:
-        """Return the bytes. In Confluent's frame those of the schema "bytes" have no length, as for its clients."""
+        """Return the bytes. In Confluent's frame the schema "bytes" has no length, as for its clients."""
         if self.prefix and self.schema.kind == "bytes" and pa.types.is_binary(values.type):
             return _behind(self.prefix, values)
         return AvroEncoder(kernel(self.compiled, AVRO_ENCODE), self.schema, self.prefix).encode(values, name)
@@ -54,10 +55,10 @@ class ProtobufValues:
     def encoded(self, values: pa.Array, name: str = "") -> pa.Array:
         """Return the bytes. Null is a missing field."""
         if not self.cached:
-            handlers = {each: self.message.handler(with_zeros=each) for each in (False, True)}
+            handlers = {with_zeros: self.message.handler(with_zeros=with_zeros) for with_zeros in (False, True)}
             self.cached.update(handlers=handlers, type=self.message.descriptor())
         if not pa.types.is_struct(values.type):
-            raise SchemaError(f"column {name!r}: {values.type} is no message")
+            raise SchemaError(f"column {name!r}: {values.type} is not a message")
         handler = self.cached["handlers"][_check_message(self.cached["type"], values, "")]
         wanted, columns = handler.schema(), []
         for number, column in enumerate(values.type):
@@ -86,57 +87,61 @@ class JsonValues:
         return _behind(self.prefix, pc.if_else(values.is_valid(), text, pa.scalar(None, pa.binary())))
 
 
-def _behind(prefix: bytes, values: Any) -> Any:
+def _behind(prefix: bytes, values: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), values, pa.scalar(b"", pa.binary()))
 
 
-def _check_message(message: Any, values: Any, path: str) -> bool:
+def _check_message(message: Any, values: pa.Array, path: str) -> bool:
     """Raise SchemaError for columns that the message has not, null in lists, and names that an enum has not.
 
     Return whether there is a -0.0.
     """
     has_zero = False
     for number, column in enumerate(values.type):
-        name, found = f"{path}{column.name}", values.field(number)
+        name, column_values = f"{path}{column.name}", values.field(number)
         field_ = message.fields_by_name.get(column.name)
         if field_ is None:
             raise SchemaError(f"column {name!r}: {message.full_name} has no such field")
-        of = field_.message_type
-        if pa.types.is_map(found.type) and of is not None and of.GetOptions().map_entry:
-            field_, of = of.fields_by_name["value"], of.fields_by_name["value"].message_type
-            found = _without_null(found.items, name)
-        elif pa.types.is_list(found.type):
-            found = _without_null(found.flatten(), name)
-        if of is not None and pa.types.is_struct(found.type):
-            has_zero |= _check_message(of, found, f"{name}.")
-        elif not (pa.types.is_null(found.type) or _takes(field_, found.type)):
-            raise SchemaError(f"column {name!r}: {found.type} is not written as such a field of {message.full_name}")
+        inner = field_.message_type
+        if pa.types.is_map(column_values.type) and inner is not None and inner.GetOptions().map_entry:
+            field_, inner = inner.fields_by_name["value"], inner.fields_by_name["value"].message_type
+            column_values = _without_null(column_values.items, name)
+        elif pa.types.is_list(column_values.type):
+            column_values = _without_null(column_values.flatten(), name)
+        if inner is not None and pa.types.is_struct(column_values.type):
+            has_zero |= _check_message(inner, column_values, f"{name}.")
+        elif not (pa.types.is_null(column_values.type) or _takes(field_, column_values.type)):
+            raise SchemaError(
+                f"column {name!r}: {column_values.type} is not written as such a field of {message.full_name}"
+            )
         elif field_.enum_type is not None:
             names = pa.array(field_.enum_type.values_by_name, pa.string())
-            lost = found.filter(pc.and_(found.is_valid(), pc.invert(pc.is_in(found.cast(pa.string()), names))))
+            lost = column_values.filter(
+                pc.and_(column_values.is_valid(), pc.invert(pc.is_in(column_values.cast(pa.string()), names)))
+            )
             if len(lost):
                 raise SchemaError(f"column {name!r}: {field_.enum_type.full_name} has no {lost[0].as_py()!r}")
-        elif pa.types.is_floating(found.type) and not has_zero:
-            bits = found.type.bit_width
-            has_zero = pc.any(pc.equal(found.view(f"int{bits}"), -(1 << (bits - 1)))).as_py() is True
+        elif pa.types.is_floating(column_values.type) and not has_zero:
+            bits = column_values.type.bit_width
+            has_zero = pc.any(pc.equal(column_values.view(f"int{bits}"), -(1 << (bits - 1)))).as_py() is True
     return has_zero
 
 
-def _takes(field_: Any, given: Any) -> bool:
+def _takes(field_: Any, kind: pa.DataType) -> bool:
     """Return whether a cast to a field's type keeps the values, or refuses them."""
     if field_.type in (field_.TYPE_STRING, field_.TYPE_ENUM):
-        is_decimal = pa.types.is_decimal(given) and field_.type == field_.TYPE_STRING
-        return is_decimal or given in (pa.string(), pa.large_string())
+        is_decimal = pa.types.is_decimal(kind) and field_.type == field_.TYPE_STRING
+        return is_decimal or kind in (pa.string(), pa.large_string())
     if field_.type == field_.TYPE_BYTES:
-        return given in (pa.binary(), pa.large_binary())
+        return kind in (pa.binary(), pa.large_binary())
     if field_.type in (field_.TYPE_BOOL, field_.TYPE_FLOAT):
-        return bool(given == (pa.bool_() if field_.type == field_.TYPE_BOOL else pa.float32()))
-    is_whole = pa.types.is_integer(given) or (pa.types.is_decimal(given) and given.scale == 0)
-    is_wide = field_.type == field_.TYPE_DOUBLE and pa.types.is_floating(given)
+        return bool(kind == (pa.bool_() if field_.type == field_.TYPE_BOOL else pa.float32()))
+    is_whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)
+    is_wide = field_.type == field_.TYPE_DOUBLE and pa.types.is_floating(kind)
     return field_.message_type is not None or is_whole or is_wide
 
 
-def _without_null(items: Any, name: str) -> Any:
+def _without_null(items: pa.Array, name: str) -> pa.Array:
     if items.null_count:
         raise SchemaError(f"column {name!r}: a list or map has a null, which Protobuf cannot have")
     return items
@@ -144,7 +149,7 @@ def _without_null(items: Any, name: str) -> Any:
 
 @dataclass(frozen=True)
 class RecordEncoding:
-    """How rows become records. `beside`: columns of rows that are no fields of the value."""
+    """How rows become records. `beside`: columns of rows that are not fields of the value."""
 
     key: Encoding | None = None
     value: Encoding | None = None
@@ -152,22 +157,22 @@ class RecordEncoding:
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with their keys and values encoded. Raises WriteError."""
-        made = {name: rows.column(name) for name in self.beside if name in rows.schema.names}
+        columns = {name: rows.column(name) for name in self.beside if name in rows.schema.names}
         if self.key is not None:
-            made["key"] = _written(self.key, made["key"], "key")
+            columns["key"] = _written(self.key, columns["key"], "key")
         if self.value is not None:
             fields = rows.select([name for name in rows.schema.names if name not in self.beside])
-            made["value"] = _written(self.value, fields.to_struct_array())
-        return pa.RecordBatch.from_pydict(made)
+            columns["value"] = _written(self.value, fields.to_struct_array())
+        return pa.RecordBatch.from_pydict(columns)
 
-    def as_records(self, results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
+    def as_records(self, results: pa.Table, keys: Sequence[str]) -> tuple[Column, Column]:
         """Return keys and values of the records for the results of a stateful operator. Raises WriteError."""
         if self.value is not None:
             return self.keys(results, keys), _written(self.value, _structs(results))
-        made, values = as_records(results, keys)
-        return made if self.key is None else self.keys(results, keys), values
+        columns, values = as_records(results, keys)
+        return columns if self.key is None else self.keys(results, keys), values
 
-    def keys(self, rows: pa.Table, keys: Sequence[str]) -> Any:
+    def keys(self, rows: pa.Table, keys: Sequence[str]) -> Column:
         """Return the records' keys: of one column its values, of several a record of them."""
         if self.key is None:
             return key_of_records(rows, keys)

@@ -30,7 +30,7 @@ class WrittenFile(NamedTuple):
     rows: int
     size: int
     """Bytes."""
-    values: tuple[Any, ...] = ()
+    values: tuple[object, ...] = ()
     """Values of the partition columns."""
     footer: bytes = b""
     """The file's Parquet metadata, if asked for."""
@@ -74,7 +74,7 @@ class ParquetWriter:
     @property
     def files(self) -> FileSystem:
         """The file system of `root`."""
-        from pyarrow.fs import LocalFileSystem  # noqa: PLC0415 - with the first file
+        from pyarrow.fs import LocalFileSystem
 
         return self.filesystem or LocalFileSystem()
 
@@ -98,14 +98,14 @@ class ParquetOutput:
     """Files of one attempt of a task."""
 
     def __init__(self, writer: ParquetWriter) -> None:
-        import pyarrow.parquet  # noqa: F401, PLC0415 - a task that warms up a worker loads it
+        import pyarrow.parquet  # noqa: F401 - a task that warms up a worker loads it
 
         self._writer = writer
         self._file_schema = writer.file_schema
         self._attempt = uuid.uuid4().hex
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
-        self._open: dict[tuple[Any, ...], _File] = {}
+        self._open: dict[tuple[object, ...], _File] = {}
         self._files: list[_File] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -143,7 +143,7 @@ class ParquetOutput:
             if file.size >= self._writer.target_file_bytes:
                 self._end(file)
 
-    def start_file(self, values: Sequence[Any]) -> _File:
+    def start_file(self, values: Sequence[object]) -> _File:
         """Start a file of the partition with these values."""
         if len(self._open) >= _MOST_OPEN:
             self._end(next(iter(self._open.values())))
@@ -163,9 +163,9 @@ class ParquetOutput:
 class _File:
     """One file being written."""
 
-    def __init__(self, writer: ParquetWriter, schema: pa.Schema, name: str, values: tuple[Any, ...]) -> None:
+    def __init__(self, writer: ParquetWriter, schema: pa.Schema, name: str, values: tuple[object, ...]) -> None:
         # Imported by the first file: workers that write no Parquet do not need it.
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow.parquet as pq
 
         self._filesystem = writer.files
         self._path, self._schema, self.name, self.values = writer.path(name), schema, name, values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,12 +40,12 @@ def escaped(text: str) -> str:
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
 
 
-def folder(names: Sequence[str], values: Sequence[Any]) -> str:
+def folder(names: Sequence[str], values: Sequence[object]) -> str:
     """Return the folders of a partition: `day=2024-01-01/shop=7`."""
     return "/".join(f"{escaped(name)}={_text(value)}" for name, value in zip(names, values, strict=True))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None or value == "":
         return NULL
     if isinstance(value, bool):
@@ -56,7 +55,7 @@ def _text(value: Any) -> str:
     return escaped(str(value))
 
 
-def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[object, ...], pa.Table]]:
     """Yield each combination of the columns' values with its rows in order, without those columns."""
     codes = np.zeros(rows.num_rows, np.int64)
     for name in names:

@@ -36,7 +36,7 @@ Mask = npt.NDArray[np.bool_]
 class Rules:
     """Rules of a table.
 
-    columns: all columns of the table as its files get them, those of the rows first; where one, or a value inside it,
+    columns: all columns of the table as its files get them, the rows' columns first; where one, or a value inside it,
     is not nullable it must not be null. lengths: the least and the most characters of columns of text. folders: columns
     of text whose values name folders, in which "" counts as null. log: the first entry of a Delta log, of a table with
     the rules that deltalake checks; told: these in words.
@@ -59,7 +59,7 @@ class Checked(NamedTuple):
 
     result: Any
     refused: Mapping[int, str]
-    """Why rows are not there, by their number among those of the task."""
+    """Why rows are not there, by their number in the task."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class CheckedOutput:
             self._output.write(pa.RecordBatch.from_arrays(arrays, schema=target))
 
     def close(self) -> Checked:
-        """Write buffered rows; return what is there and what is not."""
+        """Write buffered rows; return which were written and which were refused."""
         return Checked(self._output.close(), self._refused)
 
     def _problems(self, rows: pa.Table) -> dict[int, str]:
@@ -188,9 +188,9 @@ def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
         children = [_typed(values.field(child.name), child.type) for child in kind]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=is_null)
     if _is_list(kind):
-        made = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
+        list_type = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
         offsets = values.offsets.cast(pa.int32() if pa.types.is_list(kind) else pa.int64())
-        return made.from_arrays(offsets, _typed(values.values, kind.value_type), kind, mask=is_null)
+        return list_type.from_arrays(offsets, _typed(values.values, kind.value_type), kind, mask=is_null)
     if pa.types.is_map(kind):
         keys, items = _typed(values.keys, kind.key_type), _typed(values.items, kind.item_type)
         return pa.MapArray.from_arrays(values.offsets, keys, items, kind, mask=is_null)
@@ -222,7 +222,7 @@ def delta_log(fields: Any, protocol: Mapping[str, Any], configuration: Mapping[s
 
 def delta_problem(log: str, rows: pa.Table | None) -> str | None:
     """Return why deltalake does not append rows to an empty table with this log; None: not even look at rows."""
-    from deltalake import DeltaTable, write_deltalake  # noqa: PLC0415 - an extra of its own
+    from deltalake import DeltaTable, write_deltalake
 
     with tempfile.TemporaryDirectory(prefix="roster-delta-") as path:
         entry = Path(path, "_delta_log", f"{0:020}.json")

@@ -68,7 +68,7 @@ class EncodeBatches:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Encode all rows, and yield record batches as they become full."""
-        from pyspark import TaskContext  # noqa: PLC0415 - there is one in tasks only
+        from pyspark import TaskContext
 
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
@@ -95,7 +95,7 @@ class WriteBatches:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all batches in their order."""
-        from pyspark import TaskContext  # noqa: PLC0415 - as above
+        from pyspark import TaskContext
 
         context = TaskContext.get()
         stage, attempt = (0, 0) if context is None else (context.stageId(), context.attemptNumber())
@@ -135,7 +135,7 @@ def _write_exchanged(rows: DataFrame, writer: KafkaWriter) -> list[Written]:
             spark.conf.unset(_BATCH_BYTES)
         else:
             spark.conf.set(_BATCH_BYTES, before)
-    return [*written, *_again(spark.sparkContext, {each.stage for each in written})]
+    return [*written, *_again(spark.sparkContext, {result.stage for result in written})]
 
 
 def _again(context: SparkContext, stages: set[int]) -> list[Written]:

@@ -24,8 +24,8 @@ PATIENCE = {
 }
 """libpq's settings under which the silence of a host that is gone is noticed within a minute."""
 _LARGE_BYTES, _STATEMENT_BYTES = 200_000, 16_384
-"""Of rows of which one may be larger than a packet; of a statement, but for the values in it."""
-_ESCAPED = [bytes([each]) for each in b"\0\n\r\x1a\"'\\"]
+"""Bytes of rows that are checked for a packet's limit; bytes of a statement without its values."""
+_ESCAPED = [bytes([code]) for code in b"\0\n\r\x1a\"'\\"]
 """What takes two bytes in a statement."""
 _STRICT = (
     # Without them a text that is too long is cut off, and a number out of range, and 0, replaced by another.
@@ -72,8 +72,8 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
 def _check_packets(rows: Sequence[Mapping[str, Any]], most: int) -> None:
     """Raise WriteError for a row that MariaDB does not take: it closes the connection, as if it went away."""
     for row in rows:
-        large = (each.encode() if isinstance(each, str) else each for each in row.values())
-        size = sum(len(each) + sum(map(each.count, _ESCAPED)) for each in large if isinstance(each, bytes))
+        large = (value.encode() if isinstance(value, str) else value for value in row.values())
+        size = sum(len(value) + sum(map(value.count, _ESCAPED)) for value in large if isinstance(value, bytes))
         if size + _STATEMENT_BYTES > most:
             problem = f"a row takes {size:,} bytes, more than the {most:,} of the database's max_allowed_packet"
             raise final_error(f"{problem}. Raise that, or leave such rows out in map_arrow")
@@ -83,7 +83,7 @@ class Copied:
     """COPY in the binary format from Arrow columns into a new table, in one transaction."""
 
     def __init__(self, address: str, table: sa.Table) -> None:
-        from adbc_driver_postgresql import dbapi  # noqa: PLC0415 - an extra of its own
+        from adbc_driver_postgresql import dbapi
 
         self._connection, self._table = dbapi.connect(address), table
         self._cursor = self._connection.cursor()

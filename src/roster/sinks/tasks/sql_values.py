@@ -38,9 +38,9 @@ class Limit(NamedTuple):
         """Raise WriteError if there is a value that the column would change."""
         if self.numbers_nulls and column.null_count:
             raise final_error(f"column `{name}` has a null, for which {self.kind} makes a number of its own")
-        of = pa.types
-        is_text = of.is_string(column.type) or of.is_large_string(column.type)
-        if not (is_text or of.is_binary(column.type) or of.is_large_binary(column.type)):
+        types = pa.types
+        is_text = types.is_string(column.type) or types.is_large_string(column.type)
+        if not (is_text or types.is_binary(column.type) or types.is_large_binary(column.type)):
             return
         size = pc.utf8_length(column) if is_text and not self.counts_bytes else pc.binary_length(column)
         is_cut = pc.greater(size, -1 if self.cuts_blanks else self.longest)
@@ -110,11 +110,11 @@ def _check_days(name: str, column: pa.Array, dialect: str) -> None:
         raise final_error(f"column `{name}` has a time {years}, which {dialect} does not store. Make it null")
 
 
-def _check_nul(name: str, found: pa.Array, dialect: str) -> None:
-    if dialect == "postgresql" and _any(found):
+def _check_nul(name: str, has: pa.Array, dialect: str) -> None:
+    if dialect == "postgresql" and _any(has):
         problem = f"column `{name}` has text with the character NUL, which PostgreSQL does not take"
         raise final_error(f"{problem}. Remove it, for example with translate(text, '\\u0000', ''), or store bytes")
 
 
-def _any(found: pa.Array) -> bool:
-    return bool(pc.any(found).as_py())
+def _any(has: pa.Array) -> bool:
+    return bool(pc.any(has).as_py())

@@ -108,11 +108,11 @@ def collected(writer: UpdateWriter, results: Iterable[bytes | None], *, empty_is
     tables = [pa.ipc.open_stream(result).read_all() for result in results if result is not None]
     rows = pa.concat_tables(tables) if tables else writer.marked.empty_table()
     for name in empty_is_null:
-        at = rows.schema.get_field_index(name)
-        if pa.types.is_string(rows.schema.field(at).type):
-            texts = rows.column(at)
+        index = rows.schema.get_field_index(name)
+        if pa.types.is_string(rows.schema.field(index).type):
+            texts = rows.column(index)
             plain = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-            rows = rows.set_column(at, rows.schema.field(at), plain)
+            rows = rows.set_column(index, rows.schema.field(index), plain)
     rows = last_of_keys(rows, writer.keys)
     keys = encode_keys(rows, writer.keys).combine_chunks()
     order = pc.sort_indices(keys)

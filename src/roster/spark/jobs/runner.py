@@ -234,7 +234,7 @@ class SparkRunner:
         """
         self._counted.value, self._failed.value = {}, {}
         self._refused, self._tasks = refused, self._tasks if refused else self._small.begin(batch, tasks)
-        if not self._is_ready and self._late is None and self._small.is_too_slow:
+        if not self._is_ready and self._late is None and self._small.limits.is_too_slow:
             self._late = SlotProbe(self._jobs.context, self._jobs.group, self.cores)
             self._late.start()
         try:
@@ -243,7 +243,7 @@ class SparkRunner:
             fetch_missing(error)
             raise
         finally:
-            self._small.fits = sink.most_offsets
+            self._small.limits.fits = sink.most_offsets
 
     def _write(self, sink: BatchSink, batch: Batch, tasks: Splits) -> Outcome:
         """Read, map, transform and write; return the outcome. Raises as `run` does."""
@@ -271,7 +271,8 @@ class SparkRunner:
             raise
         letters = sum(c.dead_letters for c in counts)
         first = next((c.first_letter for c in counts if c.first_letter), "")
-        return Outcome(written_batch, sum(c.records for c in counts), letters, first_letter=first)
+        rows = sum(c.records for c in counts)
+        return Outcome(written_batch, rows=rows, dead_letters=letters, first_dead_letter=first)
 
     def _write_batch(self, batch: Batch, tasks: Splits, sink: BatchSink) -> Any:
         """Read, map, transform and write; return the sink's handle."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from roster.model.offsets import Arrival
 from roster.pipeline.batch import Batch, Split
-from roster.pipeline.driver.batch_size import WorkerLimit
+from roster.pipeline.driver.batch_size import WorkerLimits
 from roster.pipeline.tasks.writer import conformed
 from roster.spark.jobs import host_workers
 from roster.spark.jobs.host_workers import HostWorkers
@@ -29,14 +29,8 @@ log = logging.getLogger(__name__)
 
 MOST_BYTES = 512 << 10
 """Largest size of the Arrow columns that become a DataFrame: they become part of Spark's plan and task."""
-_LONG = 2.0
-"""Seconds of a batch's records after which larger ones are Spark's, which has more than one core."""
 _LEFT_TO_SPARK = 100
 """Batches left to Spark after one that could not be done here."""
-_MANY = 10
-"""Batches in a row as large as workers take after which Spark should do larger ones."""
-_TOGETHER = 10
-"""Several workers have at most so many times the offsets of a small batch."""
 _MOST_WORKERS = 8
 """Each takes some 90 MB, and eight are done with such a batch within the time that its transaction takes."""
 
@@ -68,18 +62,11 @@ class SmallBatches:
         self._hosts: Sequence[str | None] = (None,)
         self._left_to_spark = 0
         self._is_cancelled = False
-        self._alone, self._offsets = WorkerLimit(self._most, _LONG), 0
-        """The most offsets of a batch for one worker, and those of the present one."""
-        self._most_together = _TOGETHER * self._most if self._is_local else 0
-        self._together, self._tried_together = WorkerLimit(self._most_together, _LONG), 2 * self._most
-        """The same for several workers at the same time, and the most that is tried first."""
+        self.limits, self._offsets = WorkerLimits(self._most, several=self._is_local), 0
+        """The most offsets of a batch, and those of the present one."""
         self._at_once = 1
         """Tasks of a batch for several workers."""
-        self.fits: int | None = None
-        """The most offsets of a batch whose results go through the driver; None: any number."""
         self._is_here = False
-        self._full = 0
-        """Batches in a row as large as the worker takes."""
         self._arrivals: Sequence[Arrival] = ()
         if self._most:
             jobs.when_cancelled(self._cancel)
@@ -101,9 +88,8 @@ class SmallBatches:
         self._is_cancelled, self._is_here = False, batch is None and self._most > 0 and self._is_local
         self._offsets = 0 if batch is None else batch.offsets
         self._arrivals = () if batch is None else batch.arrivals
-        most = self.most_offsets
-        self._full = self._full + 1 if most and most <= self._offsets else 0
-        if batch is None or not self._most or batch.offsets > max(self._alone.offsets, self._together.offsets):
+        self.limits.begin(self._offsets, self.most_offsets)
+        if batch is None or not self._most or batch.offsets > self.limits.largest:
             return tasks
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
@@ -128,20 +114,12 @@ class SmallBatches:
         """The most offsets of a batch that workers take; None if they take none."""
         if not self.takes_arrivals:
             return None
-        are_several = self._most_together and self._at_once > 1 and self._workers.are_on([None] * self._at_once)
-        most = self._alone.offsets
-        if are_several:
-            most = max(most, min(self._together.offsets, self._tried_together))
-        return most if self.fits is None else min(most, self.fits)
+        are_several = self._is_local and self._at_once > 1 and self._workers.are_on([None] * self._at_once)
+        return self.limits.next(are_several=are_several)
 
     @property
     def _is_large(self) -> bool:
-        return self._offsets > self._alone.offsets
-
-    @property
-    def is_too_slow(self) -> bool:
-        """True if Spark should do part of the records, as batches last long or many are full."""
-        return self._full >= _MANY or self._alone.offsets < self._most
+        return self.limits.is_large(self._offsets)
 
     def takes(self, tasks: Tasks, *, are_rows: bool = False) -> bool:
         """Return True if workers should try these tasks of the batch: one, or several at the same time.
@@ -150,7 +128,7 @@ class SmallBatches:
         """
         if not self._is_here or (self._is_large and (are_rows or len(tasks) == 1)):
             return False
-        if self._is_large or (self._full == 1 and not are_rows):  # the next one may be larger
+        if self._is_large or (self.limits.may_grow and not are_rows):
             self._workers.start(self._at_once)
         self._hosts = self._hosts_of(tasks)
         return self._workers.are_on(self._hosts)
@@ -175,14 +153,7 @@ class SmallBatches:
             is_replaced = isinstance(error, WorkerEndedError) and not self._is_local
             self._leave(error, 0 if is_replaced else _LEFT_TO_SPARK)
             return None
-        seconds = time.monotonic() - began
-        if self._is_large:
-            self._together.done(self._offsets, seconds)
-            self._tried_together = min(2 * self._tried_together, self._most_together)
-        elif self._alone.done(self._offsets, seconds):
-            self._together.at_most(2 * self._alone.offsets)
-        else:
-            self._together.at_least(2 * self._alone.offsets)
+        self.limits.done(self._offsets, time.monotonic() - began)
         return results
 
     def rows(self, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> pa.Table | None:

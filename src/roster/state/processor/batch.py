@@ -82,7 +82,7 @@ class Plan:
         if self.mode is TimeMode.EVENT and self.event_time is None:
             raise StateError("event_time: time mode EventTime needs the column that the watermark comes from")
         if not isinstance(self.delay, timedelta) or self.delay < timedelta():
-            raise StateError(f"delay: {self.delay!r} is no timedelta of zero or more")
+            raise StateError(f"delay: {self.delay!r} is not a timedelta of zero or more")
 
 
 class KeyedState:
@@ -281,8 +281,8 @@ class _BatchSetAside(_Batch):
         def attempt(first: int, behind: int) -> Exception | None:
             return self._kept(lambda: super(_BatchSetAside, self)._rows(encoded, key, first, behind, now))
 
-        found = bad_rows(end - begin, lambda first, behind: attempt(begin + first, begin + behind))
-        self.bad |= {begin + row: error for row, error in found.items()}
+        failures = bad_rows(end - begin, lambda first, behind: attempt(begin + first, begin + behind))
+        self.bad |= {begin + row: error for row, error in failures.items()}
 
     def _timer(self, encoded: bytes, key: Key, at: int, now: Now) -> None:
         error = self._kept(lambda: self._code.timer(key, at, now))
@@ -325,8 +325,8 @@ class _Keys:
         self.columns = [self.table[name].take(firsts).combine_chunks() for name in names]
 
 
-def _plain_type(of: pa.DataType) -> pa.DataType:
-    return of.value_type if pa.types.is_dictionary(of) else of
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 class _Times:
@@ -350,8 +350,8 @@ class _Times:
             # Rows without a time are not late, as in Spark.
             self.fresh = ~has | (times > self.before * 1000)
             if not self.fresh.all():
-                at = np.full(len(table), self.stream_time_before)
-                _, self.lateness = left_out(table, self.fresh, times, at)
+                stream_times = np.full(len(table), self.stream_time_before)
+                _, self.lateness = left_out(table, self.fresh, times, stream_times)
 
 
 def _watermark(newest: int, delay: timedelta) -> int:

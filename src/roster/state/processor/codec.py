@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from roster.state.store import StateError
 
-MakeStruct: TypeAlias = Callable[[Sequence[str], Sequence[Any]], Any]
+MakeStruct: TypeAlias = Callable[[Sequence[str], Sequence[object]], Any]
 """Makes the Python value of a nested struct from its fields' names and values."""
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - for times without a zone
@@ -58,7 +58,7 @@ class RowCodec:
         self._fixed = Struct(f"<{self._nulls}s" + "".join(kind.code for kind in self._kinds))
         self._plain = bytes(self._nulls)
 
-    def encode(self, values: Sequence[Any]) -> bytes:
+    def encode(self, values: Sequence[object]) -> bytes:
         """Return the bytes of a row, given by position. Raises StateError that names the field that does not fit.
 
         As in PySpark a row may be anything that gives as many values, even text.
@@ -66,7 +66,7 @@ class RowCodec:
         if not isinstance(values, (tuple, list, bytes, Mapping, Set)) and isinstance(values, Iterable):
             values = tuple(values)
         if not isinstance(values, (tuple, list)) or len(values) != len(self._kinds):
-            raise StateError(f"{values!r} is no row of ({', '.join(self.names)}): give a tuple with a value for each")
+            raise StateError(f"{values!r} is not a row of ({', '.join(self.names)}): give a tuple of their values")
         try:
             return self._encode(values)
         except (*_UNFIT, StateError) as unfit:
@@ -78,8 +78,8 @@ class RowCodec:
             if value is None:
                 nulls |= 1 << place
                 numbers.append(0)
-            elif kind.is_content:
-                content = kind.pack(value)  # type: ignore[misc]
+            elif kind.is_content and kind.pack is not None:
+                content = kind.pack(value)
                 numbers.append(len(content))
                 contents.append(content)
             else:
@@ -88,69 +88,69 @@ class RowCodec:
         return self._fixed.pack(bits, *numbers) + b"".join(contents)
 
     def _unfit(self, values: Sequence[Any], unfit: Exception) -> StateError:
-        for name, kind, value, of in zip(self.names, self._kinds, values, self._types, strict=True):
+        for name, kind, value, expected in zip(self.names, self._kinds, values, self._types, strict=True):
             try:
                 if value is not None:
                     packed = value if kind.pack is None else kind.pack(value)
                     Struct(f"<{kind.code}").pack(len(packed) if kind.is_content else packed)
             except _UNFIT:
-                return StateError(f"field {name!r}: {value!r} is no {of}")
+                return StateError(f"field {name!r}: {value!r} is no {expected}")
             except StateError as inner:
                 return StateError(f"field {name!r}: {inner}")
-        return StateError(f"{values!r} is no row of ({', '.join(self.names)}): {unfit}")
+        return StateError(f"{values!r} is not a row of ({', '.join(self.names)}): {unfit}")
 
-    def decode(self, data: bytes, at: int = 0) -> tuple[Any, ...]:
+    def decode(self, data: bytes, start: int = 0) -> tuple[object, ...]:
         """Return the row that begins there."""
-        return self.decode_next(data, at)[0]
+        return self.decode_next(data, start)[0]
 
-    def decode_next(self, data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
+    def decode_next(self, data: bytes, start: int) -> tuple[tuple[object, ...], int]:
         """Return the row that begins there, and where it ends."""
-        bits, *values = self._fixed.unpack_from(data, at)
+        bits, *values = self._fixed.unpack_from(data, start)
         nulls = int.from_bytes(bits, "little")
-        at += self._fixed.size
+        start += self._fixed.size
         for place, kind in enumerate(self._kinds):
             if nulls and nulls >> place & 1:
                 values[place] = None
-            elif kind.is_content:
-                end = at + values[place]
-                values[place] = kind.unpack(data[at:end])  # type: ignore[misc]
-                at = end
+            elif kind.is_content and kind.unpack is not None:
+                end = start + values[place]
+                values[place] = kind.unpack(data[start:end])
+                start = end
             elif kind.unpack is not None:
                 values[place] = kind.unpack(values[place])
-        return tuple(values), at
+        return tuple(values), start
 
 
-def _kind(name: str, of: pa.DataType, struct: MakeStruct) -> _Kind:
+def _kind(name: str, type_: pa.DataType, struct: MakeStruct) -> _Kind:
     for is_kind, kind in _SIMPLE:
-        if is_kind(of):
+        if is_kind(type_):
             return kind
-    if pa.types.is_timestamp(of):
-        return _Kind("q", _from_moment, _to_moment) if of.tz else _Kind("q", _from_naive, _to_naive)
-    if pa.types.is_decimal(of):
-        return _decimal(of)
-    if pa.types.is_struct(of) and not any((field.metadata or {}).get(b"variant") for field in of):
-        return _nested(of, struct)
-    if pa.types.is_map(of):
-        pair = RowCodec([pa.field("key", of.key_type), pa.field("value", of.item_type)], struct)
+    if pa.types.is_timestamp(type_):
+        return _Kind("q", _from_moment, _to_moment) if type_.tz else _Kind("q", _from_naive, _to_naive)
+    if pa.types.is_decimal(type_):
+        return _decimal(type_)
+    if pa.types.is_struct(type_) and not any((field.metadata or {}).get(b"variant") for field in type_):
+        return _nested(type_, struct)
+    if pa.types.is_map(type_):
+        pair = RowCodec([pa.field("key", type_.key_type), pa.field("value", type_.item_type)], struct)
         return _Kind(
             "I",
             lambda value: _pack_rows(pair, list(value.items())),
             lambda data: dict(_rows(pair, data)),
             is_content=True,
         )
-    if pa.types.is_list(of) or pa.types.is_large_list(of):
-        element = RowCodec([pa.field("element", of.value_type)], struct)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        element = RowCodec([pa.field("element", type_.value_type)], struct)
         return _Kind(
             "I",
-            lambda value: _pack_rows(element, [(each,) for each in _elements(value)]),
+            lambda value: _pack_rows(element, [(item,) for item in _elements(value)]),
             lambda data: [row[0] for row in _rows(element, data)],
             is_content=True,
         )
-    raise StateError(f"field {name!r}: a state variable cannot have the type {of}")
+    raise StateError(f"field {name!r}: a state variable cannot have the type {type_}")
 
 
-def _nested(of: pa.DataType, make_struct: MakeStruct) -> _Kind:
-    fields = list(of)
+def _nested(type_: pa.DataType, make_struct: MakeStruct) -> _Kind:
+    fields = list(type_)
     names = [field.name for field in fields]
     codec = RowCodec(fields, make_struct)
 
@@ -162,17 +162,17 @@ def _nested(of: pa.DataType, make_struct: MakeStruct) -> _Kind:
     return _Kind("I", pack, lambda data: make_struct(names, codec.decode(data)), is_content=True)
 
 
-def _decimal(of: pa.DataType) -> _Kind:
-    scale, most = Decimal(1).scaleb(-of.scale), 10**of.precision
+def _decimal(type_: pa.DataType) -> _Kind:
+    scale, most = Decimal(1).scaleb(-type_.scale), 10**type_.precision
 
     def pack(value: Any) -> bytes:
-        unscaled = int(Decimal(value).quantize(scale, ROUND_HALF_UP, _WIDEST).scaleb(of.scale, _WIDEST))
+        unscaled = int(Decimal(value).quantize(scale, ROUND_HALF_UP, _WIDEST).scaleb(type_.scale, _WIDEST))
         if abs(unscaled) >= most:
             raise ValueError("beyond its precision")
         return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
 
     def unpack(data: bytes) -> Decimal:
-        return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-of.scale, _WIDEST)
+        return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-type_.scale, _WIDEST)
 
     return _Kind("I", pack, unpack, is_content=True)
 
@@ -183,15 +183,15 @@ def _elements(value: Iterable[Any]) -> Iterable[Any]:
     return value
 
 
-def _pack_rows(codec: RowCodec, rows: Sequence[Sequence[Any]]) -> bytes:
+def _pack_rows(codec: RowCodec, rows: Sequence[Sequence[object]]) -> bytes:
     return _COUNT.pack(len(rows)) + b"".join(map(codec.encode, rows))
 
 
 def _rows(codec: RowCodec, data: bytes) -> list[tuple[Any, ...]]:
-    (count,), at = _COUNT.unpack_from(data), _COUNT.size
+    (count,), position = _COUNT.unpack_from(data), _COUNT.size
     rows = []
     for _ in range(count):
-        row, at = codec.decode_next(data, at)
+        row, position = codec.decode_next(data, position)
         rows.append(row)
     return rows
 

@@ -56,21 +56,21 @@ class VariableEntries(Entries):
     @override
     def read(self, store: Store | Snapshot, span: Span) -> Read:
         (registry,) = store.multi_get([REGISTRY_KEY])
-        found: list[tuple[bytes, bytes]] = []
+        entries: list[tuple[bytes, bytes]] = []
         for number, (variable, _) in variables_of(registry).items():
             if span.part in (None, variable.name):
-                found += store.scan(*span.under(bytes([number])), span.limit)
-        return Read(first_of(found, self._key_in, span.limit), registry)
+                entries += store.scan(*span.under(bytes([number])), span.limit)
+        return Read(first_of(entries, self._key_in, span.limit), registry)
 
     @override
     def rows(self, reads: Sequence[Read], limit: int | None = None) -> list[Row]:
         placed = in_order(reads, self._key_in, limit)
         variables = [variables_of(read.registry) for read in reads]
-        keys = pa.table(decode_keys([each.key for each in placed], self.keys.types), self.keys.names).to_pylist()
+        keys = pa.table(decode_keys([entry.key for entry in placed], self.keys.types), self.keys.names).to_pylist()
         return [
             row
-            for each, key in zip(placed, keys, strict=True)
-            for row in _rows(variables[each.number][each.name[0]], key, each)
+            for entry, key in zip(placed, keys, strict=True)
+            for row in _rows(variables[entry.number][entry.name[0]], key, entry)
         ]
 
     @override
@@ -111,7 +111,7 @@ def variables_of(registry: bytes | None) -> dict[int, Known]:
         entry.number: Known(
             Variable(name, entry, None, lambda fields, values: dict(zip(fields, values, strict=True))), entry
         )
-        for name, entry in sorted(decode_registry(registry).items(), key=lambda each: each[1].number)
+        for name, entry in sorted(decode_registry(registry).items(), key=lambda item: item[1].number)
     }
 
 
@@ -131,9 +131,9 @@ def _columns(entry: Entry) -> dict[str, Any]:
     return key | {VALUE_OF[entry.kind]: kinds_of(entry.written[-1].schema)}
 
 
-def _rows(known: Known, key: Row, each: Placed) -> Iterator[Row]:
+def _rows(known: Known, key: Row, entry: Placed) -> Iterator[Row]:
     """Return the rows of an entry of a key."""
-    for row in rows_of_entry(known, each.name, 1 + len(each.key), each.value):
+    for row in rows_of_entry(known, entry.name, 1 + len(entry.key), entry.value):
         yield {"variable": known.variable.name, "key": key} | row
 
 
@@ -144,21 +144,21 @@ def rows_of_entry(known: Known, name: bytes, end: int, data: bytes) -> Iterator[
         row: Row = {"user_map_key": _struct(entry.map_key, variable.map_key.decode(name, end))}
         yield row | _value(known, data, 1)
     elif variable.kind == "list":
-        at = 1
-        while at < len(data):
-            yield _value(known, data, at + _LENGTH.size)
-            at += _LENGTH.size + int(_LENGTH.unpack_from(data, at)[0])
+        start = 1
+        while start < len(data):
+            yield _value(known, data, start + _LENGTH.size)
+            start += _LENGTH.size + int(_LENGTH.unpack_from(data, start)[0])
     else:
         yield _value(known, data, 1)
 
 
-def _value(known: Known, data: bytes, at: int) -> Row:
-    values, _, expiry = known.variable.decode(data, at, data[0])
-    found: Row = {VALUE_OF[known.variable.kind]: _struct(known.entry.written[-1].schema, values)}
-    return found if expiry is None else found | {"expiration_timestamp": expiry}
+def _value(known: Known, data: bytes, start: int) -> Row:
+    values, _, expiry = known.variable.decode(data, start, data[0])
+    row: Row = {VALUE_OF[known.variable.kind]: _struct(known.entry.written[-1].schema, values)}
+    return row if expiry is None else row | {"expiration_timestamp": expiry}
 
 
-def _struct(schema: pa.Schema, values: Sequence[Any]) -> Row:
+def _struct(schema: pa.Schema, values: Sequence[object]) -> Row:
     return {field.name: _in_utc(value, field.type) for field, value in zip(schema, values, strict=True)}
 
 
@@ -169,5 +169,5 @@ def _in_utc(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return {field.name: _in_utc(value[field.name], field.type) for field in kind}
     if pa.types.is_map(kind):
-        return {_in_utc(key, kind.key_type): _in_utc(each, kind.item_type) for key, each in value.items()}
-    return [_in_utc(each, kind.value_type) for each in value]
+        return {_in_utc(key, kind.key_type): _in_utc(item, kind.item_type) for key, item in value.items()}
+    return [_in_utc(item, kind.value_type) for item in value]

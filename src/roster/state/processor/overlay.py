@@ -33,13 +33,13 @@ class Overlay:
 
     def get(self, key: bytes) -> Value:
         """Return the value of a key."""
-        value = self._changed.get(key, _UNKNOWN)
+        value: Value = self._changed.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._read.get(key, _UNKNOWN)
             if value is _UNKNOWN:
                 (value,) = self._store.multi_get([key])
                 self._read[key] = value
-        return value  # type: ignore[no-any-return]
+        return value
 
     def read_ahead(self, keys: Sequence[bytes]) -> None:
         """Read the values of these keys at once, which is faster than one by one."""

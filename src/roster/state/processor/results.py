@@ -18,7 +18,7 @@ class Rows:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema, self._names = schema, list(schema.names)
-        self._rows: list[Sequence[Any]] = []
+        self._rows: list[Sequence[object]] = []
         self._orders: dict[tuple[str, ...], list[int | None]] = {}
 
     def extend(self, rows: Iterable[Any] | None) -> None:
@@ -37,7 +37,7 @@ class Rows:
             else:
                 raise StateError(f"it returned {_short(row)}, not a row of ({', '.join(names)})")
 
-    def _ordered(self, row: Sequence[Any], fields: tuple[str, ...]) -> tuple[Any, ...]:
+    def _ordered(self, row: Sequence[object], fields: tuple[str, ...]) -> tuple[object, ...]:
         order = self._orders.get(fields)
         if order is None:
             if unknown := sorted(set(fields).difference(self._names)):
@@ -59,7 +59,7 @@ class Rows:
         self._rows.clear()
 
 
-def column_of(values: Any, field: pa.Field, *, from_pandas: bool = False) -> pa.Array:
+def column_of(values: Iterable[object], field: pa.Field, *, from_pandas: bool = False) -> pa.Array:
     """Return values as a column. With `from_pandas` NaN is null. Raises StateError that names the column."""
     try:
         if pa.types.is_nested(field.type):
@@ -76,16 +76,16 @@ def _as_plain(value: Any) -> Any:
     """Return a nested value with rows as dictionaries."""
     fields = getattr(value, "__fields__", None)
     if fields is not None:
-        return {name: _as_plain(each) for name, each in zip(fields, value, strict=True)}
+        return {name: _as_plain(item) for name, item in zip(fields, value, strict=True)}
     if isinstance(value, dict):
-        return {_as_plain(key): _as_plain(each) for key, each in value.items()}
+        return {_as_plain(key): _as_plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_as_plain(each) for each in value]
+        return [_as_plain(item) for item in value]
     if isinstance(value, tuple):
-        return tuple(_as_plain(each) for each in value)
+        return tuple(_as_plain(item) for item in value)
     return value
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"

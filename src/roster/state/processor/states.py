@@ -37,14 +37,14 @@ class _State:
         """Remove the value, or all rows."""
         self._overlay.put(self._current.address(self._variable), None)
 
-    def _row(self, data: bytes | None) -> tuple[Any, ...] | None:
+    def _row(self, data: bytes | None) -> tuple[object, ...] | None:
         """Return the one row of an entry, None if it is missing or has expired."""
         if data is None:
             return None
         row, _, expiry = self._variable.decode(data, 1, data[0])
         return row if expiry is None or expiry > self._current.now else None
 
-    def _encoded(self, values: Sequence[Any]) -> bytes:
+    def _encoded(self, values: Sequence[object]) -> bytes:
         ttl = self._variable.ttl
         return self._variable.encode(values, 0 if ttl is None else self._current.now + ttl)
 
@@ -56,11 +56,11 @@ class ValueState(_State):
         """Return True if the key has a value."""
         return self.get() is not None
 
-    def get(self) -> tuple[Any, ...] | None:
+    def get(self) -> tuple[object, ...] | None:
         """Return the value, None if there is none."""
         return self._row(self._overlay.get(self._current.address(self._variable)))
 
-    def update(self, newValue: Sequence[Any]) -> None:
+    def update(self, newValue: Sequence[object]) -> None:
         """Set the value. Raises StateError if it does not fit the schema."""
         address = self._current.address(self._variable)
         self._overlay.put(address, self._variable.version + self._encoded(newValue))
@@ -73,20 +73,20 @@ class ListState(_State):
         """Return True if the list has a row."""
         return next(self.get(), None) is not None
 
-    def get(self) -> Iterator[tuple[Any, ...]]:
+    def get(self) -> Iterator[tuple[object, ...]]:
         """Return the rows in the order of appending."""
         data = self._overlay.get(self._current.address(self._variable))
         return iter([row for row, expiry in self._rows(data) if expiry is None or expiry > self._current.now])
 
-    def put(self, newState: Sequence[Sequence[Any]]) -> None:
+    def put(self, newState: Sequence[Sequence[object]]) -> None:
         """Replace all rows."""
         self._write(b"", newState)
 
-    def appendValue(self, newState: Sequence[Any]) -> None:
+    def appendValue(self, newState: Sequence[object]) -> None:
         """Append a row."""
         self.appendList([newState])
 
-    def appendList(self, newState: Sequence[Sequence[Any]]) -> None:
+    def appendList(self, newState: Sequence[Sequence[object]]) -> None:
         """Append rows."""
         data = self._overlay.get(self._current.address(self._variable)) or b""
         if data and data[:1] != self._variable.version:
@@ -100,12 +100,12 @@ class ListState(_State):
         kept = self._rewritten(data)
         return kept if len(kept) > 1 else None
 
-    def _rows(self, data: bytes | None) -> Iterator[tuple[tuple[Any, ...], int | None]]:
-        at = 1
-        while data is not None and at < len(data):
-            row, _, expiry = self._variable.decode(data, at + _LENGTH.size, data[0])
+    def _rows(self, data: bytes | None) -> Iterator[tuple[tuple[object, ...], int | None]]:
+        start = 1
+        while data is not None and start < len(data):
+            row, _, expiry = self._variable.decode(data, start + _LENGTH.size, data[0])
             yield row, expiry
-            at += _LENGTH.size + int(_LENGTH.unpack_from(data, at)[0])
+            start += _LENGTH.size + int(_LENGTH.unpack_from(data, start)[0])
 
     def _rewritten(self, data: bytes) -> bytes:
         """Return a list in the present schema, without expired rows."""
@@ -116,7 +116,7 @@ class ListState(_State):
                 parts.append(_sized(self._variable.encode(row, NEVER if expiry is None else expiry)))
         return b"".join(parts)
 
-    def _write(self, before: bytes, rows: Sequence[Sequence[Any]]) -> None:
+    def _write(self, before: bytes, rows: Sequence[Sequence[object]]) -> None:
         data = b"".join([self._variable.version, before, *(_sized(self._encoded(row)) for row in rows)])
         self._overlay.put(self._current.address(self._variable), data if len(data) > 1 else None)
 
@@ -136,36 +136,36 @@ class MapState(_State):
         """Return True if the map has a row."""
         return next(self.iterator(), None) is not None
 
-    def getValue(self, key: Sequence[Any]) -> Any:
+    def getValue(self, key: Sequence[object]) -> Any:
         """Return the row of a key, None if there is none."""
         row = self._row(self._overlay.get(self._address(key)))
         make, names = self._variable.make_struct, self._variable.codec.names
         return row if row is None or make is None else make(names, row)
 
-    def containsKey(self, key: Sequence[Any]) -> bool:
+    def containsKey(self, key: Sequence[object]) -> bool:
         """Return True if the map has this key."""
         return self._row(self._overlay.get(self._address(key))) is not None
 
-    def updateValue(self, key: Sequence[Any], value: Sequence[Any]) -> None:
+    def updateValue(self, key: Sequence[object], value: Sequence[object]) -> None:
         """Set the row of a key."""
         self._overlay.put(self._address(key), self._variable.version + self._encoded(value), self._scope())
 
-    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    def iterator(self) -> Iterator[tuple[tuple[object, ...], tuple[object, ...]]]:
         """Return keys and rows."""
         scope = self._scope()
         rows = ((key, self._row(data)) for key, data in self._overlay.within(scope))
         codec: Any = self._variable.map_key
         return iter([(codec.decode(key, len(scope)), row) for key, row in rows if row is not None])
 
-    def keys(self) -> Iterator[tuple[Any, ...]]:
+    def keys(self) -> Iterator[tuple[object, ...]]:
         """Return the keys."""
         return iter([key for key, _ in self.iterator()])
 
-    def values(self) -> Iterator[tuple[Any, ...]]:
+    def values(self) -> Iterator[tuple[object, ...]]:
         """Return the rows."""
         return iter([row for _, row in self.iterator()])
 
-    def removeKey(self, key: Sequence[Any]) -> None:
+    def removeKey(self, key: Sequence[object]) -> None:
         """Remove the row of a key."""
         self._overlay.put(self._address(key), None, self._scope())
 
@@ -178,9 +178,9 @@ class MapState(_State):
     def _scope(self) -> bytes:
         return self._current.address(self._variable)
 
-    def _address(self, key: Sequence[Any]) -> bytes:
-        codec: Any = self._variable.map_key
+    def _address(self, key: Sequence[object]) -> bytes:
+        assert self._variable.map_key is not None
         try:
-            return self._scope() + codec.encode(key)  # type: ignore[no-any-return]
+            return self._scope() + self._variable.map_key.encode(key)
         except StateError as error:
             raise StateError(f"state variable {self._variable.name!r}: the map's key: {error}") from None

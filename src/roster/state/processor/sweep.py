@@ -18,7 +18,10 @@ def sweep(overlay: Overlay, variables: Variables, current: Current, rows: int) -
     A round through all of them begins when the shortest time to live has passed since the last one began. rows: number
     in the batch, as larger batches may add more entries.
     """
-    mortal = sorted((each for each in variables.declared.values() if each.may_expire), key=lambda each: each.prefix)
+    mortal = sorted(
+        (variable for variable in variables.declared.values() if variable.may_expire),
+        key=lambda variable: variable.prefix,
+    )
     if not mortal:
         return
     data = overlay.get(SWEPT_KEY)
@@ -26,24 +29,24 @@ def sweep(overlay: Overlay, variables: Variables, current: Current, rows: int) -
     if not start:
         if due > current.now:
             return
-        due = current.now + min([each.ttl for each in mortal if each.ttl is not None], default=86_400_000)
-    following = _look(overlay, mortal, current, start, max(_LEAST, 2 * rows))
+        due = current.now + min([variable.ttl for variable in mortal if variable.ttl is not None], default=86_400_000)
+    following = _check_from(overlay, mortal, current, start, max(_LEAST, 2 * rows))
     overlay.put(SWEPT_KEY, due.to_bytes(8, "big") + following)
 
 
-def _look(overlay: Overlay, mortal: list[Variable], current: Current, start: bytes, most: int) -> bytes:
+def _check_from(overlay: Overlay, mortal: list[Variable], current: Current, start: bytes, most: int) -> bytes:
     """Check up to `most` entries from `start` on; return the key of the next one, empty at the end."""
     for variable in mortal:
         end = end_of(variable.prefix)
         if start >= end:
             continue
-        found = overlay.stored(max(start, variable.prefix), end, most)
-        for key, data in found:
+        entries = overlay.stored(max(start, variable.prefix), end, most)
+        for key, data in entries:
             if not overlay.is_changed(key):
                 _expire(overlay, variable, current, key, data)
-        most -= len(found)
+        most -= len(entries)
         if most <= 0:
-            return found[-1][0] + b"\x00"
+            return entries[-1][0] + b"\x00"
     return b""
 
 

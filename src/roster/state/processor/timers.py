@@ -22,17 +22,17 @@ class Timers:
         """Return the timers of a key, ascending."""
         return [_number(data) for data in _split(self._overlay.get(BY_KEY + key))]
 
-    def register(self, key: bytes, at: int) -> None:
+    def register(self, key: bytes, time_ms: int) -> None:
         """Set a timer; one that is set already stays. Raises StateError unless it is a whole number."""
-        encoded = _encoded(at)
+        encoded = _encoded(time_ms)
         times = _split(self._overlay.get(BY_KEY + key))
         if encoded not in times:
             self._write(key, [*times, encoded])
             self._overlay.put(BY_TIME + encoded + key, _NOTED, BY_TIME)
 
-    def delete(self, key: bytes, at: int) -> None:
+    def delete(self, key: bytes, time_ms: int) -> None:
         """Remove a timer, if it is set."""
-        encoded = _encoded(at)
+        encoded = _encoded(time_ms)
         times = _split(self._overlay.get(BY_KEY + key))
         if encoded in times:
             times.remove(encoded)
@@ -53,11 +53,11 @@ class Timers:
         self._overlay.put(BY_KEY + key, b"".join(sorted(times)) or None)
 
 
-def _encoded(at: int) -> bytes:
+def _encoded(time_ms: int) -> bytes:
     try:
-        return ordered_time(int(at))
+        return ordered_time(int(time_ms))
     except (TypeError, ValueError, OverflowError):
-        raise StateError(f"{at!r} is no time in milliseconds") from None
+        raise StateError(f"{time_ms!r} is not a time in milliseconds") from None
 
 
 def _number(data: bytes) -> int:
@@ -65,4 +65,4 @@ def _number(data: bytes) -> int:
 
 
 def _split(data: bytes | None) -> list[bytes]:
-    return [] if data is None else [data[at : at + 8] for at in range(0, len(data), 8)]
+    return [] if data is None else [data[start : start + 8] for start in range(0, len(data), 8)]

@@ -65,7 +65,7 @@ class Variable:
         self.may_expire = any(written.expires for written in entry.written)
         self._decoders = [_Decoder(written, current.schema, make_struct) for written in entry.written]
 
-    def encode(self, values: Sequence[Any], expiry: int) -> bytes:
+    def encode(self, values: Sequence[object], expiry: int) -> bytes:
         """Return a row without its schema number. `expiry`: ms since the epoch, if the variable has a time to live."""
         try:
             data = self.codec.encode(values)
@@ -73,9 +73,9 @@ class Variable:
             raise StateError(f"state variable {self.name!r}: {error}") from None
         return data if self.ttl is None else expiry.to_bytes(8, "big") + data
 
-    def decode(self, data: bytes, at: int, version: int) -> tuple[tuple[Any, ...], int, int | None]:
+    def decode(self, data: bytes, start: int, version: int) -> tuple[tuple[object, ...], int, int | None]:
         """Return a row, where it ends and when it expires, None if never."""
-        return self._decoders[version].decode(data, at)
+        return self._decoders[version].decode(data, start)
 
 
 class _Decoder:
@@ -87,16 +87,18 @@ class _Decoder:
         names = written.schema.names
         self._places = [names.index(name) if name in names else None for name in current.names]
         self._is_same = self._places == list(range(len(names)))
-        kinds = [(written.schema.field(each.name).type, each.type) if each.name in names else None for each in current]
+        kinds = [
+            (written.schema.field(field.name).type, field.type) if field.name in names else None for field in current
+        ]
         adapters = [None if pair is None else _adapter(*pair, make_struct) for pair in kinds]
         self._adapters = [(place, adapt) for place, adapt in enumerate(adapters) if adapt is not None]
 
-    def decode(self, data: bytes, at: int) -> tuple[tuple[Any, ...], int, int | None]:
+    def decode(self, data: bytes, start: int) -> tuple[tuple[object, ...], int, int | None]:
         expiry = None
         if self._expires:
-            expiry = int.from_bytes(data[at : at + 8], "big")
-            at += 8
-        row, end = self._codec.decode_next(data, at)
+            expiry = int.from_bytes(data[start : start + 8], "big")
+            start += 8
+        row, end = self._codec.decode_next(data, start)
         if not self._is_same:
             row = tuple(None if place is None else row[place] for place in self._places)
         if self._adapters:
@@ -123,7 +125,7 @@ class Variables:
         if name in self.declared:
             raise StateError(f"state variable {name!r}: it is declared already")
         if ttl is not None and (not isinstance(ttl, int) or ttl <= 0):
-            raise StateError(f"state variable {name!r}: ttlDurationMs={ttl!r} is no positive number of milliseconds")
+            raise StateError(f"state variable {name!r}: ttlDurationMs={ttl!r} is not a positive number of milliseconds")
         RowCodec(schema)
         written = _Written(_plain(schema), ttl is not None)
         key = None if map_key is None else _plain(map_key)
@@ -159,15 +161,15 @@ class Variables:
 
     def _upgrade(self, name: str, entry: Entry, written: _Written) -> None:
         schema = written.schema
-        for known in (known for each in entry.written[entry.first :] for known in each.schema):
+        for known in (known for version in entry.written[entry.first :] for known in version.schema):
             place = schema.get_field_index(known.name)
             if place >= 0 and not _holds(schema.field(place).type, known.type):
                 raise StateError(
                     f"state variable {name!r}: its field {known.name!r} was written as {known.type} and is"
                     f" {schema.field(place).type}; types may become wider only. Use another name, or another group"
                 )
-        gone = [each for each in entry.written[-1].schema.names if each not in schema.names]
-        earlier = [each.schema for each in entry.written[: len(entry.written) if gone else entry.first]]
+        gone = [field_name for field_name in entry.written[-1].schema.names if field_name not in schema.names]
+        earlier = [version.schema for version in entry.written[: len(entry.written) if gone else entry.first]]
         if schema in earlier:
             what = f"added its field {gone[0]!r}" if gone else "changed it by a function"
             raise StateError(
@@ -196,7 +198,7 @@ def encode_registry(entries: dict[str, Entry]) -> bytes:
             name: {
                 "kind": entry.kind,
                 "number": entry.number,
-                "written": [each.to_json() for each in entry.written],
+                "written": [version.to_json() for version in entry.written],
                 "map key": None if entry.map_key is None else _Written(entry.map_key, False).to_json(),
                 **({"first": entry.first} if entry.first else {}),
             }
@@ -208,10 +210,10 @@ def encode_registry(entries: dict[str, Entry]) -> bytes:
 def decode_registry(data: bytes | None) -> dict[str, Entry]:
     """Read the bytes of `encode_registry`."""
     entries = {}
-    for name, said in (json.loads(data) if data else {}).items():
-        map_key = None if said["map key"] is None else _Written.from_json(said["map key"]).schema
-        written = [_Written.from_json(each) for each in said["written"]]
-        entries[name] = Entry(said["kind"], said["number"], written, map_key, said.get("first", 0))
+    for name, document in (json.loads(data) if data else {}).items():
+        map_key = None if document["map key"] is None else _Written.from_json(document["map key"]).schema
+        written = [_Written.from_json(version) for version in document["written"]]
+        entries[name] = Entry(document["kind"], document["number"], written, map_key, document.get("first", 0))
     return entries
 
 
@@ -220,36 +222,40 @@ def to_change(registry: bytes | None, declared: bytes, names: Collection[str]) -
     and as they are when all their values have it.
     """
     stored, own = decode_registry(registry), decode_registry(declared)
-    found = {}
-    for name in [each for each in names if each in stored and each in own]:
+    changed = {}
+    for name in [candidate for candidate in names if candidate in stored and candidate in own]:
         was, wanted = stored[name], own[name].written[-1]
         is_same = (was.kind, was.map_key) == (own[name].kind, own[name].map_key)
-        if is_same and wanted.schema not in [each.schema for each in was.written] and len(was.written) <= _MOST_SCHEMAS:
-            found[name] = was, replace(was, written=[*was.written, wanted], first=len(was.written))
-    return found
+        if (
+            is_same
+            and wanted.schema not in [version.schema for version in was.written]
+            and len(was.written) <= _MOST_SCHEMAS
+        ):
+            changed[name] = was, replace(was, written=[*was.written, wanted], first=len(was.written))
+    return changed
 
 
 def _adapter(was: pa.DataType, now: pa.DataType, make: MakeStruct | None) -> Callable[[Any], Any] | None:
-    """Return what makes values of an earlier type those of a wider one, None where they are the same."""
+    """Return what converts values of an earlier type to a wider one, None where they are the same."""
     if was == now:
         return None
     if pa.types.is_struct(now):
-        names, struct = [each.name for each in now], make or (lambda _, values: tuple(values))
+        names, struct = [field.name for field in now], make or (lambda _, values: tuple(values))
         places = [was.get_field_index(name) for name in names]
         adapters = [
-            None if at < 0 else _or_null(_adapter(was.field(at).type, each.type, make))
-            for at, each in zip(places, now, strict=True)
+            None if place < 0 else _or_null(_adapter(was.field(place).type, field.type, make))
+            for place, field in zip(places, now, strict=True)
         ]
         return lambda value: struct(
             names,
-            [None if adapt is None else adapt(value[at]) for at, adapt in zip(places, adapters, strict=True)],
+            [None if adapt is None else adapt(value[place]) for place, adapt in zip(places, adapters, strict=True)],
         )
     if pa.types.is_map(now):
         item = _or_null(_adapter(was.item_type, now.item_type, make))
-        return lambda value: {key: item(each) for key, each in value.items()}
+        return lambda value: {key: item(entry) for key, entry in value.items()}
     if pa.types.is_list(now):
         element = _or_null(_adapter(was.value_type, now.value_type, make))
-        return lambda value: [element(each) for each in value]
+        return lambda value: [element(entry) for entry in value]
     return float if pa.types.is_floating(now) and pa.types.is_integer(was) else None
 
 
@@ -262,8 +268,11 @@ def _holds(kind: pa.DataType, other: pa.DataType) -> bool:
     if kind == other:
         return True
     if pa.types.is_struct(kind) and pa.types.is_struct(other):
-        places = [kind.get_field_index(each.name) for each in other]
-        return all(at >= 0 and _holds(kind.field(at).type, each.type) for at, each in zip(places, other, strict=True))
+        places = [kind.get_field_index(field.name) for field in other]
+        return all(
+            place >= 0 and _holds(kind.field(place).type, field.type)
+            for place, field in zip(places, other, strict=True)
+        )
     if pa.types.is_map(kind) and pa.types.is_map(other):
         return kind.key_type == other.key_type and _holds(kind.item_type, other.item_type)
     if pa.types.is_list(kind) and pa.types.is_list(other):
@@ -279,7 +288,7 @@ def _holds(kind: pa.DataType, other: pa.DataType) -> bool:
 
 def _plain(schema: pa.Schema) -> pa.Schema:
     """Return names and types only."""
-    return pa.schema([pa.field(each.name, each.type) for each in schema])
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
 def _check(name: str, entry: Entry, kind: str, map_key: pa.Schema | None) -> None:

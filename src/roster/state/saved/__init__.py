@@ -2,13 +2,11 @@
 
 | module | what |
 |---|---|
-| `parts` | a store's entries as its parts: one for each kind of entry with columns of its own |
-| `plain` | aggregates of each key, also by window, and times of first rows |
-| `sessions` | open sessions |
+| `parts` | a store's entries as its parts: one for each kind of entry, and what a user's tables need to be some |
+| `plain` | aggregates of each key, also by window and session, and times of first rows |
 | `join_sides` | rows of both sides of a join |
 | `variables` | variables, timers and initial state of a processor |
-| `seeds` | what tables of a user need to be parts of a store |
-| `manifest` | the file that says what an export holds |
+| `manifest` | the file that says what an export holds, and the last of several exports |
 
 What follows from other entries is left out of the tables, and made again of them: the ends of sessions, timers by time,
 marks of rows that wait for a partner are columns.

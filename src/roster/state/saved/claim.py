@@ -21,7 +21,7 @@ def claimed(folder: Folder) -> Iterator[tuple[str, bool]]:
 
     Raises FolderError if another export works there, or may work where files cannot be locked.
     """
-    with _noted(folder) if folder.local is None else _locked(folder, folder.local / CLAIM) as claim:
+    with _claim_file(folder) if folder.local is None else _locked(folder, folder.local / CLAIM) as claim:
         yield claim
 
 
@@ -75,7 +75,7 @@ def _opened(path: Path) -> tuple[int, bool]:
 
 
 @contextlib.contextmanager
-def _noted(folder: Folder) -> Iterator[tuple[str, bool]]:
+def _claim_file(folder: Folder) -> Iterator[tuple[str, bool]]:
     name = f"{CLAIM}-{uuid.uuid4().hex}"
     folder.write(name, b"")
     try:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, result_of
 from roster.state.aggregate_functions import has_of
-from roster.state.byte_slices import as_bytes, raw
+from roster.state.byte_slices import Column, Structs, as_bytes, raw
 from roster.state.collected import data_of, lists_of
 from roster.state.event_time import Times, microseconds
 
@@ -38,10 +38,10 @@ class Saved(Protocol):
 
 def duration(text: str) -> int:
     """Return microseconds of a duration as a definition has it, the text of a timedelta. Raises ValueError."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is no duration")
-    days, hours, minutes, seconds, fraction = (int(part or 0) for part in found.groups())
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration")
+    days, hours, minutes, seconds, fraction = (int(part or 0) for part in match.groups())
     return microseconds(timedelta(days, seconds, fraction, 0, minutes, hours))
 
 
@@ -55,7 +55,7 @@ def free_names(wanted: Sequence[str], taken: Sequence[str]) -> list[str]:
     return names
 
 
-def ordered_times(times: Times) -> Any:
+def ordered_times(times: Times) -> pa.Array:
     """Return `ordered_time` of each time as bytes."""
     data = np.ascontiguousarray((times.astype(np.int64).view(np.uint64) ^ _SIGN).astype(">u8"))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(data), [None, pa.py_buffer(data)]).cast(
@@ -70,23 +70,23 @@ def times_at(data: Any, starts: Any) -> Times:
     return times
 
 
-def moments(times: Times) -> Any:
+def moments(times: Times) -> pa.Array:
     """Return microseconds since the epoch as timestamps in UTC."""
     return pa.array(times, pa.int64()).cast(MOMENT)
 
 
-def entry_table(keys: Any, values: Any) -> pa.Table:
+def entry_table(keys: Column, values: Column | None) -> pa.Table:
     """Return keys and values as entries; a value of None stands for the empty value of all."""
     if values is None:
         values = pa.array([b""], pa.large_binary()).take(pa.array(np.zeros(len(keys), np.int64)))
     return pa.table([_large(keys), _large(values)], ["key", "value"])
 
 
-def _large(column: Any) -> Any:
+def _large(column: Column) -> pa.Array:
     return column.cast(pa.large_binary())
 
 
-def joined(*parts: Any) -> Any:
+def joined(*parts: Column | bytes) -> pa.Array:
     """Return the parts of each row as one binary value; a part may be bytes, the same for all rows."""
     columns = [part if isinstance(part, bytes) else _large(part) for part in parts]
     plain = [pa.scalar(part, pa.large_binary()) if isinstance(part, bytes) else part for part in columns]
@@ -104,8 +104,8 @@ class AggregateRows:
         self.row, self._kinds, self._texts = layout.row, layout.kinds, layout.texts
         self._results, self._lists = layout.aggregates, [name for name in layout.texts if _is_list(layout, name)]
         wanted = [
-            f"{each.kind.value} of {part}" if part in self._derived else part
-            for part, each in layout.stored.items()
+            f"{aggregate.kind.value} of {part}" if part in self._derived else part
+            for part, aggregate in layout.stored.items()
             if part not in self._results or part in self._derived
         ]
         self._parts = free_names(wanted, [*taken, *self._results])
@@ -117,7 +117,7 @@ class AggregateRows:
 
     @property
     def _derived(self) -> list[str]:
-        return [name for name, each in self._results.items() if each.is_derived]
+        return [name for name, aggregate in self._results.items() if aggregate.is_derived]
 
     @property
     def names(self) -> list[str]:
@@ -132,34 +132,34 @@ class AggregateRows:
         kinds = derived | kinds
         return [pa.field(name, kinds[name]) for name in self.names]
 
-    def _kind(self, name: str) -> Any:
+    def _kind(self, name: str) -> pa.DataType:
         if name in self._texts and name in self._derived:
             return pa.binary()
         return self.layout.part_type(name) or pa.from_numpy_dtype(self.row[name])
 
-    def columns(self, rows: npt.NDArray[Any], texts: Mapping[str, Any]) -> list[Any]:
+    def columns(self, rows: Structs, texts: Mapping[str, Column]) -> list[Column]:
         """Return the columns of rows; `texts` are those behind them, by name."""
-        found = {}
+        columns = {}
         for name in self._derived:
             parts = {part: rows[part] for part, _ in self._results[name].stored(name)}
             if name in texts:
                 parts[name] = _valid(texts[name], rows[has_of(name)])
-            found[name] = self._results[name].derived(name, parts, self._kinds.get(name))
+            columns[name] = self._results[name].derived(name, parts, self._kinds.get(name))
         for name, column in self.stored.items():
             missing = ~rows[has_of(name)]
             if name in texts:
                 plain = _valid(texts[name], ~missing)
-                found[column] = (
+                columns[column] = (
                     lists_of(plain, self._kinds[name]) if name in self._lists else plain.cast(self._kind(name))
                 )
             else:
                 plain = self.layout.part(name, rows)
-                found[column] = result_of(plain, self._kind(name)) if name in self._kinds else plain
-        return [found[name] for name in self.names]
+                columns[column] = result_of(plain, self._kind(name)) if name in self._kinds else plain
+        return [columns[name] for name in self.names]
 
-    def fill(self, rows: npt.NDArray[Any], table: pa.Table) -> list[Any]:
+    def fill(self, rows: Structs, table: pa.Table) -> list[Column]:
         """Set the rows of a state from the columns; return the texts behind each row."""
-        texts: list[Any] = []
+        texts: list[Column] = []
         for name, column in self.stored.items():
             plain = table[column].combine_chunks()
             rows[has_of(name)] = plain.is_valid().to_numpy(zero_copy_only=False)
@@ -179,11 +179,11 @@ def _is_list(layout: Layout, name: str) -> bool:
     return name in layout.aggregates and not layout.aggregates[name].is_derived and pa.types.is_list(layout.kinds[name])
 
 
-def _valid(values: Any, has: npt.NDArray[np.bool_]) -> Any:
+def _valid(values: Column, has: npt.NDArray[np.bool_]) -> Any:
     return pc.if_else(pa.array(has), values, pa.scalar(None, values.type))
 
 
-def _as_numbers(column: Any) -> Any:
+def _as_numbers(column: Column) -> Column:
     if pa.types.is_date32(column.type):
         return column.cast(pa.int32())
     is_int64 = pa.types.is_timestamp(column.type) or pa.types.is_boolean(column.type)

@@ -94,10 +94,10 @@ class Folder:
         files, root = self._found
         selector = pafs.FileSelector(root, recursive=True, allow_not_found=True)
         try:
-            found = [each.path for each in files.get_file_info(selector) if each.type != pafs.FileType.Directory]
+            paths = [file.path for file in files.get_file_info(selector) if file.type != pafs.FileType.Directory]
         except (OSError, pa.ArrowException) as error:
             raise FolderError(f"{self.shown}: {_reason(error)}") from None
-        return sorted(path[len(root.rstrip("/")) + 1 :] for path in found)
+        return sorted(path[len(root.rstrip("/")) + 1 :] for path in paths)
 
     def below(self, name: str) -> Folder:
         """Return a folder in this one."""
@@ -108,18 +108,18 @@ class Folder:
         """Return the names of the folders in this one, sorted; [] if it is missing."""
         files, root = self._found
         try:
-            found = files.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+            entries = files.get_file_info(pafs.FileSelector(root, allow_not_found=True))
         except (OSError, pa.ArrowException) as error:
             raise FolderError(f"{self.shown}: {_reason(error)}") from None
-        return sorted(each.base_name for each in found if each.type == pafs.FileType.Directory)
+        return sorted(entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
 
     def size(self, name: str) -> int | None:
         """Return the bytes of a file, None if it is missing."""
         try:
-            (found,) = self._found[0].get_file_info([self._path(name)])
+            (file,) = self._found[0].get_file_info([self._path(name)])
         except (OSError, pa.ArrowException) as error:
             raise FolderError(f"{self.shown}: {_reason(error)}") from None
-        return found.size if found.type == pafs.FileType.File else None
+        return file.size if file.type == pafs.FileType.File else None
 
     def write_table(self, name: str, tables: Iterable[pa.Table], schema: pa.Schema) -> Written:
         """Write a Parquet file, which is durable on return."""

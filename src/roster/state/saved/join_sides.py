@@ -6,13 +6,13 @@ Of `how="left"` the column `waits` is true for rows of the left side that have h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.byte_slices import as_bytes, gathered
+from roster.state.definition import Document
 from roster.state.event_time import times_of
 from roster.state.join_entries import SIDES
 from roster.state.keys import encode_keys
@@ -27,7 +27,7 @@ _PRESENT = b"\x01"
 class SavedSides:
     """Rows of both sides of a stream join."""
 
-    def __init__(self, keys: pa.Schema, sides: Mapping[str, pa.Schema], document: Mapping[str, Any]) -> None:
+    def __init__(self, keys: pa.Schema, sides: Mapping[str, pa.Schema], document: Document) -> None:
         self._keys = keys
         self._layouts = {side: RowLayout.of(sides[side]) for side in SIDES}
         self._times = dict(zip(SIDES, document["times"], strict=True))
@@ -43,7 +43,7 @@ class SavedSides:
     def tables(self, entries: pa.Table) -> dict[str, pa.Table]:
         """Return the rows of each side."""
         keys, starts = as_bytes(entries["key"])
-        first, found = keys[starts[:-1]], {}
+        first, sides = keys[starts[:-1]], {}
         waiting = entries["key"].filter(pa.array(first == WAITING_KEY[0]))
         for (side, layout), prefix in zip(self._layouts.items(), ROWS_KEYS, strict=True):
             mine = np.flatnonzero(first == prefix[0])
@@ -52,16 +52,16 @@ class SavedSides:
             stored = layout.decode(entries["value"].take(pa.array(mine)).combine_chunks())
             table = stored.table
             if side in self._marks:
-                at = starts[:-1][mine] + PREFIX_LENGTH
-                plain = gathered(keys, at, starts[1:][mine] - at).take(pa.array(stored.places))
+                plain_starts = starts[:-1][mine] + PREFIX_LENGTH
+                plain = gathered(keys, plain_starts, starts[1:][mine] - plain_starts).take(pa.array(stored.places))
                 names = joined(WAITING_KEY + _PRESENT, ordered_times(stored.times), plain)
                 table = table.append_column(self._waits, pc.is_in(names, value_set=waiting.cast(pa.large_binary())))
-            found[side] = table
-        return found
+            sides[side] = table
+        return sides
 
     def entries(self, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Return the entries of both sides' rows."""
-        found = [entry_table(pa.array([], pa.binary()), pa.array([], pa.binary()))]
+        parts = [entry_table(pa.array([], pa.binary()), pa.array([], pa.binary()))]
         for (side, layout), prefix in zip(self._layouts.items(), ROWS_KEYS, strict=True):
             table = tables.get(side)
             if table is None or not len(table):
@@ -73,10 +73,10 @@ class SavedSides:
             encoded = joined(prefix + _PRESENT, stretch, keys).dictionary_encode()
             count = len(encoded.dictionary)
             rows = table.select(layout.columns.names)
-            found.append(
+            parts.append(
                 entry_table(encoded.dictionary, layout.appended([b""] * count, rows, times, encoded.indices.to_numpy()))
             )
             if side in self._marks:
                 names = joined(WAITING_KEY + _PRESENT, ordered_times(times), keys)
-                found.append(entry_table(pc.unique(names.filter(table[self._waits].combine_chunks())), None))
-        return pa.concat_tables(found)
+                parts.append(entry_table(pc.unique(names.filter(table[self._waits].combine_chunks())), None))
+        return pa.concat_tables(parts)

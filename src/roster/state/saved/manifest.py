@@ -1,9 +1,13 @@
-"""`manifest.json` of an export: what it holds. It is written last, so an export without it is none."""
+"""`manifest.json` of an export: what it holds. It is written last, so an export without it is unfinished.
+
+Of several exports each is in a folder named after its moment, such as 20261124T030000Z.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,7 +16,7 @@ from typing import Any
 from roster._json import loads
 from roster.model import TopicPartition
 from roster.model.topics import offsets_by_topic
-from roster.state.definition import Definition, Noted
+from roster.state.definition import Definition, Document, Noted
 from roster.state.event_time import read_time
 from roster.state.saved.folder import Folder, FolderError, Written
 
@@ -83,9 +87,9 @@ class Manifest:
             "cluster": self.cluster,
             "exported_at": self.at,
             "offsets": offsets_by_topic(self.offsets),
-            "stores": {name: _store(each) for name, each in self.stores.items()},
+            "stores": {name: _store(store) for name, store in self.stores.items()},
             "repartition": {
-                topic: {"partitions": count, "partitioner": "murmur2", "files": [each._asdict() for each in files]}
+                topic: {"partitions": count, "partitioner": "murmur2", "files": [file._asdict() for file in files]}
                 for topic, (count, files) in self.on_their_way.items()
             },
         }
@@ -102,15 +106,15 @@ class Manifest:
             document["group"],
             document["cluster"],
             document["exported_at"],
-            {name: _decoded(each) for name, each in document["stores"].items()},
+            {name: _decoded(store) for name, store in document["stores"].items()},
             {
                 TopicPartition(topic, int(number)): offset
-                for topic, of in document["offsets"].items()
-                for number, offset in of.items()
+                for topic, offsets in document["offsets"].items()
+                for number, offset in offsets.items()
             },
             {
-                topic: (each["partitions"], tuple(Written(**file) for file in each["files"]))
-                for topic, each in document["repartition"].items()
+                topic: (entry["partitions"], tuple(Written(**file) for file in entry["files"]))
+                for topic, entry in document["repartition"].items()
             },
         )
 
@@ -118,7 +122,7 @@ class Manifest:
     def read(cls, folder: Folder) -> Manifest:
         """Return the manifest of an export. Raises FolderError if there is none, or none that can be read."""
         if folder.size(MANIFEST) is None:
-            raise FolderError(f"{folder.shown} has no {MANIFEST}: it is no export, or one that did not end")
+            raise FolderError(f"{folder.shown} has no {MANIFEST}: not an export, or an unfinished one")
         try:
             return cls.decode(folder.read(MANIFEST))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -145,12 +149,12 @@ def _store(store: SavedStore) -> dict[str, Any]:
 def _task(store: SavedStore, number: int) -> dict[str, Any]:
     marks = {key[1:].decode(): value for key, value in store.marks.get(number, {}).items()}
     times = {name: _moment(read_time(value)) for name, value in marks.items() if name.endswith(_TIME)}
-    noted = store.notes.get(number)
+    record = store.notes.get(number)
     own: dict[str, Any] = {}
-    if noted is not None:
-        own = {"inputs": dict(noted.inputs)}
-        own |= {"releases": list(noted.releases)} if noted.releases else {}
-        own |= {"definition": noted.definition.document} if noted.definition != store.definition else {}
+    if record is not None:
+        own = {"inputs": dict(record.inputs)}
+        own |= {"releases": list(record.releases)} if record.releases else {}
+        own |= {"definition": record.definition.document} if record.definition != store.definition else {}
     return {
         "changelog_end": store.ends[number],
         **own,
@@ -167,27 +171,66 @@ def _moment(time: int) -> str | None:
         return None
 
 
-def _decoded(document: Mapping[str, Any]) -> SavedStore:
-    parts, tasks = document["parts"], {int(number): each for number, each in document["tasks"].items()}
+def _decoded(document: Document) -> SavedStore:
+    parts, tasks = document["parts"], {int(number): task for number, task in document["tasks"].items()}
     notes = {
         number: Noted(
-            Definition(each.get("definition", document["definition"])), each["inputs"], tuple(each.get("releases", ()))
+            Definition(task.get("definition", document["definition"])), task["inputs"], tuple(task.get("releases", ()))
         )
-        for number, each in tasks.items()
-        if "inputs" in each
+        for number, task in tasks.items()
+        if "inputs" in task
     }
     marks = {
         number: {
-            b"\xff" + name.encode(): base64.b64decode(value, validate=True) for name, value in each["marks"].items()
+            b"\xff" + name.encode(): base64.b64decode(value, validate=True) for name, value in task["marks"].items()
         }
-        for number, each in tasks.items()
+        for number, task in tasks.items()
     }
     return SavedStore(
         document["changelog"],
         document["partitions"],
         notes,
-        {part: each["columns"] for part, each in parts.items()},
-        {part: tuple(Written(**file) for file in each["files"]) for part, each in parts.items()},
+        {part: saved_part["columns"] for part, saved_part in parts.items()},
+        {part: tuple(Written(**file) for file in saved_part["files"]) for part, saved_part in parts.items()},
         marks,
-        {number: each["changelog_end"] for number, each in tasks.items()},
+        {number: task["changelog_end"] for number, task in tasks.items()},
     )
+
+
+_NAME = re.compile(r"\d{8}T\d{6}Z")
+
+
+def name_of(moment: datetime) -> str:
+    """Return the name of a moment's folder; names sort by time."""
+    return moment.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def exports_in(folder: Folder) -> list[str]:
+    """Return the names of the whole exports in a folder, oldest first."""
+    return [name for name in _moments(folder) if folder.size(f"{name}/{MANIFEST}") is not None]
+
+
+def last_before(folder: Folder, before: datetime | None = None) -> tuple[Folder, Manifest]:
+    """Return the last export of a moment before `before`, None: the last. A folder may be an export itself.
+
+    Raises FolderError if there is none.
+    """
+    if folder.size(MANIFEST) is not None:
+        manifest = Manifest.read(folder)
+        if before is not None and manifest.moment >= before:
+            raise FolderError(f"{folder.shown} is of {manifest.at}, not before {before.isoformat()}")
+        return folder, manifest
+    names = exports_in(folder)
+    for name in reversed(names):
+        # The moment of the state is a little later than that of the name.
+        if before is None or name <= name_of(before):
+            manifest = Manifest.read(folder.below(name))
+            if before is None or manifest.moment < before:
+                return folder.below(name), manifest
+    if before is not None and names:
+        raise FolderError(f"{folder.shown} has no export before {before.isoformat()}; the first is {names[0]}")
+    raise FolderError(f"{folder.shown} has no {MANIFEST}: not an export, or an unfinished one")
+
+
+def _moments(folder: Folder) -> list[str]:
+    return [name for name in folder.folders() if _NAME.fullmatch(name)]

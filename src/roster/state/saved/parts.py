@@ -1,27 +1,30 @@
 """A store's entries as parts: tables by column name, and marks for the entries that are the store's own.
 
 Marks are the entries whose keys begin with 0xff: the definition, the list of variables, stream times, how far a sweep
-has come. They are no rows, and stay as they are.
+has come. They are not rows, and stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from roster.state.byte_slices import as_bytes
 from roster.state.definition import STATE_KEY, UNSAID, Definition, Noted, OtherDefinitionError
 from roster.state.event_time import read_time
+from roster.state.join_entries import SIDES
+from roster.state.processor.entries import VALUE_OF
 from roster.state.processor.variables import REGISTRY_KEY, decode_registry
-from roster.state.saved.columns import Saved, entry_table
+from roster.state.saved.columns import Saved, duration, entry_table
 from roster.state.saved.join_sides import SavedSides
-from roster.state.saved.plain import SavedAggregates, SavedFirstRows
-from roster.state.saved.sessions import SavedSessions
-from roster.state.saved.variables import SavedVariables
+from roster.state.saved.plain import SavedAggregates, SavedFirstRows, SavedSessions
+from roster.state.saved.variables import EXPIRY, POSITION, SCHEMA, SavedVariables
 from roster.state.source_times import SOURCES_KEY, Known
+from roster.state.windows import END, START
 
 _MARK = 0xFF
 _TIME = b" time"
@@ -63,7 +66,7 @@ class StoreEntries:
         plain = entries.filter(pa.array(data[offsets[:-1]] != _MARK))
         return cls(dict(zip(marks["key"].to_pylist(), marks["value"].to_pylist(), strict=True)), plain)
 
-    def noted(self) -> Noted | None:
+    def definition_record(self) -> Noted | None:
         """Return the definition with its input offsets, None for a store without entries.
 
         Raises OtherDefinitionError if there are entries without one, or of another release.
@@ -78,21 +81,21 @@ class StoreEntries:
 
         Raises OtherDefinitionError and ValueDamagedError.
         """
-        noted = self.noted()
-        if noted is None:
+        record = self.definition_record()
+        if record is None:
             return
-        reader = saved(noted.definition, self.marks.get(REGISTRY_KEY))
+        reader = saved(record.definition, self.marks.get(REGISTRY_KEY))
         for table in _slices(self.plain, reader):
             yield from reader.tables(table).items()
 
     @classmethod
     def join(cls, marks: Mapping[bytes, bytes], tables: Mapping[str, pa.Table]) -> StoreEntries:
-        """Return the entries that these are the marks and the parts' tables of. Raises as `noted`."""
-        given = cls(marks, _EMPTY)
-        noted = given.noted()
-        if noted is None or not tables:
-            return given
-        return cls(marks, saved(noted.definition, marks.get(REGISTRY_KEY)).entries(tables))
+        """Return the entries that these are the marks and the parts' tables of. Raises as `definition_record`."""
+        entries = cls(marks, _EMPTY)
+        record = entries.definition_record()
+        if record is None or not tables:
+            return entries
+        return cls(marks, saved(record.definition, marks.get(REGISTRY_KEY)).entries(tables))
 
     def table(self) -> pa.Table:
         """Return all entries, marks last: the definition is the last one, where pipelines look for it."""
@@ -104,14 +107,14 @@ class StoreEntries:
         return pa.concat_tables([self.plain.cast(_EMPTY.schema), entry_table(*marks)])
 
 
-def merged_marks(of: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
+def merged_marks(marks_of_tasks: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the marks of a task that gets keys of several tasks, which have these; without the definition.
 
     Times are the latest ones: what was over stays over. A sweep begins anew. The list of variables is the longest one.
     Raises OtherDefinitionError if the lists contradict each other.
     """
     merged: dict[bytes, bytes] = {}
-    for marks in of:
+    for marks in marks_of_tasks:
         for name, value in marks.items():
             before = merged.get(name, value)
             if name == REGISTRY_KEY:
@@ -146,3 +149,38 @@ def _slices(plain: pa.Table, reader: Saved) -> Iterator[pa.Table]:
         return
     for start in range(0, len(plain), _ROWS):
         yield plain.slice(start, _ROWS)
+
+
+class SeedPart(NamedTuple):
+    """The columns of a part, those that have no nulls, and those that no two rows have alike, () if rows may be alike.
+
+    gap: of sessions, which must be as long, and must not overlap.
+    """
+
+    columns: pa.Schema
+    present: tuple[str, ...]
+    unique: tuple[str, ...] = ()
+    gap: timedelta | None = None
+
+
+def seed_parts(definition: Definition) -> dict[str, SeedPart]:
+    """Return what each part of a store needs. Raises ValueError, LookupError or TypeError for a damaged definition."""
+    return {part: _seed_part(definition, part, columns) for part, columns in saved(definition).schemas().items()}
+
+
+def _seed_part(definition: Definition, part: str, columns: pa.Schema) -> SeedPart:
+    document, keys, names = definition.document, definition.keys.names, columns.names
+    if (sides := definition.sides) is not None:
+        return SeedPart(columns, (document["times"][SIDES.index(part)], *names[len(sides[part]) :]))
+    if definition.has_variables:
+        columns = pa.schema([column for column in columns if column.name != SCHEMA])
+        if VALUE_OF["list"] in names:
+            columns = columns.append(pa.field(POSITION, pa.int64()))
+        present = tuple(name for name in columns.names if name != EXPIRY)
+        is_value = {*VALUE_OF.values()}
+        return SeedPart(columns, present, () if POSITION in present else tuple(n for n in present if n not in is_value))
+    if "session" in document:
+        gap = timedelta(microseconds=duration(document["session"]["gap"]))
+        return SeedPart(pa.schema(list(columns)[:-1]), (START, END), (START, *keys), gap)
+    present = tuple(name for name in (START, END) if name in names and "window" in document)
+    return SeedPart(columns, present if "row" in document else (names[-1],), tuple(keys))

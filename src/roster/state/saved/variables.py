@@ -44,8 +44,10 @@ class SavedVariables:
     def schemas(self) -> dict[str, pa.Schema]:
         """Return the columns of each part."""
         key = pa.field(KEY, pa.struct(list(self._keys)))
-        found = {part_of(each.variable.name): pa.schema([key, *_own_fields(each)]) for each in self._variables.values()}
-        return found | {TIMERS: pa.schema([key, pa.field(_AT, pa.int64())]), INITIAL: pa.schema([key])}
+        schemas = {
+            part_of(known.variable.name): pa.schema([key, *_own_fields(known)]) for known in self._variables.values()
+        }
+        return schemas | {TIMERS: pa.schema([key, pa.field(_AT, pa.int64())]), INITIAL: pa.schema([key])}
 
     def tables(self, entries: pa.Table) -> dict[str, pa.Table]:
         """Return the table of each part that has rows."""
@@ -53,7 +55,7 @@ class SavedVariables:
         first, schemas = data[offsets[:-1]], self.schemas()
         if strange := set(np.unique(first).tolist()) - {*self._variables, BY_KEY[0], BY_TIME[0], TAKEN[0]}:
             raise ValueError(f"there is no variable {strange.pop()}")
-        found: dict[str, pa.Table] = {}
+        tables: dict[str, pa.Table] = {}
         for number, known in self._variables.items():
             mine = np.flatnonzero(first == number)
             if len(mine):
@@ -61,17 +63,17 @@ class SavedVariables:
                 keys, ends = self._read(data, offsets[:-1][mine] + 1)
                 values = entries["value"].take(pa.array(mine)).to_pylist()
                 rest = [data[end:stop].tobytes() for end, stop in zip(ends, offsets[1:][mine], strict=True)]
-                found[part] = _table(known, keys, rest, values, schemas[part])
+                tables[part] = _table(known, keys, rest, values, schemas[part])
         timed = np.flatnonzero(first == BY_TIME[0])
         if len(timed):
-            at = offsets[:-1][timed] + 1
-            keys, _ = self._read(data, at + 8)
-            found[TIMERS] = pa.table([keys, pa.array(times_at(data, at))], schema=schemas[TIMERS])
+            starts = offsets[:-1][timed] + 1
+            keys, _ = self._read(data, starts + 8)
+            tables[TIMERS] = pa.table([keys, pa.array(times_at(data, starts))], schema=schemas[TIMERS])
         taken = np.flatnonzero(first == TAKEN[0])
         if len(taken):
             keys, _ = self._read(data, offsets[:-1][taken] + 1)
-            found[INITIAL] = pa.table([keys], schema=schemas[INITIAL])
-        return found
+            tables[INITIAL] = pa.table([keys], schema=schemas[INITIAL])
+        return tables
 
     def _read(self, data: Any, starts: Any) -> tuple[Any, Any]:
         columns, ends = read_keys(data, starts, self._keys.types)
@@ -79,18 +81,18 @@ class SavedVariables:
 
     def entries(self, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Return the entries of the tables."""
-        found = [entry_table(pa.array([], pa.binary()), pa.array([], pa.binary()))]
+        parts = [entry_table(pa.array([], pa.binary()), pa.array([], pa.binary()))]
         for known in self._variables.values():
             table = tables.get(part_of(known.variable.name))
             if table is not None and len(table):
                 ordered = table.sort_by(POSITION) if POSITION in table.column_names else table
-                found.append(_entries(known, self._encoded(ordered), ordered))
+                parts.append(_entries(known, self._encoded(ordered), ordered))
         if TIMERS in tables and len(tables[TIMERS]):
-            found += self._timers(tables[TIMERS])
+            parts += self._timers(tables[TIMERS])
         if INITIAL in tables and len(tables[INITIAL]):
             keys = joined(TAKEN, self._encoded(tables[INITIAL]))
-            found.append(entry_table(keys, pa.array([b"\x00"] * len(keys), pa.binary())))
-        return pa.concat_tables(found)
+            parts.append(entry_table(keys, pa.array([b"\x00"] * len(keys), pa.binary())))
+        return pa.concat_tables(parts)
 
     def _encoded(self, table: pa.Table) -> Any:
         column = table[KEY].combine_chunks()
@@ -105,7 +107,7 @@ class SavedVariables:
         for key, time in zip(encoded.to_pylist(), times.to_pylist(), strict=True):
             of_key.setdefault(key, []).append(time)
         keys = joined(BY_KEY, pa.array(of_key, pa.large_binary()))
-        lists = pa.array([b"".join(sorted(each)) for each in of_key.values()], pa.large_binary())
+        lists = pa.array([b"".join(sorted(times)) for times in of_key.values()], pa.large_binary())
         return entry_table(by_time, pa.array([b"\x00"] * len(by_time), pa.binary())), entry_table(keys, lists)
 
 
@@ -181,7 +183,7 @@ def _for_codec(value: Any, kind: pa.DataType) -> Any:
     if value is None or not pa.types.is_nested(kind):
         return value
     if pa.types.is_map(kind):
-        return {_for_codec(key, kind.key_type): _for_codec(each, kind.item_type) for key, each in value}
+        return {_for_codec(key, kind.key_type): _for_codec(item, kind.item_type) for key, item in value}
     if pa.types.is_struct(kind):
         return {field.name: _for_codec(value[field.name], field.type) for field in kind}
-    return [_for_codec(each, kind.value_type) for each in value]
+    return [_for_codec(item, kind.value_type) for item in value]

@@ -1,10 +1,11 @@
-"""Starting offset of each newly assigned partition: the sink's position, else the group's, else `starting_offsets`."""
+"""Where reading starts in newly assigned partitions, and where it ends in a run with `available_now`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
+from roster.client import ClientError
 from roster.model import OffsetAndMetadata, OffsetSpec, TopicPartition
 from roster.pipeline.batch import Owner
 from roster.pipeline.batch_sink import BatchSink
@@ -51,7 +52,7 @@ class StartingPositions:
         if not committed:
             return {}, set()
         partitions = list(committed)
-        group = {partition: found.offset for partition, found in committed.items() if found is not None}
+        group = {partition: offset.offset for partition, offset in committed.items() if offset is not None}
         in_sink = self._sink.claim(partitions, owner, group)
         self._note_difference(group, in_sink)
         begins = self._member.beginning_offsets(partitions)
@@ -67,9 +68,9 @@ class StartingPositions:
                 raise PipelineError(
                     f"{problem}: records are gone or the topic was created anew",
                     field="fail_on_data_loss",
-                    fix="Set it to False to go on with what is there, or use another group and output",
+                    fix="Set it to False to go on with the records that are left, or use another group and output",
                 )
-            log.warning("%s; going on with what is there", problem)
+            log.warning("%s; going on with the records that are left", problem)
             # The range must begin at the sink's position; the reader skips the records that are gone.
             if partition not in in_sink:
                 starts[partition] = begin
@@ -77,9 +78,9 @@ class StartingPositions:
 
     def _note_difference(self, group: Mapping[TopicPartition, int], in_sink: Mapping[TopicPartition, int]) -> None:
         """Log that reset group offsets do not make the pipeline re-read records whose results the sink holds."""
-        ahead = {p: at for p, at in in_sink.items() if at > group.get(p, at)}
+        ahead = {p: offset for p, offset in in_sink.items() if offset > group.get(p, offset)}
         for topic in sorted({p.topic for p in ahead}):
-            numbers = {p.partition: at for p, at in sorted(ahead.items()) if p.topic == topic}
+            numbers = {p.partition: offset for p, offset in sorted(ahead.items()) if p.topic == topic}
             behind = {p: group[TopicPartition(topic, p)] for p in numbers}
             self._reporter.line(
                 f"the sink stands at {_offsets(numbers)}, the group at {_offsets(behind)}: the sink wins",
@@ -96,8 +97,8 @@ class StartingPositions:
     ) -> dict[TopicPartition, int]:
         rule = self._options.start
         if isinstance(rule, int):
-            at = self._member.offsets_for_times(dict.fromkeys(partitions, rule)) if partitions else {}
-            wanted = {p: OffsetSpec.LATEST if (offset := at.get(p)) is None else offset for p in partitions}
+            by_time = self._member.offsets_for_times(dict.fromkeys(partitions, rule)) if partitions else {}
+            wanted = {p: OffsetSpec.LATEST if (offset := by_time.get(p)) is None else offset for p in partitions}
         elif isinstance(rule, Mapping):
             wanted = {p: rule.get(p, OffsetSpec.EARLIEST) for p in partitions}
         else:
@@ -120,3 +121,50 @@ def _offsets(by_partition: Mapping[int, int]) -> str:
     """Format offsets as `5` if all are the same, else as `3 to 9`."""
     least, most = min(by_partition.values()), max(by_partition.values())
     return str(least) if least == most else f"{least} to {most}"
+
+
+class Targets:
+    """The log end offset of each partition when it was assigned.
+
+    Those of repartition topics are looked up once all targets are reached, once for each of these topics: records of
+    one may lead to records of the next.
+    """
+
+    def __init__(
+        self,
+        is_repartition: Callable[[TopicPartition], bool],
+        log_ends: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]],
+    ) -> None:
+        """`log_ends` counts records of open transactions."""
+        self._is_repartition, self._log_ends = is_repartition, log_ends
+        self._targets: dict[TopicPartition, int] = {}
+        self._rounds = 0
+        """How often those of repartition topics were set since the assignment."""
+
+    def adopt(self, owned: Collection[TopicPartition], new: Collection[TopicPartition]) -> None:
+        """Take a new assignment."""
+        kept = {p for p in owned if not (new and self._is_repartition(p))}
+        self._targets = {p: end for p, end in self._targets.items() if p in kept}
+        self._rounds = 0 if new else self._rounds
+
+    def limit(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return up to where to read partitions with these log ends; the first ones seen are the targets."""
+        for partition, end in ends.items():
+            if not self._is_repartition(partition):
+                self._targets.setdefault(partition, end)
+        return {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
+
+    def are_reached(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Return True once repartition topics are read, too, where inputs are. Raises ClientError."""
+        repartitioned = [partition for partition in positions if self._is_repartition(partition)]
+        while all(positions[partition] >= self._targets.get(partition, 0) for partition in repartitioned):
+            if self._rounds >= len({partition.topic for partition in repartitioned}):
+                return True
+            try:
+                self._targets |= self._log_ends(repartitioned)
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                return False
+            self._rounds += 1
+        return False

@@ -1,1 +1,0 @@
-"""`roster history`: rebalances and commits of all groups, recorded and shown."""
