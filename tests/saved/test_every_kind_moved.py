@@ -15,7 +15,7 @@ import pytest
 
 from roster.spark.state import export, import_state, repartition_state
 from tests.librdkafka import idempotent_producer
-from tests.saved.test_export import rows
+from tests.saved.groups_with_state import rows
 from tests.saved.test_export_kills import check_kinds, passed, sums, waiting
 from tests.sinks.test_transactional_kills import Application, caught_up, quick_broker
 from tests.sinks.test_transactional_kills import check as check_running

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from roster.cli.root import run
@@ -30,10 +29,10 @@ from roster.spark.state import Export, export
 from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.saved.folder import Folder, FolderError
 from roster.state.saved.manifest import Manifest, SavedStore
-from tests.librdkafka import idempotent_producer
+from tests.saved.groups_with_state import below, no_spark, numbers, rows, sales, send, totals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
@@ -42,46 +41,6 @@ if TYPE_CHECKING:
     from tests.spark.spark_topics import Topics
 
 pytestmark = [pytest.mark.timeout(400)]
-
-Record = tuple[int, int, str, int]
-"""Partition, offset, name, number."""
-
-
-def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    n = batch["value"].cast(pa.string()).cast(pa.int64())
-    return pa.RecordBatch.from_arrays([batch["key"].cast(pa.string()), n, batch["timestamp"]], ["name", "n", "at"])
-
-
-def send(topics: Topics, topic: str, partitions: int, numbers: Sequence[int]) -> list[Record]:
-    """Each number twice in one partition, under one of eleven names."""
-    producer = idempotent_producer(topics.bootstrap)
-    sent: list[Record] = []
-    ends = [topics.ends(topic)[TopicPartition(topic, number)] for number in range(partitions)]
-    for number in [each for each in numbers for _ in range(2)]:
-        partition, name = number % 11 % partitions, f"k{number % 11}"
-        producer.produce(topic, str(number), name, partition=partition)
-        sent.append((partition, ends[partition], name, number))
-        ends[partition] += 1
-    assert producer.flush(60) == 0
-    return sent
-
-
-def below(found: Export, topic: str, sent: list[Record]) -> list[Record]:
-    return [each for each in sent if each[1] < found.manifest.offsets.get(TopicPartition(topic, each[0]), 0)]
-
-
-def rows(found: Export, store: str, part: str = "entries") -> list[dict[str, Any]]:
-    """What pyarrow reads of an export, without Roster."""
-    files = found.manifest.stores[store].files.get(part, ())
-    return [row for file in files for row in pq.read_table(f"{found.folder.place}/{file.path}").to_pylist()]
-
-
-def totals_of(sent: list[Record]) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
-    for _, _, name, n in sent:
-        count, total = found.get(name, (0, 0))
-        found[name] = count + 1, total + n
-    return found
 
 
 @pytest.mark.spark
@@ -198,10 +157,6 @@ def test_exports_beside_batches_are_of_the_records_below_their_offsets(
     assert progress[-1].done == progress[-1].partitions == 3
 
 
-def sales(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return numbers(batch).rename_columns(["shop", "price", "at"]).select(["shop", "price"])
-
-
 PAGE = Path(__file__).parents[2] / "docs" / "state" / "save.md"
 
 
@@ -274,10 +229,6 @@ def test_the_page_and_the_command_do_what_they_say(
     monkeypatch.setattr(_Exporter, "_run_alone", beside)
     both = export(no_spark, topics.bootstrap, group, str(tmp_path / "both"))
     assert both.folder.names() == sorted(["manifest.json", *(file.path for file in both.manifest.written)])
-
-
-def no_spark(*_: object) -> SparkSession:
-    raise AssertionError("Spark is not needed")
 
 
 def noted(store: str, inputs: dict[str, int], stores: list[str]) -> Noted:

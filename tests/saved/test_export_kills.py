@@ -17,7 +17,7 @@ from roster.model import TopicPartition
 from roster.spark import PipelineError, ReadError
 from roster.spark.state import Export, export
 from roster.state.rows import RowLayout
-from tests.saved.test_export import rows
+from tests.saved.groups_with_state import rows
 from tests.sinks.test_transactional_kills import Told, blows, quick_broker
 from tests.spark.apps import every_operator as every
 from tests.spark.apps.stateful import COLUMNS, KEYS

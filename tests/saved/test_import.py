@@ -14,7 +14,7 @@ from roster.model import TopicPartition
 from roster.saved.importing import Importer
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.state import Export, export, import_state
-from tests.saved.test_export import no_spark, numbers, rows, sales, send
+from tests.saved.groups_with_state import no_spark, rows, sales, send, unordered, with_ids_and_totals
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-def unordered(found: Export, store: str) -> list[str]:
-    return sorted(map(str, rows(found, store)))
 
 
 @pytest.mark.gate
@@ -49,10 +45,10 @@ def check_that_it_goes_on(spark: SparkSession, topics: Topics, tmp_path: Path) -
     exports: list[Export] = []
 
     def pipeline(group: str, **more: Any) -> Pipeline:
-        made = Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / group)), **more)
-        made.map_arrow(numbers, "name string, n long, at timestamp")
-        made.deduplicate(["name", "n"], within="1000 days", column="at", store="ids").repartition("name", partitions=3)
-        made.aggregate("name", {"n": "count(*)", "mean": "avg(n)"}, store="totals")
+        made = with_ids_and_totals(
+            Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / group)), **more),
+            partitions=3,
+        )
         return made.write(KafkaSink(topics.bootstrap, topics.create(1)))
 
     def look(_: object) -> None:

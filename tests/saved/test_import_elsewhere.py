@@ -11,39 +11,15 @@ from roster.cli.root import run
 from roster.model import TopicPartition
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.state import Export, export, import_state, repartition_state
-from tests.librdkafka import idempotent_producer
-from tests.saved.test_export import no_spark, numbers, rows
+from tests.saved.groups_with_state import check, no_spark, produce, with_ids_and_totals
 from tests.spark.spark_topics import Topics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-def name_of(n: int) -> str:
-    return f"k{n % 43}"
-
-
-def produce(topics: Topics, topic: str, sent: Iterable[int]) -> None:
-    """Each number twice, placed by its key as Kafka's Java client does."""
-    producer = idempotent_producer(topics.bootstrap, {"partitioner": "murmur2_random"})
-    for n in [each for each in sent for _ in range(2)]:
-        producer.produce(topic, str(n), name_of(n))
-    assert producer.flush(60) == 0
-
-
-def check(found: Export, read: range) -> None:
-    """Compare both stores with a plain computation of all numbers."""
-    assert {(row["name"], row["n"]) for row in rows(found, "ids")} == {(name_of(n), n) for n in read}
-    of = {name: [n for n in read if name_of(n) == name] for name in map(name_of, read)}
-    assert len(rows(found, "totals")) == len(of)
-    assert {row["name"]: (row["n"], row["mean"]) for row in rows(found, "totals")} == {
-        name: (len(each), sum(each) / len(each)) for name, each in of.items()
-    }
 
 
 def check_that_it_goes_on(spark: SparkSession, topics: Topics, tmp_path: Path, command: Any = None) -> None:
@@ -53,10 +29,10 @@ def check_that_it_goes_on(spark: SparkSession, topics: Topics, tmp_path: Path, c
     early: list[Export] = []
 
     def pipeline(group: str, **settings: Any) -> Pipeline:
-        made = Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / group)), **settings)
-        made.map_arrow(numbers, "name string, n long, at timestamp")
-        made.deduplicate(["name", "n"], within="1000 days", column="at", store="ids").repartition("name", partitions=3)
-        made.aggregate("name", {"n": "count(*)", "mean": "avg(n)"}, store="totals")
+        made = with_ids_and_totals(
+            Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / group)), **settings),
+            partitions=3,
+        )
         return made.write(KafkaSink(topics.bootstrap, topics.create(1)))
 
     def look(_: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from roster.spark import Pipeline, PipelineError
 from roster.spark.state import export, import_state, seed_state
-from tests.saved.test_export import rows, sales
+from tests.saved.groups_with_state import rows, sales
 from tests.spark.apps import importing
 from tests.spark.programs import Application
 

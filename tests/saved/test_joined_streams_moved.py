@@ -11,7 +11,7 @@ import pytest
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.state import export, import_state, repartition_state
 from tests.librdkafka import idempotent_producer
-from tests.saved.test_export import rows
+from tests.saved.groups_with_state import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,7 @@ from roster.cli.root import run
 from roster.spark import KafkaSink, Pipeline, PipelineError, State, Window
 from roster.spark.state import Export, export, migrate_state
 from tests.librdkafka import idempotent_producer
-from tests.saved.test_export import rows, send, totals_of
+from tests.saved.groups_with_state import rows, send, totals_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,8 +17,7 @@ from roster.spark.state import export, import_state, repartition_state
 from roster.spark.stateful_batches import StatefulBatches
 from roster.stateful.tasks.placement import partitions_of
 from tests.librdkafka import idempotent_producer
-from tests.saved.test_export import no_spark, numbers, rows
-from tests.saved.test_import_elsewhere import check, name_of, produce
+from tests.saved.groups_with_state import check, name_of, no_spark, numbers, produce, rows, with_ids_and_totals
 from tests.spark.spark_topics import Topics
 
 if TYPE_CHECKING:
@@ -41,10 +40,9 @@ def test_a_group_goes_on_after_its_input_has_grown(
     out, place = topics.create(1), str(tmp_path / "export")
 
     def go_on() -> None:
-        made = Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / "state")))
-        made.map_arrow(numbers, "name string, n long, at timestamp")
-        made.deduplicate(["name", "n"], within="1000 days", column="at", store="ids")
-        made.aggregate("name", {"n": "count(*)", "mean": "avg(n)"}, store="totals")
+        made = with_ids_and_totals(
+            Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / "state")))
+        )
         made.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
 
     def move(**more: Any) -> dict[str, tuple[int, int]]:
@@ -192,10 +190,9 @@ def test_the_state_is_put_back_for_a_record_that_the_earlier_number_has_placed_a
     topic, group, place = topics.create(4), f"g-{uuid.uuid4().hex[:8]}", tmp_path / "export"
 
     def go_on() -> None:
-        made = Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / "state")))
-        made.map_arrow(numbers, "name string, n long, at timestamp")
-        made.deduplicate(["name", "n"], within="1000 days", column="at", store="ids")
-        made.aggregate("name", {"n": "count(*)", "mean": "avg(n)"}, store="totals")
+        made = with_ids_and_totals(
+            Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / "state")))
+        )
         made.write(KafkaSink(topics.bootstrap, topics.create(1))).run(available_now=True)
 
     def cut_off(*_: object) -> None:
@@ -249,10 +246,9 @@ def test_a_topic_to_which_both_numbers_were_written_at_once_has_a_way_out(
     topic, group, place = topics.create(4), f"g-{uuid.uuid4().hex[:8]}", str(tmp_path / "export")
 
     def go_on() -> None:
-        made = Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / "state")))
-        made.map_arrow(numbers, "name string, n long, at timestamp")
-        made.deduplicate(["name", "n"], within="1000 days", column="at", store="ids")
-        made.aggregate("name", {"n": "count(*)", "mean": "avg(n)"}, store="totals")
+        made = with_ids_and_totals(
+            Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / "state")))
+        )
         made.write(KafkaSink(topics.bootstrap, topics.create(1))).run(available_now=True)
 
     produce(topics, topic, range(200))

@@ -16,8 +16,7 @@ from roster.cli.root import run
 from roster.spark import KafkaSink, Pipeline, PipelineError, State, Window
 from roster.spark.state import export, seed_state
 from tests.librdkafka import idempotent_producer
-from tests.saved.test_export import numbers, rows
-from tests.saved.test_import_elsewhere import name_of, produce
+from tests.saved.groups_with_state import name_of, numbers, produce, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
