@@ -149,14 +149,7 @@ class Plan:
 
 
 class Importer:
-    """Imports an export; see `import_state` and the module's text.
-
-    asked: partitions of repartition topics that get another number. misplaced: why the state keeps the numbers of
-    partitions of the export.
-    """
-
-    asked: Mapping[str, int] = MappingProxyType({})
-    misplaced: MisplacedError | None = None
+    """Imports an export; see `import_state` and the module's text."""
 
     def __init__(
         self,
@@ -166,7 +159,14 @@ class Importer:
         offsets: StartingOffsets | None,
         keyed_by: KeyedBy,
         on_progress: Callable[[StateProgress], None] | None,
+        repartitions: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """repartitions: partitions of repartition topics that get another number."""
+        self._repartitions = repartitions
+        self.counts: dict[str, int] = {}
+        """Partitions that each of the group's topics gets, by its name in the export; known once `run` has begun."""
+        self.misplaced: MisplacedError | None = None
+        """Why the state keeps the numbers of partitions of the export."""
         self._given, self._keyed_by, self._export = offsets, keyed_by, export
         self._spark, self._config, self._on_progress = spark, config, on_progress
         self._folder, self.manifest, self._group = export.folder, export.manifest, config.group
@@ -187,7 +187,7 @@ class Importer:
         with self._admin() as admin, self._producer() as producer:
             self._check_new(admin)
             counts = admin.list_topics()
-            self.counts = new_counts(self.manifest, counts, self.asked)
+            self.counts = new_counts(self.manifest, counts, self._repartitions)
             plan, inputs = self._checked(admin, first_offsets(admin, self.manifest, counts, self._given), counts)
             own = self._partitions(self.manifest.on_their_way)
             offsets = inputs | dict.fromkeys(own, 0)

@@ -39,22 +39,22 @@ class KeyedBy:
     partitioner: str | None = None
 
 
-def new_counts(manifest: Manifest, counts: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
+def new_counts(manifest: Manifest, counts: Mapping[str, int], repartitions: Mapping[str, int]) -> dict[str, int]:
     """Return how many partitions each changelog and repartition topic gets, by its name in the export.
 
-    counts: of the cluster's topics. asked: of repartition topics. A store has as many as the input topics that its task
-    reads; a repartition topic that is not asked for keeps its number unless it is read beside such a topic. Raises
-    PipelineError if these topics have different numbers.
+    counts: of the cluster's topics. repartitions: of repartition topics that get another number. A store has as many
+    as the input topics that its task reads; another repartition topic keeps its number unless it is read beside one
+    that does not. Raises PipelineError if these topics have different numbers.
     """
-    if strange := sorted(asked.keys() - manifest.on_their_way.keys()):
+    if strange := sorted(repartitions.keys() - manifest.on_their_way.keys()):
         fix = f"It has {', '.join(sorted(manifest.on_their_way)) or 'none'}"
         raise PipelineError(f"the group has no repartition topic {strange[0]!r}", field="partitions", fix=fix)
-    partitions = {topic: asked.get(topic, count) for topic, (count, _) in manifest.on_their_way.items()}
+    partitions = {topic: repartitions.get(topic, count) for topic, (count, _) in manifest.on_their_way.items()}
     for name, store in manifest.stores.items():
         inputs = _inputs(manifest, name)
         own = inputs & manifest.on_their_way.keys()
         outer = {topic: counts[topic] for topic in sorted(inputs - own) if topic in counts}
-        outer |= {topic: asked[topic] for topic in sorted(own) if topic in asked}
+        outer |= {topic: repartitions[topic] for topic in sorted(own) if topic in repartitions}
         if len(set(outer.values())) > 1:
             shown = ", ".join(f"{topic!r} has {count}" for topic, count in outer.items())
             raise PipelineError(

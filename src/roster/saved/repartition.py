@@ -24,6 +24,7 @@ from roster.model.offsets import repartition_folder, repartition_note
 from roster.model.switch import Standing
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import as_columns
+from roster.pipeline.tasks.reader import ReaderConfig
 from roster.saved.export import Export, export
 from roster.saved.importing import Importer
 from roster.saved.job import Sessions, StateProgress, reader_config
@@ -86,10 +87,8 @@ def repartition_state(
             exported = export(spark, bootstrap, group, folder, security=security, on_progress=on_progress)
         if exported.manifest.group != group:
             raise PipelineError(f"{folder} has an export of {exported.manifest.group!r}", field="folder", fix=_OTHER)
-        repartition = _Repartition(
-            spark, config, exported, None, KeyedBy(as_columns(keyed_by), partitioner), on_progress
-        )
-        repartition.dry_run, repartition.asked = dry_run, partitions or {}
+        keyed = KeyedBy(as_columns(keyed_by), partitioner)
+        repartition = _Repartition(spark, config, exported, keyed, on_progress, partitions or {}, dry_run=dry_run)
         with Admin(config.bootstrap, client_id=config.client_id, security=config.security) as admin:
             repartition.check_export(admin)
         with contextlib.suppress(_DryRunEndedError):
@@ -111,7 +110,19 @@ class _DryRunEndedError(Exception):
 class _Repartition(Importer):
     """An import into the group that the export is of; what it replaces is in the folder."""
 
-    dry_run = False
+    def __init__(
+        self,
+        spark: Sessions,
+        config: ReaderConfig,
+        export: Export,
+        keyed_by: KeyedBy,
+        on_progress: Callable[[StateProgress], None] | None,
+        repartitions: Mapping[str, int],
+        *,
+        dry_run: bool,
+    ) -> None:
+        super().__init__(spark, config, export, None, keyed_by, on_progress, repartitions)
+        self._dry_run = dry_run
 
     def check_export(self, admin: Admin) -> None:
         """Raise PipelineError unless the export is the group's present state, or the work with it has begun."""
@@ -139,7 +150,7 @@ class _Repartition(Importer):
 
     def _check_kept(self, admin: Admin, error: MisplacedError) -> None:
         """Raise PipelineError unless the work has begun: then the state is put back as it was."""
-        if self.dry_run or _begun_with(admin.group_offsets(self._group)) is None:
+        if self._dry_run or _begun_with(admin.group_offsets(self._group)) is None:
             raise PipelineError(error.problem, field=error.field, fix=_READ) from None
 
     def _make_topics(self, admin: Admin) -> list[TopicPartition]:
@@ -149,7 +160,7 @@ class _Repartition(Importer):
         if begun is None:
             self._check_grown(admin)
             self.check_export(admin)
-        if self.dry_run:
+        if self._dry_run:
             raise _DryRunEndedError
         if begun is None:
             note = repartition_note(self._folder.named)

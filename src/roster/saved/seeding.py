@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -18,6 +18,7 @@ from roster.pipeline.errors import PipelineError, reason_of
 from roster.pipeline.options import as_columns, parse_topics
 from roster.pipeline.pipeline_options import StartingOffsets
 from roster.pipeline.spark_schemas import column_differences, column_types
+from roster.pipeline.tasks.reader import ReaderConfig
 from roster.saved.export import Export
 from roster.saved.importing import Importer, Plan
 from roster.saved.job import Sessions, StateProgress, reader_config, session_of
@@ -86,24 +87,42 @@ def seed_state(
     name = _named(stores, store)
     own = stores[name]
     placement = _placement(own, as_columns(keyed_by), partitioner)
-    seeder = _Seeder(spark, config, _empty(group, stores, inputs), offsets, KeyedBy(), on_progress)
-    seeder.check()
+    empty = _empty(group, stores, inputs)
+    Importer(spark, config, empty, offsets, KeyedBy(), on_progress).check()
     parts = _parts(name, own, _tables(session_of(spark), table, own))
     for part, rows in parts.values():
         _check_rows(part, rows, placement)
-    seeder.seed = name, Noted(own, dict.fromkeys(inputs, 0)), parts, placement
-    return seeder.run()
+    seed = _Seed(name, Noted(own, dict.fromkeys(inputs, 0)), parts, placement)
+    return _Seeder(spark, config, empty, offsets, on_progress, seed).run()
+
+
+class _Seed(NamedTuple):
+    """The store, its definition, the columns and rows of each part, and how they are placed."""
+
+    store: str
+    definition: Noted
+    parts: Mapping[str, tuple[SeedPart, DataFrame]]
+    placement: Placement
 
 
 class _Seeder(Importer):
     """An import whose rows come from tables."""
 
-    seed: tuple[str, Noted, Mapping[str, tuple[SeedPart, DataFrame]], Placement]
-    """The store, its definition, the columns and rows of each part, and how they are placed."""
+    def __init__(
+        self,
+        spark: Sessions,
+        config: ReaderConfig,
+        empty: Export,
+        offsets: StartingOffsets | None,
+        on_progress: Callable[[StateProgress], None] | None,
+        seed: _Seed,
+    ) -> None:
+        super().__init__(spark, config, empty, offsets, KeyedBy(), on_progress)
+        self._seed = seed
 
     def planned(self, offsets: Mapping[TopicPartition, int]) -> Plan:
         """Return the partitions of the store, which get the rows."""
-        name, noted, parts, placement = self.seed
+        name, noted, parts, placement = self._seed
         store, registry = self.manifest.stores[name], noted.definition.registry
         marks = {STATE_KEY: noted.encode()} | ({REGISTRY_KEY: registry} if registry else {})
         logs: list[LogFiles] = [self.log(store, n, offsets, marks, {}) for n in range(self.counts[store.changelog])]
