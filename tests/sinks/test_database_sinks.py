@@ -815,7 +815,7 @@ def test_a_refused_login_is_not_waited_for(kind: str, tmp_path: Path) -> None:
         (lambda: DatabaseSink("sqlite:///file:x?mode=memory&uri=true", "t"), "url: tasks do not share"),
         (lambda: PostgresSink("postgresql://h/d", "t", mode="merge"), "mode: 'merge' is not possible"),
         (lambda: PostgresSink("postgresql://h/d", "t", keys="id"), "Add mode='upsert'"),
-        (lambda: PostgresSink("postgresql://h/d", "t", timeout_ms=0), "timeout_ms: 0 is no number"),
+        (lambda: PostgresSink("postgresql://h/d", "t", timeout_ms=0), "timeout_ms: 0 is not a number"),
     ],
 )
 def test_arguments_are_checked_at_once(make: Any, problem: str) -> None:

@@ -112,7 +112,7 @@ def test_a_function_that_moves_keys_fails_with_the_first_rows() -> None:
     with pytest.raises(OtherDefinitionError, match="other_keys of migrate failed: it must leave the column 'k'"):
         way.seen(store).rewritten([])
     noted = WithChanges(store, {b"\xff~state": Noted(before, {}).encode()})
-    with pytest.raises(StateError, match="its entries are those of an earlier release"):
+    with pytest.raises(StateError, match="its entries are an earlier release's"):
         seen_as(after, noted)
 
 
