@@ -289,8 +289,8 @@ class FramedSink(BatchSink):
         self._records.abort(None, batch)
 
     @override
-    def look(self) -> None:
-        self._kafka.look()
+    def check_target(self) -> None:
+        self._kafka.check_target()
 
     @override
     def close(self) -> None:
