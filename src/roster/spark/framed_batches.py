@@ -245,6 +245,11 @@ class FramedSink(BatchSink):
         self._records = self._kafka.bind(source)
         return self
 
+    @property
+    @override
+    def log_ends(self) -> Mapping[TopicPartition, int]:
+        return self._records.log_ends
+
     @override
     def take_over(self, partitions: Sequence[TopicPartition], owner: Owner) -> None:  # type: ignore[override]
         self._records.take_over(partitions, owner)
