@@ -143,9 +143,12 @@ def test_tables_become_sessions_sides_of_a_join_and_variables(
     table = spark.createDataFrame(sessions, columns)
     for wrong, message in (
         (table.withColumn("window_end", table.window_start), "a session that is shorter than its gap"),
-        (
-            table.union(spark.createDataFrame([(now, now + gap, name_of(1), 1, 1)], columns)),
-            "ends behind the next one's begin",
+        *(
+            (
+                table.union(spark.createDataFrame([(begin, begin + gap, name_of(1), 1, 1)], columns)),
+                "a session that the next one would go on with",
+            )
+            for begin in (now, begun[1] + gap)
         ),
         (table.withColumn("window_end", functions.lit(None).cast("timestamp")), "has no value of window_end"),
         (table.union(table), "is there more than once"),

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roster.state.aggregate import Aggregation
@@ -194,6 +194,7 @@ def test_windows_that_are_open_are_rows_with_start_and_end(
 
 
 @given(test_sessions.ROWS.filter(bool), CUTS, st.sampled_from([(3, 0), (4, 6)]))
+@example([("a", None, 0), ("b", None, 3)], [], (3, 0))  # a row at 3 would go on with the first session
 @settings(max_examples=examples(60), deadline=None)
 def test_open_sessions_are_rows_with_start_and_end(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cuts: list[int], shape: tuple[int, int]
@@ -205,7 +206,7 @@ def test_open_sessions_are_rows_with_start_and_end(
     plain = test_sessions.RowByRow(gap, grace)
     for k, n, t in rows:
         plain.add(k, n, t)
-    still = [each for each in plain.open if max(each[1])[0] + gap + grace > plain.now]
+    still = [each for each in plain.open if max(each[1])[0] + gap + grace >= plain.now]
     expected = [(EPOCH + min(of)[0] * SECOND, EPOCH + (max(of)[0] + gap) * SECOND, key, len(of)) for key, of in still]
     rows_found = [(row["window_start"], row["window_end"], row["k"], row["count"]) for row in found.get("entries", [])]
     assert unordered(rows_found) == unordered(expected)

@@ -251,8 +251,8 @@ def _check_rows(part: SeedPart, rows: DataFrame, placement: Placement) -> None:
     if part.gap is not None:
         start, end = _column(START), _column(END)
         following = F.lead(start).over(Window.partitionBy(*keys[1:]).orderBy(start))
-        wrong = F.coalesce(F.when(end - start < F.lit(part.gap), F.lit(0)), F.when(following < end, F.lit(1)))
-        sessions = ["has a session that is shorter than its gap", "has a session that ends behind the next one's begin"]
+        wrong = F.coalesce(F.when(end - start < F.lit(part.gap), F.lit(0)), F.when(following <= end, F.lit(1)))
+        sessions = ["has a session that is shorter than its gap", "has a session that the next one would go on with"]
         _check_none(rows.select(*keys, wrong.alias(_WRONG)), part.unique, sessions)
 
 

@@ -154,7 +154,7 @@ def _slices(plain: pa.Table, reader: Saved) -> Iterator[pa.Table]:
 class SeedPart(NamedTuple):
     """The columns of a part, those that have no nulls, and those that no two rows have alike, () if rows may be alike.
 
-    gap: of sessions, which must be as long, and must not overlap.
+    gap: of sessions, which must be as long, and must not overlap or touch.
     """
 
     columns: pa.Schema
