@@ -6,8 +6,11 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
+from pyspark.sql import Row
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
 
 from roster.spark import PipelineError, read_stream, write_stream
 from roster.spark.dataframes.program import program_of
@@ -139,11 +142,64 @@ def counted_once(records: DataFrame) -> DataFrame:
     return rows.groupBy(F.window("at", "1 hour"), "shop").agg(F.count("*").alias("orders"), F.sum("twice"))
 
 
+def enriched(records: DataFrame) -> DataFrame:
+    """A table and a function of Python in front of the state, and the table again behind it."""
+    spark = records.sparkSession
+    cities = spark.createDataFrame([("a", "Rome"), ("b", "Oslo")], "shop string, city string")
+    loud = F.udf(lambda text: None if text is None else text.upper(), "string")
+    rows = parsed(records).where("order >= 0").join(cities, "shop", "left").withColumn("loud", loud("city"))
+    rows.repartition(7).createOrReplaceTempView("enriched")
+    totals = spark.sql("select shop, loud, count(*) as orders, max(tags) as tags from enriched group by all")
+    return totals.join(cities, "shop", "left").select("shop", "loud", "orders", "tags", "city")
+
+
+class Counter(StatefulProcessor):  # type: ignore[misc] # PySpark has no hints for it
+    """Counts the orders of a shop, as written for Spark."""
+
+    def init(self, handle: Any) -> None:
+        self.count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timer_values: Any) -> Any:
+        before = self.count.get()[0] if self.count.exists() else 0
+        count = before + sum(1 for _ in rows)
+        self.count.update((count,))
+        yield Row(shop=key[0], orders=count)
+
+    def close(self) -> None:
+        pass
+
+
+def counted(records: DataFrame) -> DataFrame:
+    rows = parsed(records).where("order >= 0").select("shop", "amount")
+    if not records.isStreaming:
+        return rows.groupBy("shop").agg(F.count("*").alias("orders"))
+    return rows.groupBy("shop").transformWithState(Counter(), "shop string, orders long", "update", "None")
+
+
+def count_frames(key: Any, frames: Any, state: Any) -> Any:
+    count = (state.get[0] if state.exists else 0) + sum(map(len, frames))
+    state.update((count,))
+    yield pd.DataFrame({"place": [key[0]], "orders": [count]})
+
+
+def counted_in_pandas(records: DataFrame) -> DataFrame:
+    rows = parsed(records).where("order >= 0").select(F.coalesce("shop", F.lit("?")).alias("place"), "amount")
+    if not records.isStreaming:
+        return rows.groupBy("place").agg(F.count("*").alias("orders"))
+    done = rows.groupBy("place").applyInPandasWithState(
+        count_frames, "place string, orders long", "n long", "update", "NoTimeout"
+    )
+    return done.where("orders > 0")
+
+
 PROGRAMS: dict[str, tuple[Callable[[DataFrame], DataFrame], str, list[str]]] = {
     "tumbling": (tumbling, "append", []),
     "totals": (totals, "update", ["shop"]),
     "counted once": (counted_once, "append", []),
     "open windows": (open_windows, "update", ["window", "word"]),
+    "code": (counted, "update", ["shop"]),
+    "enriched": (enriched, "update", ["shop", "loud"]),
+    "code in pandas": (counted_in_pandas, "update", ["place"]),
     "hours": (hours, "append", []),
     "sessions": (sessions, "append", []),
     "by price": (by_price, "update", ["price", "size"]),
@@ -197,7 +253,7 @@ def last_of(rows: list[Any], keys: list[str]) -> list[Any]:
     return list({repr([row[key] for key in keys]): row for row in rows}.values())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_a_program_gives_the_rows_and_types_of_a_batch(
     spark: SparkSession, topics: Topics, orders: str, group: str, kind: str, tmp_path: Path

@@ -156,6 +156,8 @@ class Kept:
 
     def stateful(self) -> Stateful:
         """Return the operator for the pipeline."""
+        if isinstance(self.operator, Stateful):
+            return replace(self.operator, store=self.name)
         return Stateful(self.operator, self.name, has_updates=self.has_updates, is_by_key=self.is_by_key)
 
     def behind(self, columns: StructType, spark: Any) -> tuple[PlanOver, Callable[[DataFrame], DataFrame]]:
@@ -176,8 +178,12 @@ class Kept:
         return over, self.rows.without_text
 
 
-def chain_of(df: DataFrame, mode: str) -> tuple[Node, list[Kept]]:
-    """Return a frame's plan, and its operators with state from source to sink.
+Makers = Mapping[str, Callable[[Node, Node, Sequence[Node], str, Any], Kept]]
+"""What makes an operator of a node, of the plan's root, the nodes above, the output mode and the JVM."""
+
+
+def chain_of(df: DataFrame, mode: str, makers: Makers) -> tuple[Node, list[Kept]]:
+    """Return a frame's plan, and its operators with state from source to sink. makers: by the kind of node.
 
     Raises PipelineError for what Roster lacks.
     """
@@ -188,11 +194,11 @@ def chain_of(df: DataFrame, mode: str) -> tuple[Node, list[Kept]]:
     node = root
     while not node.is_leaf:
         streaming = [child for child in node.children if child.is_streaming]
-        maker = _MAKERS.get(node.kind)
+        maker = makers.get(node.kind)
         if maker is not None:
             found.insert(0, maker(node, root, above, mode, jvm))
         if len(streaming) != 1:
-            if any(each.kind in _MAKERS for each in node.all()) or found:
+            if any(each.kind in makers for each in node.all()) or found:
                 raise PipelineError("union() beside operators with state", field=_FIELD, fix="Subscribe to both topics")
             break
         above.append(node)
@@ -308,7 +314,7 @@ class _Grouping:
     def __init__(self, node: Node, outputs: Sequence[Any], jvm: Any) -> None:
         (self.below,) = node.children
         self._child, self._outputs, self._jvm = self.below, outputs, jvm
-        self._watermark = _watermark(self._child)
+        self._watermark = watermark_of(self._child)
         self.rows, self.keys, self.text = Rows(), list[str](), list[str]()
         self.values: Values = []
         self.window: Window | SessionWindow | None = None
@@ -343,7 +349,7 @@ class _Grouping:
         if self.window is not None:
             raise PipelineError("two windows in one groupBy()", field=_FIELD, fix="Use one")
         self.window, self.below, shown = _window(expression, self._child, self._watermark[1], self.rows, jvm)
-        self.time = _type_of(expression.dataType())["start"].dataType  # type: ignore[index]
+        self.time = type_of(expression.dataType())["start"].dataType  # type: ignore[index]
         self.text.append(shown)
         self.values.append((expression, _struct(START, END, jvm)))
 
@@ -372,7 +378,7 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: An
             while name.lower() in {other.lower() for other in (*made, *group.rows.columns, *_OWN)}:
                 name += "_"
             made[name] = _function(call, group.rows, jvm)
-            kinds[name] = _type_of(call.dataType())
+            kinds[name] = type_of(call.dataType())
             calls.append((call, name))
     operator = group.operator(made or {"rows": Aggregate(Kind.COUNT, ALL_ROWS)}, mode)
     values: Values = [*group.values, *((call, itemgetter(name)) for call, name in calls)]
@@ -594,7 +600,7 @@ def _time_of(interval: Any) -> timedelta:
     return timedelta(days=days, microseconds=micros)
 
 
-def _watermark(node: Node) -> tuple[Any, timedelta] | None:
+def watermark_of(node: Node) -> tuple[Any, timedelta] | None:
     """Return the event time and the delay of the watermark below a node, None without one. Raises PipelineError."""
     found = [each for each in node.all() if each.kind == "EventTimeWatermark" and each.is_streaming]
     if len(found) > 1:
@@ -606,7 +612,7 @@ def _watermark(node: Node) -> tuple[Any, timedelta] | None:
 
 def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
     (child,) = node.children
-    own, watermark = members(child.java.output()), _watermark(child)
+    own, watermark = members(child.java.output()), watermark_of(child)
     keys = own if node.kind == "Distinct" else members(node.java.keys())
     time = None if watermark is None else next((each for each in own if each.semanticEquals(watermark[0])), None)
     is_within = node.kind == "DeduplicateWithinWatermark"
@@ -696,7 +702,8 @@ def _none(jvm: Any) -> Any:
     return jvm.scala.Option.apply(None)
 
 
-def _type_of(kind: Any) -> DataType:
+def type_of(kind: Any) -> DataType:
+    """Return a type of Catalyst's as PySpark's."""
     field_of: dict[str, Any] = {"name": "type", "nullable": True, "metadata": {}, "type": json.loads(kind.json())}
     return StructType.fromJson({"fields": [field_of]})["type"].dataType
 
@@ -705,7 +712,7 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-_MAKERS: dict[str, Callable[[Node, Node, Sequence[Node], str, Any], Kept]] = {
+MAKERS: Makers = {
     "Aggregate": _aggregate,
     "Distinct": _deduplicate,
     "Deduplicate": _deduplicate,

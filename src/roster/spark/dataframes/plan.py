@@ -36,12 +36,13 @@ _ROW_BY_ROW = {
     *("Join", "Union", _WATERMARK, _LEAF),
 }
 """Nodes whose rows follow from one batch alone; of joins those with a table, of unions those of one source."""
-_OF_STATE = ("Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark")
-"""Nodes that keep state, of which `operators` makes Roster's."""
+_OF_STATE = (
+    *("Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark"),
+    *("TransformWithStateInPySpark", "TransformWithStateInPandas", "FlatMapGroupsInPandasWithState"),
+)
+"""Nodes that keep state, of which `operators` and `user_code` make Roster's."""
 _REFUSED = {
-    "TransformWithStateInPySpark": "transformWithState(): use transform_with_state(...) of Pipeline",
-    "TransformWithStateInPandas": "transformWithStateInPandas(): use transform_with_state(...) of Pipeline",
-    "FlatMapGroupsInPandasWithState": "applyInPandasWithState(): use apply_in_pandas_with_state(...) of Pipeline",
+    "UpdateEventTimeWatermarkColumn": "transformWithState(eventTimeColumnName=...): leave it out",
     "Sort": "orderBy(): a stream has no order",
     **dict.fromkeys(("GlobalLimit", "LocalLimit"), "limit(): a stream has no end"),
     "CollectMetrics": "observe(): its metrics are not collected; leave it out",

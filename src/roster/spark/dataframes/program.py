@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import as_struct
 from roster.pipeline.tasks.reader import HEADERS, SCHEMA
-from roster.spark.dataframes.operators import chain_of, rows_over
+from roster.spark.dataframes.operators import MAKERS, chain_of, rows_over
 from roster.spark.dataframes.plan import applying, moves_rows, plan_over
+from roster.spark.dataframes.user_code import USER_CODE
 from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtopology
 from roster.spark.framed_batches import Framed, Frames
 from roster.spark.stateful_operators import Repartition, check_extra
@@ -35,7 +36,7 @@ def program_of(df: DataFrame, mode: str, *, headers: bool, keyed_by: Sequence[st
 
     keyed_by: the columns that the records' key is made of, () if it is not known.
     """
-    root, kept = chain_of(df, mode)
+    root, kept = chain_of(df, mode, {**MAKERS, **USER_CODE})
     if not kept:
         return None
     check_extra("write_stream")

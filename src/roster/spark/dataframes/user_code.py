@@ -1,0 +1,130 @@
+"""Code of the user's that keeps state for each key, found in a frame's plan: the object or function as it was given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from pyspark.util import PythonEvalType
+
+from roster.pipeline.errors import PipelineError
+from roster.spark.column_expressions import class_of, members
+from roster.spark.dataframes.operators import Kept, Makers, Rows, type_of, watermark_of
+from roster.spark.dataframes.plan import Node
+from roster.spark.stateful_operators import Stateful
+
+_FIELD = "write_stream"
+_IN_PANDAS = (
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF,
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
+)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The rows that code gets, their keys, its results' columns, and arguments that follow from the plan."""
+
+    rows: Rows
+    keys: tuple[str, ...]
+    output: StructType
+    arguments: dict[str, Any]
+
+    @classmethod
+    def of(cls, node: Node, keys: Sequence[Any], columns: Sequence[Any], mode: str) -> _Given:
+        """`keys` and `columns` are attributes. Raises PipelineError for names that do not tell them apart."""
+        by_name = {str(column.name()): column for column in columns}
+        names = tuple(str(key.name()) for key in keys)
+        if missing := [name for name in names if name not in by_name]:
+            fix = "Make it a column by withColumn() in front of groupBy()"
+            raise PipelineError(f"the key {missing[0]!r} is no column of the rows", field=_FIELD, fix=fix)
+        if len(by_name) < len(columns):
+            raise PipelineError("two columns of one name in front of state", field=_FIELD, fix="Rename one")
+        rows = Rows()
+        for name in names:
+            rows.add_key(name, by_name[name])
+        if rows.text:
+            fix = "Make text or a whole number of it in front of groupBy()"
+            raise PipelineError(f"{next(iter(rows.text))} is a key that is no whole number", field=_FIELD, fix=fix)
+        rows.columns = by_name
+        arguments: dict[str, Any] = {"store": "", "migrate": None, "event_time": None, "delay": "0 seconds"}
+        if "event" in mode.lower():
+            watermark = watermark_of(node.children[0])
+            if watermark is None or str(watermark[0].name()) not in by_name:
+                fix = "Keep the column of withWatermark() up to there"
+                raise PipelineError("timers of event time without a watermark", field=_FIELD, fix=fix)
+            arguments |= {"event_time": str(watermark[0].name()), "delay": watermark[1]}
+        output = StructType()
+        for each in members(node.java.output()):
+            output.add(str(each.name()), type_of(each.dataType()))
+        return cls(rows, names, output, arguments)
+
+    def kept(self, node: Node, stateful: Stateful, method: str, kind: str) -> Kept:
+        """Return the operator."""
+
+        def outputs(by_name: dict[str, Any]) -> list[tuple[Any, str, Any]]:
+            return [(by_name[each.name()], each.name(), each.exprId()) for each in members(node.java.output())]
+
+        parts = node, node.children[0], self.rows, self.keys, stateful, lambda _: self.output, outputs, kind
+        return Kept(*parts, text=f"{method} by {', '.join(self.keys)}")
+
+
+def _processor(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
+    from roster.spark.processor import declare  # noqa: PLC0415 - brings pandas
+
+    if node.java.hasInitialState():
+        fix = "Use transform_with_state(initial_state=...) of Pipeline"
+        raise PipelineError("transformWithState() with an initial state", field=_FIELD, fix=fix)
+    columns, count = members(node.children[0].java.output()), int(node.java.groupingAttributesLen())
+    time_mode = {"NoTime": "None"}.get(name := class_of(node.java.timeMode()).rstrip("$"), name)
+    given, function = _Given.of(node, columns[:count], columns[count:], time_mode), node.java.functionExpr()
+    stateful = declare.processing(
+        SparkSession.active(),
+        _code(function).__self__._stateful_processor,
+        given.keys,
+        given.output,
+        time_mode=time_mode,
+        in_pandas=int(function.evalType()) in _IN_PANDAS,
+        initial_state=None,
+        **given.arguments,
+    )
+    return given.kept(node, stateful, "transformWithState", "processor")
+
+
+def _groups(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
+    from roster.spark.processor import declare  # noqa: PLC0415 - as above
+
+    timeout = class_of(node.java.timeout()).rstrip("$")
+    columns = members(node.children[0].java.output())
+    given = _Given.of(node, members(node.java.groupingAttributes()), columns, timeout)
+    stateful = declare.group_state(
+        SparkSession.active(),
+        _code(node.java.functionExpr()),
+        given.keys,
+        given.output,
+        StructType.fromJson(json.loads(node.java.stateType().json())),
+        timeout=timeout,
+        **given.arguments,
+    )
+    return given.kept(node, stateful, "applyInPandasWithState", "groups")
+
+
+def _code(function: Any) -> Any:
+    """Return what the user gave, of the pickled command of a function."""
+    pickle: Any = cloudpickle
+    command = pickle.loads(bytes(int(each) & 255 for each in function.func().command().mkString(",").split(",")))
+    if not isinstance(command, tuple):  # a large one is a broadcast variable
+        command = pickle.loads(command.value)
+    return command[0]
+
+
+USER_CODE: Makers = {
+    "TransformWithStateInPySpark": _processor,
+    "TransformWithStateInPandas": _processor,
+    "FlatMapGroupsInPandasWithState": _groups,
+}
+"""What makes operators of nodes with code."""
