@@ -55,12 +55,12 @@ def entries(out: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((out / "_roster" / "log").glob("*.json"))]
 
 
-def both_have_a_share(topics: Topics, group: str) -> None:
+def both_have_a_share(topics: Topics, group: str, partitions: int = 2) -> None:
     """Whichever of two applications started first would otherwise do all the work."""
 
     def shared() -> bool:
         members = topics.admin.describe_group(group).members
-        return [len(member.assignment) for member in members] == [2, 2]
+        return [len(member.assignment) for member in members] == [partitions, partitions]
 
     until(lambda: topics.exists(group) and shared(), START_SECONDS, "both applications have partitions")
 
@@ -88,7 +88,12 @@ class Story:
 
     def until_all_is_committed(self) -> None:
         topics = self.topics
-        until(lambda: topics.committed(self.group) == topics.ends(self.topic), START_SECONDS, "all is committed")
+
+        def done() -> bool:
+            read = {p.topic for p in topics.committed(self.group)} | {self.topic}
+            return topics.committed(self.group) == {p: end for topic in read for p, end in topics.ends(topic).items()}
+
+        until(done, START_SECONDS, "all is committed")
 
     def members(self) -> Sequence[MemberDescription]:
         return self.topics.admin.describe_group(self.group).members
@@ -118,6 +123,30 @@ def test_paused_killed_and_restarted_mid_batch_no_record_is_lost_or_doubled(topi
         finished_by_ctrl_c(story, restarted, holds[0])
     assert topics.committed(story.group) == ParquetSink(str(story.out)).positions()
     assert story.members() == []
+
+
+@pytest.mark.gate
+def test_dataframes_with_state_lose_and_double_nothing_when_they_are_killed_amid_sparks_stage(
+    topics: Topics, tmp_path: Path
+) -> None:
+    story = Story(topics, 4, tmp_path)
+    holds = [tmp_path / "hold-first", tmp_path / "hold-second"]
+    kinds = [["--dataframe", "--state", str(tmp_path / name)] for name in ("one", "two")]
+    with (
+        story.application("first", holds[0], *kinds[0]) as first,
+        story.application("second", holds[1], *kinds[1]) as second,
+    ):
+        both_have_a_share(topics, story.group, 4)
+        story.fill(4000)
+        story.until_all_is_committed()
+        story.assert_exact()
+        driver_killed(story, first, holds[0])
+        story.hold(holds[1])
+        second.signal(signal.SIGKILL)
+        holds[1].unlink()
+    with story.application("restarted", holds[0], *kinds[0], "--most", "100"):
+        story.until_all_is_committed()
+        story.assert_exact()
 
 
 def paused_until_its_partitions_moved(story: Story, paused: Application, hold: Path) -> None:

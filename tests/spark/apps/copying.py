@@ -1,12 +1,13 @@
 """A pipeline as an application of its own: the tests start it, hold it mid-batch, pause it and kill it.
 
     copying.py BOOTSTRAP GROUP TOPIC OUT [--hold FILE] [--most N] [--available-now] [--master URL]
-        [--small | --dataframe]
+        [--small | --dataframe [--state FOLDER]]
 
 Prints one JSON object a line: {"batch": …} when a batch starts, {"done": …} when it counts, {"end": …} at the end.
 Tasks wait as long as FILE exists, and write their process id to FILE.held meanwhile. With --small the staying worker
 does the batches in the place of Spark's tasks; it says no {"batch": …}. With --dataframe it is
-Structured Streaming code, which says {"done": …} by a listener.
+Structured Streaming code, which says {"done": …} by a listener; with --state it leaves out repetitions, of which there
+are none, and so knows all records.
 """
 
 from __future__ import annotations
@@ -42,9 +43,12 @@ def run_dataframe(spark: Any, arguments: argparse.Namespace, function: Any, say:
         "maxOffsetsPerTrigger": arguments.most,
         "kafka.session.timeout.ms": arguments.session_timeout_ms,
         "kafka.heartbeat.interval.ms": 500,
+        **({"roster.state.dir": arguments.state} if arguments.state else {}),
     }
     frame = read_stream(spark).options(**options).load()
     rows = frame.mapInArrow(lambda batches: map(function, batches), "partition int, offset long, value binary")
+    if arguments.state:
+        rows = rows.dropDuplicates(["partition", "offset"])
     query = write_stream(rows).queryName(arguments.group).trigger(processingTime="0 seconds").start(arguments.out)
     query.awaitTermination()
 
@@ -63,6 +67,7 @@ def main() -> None:
     parser.add_argument("--session-timeout-ms", type=int, default=10_000)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--dataframe", action="store_true")
+    parser.add_argument("--state", default="")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)

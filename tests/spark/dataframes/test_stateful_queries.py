@@ -16,6 +16,7 @@ from roster.spark import PipelineError, read_stream, write_stream
 from roster.spark.dataframes.program import program_of
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -312,6 +313,43 @@ def test_files_get_results_once_and_functions_and_other_formats_too(
     from deltalake import DeltaTable
 
     assert DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().num_rows == len(expected)
+
+
+def test_a_session_in_a_notebook(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
+    """Start, look, stop, change, start again: what was counted before is there, and a change of keys is refused."""
+    topic = topics.create(2, name="clicks")
+    name = group.replace("-", "_")
+
+    def clicks(values: list[str]) -> None:
+        producer = idempotent_producer(topics.bootstrap, {})
+        for value in values:
+            producer.produce(topic, value)
+        assert producer.flush(60) == 0
+
+    def begun(*aggregates: Any, key: str = "page") -> StreamQuery:
+        records = stream(spark, topics, topic, **{"roster.state.dir": str(tmp_path)})
+        pages = records.select(F.col("value").cast("string").alias(key), "timestamp")
+        rows = pages.groupBy(key).agg(*aggregates)
+        return write_stream(rows).queryName(name).outputMode("update").format("memory").start()
+
+    def looked(expected: dict[str, int]) -> bool:
+        rows = spark.table(name).collect() if spark.catalog.tableExists(name) else []
+        return {row["page"]: row["clicks"] for row in rows} == expected
+
+    clicks(["a", "b", "a"])
+    query = begun(F.count("*").alias("clicks"))
+    until(lambda: looked({"a": 2, "b": 1}), 120, "the counts")
+    assert query.isActive
+    query.stop()
+    assert (query.isActive, query.exception()) == (False, None)
+    spark.catalog.dropTempView(name)
+    clicks(["a"])
+    again = begun(F.count("*").alias("clicks"), F.max("timestamp").alias("latest"))
+    until(lambda: looked({"a": 3}), 120, "the count goes on")
+    again.stop()
+    other = begun(F.count("*").alias("clicks"), key="address")
+    with pytest.raises(PipelineError, match=r"written with keys .page string., and this pipeline has keys .address"):
+        other.awaitTermination()
 
 
 def test_names_of_state_follow_aliases_and_kinds_and_not_steps(spark: SparkSession, topics: Topics) -> None:

@@ -108,7 +108,9 @@ class MemorySink(Sink):
     def write(self, df: DataFrame, batch: Batch) -> None:
         rows = df.toArrow()
         self._rows = rows if self._rows is None else pa.concat_tables([self._rows, rows]).combine_chunks()
-        df.sparkSession.createDataFrame(self._rows, df.schema).createOrReplaceTempView(self._name)
+        # PySpark cannot take a table of nested columns without rows.
+        rows_or_none: Any = self._rows if len(self._rows) else []
+        df.sparkSession.createDataFrame(rows_or_none, df.schema).createOrReplaceTempView(self._name)
 
 
 def is_at_least_once(sink: Sink) -> bool:

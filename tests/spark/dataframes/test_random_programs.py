@@ -1,0 +1,190 @@
+"""Random programs with state: what Spark and Roster's operators make of them together, beside Spark's batch answer."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+from roster.pipeline.spark_schemas import arrow_schema
+from roster.pipeline.tasks.writer import conformed
+from roster.spark import PipelineError, read_stream
+from roster.spark.dataframes.plan import check_streaming
+from roster.spark.dataframes.program import Program, program_of
+from roster.state import Position
+from roster.state.lmdb_store import LmdbStore
+from tests.examples_tried import examples
+from tests.spark.dataframes.test_stateful_queries import last_of, plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+BEGIN = datetime(2026, 3, 28, 20, tzinfo=UTC)
+"""Shortly before Europe's clocks go forward."""
+ROW = st.tuples(
+    st.none() | st.sampled_from(["a", "b", "B ", "", "ä"]),
+    st.none() | st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31)]),
+    st.none() | st.sampled_from([0.0, -0.0, 1.5, -2.25, float("nan"), 1e300]),
+    st.none() | st.sampled_from([Decimal("0.10"), Decimal("-7.25"), Decimal("123456.78")]),
+    st.none() | st.booleans(),
+    st.none() | st.integers(0, 900).map(lambda minutes: BEGIN + timedelta(minutes=minutes)),
+)
+SCHEMA = "k string, n int, d double, m decimal(12,2), b boolean, t timestamp"
+ZONES = st.sampled_from(["UTC", "America/New_York", "Asia/Kolkata", "Europe/Berlin"])
+STEPS = st.lists(
+    st.sampled_from(
+        [
+            ("where", "n is null or n > -2"),
+            ("where", "k <> 'b' and not b"),
+            ("where", "d > 0 or isnan(d)"),
+            ("k", "upper(trim(k))"),
+            ("n", "n % 3"),
+            ("d", "d * 2 + n"),
+            ("m", "cast(m * 3 as decimal(12,2))"),
+            ("k", "date_format(t, 'yyyy-MM-dd HH')"),
+            ("t", "to_timestamp(date_format(t, 'yyyy-MM-dd HH:mm'))"),
+            ("k", "explode(array(k, 'x'))"),
+            ("k", "nullif(concat_ws('-', k, b), '')"),
+        ]
+    ),
+    max_size=3,
+    unique=True,
+)
+KEYS = st.lists(
+    st.sampled_from(["k", "n", "d", "m", "b", "to_date(t)", "hour(t)", "lower(k)", "n % 2", "t"]),
+    max_size=2,
+    unique=True,
+)
+WINDOWS = st.sampled_from([None, None, ("1 hour",), ("90 minutes", "30 minutes"), ("1 day", "6 hours"), ("7 minutes",)])
+AGGREGATES = st.lists(
+    st.sampled_from(
+        [
+            *("count(*)", "count(n)", "count(n, d)", "count(*) filter (where b)", "count_if(n > 0)"),
+            *("sum(n)", "sum(m)", "sum(d)", "avg(n)", "avg(m)", "sum(case when b then n else 0 end)"),
+            *(
+                "min(k)",
+                "max(k)",
+                "min(n)",
+                "max(d)",
+                "min(d)",
+                "max(m)",
+                "min(t)",
+                "max(t)",
+                "max(b)",
+                "min(to_date(t))",
+            ),
+            *("sort_array(collect_set(k))", "sort_array(collect_list(n))", "size(collect_set(n))"),
+            *("max(struct(n, k)).n", "sum(n) / count(n)", "round(avg(d), 1)", "coalesce(sum(n), 0) + count(*)"),
+            *("stddev(n)", "var_pop(n)", "sum(m) filter (where n > 0)"),
+        ]
+    ),
+    min_size=1,
+    max_size=4,
+    unique=True,
+)
+BEHIND = st.sampled_from(["true", "a0 is not null", "true"])
+
+
+def program(rows: DataFrame, steps: Any, keys: list[str], window: Any, aggregates: list[str], behind: str) -> DataFrame:
+    for column, text in steps:
+        rows = rows.where(text) if column == "where" else rows.withColumn(column, F.expr(text))
+    if aggregates == ["distinct"]:
+        return rows.dropDuplicates(["k", "n"]).select("k", "n") if keys else rows.select("k", "d", "m").distinct()
+    grouping = [F.expr(key).alias(f"key{number}") for number, key in enumerate(keys)]
+    grouping += [] if window is None else [F.window("t", *window)]
+    done = rows.groupBy(*grouping).agg(*(F.expr(each).alias(f"a{number}") for number, each in enumerate(aggregates)))
+    return done.where(behind)
+
+
+def run(made: Program, batches: list[DataFrame], folder: Path) -> DataFrame:
+    """What the parts of a program make of batches of records, one after the other in one task."""
+    frames = made.declared.frames
+    assert frames is not None
+    results: list[pa.RecordBatch] = []
+    (operator,) = (each.stateful.operator for each in made.declared.operators)
+    wanted = arrow_schema(frames.results)
+    with LmdbStore(folder) as store:
+        for number, batch in enumerate(batches):
+            rows = frames.before(batch)
+            table = pa.Table.from_batches(
+                [conformed(each, arrow_schema(rows.schema)) for each in rows.toArrow().to_batches()],
+                schema=arrow_schema(rows.schema),
+            )
+            update = operator(table, store)
+            store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
+            results += [conformed(each, wanted) for each in update.results.to_batches()]
+    table = pa.Table.from_batches(results, schema=wanted).combine_chunks()
+    made_rows: Any = table if len(table) else []  # PySpark cannot take nested columns without rows
+    return frames.behind(batches[0].sparkSession.createDataFrame(made_rows, frames.results))
+
+
+@pytest.mark.gate
+@settings(max_examples=examples(30))
+@given(
+    rows=st.lists(ROW, max_size=25),
+    cut=st.integers(0, 25),
+    zone=ZONES,
+    parts=st.tuples(STEPS, KEYS, WINDOWS, AGGREGATES | st.just(["distinct"]), BEHIND),
+)
+def test_a_random_program_gives_the_batch_answer(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cut: int, zone: str, parts: Any
+) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        compare(spark, tmp_path_factory, rows, cut, parts)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))
+
+
+def compare(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cut: int, parts: Any
+) -> None:
+    def of_records(records: DataFrame) -> DataFrame:
+        """The columns of the rows, out of the values of records."""
+        return records.select(F.from_json(F.col("value").cast("string"), f"r struct<{fields}>").alias("v")).select(
+            "v.r.*"
+        )
+
+    fields = ", ".join(
+        f"{each.split()[0]}: {each.split(' ', 1)[1]}" for each in SCHEMA.replace("12,2", "12;2").split(", ")
+    )
+    fields = fields.replace(";", ",")
+    given_rows = spark.createDataFrame(rows, SCHEMA)
+    # As JSON and back, as in a topic: NaN becomes a null, times have milliseconds.
+    values = [value for (value,) in given_rows.select(F.to_json(F.struct(F.struct("*").alias("r")))).collect()]
+    kafka = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+    records = [
+        spark.createDataFrame([(None, value.encode(), "t", 0, 0, BEGIN, 0) for value in some], kafka)
+        for some in (values[:cut], values[cut:])
+    ]
+    options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
+    stream = program(of_records(read_stream(spark).options(**options).load()), *parts)
+    mode = "append" if parts[3] == ["distinct"] else "update"
+    check_streaming(stream, mode)
+    if "max(struct(n, k)).n" in parts[3]:
+        with pytest.raises(PipelineError, match="is struct<"):
+            program_of(stream, mode, headers=False, keyed_by=())
+        return
+    made = program_of(stream, mode, headers=False, keyed_by=())
+    assert made is not None
+    found = run(made, records, tmp_path_factory.mktemp("state"))
+    batch = program(of_records(records[0].union(records[1])), *parts)
+    assert found.schema.simpleString() == stream.schema.simpleString() == batch.schema.simpleString()
+    names = [name for name in found.columns if name.startswith("key") or name == "window"]
+    told = [plain(row) for row in found.collect()]
+    wanted = sorted((plain(row) for row in batch.collect()), key=repr)
+    if mode == "update":
+        told = last_of(told, names)
+        wanted = [row for row in wanted if names or rows]
+    assert sorted(map(repr, told)) == sorted(map(repr, wanted))
