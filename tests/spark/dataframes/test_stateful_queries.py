@@ -426,6 +426,27 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "append",
         "a window with a start time",
     ),
+    "the time itself": (lambda df: timed(df).groupBy("at").count(), "append", "by the time of the watermark itself"),
+    "an earlier window": (
+        lambda df: timed(df).withColumn("w", F.window("at", "1 hour")).groupBy("w").count(),
+        "append",
+        "is not made in groupBy|by a window made earlier",
+    ),
+    "sessions that change": (
+        lambda df: timed(df).groupBy(F.session_window("at", "1 minute"), "shop").count(),
+        "update",
+        "sessions that are not final|[Ss]ession window",
+    ),
+    "a struct": (
+        lambda df: parsed(df).groupBy(F.struct(F.col("at").alias("start"), F.col("at").alias("end"))).count(),
+        "update",
+        "is a key of the type struct",
+    ),
+    "nested columns": (
+        lambda df: parsed(df).withColumn("words", F.split("tags", " ")).dropDuplicates(["order"]),
+        "append",
+        "words",
+    ),
     "a union": (
         lambda df: parsed(df).union(parsed(df)).groupBy("shop").count(),
         "update",

@@ -58,6 +58,8 @@ _ALL = (1 << 31) - 1
 """Values of a list or a set: all of them, as in Spark."""
 _OWN = (START, END, "session")
 """Columns that windows make."""
+_SESSION = "spark.sessionWindow"
+"""Mark in the metadata of sessions."""
 _AS_KEYS = ("string", "binary", "boolean", "byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
 _AS_TEXT = ("float", "double", "decimal")
 """Types of keys that are text in the state, and come back as they were."""
@@ -311,9 +313,10 @@ def _name(kept: Sequence[Kept], root: Node) -> None:
 class _Grouping:
     """What a groupBy() groups by: keys, at most one window, and what they are of the results."""
 
-    def __init__(self, node: Node, outputs: Sequence[Any], jvm: Any) -> None:
+    def __init__(self, node: Node, outputs: Sequence[Any], mode: str, jvm: Any) -> None:
         (self.below,) = node.children
         self._child, self._outputs, self._jvm = self.below, outputs, jvm
+        self._is_final = mode == "append"
         self._watermark = watermark_of(self._child)
         self.rows, self.keys, self.text = Rows(), list[str](), list[str]()
         self.values: Values = []
@@ -336,6 +339,10 @@ class _Grouping:
 
     def _add_window(self, expression: Any) -> None:
         jvm = self._jvm
+        is_session = _SESSION in json.loads(expression.metadata().json())
+        if is_session and (self._watermark is None or not self._is_final):
+            fix = 'Use outputMode("append") with a watermark'
+            raise PipelineError("sessions that are not final, which Spark has not either", field=_FIELD, fix=fix)
         if self._watermark is None:
             field_of: Any = jvm.org.apache.spark.sql.catalyst.expressions.GetStructField
             start, end = (
@@ -353,19 +360,25 @@ class _Grouping:
         self.text.append(shown)
         self.values.append((expression, _struct(START, END, jvm)))
 
-    def operator(self, aggregates: Mapping[str, Aggregate], mode: str) -> Any:
-        """Return Roster's operator."""
-        keys, is_final = tuple(self.keys), mode == "append"
+    def operator(self, aggregates: Mapping[str, Aggregate]) -> Any:
+        """Return Roster's operator. Raises PipelineError for one whose results are never final."""
+        keys, is_final = tuple(self.keys), self._is_final
         if isinstance(self.window, SessionWindow):
             return SessionAggregation(keys, aggregates, self.window, is_final)
         if self.window is not None:
             return WindowedAggregation(keys, aggregates, self.window, is_final)
+        if is_final:
+            raise PipelineError(
+                "groupBy() by the time of the watermark itself, or by a window made earlier",
+                field=_FIELD,
+                fix='Write window(...) into groupBy(), or use outputMode("update")',
+            )
         return Aggregation(keys, aggregates)
 
 
 def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
     outputs = members(node.java.aggregateExpressions())
-    group = _Grouping(node, outputs, jvm)
+    group = _Grouping(node, outputs, mode, jvm)
     made: dict[str, Aggregate] = {}
     kinds: dict[str, DataType] = {}
     calls: list[tuple[Any, str]] = []
@@ -380,7 +393,7 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: An
             made[name] = _function(call, group.rows, jvm)
             kinds[name] = type_of(call.dataType())
             calls.append((call, name))
-    operator = group.operator(made or {"rows": Aggregate(Kind.COUNT, ALL_ROWS)}, mode)
+    operator = group.operator(made or {"rows": Aggregate(Kind.COUNT, ALL_ROWS)})
     values: Values = [*group.values, *((call, itemgetter(name)) for call, name in calls)]
 
     def results(given: StructType) -> StructType:
@@ -508,10 +521,11 @@ def _replaced(expression: Any, values: Sequence[tuple[Any, Any]], jvm: Any) -> A
 
 
 def _is_window(expression: Any) -> bool:
-    kind = expression.dataType()
-    if kind.typeName() != "struct" or not hasattr(expression, "metadata"):
+    """Return True for a column that Spark has made of window() or session_window()."""
+    if class_of(expression) != "AttributeReference":
         return False
-    return list(kind.fieldNames()) == ["start", "end"]
+    marks = json.loads(expression.metadata().json())
+    return _SESSION in marks or "spark.timeWindow" in marks
 
 
 def _window(

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from roster.pipeline.batch import Batch
 from roster.pipeline.sink import Sink
+from roster.sinks.kafka import KafkaSink
 from roster.spark.console_sink import ConsoleSink
 
 _EPOCH = "streaming.sql.batchId"
@@ -115,6 +116,8 @@ class MemorySink(Sink):
 
 def is_at_least_once(sink: Sink) -> bool:
     """Return True for a sink that may have records of a batch again after a failure."""
+    if isinstance(sink, KafkaSink):
+        return sink.is_exactly_once is False
     return isinstance(sink, FormatSink | FunctionSink | RowSink | MemorySink | ConsoleSink)
 
 

@@ -188,7 +188,7 @@ class StreamWriter(WithOptions):
         check_streaming(df, self._mode)
         program = program_of(df, self._mode, headers=source.has_headers, keyed_by=source.keyed_by)
         if program is not None:
-            self._check_with_state(keywords)
+            self._check_with_state(keywords, source)
         given = {name: value for name, value in self._options.items() if not is_own(name)}
         if checkpoint := [name for name in given if name.lower() == _CHECKPOINT]:
             log.warning(
@@ -196,7 +196,7 @@ class StreamWriter(WithOptions):
                 group,
             )
             given = {name: value for name, value in given.items() if name not in checkpoint}
-        sink = self._sink(given, table, source.bootstrap)
+        sink = self._sink(given, table, source.bootstrap, has_state=program is not None)
         if isinstance(sink, KafkaSink):
             sink.check(df.schema)
         what = described(sink)
@@ -211,13 +211,16 @@ class StreamWriter(WithOptions):
         if program is None:
             pipeline.transform(on_batch(df))
         else:
-            pipeline.declare(program.declared)
+            pipeline.declare(program.declared).describe_state()  # raises for what the operators cannot take
         pipeline.write(sink).start(available_now=self._is_available_now)
         explained = partial(_explained, df, what, program)
         return StreamQuery(pipeline, recent, group, self._name or None, type(sink).__name__, explained)
 
-    def _check_with_state(self, keywords: Mapping[str, Any]) -> None:
+    def _check_with_state(self, keywords: Mapping[str, Any], source: Source) -> None:
         """Raise PipelineError for what does not go together with state."""
+        if isinstance(source.topics, str):
+            problem = "tasks with state are those of topics with names"
+            raise PipelineError(problem, field="subscribePattern", fix="Use subscribe with the topics' names")
         if "dead_letter_topic" in keywords:
             problem = "records at which Spark fails cannot be told apart"
             raise PipelineError(problem, field="roster.dead_letter_topic", fix="Leave it out")
@@ -241,7 +244,7 @@ class StreamWriter(WithOptions):
         except PySparkException as error:
             raise PipelineError(reason_of(error), field="trigger(processingTime)") from None
 
-    def _sink(self, options: Mapping[str, str], table: str | None, bootstrap: str) -> Sink:
+    def _sink(self, options: Mapping[str, str], table: str | None, bootstrap: str, *, has_state: bool = False) -> Sink:
         """Return the sink that format, functions and options name."""
         named = {name.lower(): value for name, value in options.items()}
         if self._function is not None:
@@ -250,7 +253,7 @@ class StreamWriter(WithOptions):
             return FormatSink(self._format, None, table, options, self._partition_by)
         kind = self._format.lower()
         if kind == "kafka":
-            return _kafka_sink(named, bootstrap)
+            return _kafka_sink(named, bootstrap, has_state=has_state)
         if kind == "console":
             return _console_sink(named)
         if kind == "memory":
@@ -280,12 +283,14 @@ class StreamWriter(WithOptions):
             raise AttributeError(f"a writer of streams has no {name!r}", name=name, obj=self)
 
 
-def _kafka_sink(options: Mapping[str, str], source: str) -> Sink:
+def _kafka_sink(options: Mapping[str, str], source: str, *, has_state: bool) -> Sink:
     settings = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
     if unknown := sorted(options.keys() - {f"kafka.{name}" for name in settings} - {"topic"}):
         raise PipelineError("Spark's Kafka sink has no option of this name", field=unknown[0])
     bootstrap = settings.pop("bootstrap.servers", None) or source
-    return KafkaSink(bootstrap, options.get("topic"), **of_client(settings, "options"))
+    # The records of the state are in the source's cluster.
+    once = False if has_state and bootstrap != source else None
+    return KafkaSink(bootstrap, options.get("topic"), exactly_once=once, **of_client(settings, "options"))
 
 
 def _console_sink(options: Mapping[str, str]) -> Sink:
