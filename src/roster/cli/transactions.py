@@ -43,8 +43,8 @@ def list_(
     """
     with admin(target) as cluster:
         if by_partition or hanging:
-            found = [transaction for transaction in _open(cluster, topic) if transaction.hanging or not hanging]
-            _print_open(found, as_json=as_json)
+            shown = [transaction for transaction in _open(cluster, topic) if transaction.hanging or not hanging]
+            _print_open(shown, as_json=as_json)
             return
         if topic:
             raise UserError("--topic: needs --open or --hanging")
@@ -87,17 +87,17 @@ def _print_open(transactions: list[OpenTransaction], *, as_json: bool) -> None:
 def describe(transactional_id: str, as_json: bool, target: Target) -> None:
     """Describe TRANSACTIONAL_ID: its state, its producer, and the partitions of its transaction."""
     with admin(target) as cluster:
-        found = cluster.describe_transaction(transactional_id)
+        described = cluster.describe_transaction(transactional_id)
     if as_json:
-        print_json({**asdict(found), "partitions": [list(partition) for partition in found.partitions]})
+        print_json({**asdict(described), "partitions": [list(partition) for partition in described.partitions]})
         return
-    click.echo(f"{found.transactional_id}: {found.state}, coordinator {found.coordinator}")
-    began = "" if found.started_ms is None else f", last transaction began {utc(found.started_ms, 'seconds')}"
-    timeout = f"timeout {found.timeout_ms / 1000:g} s"
-    click.echo(f"producer {found.producer_id}, epoch {found.producer_epoch}, {timeout}{began}")
-    if found.partitions:
+    click.echo(f"{described.transactional_id}: {described.state}, coordinator {described.coordinator}")
+    began = "" if described.started_ms is None else f", last transaction began {utc(described.started_ms, 'seconds')}"
+    timeout = f"timeout {described.timeout_ms / 1000:g} s"
+    click.echo(f"producer {described.producer_id}, epoch {described.producer_epoch}, {timeout}{began}")
+    if described.partitions:
         click.echo()
-        print_table(("topic", "partition"), found.partitions, "", shorten=("topic",))
+        print_table(("topic", "partition"), described.partitions, "", shorten=("topic",))
 
 
 @transactions.command(short_help="Abort a transaction, or one that hangs in a partition.")
@@ -131,7 +131,7 @@ def abort(
     where = TopicPartition(topic, partition)
     confirm(yes, f"Abort the transaction of producer {producer_id} in {where}?")
     with admin(target) as cluster:
-        found = next(
+        transaction = next(
             (
                 transaction
                 for transaction in cluster.open_transactions([where])
@@ -139,12 +139,12 @@ def abort(
             ),
             None,
         )
-        if found is None:
+        if transaction is None:
             raise UserError(f"--producer-id: producer {producer_id} has no open transaction in {where}")
-        if not found.hanging:
+        if not transaction.hanging:
             raise UserError(
                 f"the transaction does not hang: abort it in all its partitions with "
-                f"`roster transactions abort {found.transactional_id}`"
+                f"`roster transactions abort {transaction.transactional_id}`"
             )
-        cluster.abort_hanging_transaction(found)
+        cluster.abort_hanging_transaction(transaction)
     click.echo(f"aborted the transaction of producer {producer_id} in {where}")

@@ -43,15 +43,15 @@ def list_(data: Path | None, as_json: bool, target: Target) -> None:
     """List users with their mechanisms; nothing of their passwords is shown."""
     if data is None:
         with admin(target) as cluster:
-            found = cluster.list_users()
+            by_user = cluster.list_users()
     else:
         with _store(data) as store:
             every = sorted(store.users.items())
-        found = {name: {which: credential.iterations for which, credential in known.items()} for name, known in every}
+        by_user = {name: {which: credential.iterations for which, credential in known.items()} for name, known in every}
     if as_json:
-        print_json(found)
+        print_json(by_user)
         return
-    rows = [(name, mechanism, count) for name, known in found.items() for mechanism, count in known.items()]
+    rows = [(name, mechanism, count) for name, known in by_user.items() for mechanism, count in known.items()]
     print_table(("user", "mechanism", "iterations"), rows, "no users", shorten=("user",))
 
 

@@ -165,14 +165,14 @@ def _row(
 
 
 def _member(member: Member) -> Document:
-    seen = member.seen
+    identity = member.seen
     return {
-        "id": seen.member_id,
+        "id": identity.member_id,
         "name": member.name,
         "mark": member.mark,
         "colour": member.colour,
-        "client": seen.client_id,
-        "host": seen.host,
+        "client": identity.client_id,
+        "host": identity.host,
         "left": member.left_at is not None,
     }
 

@@ -74,15 +74,15 @@ class GrownInput:
             unread = [(split, count) for split, count in spans if split.start < split.end]
             if (records := sum(split.end - split.start for split, _ in unread)) > _MANY:
                 log.info("%s: looks where %d keys of %r are, as it is new", self._config.group, records, topic)
-            seen = seen_keys(self._spark, self._config, unread)
-            if why := why_apart(seen, len(partitions)):
+            record_keys = seen_keys(self._spark, self._config, unread)
+            if why := why_apart(record_keys, len(partitions)):
                 raise PipelineError(
                     f"only some keys of {topic!r} are where {len(partitions)} partitions place them; {why}. A key in"
                     " two partitions would have two states",
                     field="topics",
                     fix=fix_of_others if number else fix,
                 )
-            if apart := keys_apart(seen):
+            if apart := keys_apart(record_keys):
                 log.warning(
                     "%s: at least %d keys of %r are in two partitions, as producers place them in a way of their own."
                     " If state is kept by the record key, each has two states. %s",
@@ -91,7 +91,7 @@ class GrownInput:
                     topic,
                     fix_of_others if number else fix,
                 )
-            if is_proof(seen, len(partitions)) and (names := partitioners_of(seen)):
+            if is_proof(record_keys, len(partitions)) and (names := partitioners_of(record_keys)):
                 among[topic] = names
         if among and not set.intersection(*map(set, among.values())):
             shown = ", ".join(f"{topic!r} by {names[0]}" for topic, names in among.items())

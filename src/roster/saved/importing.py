@@ -306,8 +306,8 @@ class Importer:
         partitioners = {
             topic: placement.partitioner
             for name, placement in plan.placed.items()
-            for noted in self.manifest.stores[name].notes.values()
-            for topic in noted.inputs
+            for record in self.manifest.stores[name].notes.values()
+            for topic in record.inputs
             if topic not in self._names
         }
         if self._given is None and partitioners:
@@ -432,12 +432,12 @@ class Importer:
         files: Mapping[str, Written],
     ) -> LogFiles:
         """Return a changelog partition, whose definition record names the offsets that the group goes on from."""
-        noted = Noted.decode(marks[STATE_KEY])
+        record = Noted.decode(marks[STATE_KEY])
         inputs = {
             self._names.get(topic, topic): 0 if topic in self._names else offsets[TopicPartition(topic, number)]
-            for topic in noted.inputs
+            for topic in record.inputs
         }
-        marks = {**marks, STATE_KEY: replace(noted, inputs=inputs).encode()}
+        marks = {**marks, STATE_KEY: replace(record, inputs=inputs).encode()}
         return LogFiles(self._names[store.changelog], number, marks, files)
 
 

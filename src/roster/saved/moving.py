@@ -76,12 +76,12 @@ def _inputs(manifest: Manifest, name: str) -> set[str]:
     what the group reads.
     """
     beside = [
-        noted
+        record
         for other, store in manifest.stores.items()
-        for noted in store.notes.values()
-        if name in noted.definition.document.get("stores", [other])
+        for record in store.notes.values()
+        if name in record.definition.document.get("stores", [other])
     ]
-    inputs = {topic for noted in beside for topic in noted.inputs}
+    inputs = {topic for record in beside for topic in record.inputs}
     return inputs if inputs or manifest.on_their_way else {partition.topic for partition in manifest.offsets}
 
 
@@ -163,7 +163,7 @@ def common_marks(name: str, store: SavedStore, count: int) -> Mapping[bytes, byt
     """
     notes = list(store.notes.values())
     try:
-        if any(noted.definition != notes[0].definition for noted in notes):
+        if any(record.definition != notes[0].definition for record in notes):
             raise OtherDefinitionError("some partitions have entries of an earlier release")
         marks = merged_marks([store.marks.get(number, {}) for number in store.notes])
     except OtherDefinitionError as error:

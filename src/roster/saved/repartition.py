@@ -164,11 +164,11 @@ class _Repartition(Importer):
             raise _DryRunEndedError
         if begun is None:
             note = repartition_note(self._folder.named)
-            noted = {
+            positions = {
                 partition: OffsetAndMetadata(position.offset, metadata=note)
                 for partition, position in committed.items()
             }
-            admin.commit_group_offsets(self._group, noted)
+            admin.commit_group_offsets(self._group, positions)
         return super()._make_topics(admin)
 
     def _check_grown(self, admin: Admin) -> None:

@@ -198,7 +198,7 @@ def _common(*columns: Column) -> list[Column]:
 
 
 def _numbers(*columns: Column) -> list[Column]:
-    if not all(_is_number(each.type) for each in columns):
+    if not all(_is_number(column.type) for column in columns):
         raise _MisfitError
     return _common(*columns)
 

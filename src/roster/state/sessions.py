@@ -26,7 +26,7 @@ from roster.state.event_time import Clock, Times, left_out, microseconds, ordere
 from roster.state.expressions import Call, Name
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, Store
-from roster.state.windows import END, START, SessionWindow, check_names
+from roster.state.windows import END, START, EventTimeAggregation, SessionWindow, check_names
 
 ENDS_KEY = b"\x02"
 """First byte of the keys for the ends of sessions; sorts behind all encoded keys."""
@@ -42,27 +42,14 @@ _BY_TIME = {
 
 
 @dataclass(frozen=True, slots=True)
-class SessionAggregation:
+class SessionAggregation(EventTimeAggregation):
     """Aggregates by key and session: the operator of `aggregate(window=Window.session(…))`.
 
-    With `final` each session has one result, when it is closed. Otherwise each change has a result, and results of
-    sessions that were merged into an earlier one are retracted.
+    Without `final` each change has a result, and results of sessions that were merged into an earlier one are
+    retracted.
     """
 
-    keys: tuple[str, ...]
-    aggregates: Mapping[str, Aggregate]
     window: SessionWindow
-    final: bool
-
-    @property
-    def result_keys(self) -> tuple[str, ...]:
-        """Columns that identify a result."""
-        return (START, *self.keys)
-
-    @property
-    def time_column(self) -> str:
-        """The column of times."""
-        return self.window.column
 
     @property
     def kept(self) -> Mapping[str, object]:

@@ -115,12 +115,12 @@ def check_names(own: set[str], table: pa.Table, aggregates: Mapping[str, Aggrega
 
 
 @dataclass(frozen=True, slots=True)
-class WindowedAggregation:
-    """Aggregates by key and window: the operator of `aggregate(window=…)`. With `final` each window has one result."""
+class EventTimeAggregation:
+    """Aggregates by key and window of event time. With `final` each window has one result, when it is closed."""
 
     keys: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]
-    window: Window
+    window: Window | SessionWindow
     final: bool
 
     @property
@@ -132,6 +132,13 @@ class WindowedAggregation:
     def time_column(self) -> str:
         """The column of times."""
         return self.window.column
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedAggregation(EventTimeAggregation):
+    """Aggregates by key and window: the operator of `aggregate(window=…)`."""
+
+    window: Window
 
     @property
     def kept(self) -> Mapping[str, object]:

@@ -129,7 +129,7 @@ def _check_state(cluster: Admin, old: str, new: str) -> None:
 
 def _check_others(cluster: Admin, old: str, new: str, stands: Mapping[TopicPartition, Stand]) -> None:
     """Raise UserError if a third group has not noticed that one of these took over from it."""
-    peers = {seen.standing.peer for stand in stands.values() for seen in stand}
+    peers = {side.standing.peer for stand in stands.values() for side in stand}
     for other in sorted(peers - {old, new, ""}):
         for offset in cluster.group_offsets(other, list(stands)).values():
             standing = Seen.of(offset).standing

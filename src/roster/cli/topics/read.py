@@ -77,8 +77,8 @@ def read(
         count += _print(reader.last(last, starts, stops), form)
         starts = stops
     if follow or last is None:
-        for found in reader.read({tp: (starts[tp], None if follow else stops[tp]) for tp in starts}):
-            count += _print(found, form)
+        for batch in reader.read({tp: (starts[tp], None if follow else stops[tp]) for tp in starts}):
+            count += _print(batch, form)
     if not count and not as_json:
         click.echo("no records", err=True)
 

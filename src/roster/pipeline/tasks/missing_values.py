@@ -59,8 +59,8 @@ def columns_with_values(rows: pa.RecordBatch | pa.Table, columns: Iterable[Sough
 def together(*parts: Seen) -> Seen:
     """Merge what several have seen."""
     merged: dict[Sought, int] = {}
-    for seen in parts:
-        for sought, has in seen.items():
+    for part in parts:
+        for sought, has in part.items():
             before = merged.get(sought, False)
             merged[sought] = has + before if sought.use == BAD else has or before
     return merged

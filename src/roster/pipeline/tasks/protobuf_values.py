@@ -119,14 +119,14 @@ class Message:
         config = PtarsConfig(timestamp_unit="us", duration_unit="us", list_value_name="element", enum_repr="string")
         files = map(_with_presence, self._all()) if with_zeros else self._all()
         try:
-            made = ProtoRegistry(list(files)).create_for_message(self.name, config)
-            made.schema()
+            handler = ProtoRegistry(list(files)).create_for_message(self.name, config)
+            handler.schema()
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
         except BaseException as error:  # its panics are none of Exception
             problem = one_line(error, 200).rpartition(" on an `Err` value: ")[2]
             raise SchemaError(f"no columns can be made of {self.name}: {problem}") from None
-        return made
+        return handler
 
     def descriptor(self) -> Any:
         """Return the descriptor of the message, by Google's own library."""
