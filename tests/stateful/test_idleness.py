@@ -24,10 +24,13 @@ from roster.state.event_time import STREAM_TIME_KEY
 from roster.state.lmdb_store import LmdbStore
 from roster.state.processor.batch import Plan, TimeMode
 from roster.state.sessions import SessionAggregation
+from roster.state.source_times import DELAY, NOTICE, SOURCE, Notice
+from roster.state.source_times import labelled as with_labels
 from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
 from roster.stateful.changelogs import Changelog, Changelogs
 from roster.stateful.idleness import Idleness
+from roster.stateful.tasks.by_source import by_source
 from roster.stateful.tasks.catch_up import StoreTarget, catch_up
 from roster.stateful.tasks.processing import process_batch
 from roster.stateful.tasks.subtopology import definition_of
@@ -37,7 +40,7 @@ from tests.spark.apps.timers import OUTPUT, Reminder
 from tests.stateful.test_store_processing import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
@@ -58,14 +61,19 @@ class Case:
     def due(self, *behind: TopicPartition, once: bool = False, owned: Any = (P0, P1, P2)) -> set[TopicPartition]:
         return set(self.idleness.due(owned, behind, once=once))
 
-    def ran(self, stores: Mapping[TaskId, int | None], records: int = 0, changed: int = 1) -> dict[TaskId, int | None]:
+    def ran(
+        self,
+        stores: Mapping[TaskId, int | None],
+        records: int = 0,
+        changed: int = 1,
+        told: Collection[TaskId] = (),
+    ) -> dict[TaskId, int | None]:
         """Run a batch of these tasks, each with a store of so much stream time; return what they were given."""
         ranges = {TopicPartition("t", task.partition): Range(5, 5 + records) for task in stores}
         batch = Batch(0, Owner("g", 1, "m"), ranges)
         until = {task: time for task, ((time,),) in self.idleness.until(batch).items()}
-        self.idleness.worked(
-            batch, {task: [StoreProgress(3, 9, changed, stream_time_ms=time)] for task, time in stores.items()}
-        )
+        progress = {task: [StoreProgress(3, 9, changed, stream_time_ms=time)] for task, time in stores.items()}
+        self.idleness.worked(batch, progress, told)
         return until
 
 
@@ -89,6 +97,17 @@ def test_a_partition_without_records_goes_on_by_the_least_stream_time_of_those_w
     case.at += 1
     assert case.due() == {P0}
     assert case.ran({T0: 45_000}) == {T0: 45_000}
+
+
+def test_notices_of_other_tasks_are_no_records() -> None:
+    case = Case()
+    case.ran({T0: 5_000, T1: 7_000}, records=1)
+    for second in range(1, 60):
+        case.at += 1
+        case.ran({T0: 5_000 + 10 * second}, records=1, told={T0})
+    case.at += 1
+    assert case.due(owned=(P0, P1)) == {P0, P1}
+    assert case.ran({T0: 6_590, T1: 67_000}) == {T0: 5_590 + 1_000, T1: 67_000}, "by the clock since it was told"
 
 
 def test_one_that_is_ahead_of_those_with_records_waits_for_them() -> None:
@@ -483,6 +502,23 @@ def test_timers_of_event_time_are_due_without_records_wherever_batches_are_cut(
         expected += [n for n in pending if 2 * (n + 1) <= now]
         pending = [n for n in pending if 2 * (n + 1) > now]
     assert (sorted(row["n"] for row in task.results), task.late) == (sorted(expected), late)
+
+
+def test_a_task_that_gets_a_notice_alone_has_its_turn(tmp_path: Any) -> None:
+    log, results, operator = Log(), list[Any](), by_source(WINDOWS)
+    at = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    notice = {SOURCE: 0, DELAY: 0, NOTICE: Notice(1, (), (5,), {5: 1_000_000}, (5,)).encode()}
+    row = {**of_one_side([("a", 1, 0)]).to_pylist()[0], "at": at, SOURCE: 5, DELAY: 0}
+    with LmdbStore(tmp_path) as store:
+        for number, rows in enumerate([[row, notice], [notice]]):
+            until = (90_000,) if number else ()
+            target = StoreTarget(TopicPartition("c", 0), 0, len(log.records), {"t": number}, None, idle_until=until)
+            table, definition = pa.Table.from_pylist(rows, with_labels(COLUMNS)), definition_of(WINDOWS, COLUMNS)
+            update, report = process_batch(store, target, operator, definition, table, {"t": number + 1}, log.fetch)
+            log.write(update.changes, committed=True)
+            results += update.results.to_pylist()
+            assert report.is_notice == bool(number)
+    assert len(results) == 1
 
 
 def test_rows_of_the_same_batch_come_before_the_stream_time_of_an_idle_partition(tmp_path: Any) -> None:

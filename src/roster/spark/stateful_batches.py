@@ -159,7 +159,8 @@ class StatefulBatches:
         self._stores.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
         self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
         last = {task: attempts[-1].stores for task, attempts in self._reports.value.items()}
-        self._stores.idleness.worked(batch, last)
+        told = {task for task, attempts in self._reports.value.items() if attempts[-1].is_notice}
+        self._stores.idleness.worked(batch, last, told)
         last = {task: self._named(task, each) for task, each in last.items()}
         self._seen = {task: each for task, each in self._seen.items() if task in self._copies.active()} | last
         stores, tokens = self._store_progress(last), tokens_of(self._reports.value)

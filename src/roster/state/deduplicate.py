@@ -75,7 +75,7 @@ class Deduplication:
         return None
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
-        """Return the rows that pass, in their order, and the keys to remember."""
+        """Return the rows that pass, in their order and with the time at each, and the keys to remember."""
         table = table.combine_chunks()
         if self.column is None:
             return self._of_all_time(table, store)
@@ -91,7 +91,7 @@ class Deduplication:
         changes = dict(zip([keys[place] for place in places], [time_bytes(t) for t in times[passed]], strict=True))
         entries = self._changes(changes, store, clock, within)
         late, lateness = left_out(table, fresh, times, stream_times)
-        results = without_at(table).take(pa.array(passed))
+        results = table.take(pa.array(passed))
         return Update(results, entries, sum(map(len, late)), late_rows=late, lateness=lateness)
 
     def _of_all_time(self, table: pa.Table, store: Store | Snapshot) -> Update:

@@ -68,6 +68,11 @@ def labelled(columns: pa.Schema) -> pa.Schema:
     return pa.schema([*columns, *more])
 
 
+def without_notices(table: pa.Table) -> pa.Table:
+    """Return the rows among rows and notices."""
+    return table.filter(table[NOTICE].is_null()) if NOTICE in table.column_names else table
+
+
 class Notice(NamedTuple):
     """What a sender knows once its rows of a batch are read.
 
@@ -161,11 +166,12 @@ class SourceTimes(NamedTuple):
 
     @classmethod
     def over(
-        cls, table: pa.Table, column: str | None, store: Store | Snapshot, key: bytes = STREAM_TIME_KEY
+        cls, table: pa.Table, column: str | None, store: Store | Snapshot, key: bytes = STREAM_TIME_KEY, lag: int = 0
     ) -> SourceTimes | None:
         """Return the times of rows and notices; None if no source is known, as with an earlier release's senders.
 
-        column: of times, None if the operator does not go by any. key: of the stream time.
+        column: of times, None if the operator does not go by any. key: of the stream time. lag: microseconds that rows
+        of a source may be behind its largest one so far.
         """
         is_notice = table[NOTICE].is_valid().to_numpy(zero_copy_only=False)
         source = table[SOURCE].to_numpy()
@@ -182,7 +188,7 @@ class SourceTimes(NamedTuple):
             times, has = times_of(plain, column)
             times = np.where(has, times + np.where(delay == UNTIMED, 0, delay), NEVER)
         times_seen = _seen(
-            source, times, delay == UNTIMED, rows, dict(zip(places.tolist(), notices, strict=True)), known.times
+            source, times, delay == UNTIMED, rows, dict(zip(places.tolist(), notices, strict=True)), known.times, lag
         )
         for notice in notices:
             for label in notice.times:
@@ -207,22 +213,27 @@ class SourceTimes(NamedTuple):
         return cls(plain, stream_times, now, entry, entry != stored, hold, source, held_by, held_ms)
 
     @classmethod
-    def behind(cls, table: pa.Table, column: str, store: Store | Snapshot, key: bytes, hold: int | None) -> SourceTimes:
-        """Return the times of results of the operator in front, which `hold` is of.
+    def behind(
+        cls, table: pa.Table, times: Times, store: Store | Snapshot, key: bytes, hold: int | None, lag: int
+    ) -> SourceTimes:
+        """Return the times of results of the operator in front, in their order; `hold` is of that operator.
 
-        The task's time is the largest of the rows, or `hold` if that is less. Rows are late by the time before the
-        batch, and are put in the order of time: the one they come in is that of keys, or of several sources.
+        times: of the rows. lag: microseconds that a row may be behind the largest one. The task's time is the largest
+        of the rows, or `hold` if that is less, but for `lag`. Rows with labels are late by the time of their source.
         """
-        before = stream_time(store, key)
+        before, count = stream_time(store, key), len(table)
         (stored,) = store.multi_get([SOURCES_KEY])
-        times, _ = times_of(table, column)
-        largest = max(before, Known.decode(stored).times.get(UNLABELLED, NEVER), int(times.max(initial=NEVER)))
-        now = largest if hold is None else max(before, min(largest, hold))
-        known = Known({UNLABELLED: largest}, {}).encode() if largest > now else None
-        order, sources = np.argsort(times, kind="stable"), np.zeros(len(table), np.int64)
-        return cls(
-            table.take(pa.array(order)), np.maximum(times[order], before), now, known, known != stored, hold, sources
-        )
+        known, rows = Known.decode(stored).times, table
+        stream_times, sources = np.maximum.accumulate(times), np.zeros(count, np.int64)
+        largest = max(before, known.get(UNLABELLED, NEVER), int(times.max(initial=NEVER)))
+        now = max(before, (largest if hold is None else min(largest, hold)) - lag)
+        if SOURCE in table.column_names:
+            sources, rows = table[SOURCE].to_numpy(), table.drop_columns([SOURCE, DELAY, NOTICE])
+            seen = _Seen.of(sources, times + table[DELAY].to_numpy(), np.arange(count), [], known)
+            stream_times, known = seen.at, seen.times(count)
+        known |= {UNLABELLED: largest}
+        entry = Known(known, {}).encode() if largest > now or len(known) > 1 else None
+        return cls(rows, np.maximum(stream_times, before), now, entry, entry != stored, hold, sources)
 
 
 def _least(notice: Notice, ended: Mapping[int, int], times: Mapping[int, int]) -> tuple[int, int]:
@@ -244,6 +255,7 @@ def _seen(
     rows: Times,
     notices: Mapping[int, Notice],
     known: Mapping[int, int],
+    lag: int,
 ) -> _Seen:
     """Return the times of sources by place; of tasks with sources of their own also the largest of their rows.
 
@@ -257,7 +269,7 @@ def _seen(
     ]
     largest = _Seen.of(np.where(is_untimed, -source, source), times, rows, labelled, known)
     bounded = [
-        (label, min(largest.time_of(-label, place), hold if hold is not None else -NEVER), place)
+        (label, max(min(largest.time_of(-label, place), hold if hold is not None else -NEVER) - lag, NEVER), place)
         for place, notice in notices.items()
         for label, hold in notice.holds.items()
     ]
@@ -317,13 +329,14 @@ class _Seen(NamedTuple):
 class SourceClock:
     """A sender's look at the times of one source's rows of a batch, in their order.
 
-    column: of times; None if they are unknown until rows have arrived. has_sources: the source is a task with sources
-    of its own, and `hold` the least time of those that hold it back. waits: it waits.
+    column: of times; None if they are unknown until rows have arrived. is_untimed: rows say nothing of the time of
+    their source, a task whose rows come in another order. hold: the least time of its own sources that hold it back,
+    None if none does. waits: it waits.
     """
 
     source: int
     column: str | None
-    has_sources: bool = False
+    is_untimed: bool = False
     hold: int | None = None
     waits: bool = False
     time: int | None = field(default=None, init=False)
@@ -337,4 +350,4 @@ class SourceClock:
             running_times = np.maximum(np.maximum.accumulate(times), NEVER if self.time is None else self.time)
             delays = np.where(has, np.minimum(running_times - times, UNTIMED - 1), 0)
             self.time = None if running_times[-1] == NEVER else int(running_times[-1])
-        return labels(self.source, np.full(len(rows), UNTIMED) if self.has_sources else delays)
+        return labels(self.source, np.full(len(rows), UNTIMED) if self.is_untimed else delays)

@@ -92,6 +92,11 @@ class StreamJoin:
         return self.times[0]
 
     @property
+    def lag(self) -> int:
+        """Microseconds that a time of a pair may be behind the largest one so far."""
+        return microseconds(2 * self.within + self.grace)
+
+    @property
     def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         how = "left" if self.keeps_all else "inner"

@@ -141,6 +141,11 @@ class WindowedAggregation(EventTimeAggregation):
     window: Window
 
     @property
+    def lag(self) -> int:
+        """Microseconds that the start of a result may be behind the largest one so far."""
+        return 0 if self.final else microseconds(self.window.size + self.window.grace)
+
+    @property
     def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         window = {"column": self.window.column, "size": str(self.window.size), "every": str(self.window.hop)}

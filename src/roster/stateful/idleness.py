@@ -121,9 +121,11 @@ class Idleness:
             for task in {each.task for each in given}
         }
 
-    def worked(self, batch: Batch, stores: Mapping[TaskId, Sequence[StoreProgress]]) -> None:
-        """Record what a batch's tasks did."""
-        read = self._read_in(batch)
+    def worked(
+        self, batch: Batch, stores: Mapping[TaskId, Sequence[StoreProgress]], told: Collection[TaskId] = ()
+    ) -> None:
+        """Record what a batch's tasks did. told: those that have read notices alone, and so no records."""
+        read = self._read_in(batch) - {_Input(task) for task in told}
         for task, of in stores.items():
             inputs = self._inputs(task)
             for each in inputs:
@@ -137,6 +139,8 @@ class Idleness:
                         waits = any(at is not None and at == own for at, own in zip(given, quiet.times, strict=True))
                         goes_on = waits or any(store.changed for store in of)
                         quiet.turn, quiet.noted = self._asked + self._after if goes_on else float("inf"), self._asked
+                    elif quiet.times and times != quiet.times:
+                        quiet.noted = self._now()
                     if quiet.turn == float("inf") and not read.isdisjoint(inputs):
                         quiet.turn = self._now() + self._after
                     quiet.times = times

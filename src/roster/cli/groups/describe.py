@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from roster.cli.admin import admin
+from roster.cli.errors import Failure
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import group_lag, live_tasks, runs_tasks
 from roster.client.group_lag import SETTLED
 from roster.console.text import counted, escaped
+from roster.model.topology import CHANGELOG, own_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from roster.client import GroupDescription, GroupLag, MemberDescription
+    from roster.client import Admin, GroupDescription, GroupLag, MemberDescription
     from roster.console.snapshot import MemberSeen
     from roster.model import TopicPartition
+    from roster.stateful.held_times import HeldTime
 
 _WHOLE_ID = 24
 """A member id of at most this many characters is shown whole."""
@@ -36,7 +39,8 @@ def describe(group: str, as_json: bool, target: Target) -> None:
     """Describe GROUP: state, members, and for each partition its owner and lag.
 
     A group of tasks also shows each task's owner, its standby copies, and its gap at join: how many records the copy
-    was behind when its member last joined; it may have caught up since.
+    was behind when its member last joined; it may have caught up since. And which
+    partitions hold stream times back.
 
     Long member ids are shortened; --json has them whole.
     """
@@ -44,10 +48,36 @@ def describe(group: str, as_json: bool, target: Target) -> None:
         description = cluster.describe_group(group)
         owners = {tp: member for member in description.members for tp in member.assignment}
         lag = group_lag(cluster, group, description.state, owners)
+        held = _held_times(cluster, group, target, lag.partitions) if runs_tasks(description) else []
     if as_json:
-        print_json(_document(description, lag, owners))
+        times = {"held_times": [each._asdict() for each in held]} if runs_tasks(description) else {}
+        print_json({**_document(description, lag, owners), **times})
     else:
         _print(description, lag, owners)
+        if held:
+            click.echo()
+            rows = [(each.changelog, each.partition, each.held_by, f"{each.held_ms // 1000} s") for each in held]
+            print_table(("changelog", "task", "time held by", "behind"), rows, "", shorten=("changelog",))
+
+
+def _held_times(cluster: Admin, group: str, target: Target, sources: Collection[TopicPartition]) -> Sequence[HeldTime]:
+    """Return which partitions hold stream times of a group of tasks back. Raises Failure."""
+    topics = cluster.list_topics(internal=True)
+    others = [each.group_id for each in cluster.list_groups() if each.group_id != group]
+    changelogs, _ = own_topics(group, topics, others, CHANGELOG)
+    if not changelogs:
+        return []
+    # Not before: other groups need no Arrow.
+    from roster.pipeline.tasks.reader import ReaderConfig, ReadError
+    from roster.stateful.held_times import held_times
+
+    config = ReaderConfig(
+        target.bootstrap, group, "read_committed", client_id=target.client_id, security=target.security
+    )
+    try:
+        return held_times(cluster, config, changelogs, sources)
+    except ReadError as error:
+        raise Failure(str(error)) from None
 
 
 def _document(

@@ -11,7 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Update
-from roster.state.event_time import AT, NOW_KEY, OF, STREAM_TIME_KEY, time_bytes, times_of, with_entries
+from roster.state.event_time import (
+    AT,
+    NOW_KEY,
+    OF,
+    STREAM_TIME_KEY,
+    time_bytes,
+    times_of,
+    with_entries,
+    without_at,
+)
 from roster.state.pending import WithChanges
 from roster.state.source_times import DELAY, NOTICE, SOURCE, SOURCES_KEY, SourceTimes
 from roster.state.store import Snapshot, Store
@@ -21,17 +30,23 @@ from roster.stateful.tasks.operator_steps import Around
 from roster.stateful.tasks.processing import Operator
 
 
-def by_source(operator: Operator) -> Operator:
-    """Return the operator for rows with labels and notices; steps that follow it stay outside."""
-    return _inside(operator, BySource)
+def by_source(operator: Operator, lag: int = 0, *, passes: bool = False) -> Operator:
+    """Return the operator for rows with labels and notices; steps that follow it stay outside.
 
-
-def behind(operator: Operator, hold: int | None) -> Operator:
-    """Return an operator that gets the results of another one, behind the topic.
-
-    hold: the least time of the sources that hold the task back, None if none does.
+    lag: microseconds that rows of a source may be behind its largest one so far. passes: results keep the
+    labels of their rows, for the next operator.
     """
-    return _inside(operator, lambda inner: Behind(inner, hold))
+    return _inside(operator, lambda inner: BySource(inner, lag, passes))
+
+
+def behind(operator: Operator, hold: int | None, lag: int, *, is_sorted: bool, passes: bool) -> Operator:
+    """Return an operator that gets the results of another one.
+
+    hold: the least time of the sources that hold the task back, None if none does. lag: microseconds that a row may be
+    behind the largest one so far. is_sorted: rows without labels are put in the order of time: they come in that
+    of keys.
+    """
+    return _inside(operator, lambda inner: Behind(inner, lag, passes, hold, is_sorted))
 
 
 def _inside(operator: Operator, around: Callable[[Operator], Around]) -> Operator:
@@ -43,6 +58,9 @@ def _inside(operator: Operator, around: Callable[[Operator], Around]) -> Operato
 @dataclass(frozen=True)
 class BySource(Around):
     """Its operator gets labelled rows."""
+
+    lag: int
+    passes: bool = False
 
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
         """Return results and changes of a batch's rows."""
@@ -63,7 +81,7 @@ class BySource(Around):
         return np.flatnonzero(table[NOTICE].is_null().to_numpy(zero_copy_only=False))
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
-        return SourceTimes.over(table, self.time_column, store, key)
+        return SourceTimes.over(table, self.time_column, store, key, self.lag)
 
     def _with_times(self, table: pa.Table, store: Any, operator: Callable[[pa.Table, Any], Update]) -> Update:
         is_join = isinstance(self.operator, StreamJoin)
@@ -82,10 +100,22 @@ class BySource(Around):
         if is_join:
             rows = pa.concat_tables([rows, table.filter(table[IS_OTHER]).select(plain)], promote_options="default")
         update = operator(rows, WithChanges(store, {NOW_KEY: time_bytes(times.now)}))
+        results = self._passed(update.results) if self.passes else without_at(update.results)
+        update = replace(update, results=results)
         update = replace(update, hold=times.hold, has_sources=True, held_by=times.held_by, held_ms=times.held // 1000)
         if not times.is_known_new:
             return update
         return replace(update, changes=with_entries(update.changes, [SOURCES_KEY], [times.known]))
+
+    def _passed(self, results: pa.Table) -> pa.Table:
+        """Return results with the labels of their rows."""
+        times, has = times_of(results, self.time_column or "")
+        delays = pa.array(np.where(has, results[AT].to_numpy() - times, 0))
+        labels = (results[OF], delays, pa.nulls(len(results), pa.binary()))
+        rows = without_at(results)
+        for name, column in zip((SOURCE, DELAY, NOTICE), labels, strict=True):
+            rows = rows.append_column(name, column)
+        return rows
 
     def _is_warm_up(self, table: pa.Table) -> bool:
         return NOTICE not in table.column_names
@@ -95,14 +125,19 @@ class BySource(Around):
 class Behind(BySource):
     """Its operator gets results of the operator in front, which sources hold back to `hold`."""
 
-    hold: int | None
+    hold: int | None = None
+    is_sorted: bool = True
 
     def _places(self, table: pa.Table) -> Any:
-        return np.argsort(times_of(table, self.time_column or "")[0], kind="stable")
+        times, _ = times_of(table, self.time_column or "")
+        is_sorted = self.is_sorted and SOURCE not in table.column_names
+        return np.argsort(times, kind="stable") if is_sorted else np.arange(len(times))
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
         assert self.time_column is not None  # others are not behind anything
-        return SourceTimes.behind(table, self.time_column, store, key, self.hold)
+        table = table.take(pa.array(self._places(table)))
+        times, _ = times_of(table, self.time_column)
+        return SourceTimes.behind(table, times, store, key, self.hold, self.lag)
 
     def _is_warm_up(self, table: pa.Table) -> bool:
         return False

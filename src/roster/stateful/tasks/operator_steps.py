@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +13,11 @@ from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.steps import applied
 from roster.pipeline.tasks.writer import conformed
 from roster.state.aggregate import Layout, Update
+from roster.state.source_times import NOTICE, labelled
 from roster.state.store import Snapshot, Store
 from roster.stateful.tasks.bad_records import results_aside, set_aside
 from roster.stateful.tasks.processing import Operator
+from roster.stateful.tasks.repartition import through_labelled
 
 
 def with_function(
@@ -126,27 +128,39 @@ class _WithSteps(Around):
     store: str = ""
 
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
-        update = self.operator(table, store)
-        parts = [part for batch in self._results(update) for part in applied(self.function, batch, self._what)]
-        return self._with(update, parts)
+        return self._mapped(self.operator(table, store), lambda batch: applied(self.function, batch, self._what))
 
     def set_aside(self, table: pa.Table, store: Snapshot) -> Update:
         """Return the operator's rows at fault, or its update without the results at which the steps fail."""
         update = set_aside(self.operator, table, store)
         if update.bad:
             return update
-        done = [results_aside(self.function, batch, self._what) for batch in self._results(update)]
-        failures = [failure for _, failed in done for failure in failed]
-        update = replace(update, failures=(*update.failures, *failures))
-        return self._with(update, [part for parts, _ in done for part in parts])
+        failures = [*update.failures]
+
+        def passed(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+            parts, failed = results_aside(self.function, batch, self._what)
+            failures.extend(failed)
+            return parts
+
+        update = self._mapped(update, passed)
+        return replace(update, failures=tuple(failures))
 
     @property
     def _what(self) -> str:
         return "results of the stateful operator" + (f" with the store {self.store!r}" if self.store else "")
 
-    def _results(self, update: Update) -> list[pa.RecordBatch]:
-        return [conformed(batch, self.given) for batch in update.results.to_batches()]
+    def _mapped(self, update: Update, function: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]) -> Update:
+        """Return an update with what a function makes of its results; those with labels keep them."""
 
-    def _with(self, update: Update, parts: Sequence[pa.RecordBatch]) -> Update:
-        mapped = [conformed(part, self.schema) for part in parts]
-        return replace(update, results=pa.Table.from_batches(mapped, schema=self.schema))
+        def through(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return (part for batch in rows for part in function(batch))
+
+        given, schema = self.given, self.schema
+        batches: Iterable[pa.RecordBatch] = update.results.to_batches()
+        if NOTICE in update.results.column_names:
+            given, schema = labelled(given), labelled(schema)
+            parts = through_labelled(through, schema, (conformed(batch, given) for batch in batches))
+        else:
+            parts = through(conformed(batch, given) for batch in batches)
+        mapped = [conformed(part, schema) for part in parts]
+        return replace(update, results=pa.Table.from_batches(mapped, schema=schema))

@@ -110,7 +110,9 @@ class Sent:
     def of_task(self, plan: SubtopologyPlan, partition: int, updates: Sequence[Update]) -> SourceClock:
         """Return the clock of a task with operators, whose rows follow. updates: of each operator in the batch."""
         clock = self.clock(plan.source_at(TopicPartition(self.topic.topic, partition)))
-        clock.has_sources, clock.hold = plan.has_sources, updates[0].hold
+        is_in_order = plan.nodes[-1].is_final and not plan.lag()
+        clock.is_untimed = not is_in_order and (plan.has_sources or plan.lag() > 0)
+        clock.hold = updates[0].hold
         clock.waits = clock.hold is not None or any(update.waits for update in updates)
         self.tasks = plan.source_at(TopicPartition(self.topic.topic, 0)), self.backlog.partitions
         # Others would not hear that it waits no longer.
@@ -125,7 +127,7 @@ class Sent:
         reading = self.backlog.reading
         waiting = tuple(clock.source for clock in self.clocks if clock.waits)
         ended = tuple(source for source in times if reading[source] and source not in waiting)
-        holds = {clock.source: clock.hold for clock in self.clocks if clock.has_sources}
+        holds = {clock.source: clock.hold for clock in self.clocks if clock.is_untimed}
         notice = Notice(
             self.backlog.batch, self.backlog.behind, tuple(reading), times, ended, waiting, holds, self.tasks
         )

@@ -21,6 +21,7 @@ from roster.state.pending import Pending, WithChanges
 from roster.state.processor.overlay import end_of
 from roster.state.processor.timers import BY_TIME
 from roster.state.processor.variables import REGISTRY_KEY, decode_registry
+from roster.state.source_times import without_notices
 from roster.state.store import Position, Snapshot, Store, Value
 from roster.state.stream_join import TIME_KEYS, has_rows
 from roster.state.table_evolution import Changed
@@ -65,13 +66,14 @@ class Report(NamedTuple):
     """A task's report to the driver.
 
     It has the attempt's token, seconds until the state's next processing-time timer is due (None without one), the
-    largest change if a broker may find it too large, and the progress of each store.
+    largest change if a broker may find it too large, the progress of each store, and whether it got notices alone.
     """
 
     token: str
     timer: float | None = None
     large: str = ""
     stores: tuple[StoreProgress, ...] = ()
+    is_notice: bool = False
 
 
 def combined(reports: Sequence[Report]) -> Report:
@@ -82,6 +84,7 @@ def combined(reports: Sequence[Report]) -> Report:
         min(timers, default=None),
         next((report.large for report in reports if report.large), ""),
         tuple(store for report in reports for store in report.stores),
+        reports[0].is_notice,
     )
 
 
@@ -157,7 +160,7 @@ def process_batch(
     )
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
     large = large_change(target.changelog.topic, update.changes)
-    return update, Report(token, timer, large, (progress,))
+    return update, Report(token, timer, large, (progress,), is_notice=len(rows) > 0 and not len(without_notices(rows)))
 
 
 def _idle_changes(store: Snapshot, definition: Definition, target: StoreTarget, rows: pa.Table) -> dict[bytes, Value]:
@@ -165,6 +168,7 @@ def _idle_changes(store: Snapshot, definition: Definition, target: StoreTarget, 
 
     Rows of the other side may be kept, and wait from this batch on.
     """
+    rows = without_notices(rows)
     span = (BY_TIME, end_of(BY_TIME)) if definition.has_variables else (b"", STREAM_TIME_KEY[:1])
     if not len(rows) and not store.scan(*span, limit=1):
         return {}

@@ -55,7 +55,8 @@ class RepartitionTopic:
 
     before: the upstream sub-topology. keys: columns of the new key. columns: of the rows. then: function applied to
     rows that were read. partitions: of the topic, None: as many as the largest source has. is_labelled: whether rows
-    have labels of their sources. time: column by which the first operator behind it goes, None if `then` makes it.
+    have labels of their sources. time: column by which the first operator behind it goes, None if `then` makes it. lag:
+    microseconds that rows of a source may be behind its largest one so far.
     """
 
     before: Subtopology
@@ -66,6 +67,7 @@ class RepartitionTopic:
     partitions: int | None = None
     is_labelled: bool = False
     time: str | None = None
+    lag: int = 0
 
     def __post_init__(self) -> None:
         if missing := [name for name in self.keys if name not in self.columns.names]:

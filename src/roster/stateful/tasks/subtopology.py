@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from roster.model import TopicPartition
 from roster.model.topology import Subtopology
+from roster.state.deduplicate import Deduplication
 from roster.state.definition import Definition, Migrate
 from roster.state.event_time import STREAM_TIME_KEY
 from roster.state.processor.batch import TimeMode
 from roster.state.processor.overlay import end_of
 from roster.state.processor.timers import BY_TIME
+from roster.state.source_times import NOTICE, source_of
 from roster.state.source_times import labelled as with_labels
-from roster.state.source_times import source_of
 from roster.state.store import NoState
 from roster.state.stream_join import WAITING_KEY
 from roster.stateful.tasks.by_source import behind, by_source
@@ -63,7 +64,7 @@ class OperatorNode:
     def waiting(self) -> tuple[bytes, bytes] | None:
         """The span of entries in its store for results that it holds back until their time has come, None without."""
         operator = innermost(self.operator)
-        if getattr(operator, "final", False):
+        if self.is_final:
             return b"", STREAM_TIME_KEY[:1]
         if getattr(operator, "keeps_all", False):
             return WAITING_KEY, end_of(WAITING_KEY)
@@ -73,6 +74,21 @@ class OperatorNode:
     def time_column(self) -> str | None:
         """The column of times, if it goes by event time."""
         return getattr(self.operator, "time_column", None)
+
+    @property
+    def is_final(self) -> bool:
+        """True if a result comes once it is final: results are in the order of their ends, however batches are cut."""
+        return bool(getattr(innermost(self.operator), "final", False))
+
+    @property
+    def passes(self) -> bool:
+        """True if its results are rows of its input, in their order."""
+        return isinstance(innermost(self.operator), Deduplication)
+
+    @property
+    def lag(self) -> int:
+        """Microseconds that a result may be behind the largest one so far, if no row is late."""
+        return getattr(innermost(self.operator), "lag", 0)
 
     @property
     def closes(self) -> bool:
@@ -137,16 +153,29 @@ class SubtopologyPlan:
         """True if it sends rows with labels of their sources."""
         return self.repartition_sink is not None and self.repartition_sink.is_labelled
 
-    def at(self, node: OperatorNode, before: Update | None = None) -> tuple[Operator, pa.Schema]:
-        """Return a node's operator and the columns of its rows; with labels if its rows have them.
+    def at(self, number: int, updates: Sequence[Update] = ()) -> tuple[Operator, pa.Schema]:
+        """Return the operator of a node and the columns of its rows; with labels if its rows have them.
 
-        before: the first operator's update in the batch.
+        updates: in the batch, of the operators in front of it.
         """
-        if self.has_sources and node is self.nodes[0]:
-            return by_source(node.operator), with_labels(node.columns)
-        if before is not None and before.has_sources and node.time_column is not None:
-            return behind(node.operator, before.hold), node.columns
+        node, lag, following = self.nodes[number], self.lag(number), self.nodes[number + 1 : number + 2]
+        passes = node.passes and any(node.time_column == each.time_column is not None for each in following)
+        if not number and self.has_sources:
+            return by_source(node.operator, lag, passes=passes), with_labels(node.columns)
+        if number and node.time_column is not None and (updates[0].has_sources or lag):
+            front = self.nodes[number - 1]
+            is_sorted = not (front.is_final and "session" in front.operator.kept)
+            operator = behind(node.operator, updates[0].hold, lag, is_sorted=is_sorted, passes=passes)
+            is_labelled = NOTICE in updates[-1].results.column_names
+            return operator, with_labels(node.columns) if is_labelled else node.columns
         return node.operator, node.columns
+
+    def lag(self, number: int | None = None) -> int:
+        """Return the microseconds that rows of a node, or else of the output, may be behind the largest one so far."""
+        lag = 0 if self.repartition_source is None else self.repartition_source.lag
+        for node in self.nodes[:number]:
+            lag = 0 if node.is_final else lag + node.lag
+        return lag
 
     def source_at(self, partition: TopicPartition) -> int:
         """Return the source that rows of an input partition have behind it: this partition, or its task."""
@@ -194,7 +223,8 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
             continue
         is_same = sink.then is None and all(table.then is None for table in following.tables)
         column = (own or later)[0]
-        topic = replace(sink, is_labelled=True, time=column if is_same and _has_times(sink.columns, column) else None)
+        time = column if is_same and _has_times(sink.columns, column) else None
+        topic = replace(sink, is_labelled=True, time=time, lag=done[number].lag())
         done[number] = replace(done[number], repartition_sink=topic)
         done[number + 1] = replace(done[number + 1], repartition_source=topic)
     return tuple(done)

@@ -315,8 +315,8 @@ class StatefulTask(PartitionTask):
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
         updates: list[Update] = []
-        for node, target in zip(plan.nodes, self._targets[task], strict=True):
-            own, columns = plan.at(node, updates[0] if updates else None)
+        for number, (node, target) in enumerate(zip(plan.nodes, self._targets[task], strict=True)):
+            own, columns = plan.at(number, updates)
             is_first = node is plan.nodes[0]
             operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=is_first)
             given = held(self._given(node, columns, rows, numbers, look, aside))
