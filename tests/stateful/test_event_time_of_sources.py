@@ -311,9 +311,8 @@ class World:
         outgoing, look, records = Outgoing(None, None), Look(()), list[Any]()  # type: ignore[arg-type]
         own = {at: span for at, span in spans.items() if at.topic in plan.own_sources}
         if not plan.nodes:
-            assert sent is not None
             for at, span in own.items():
-                clock = sent.clock(plan.source_at(at))
+                clock = None if sent is None else sent.clock(plan.source_at(at))
                 records += outgoing.rows(iter(self._rows(plan, at, span)), plan, look, sent, clock)
             return records
         rows = [batch for at, span in own.items() for batch in self._rows(plan, at, span)]
@@ -677,6 +676,32 @@ def test_rows_of_a_release_without_labels_go_by_their_largest_time() -> None:
     world.logs[0] += [("a", 3), ("a", 40), ("a", 60)]
     world.run()
     assert world.late.total() == 2, "what they have closed stays closed"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_goes_over_from_a_release_without_labels_amid_two_repartitions(seed: int) -> None:
+    chain, columns = CHAINS["repartition, final, repartition, final"]
+    log = [("abc"[number % 3], 2 * number) for number in range(60)]
+    world = World(random.Random(seed), [[*log]], chain)
+    plans = world.plans
+    topics = [(plan.repartition_source, plan.repartition_sink) for plan in plans]
+    before = [[of and replace(of, is_labelled=False) for of in both] for both in topics]
+    world.plans = tuple(
+        replace(plan, repartition_source=source, repartition_sink=sink)
+        for plan, (source, sink) in zip(plans, before, strict=True)
+    )
+    for _ in range(20):
+        world.work(*world.plan([at for at in world.topics if world.rng.random() < 0.5], 7, {}))
+    assert all(source_times.SOURCES_KEY not in store for store in world.stores.values())
+    ends = [len(world.topics[at]) - world.committed[at] for at in (TopicPartition("to-1", 0), TopicPartition("in", 0))]
+    assert sum(ends), "rows of both releases are read"
+    world.plans = plans
+    world.apps = [world.backlogs() for _ in range(2)]
+    world.run()
+    sizes = Counter((n, start) for (_, start), n in Counter((key, window_of(time)) for key, time in log).items())
+    found = [tuple(seconds(each[name]) for name in columns[0]) for each in world.results]
+    assert Counter(row for row in found if row[1] < END - 100) == totals([sizes], sum)
+    assert world.late.total() == 0
 
 
 def unlabelled(rows: list[Row]) -> list[bytes]:
