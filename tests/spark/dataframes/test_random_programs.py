@@ -188,3 +188,46 @@ def compare(
         told = last_of(told, names)
         wanted = [row for row in wanted if names or rows]
     assert sorted(map(repr, told)) == sorted(map(repr, wanted))
+
+
+def given_to(spark: SparkSession, tmp_path: Path, program: Any, mode: str, batches: list[list[str]]) -> list[Any]:
+    """What a program makes of batches of values."""
+    options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
+    made = program_of(program(read_stream(spark).options(**options).load()), mode, headers=False, keyed_by=())
+    assert made is not None
+    kafka = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+    records = [
+        spark.createDataFrame([(None, each.encode(), "t", 0, 0, BEGIN, 0) for each in some], kafka) for some in batches
+    ]
+    return [row.asDict(recursive=True) for row in run(made, records, tmp_path).collect()]
+
+
+def test_time_goes_on_at_once_by_the_rows_that_reach_the_window(spark: SparkSession, tmp_path: Path) -> None:
+    """Which rows are late, and when a result comes, as the page says."""
+
+    def windows(records: DataFrame) -> DataFrame:
+        rows = records.select(F.to_timestamp(F.col("value").cast("string")).alias("at")).withWatermark(
+            "at", "0 seconds"
+        )
+        return rows.where("minute(at) < 30").groupBy(F.window("at", "1 hour")).count().select("window.start", "count")
+
+    day = "2026-03-28 "
+    # Within one batch: 01:00 closes the hour before, so that 00:20 is late; 03:40 is left out, and closes nothing.
+    found = given_to(spark, tmp_path, windows, "append", [[day + "00:10", day + "01:00", day + "00:20", day + "03:40"]])
+    assert [row["count"] for row in found] == [1]
+
+
+def test_totals_of_no_rows_are_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    total = lambda records: records.groupBy().count()  # noqa: E731
+    assert given_to(spark, tmp_path, total, "update", [[]]) == []
+    assert given_to(spark, tmp_path / "more", total, "update", [["a"], [], ["b"]])[-1] == {"count": 2}
+
+
+def test_sketches_are_near(spark: SparkSession, tmp_path: Path) -> None:
+    near = lambda records: records.groupBy().agg(  # noqa: E731
+        F.approx_count_distinct("value").alias("values"),
+        F.percentile_approx(F.length("value"), 0.5).alias("middle"),
+    )
+    (row,) = given_to(spark, tmp_path, near, "update", [["x" * (number % 200) for number in range(1000)]])
+    assert abs(row["values"] - 200) < 20
+    assert abs(row["middle"] - 99) <= 2

@@ -194,12 +194,12 @@ def counted_in_pandas(records: DataFrame) -> DataFrame:
 
 
 PROGRAMS: dict[str, tuple[Callable[[DataFrame], DataFrame], str, list[str]]] = {
-    "tumbling": (tumbling, "append", []),
     "totals": (totals, "update", ["shop"]),
     "counted once": (counted_once, "append", []),
-    "open windows": (open_windows, "update", ["window", "word"]),
     "code": (counted, "update", ["shop"]),
     "enriched": (enriched, "update", ["shop", "loud"]),
+    "tumbling": (tumbling, "append", []),
+    "open windows": (open_windows, "update", ["window", "word"]),
     "code in pandas": (counted_in_pandas, "update", ["place"]),
     "hours": (hours, "append", []),
     "sessions": (sessions, "append", []),
@@ -254,7 +254,7 @@ def last_of(rows: list[Any], keys: list[str]) -> list[Any]:
     return list({repr([row[key] for key in keys]): row for row in rows}.values())
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_a_program_gives_the_rows_and_types_of_a_batch(
     spark: SparkSession, topics: Topics, orders: str, group: str, kind: str, tmp_path: Path
@@ -372,6 +372,7 @@ def test_names_of_state_follow_aliases_and_kinds_and_not_steps(spark: SparkSessi
         stores(lambda df: timed(df).dropDuplicates(["order", "at"]).dropDuplicates(["shop", "at"]))
 
 
+@pytest.mark.gate
 def test_records_keyed_by_the_key_need_no_topic_of_their_own(
     spark: SparkSession, topics: Topics, orders: str, group: str, tmp_path: Path
 ) -> None:
@@ -390,6 +391,23 @@ def test_records_keyed_by_the_key_need_no_topic_of_their_own(
         row["count(price)"] for row in wanted(spark, totals) if row["shop"]
     )
     assert not [each for each in topics.admin.list_topics() if each.startswith(f"{name}-") and "repartition" in each]
+
+
+@pytest.mark.gate
+def test_several_topics_are_one_frame(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
+    names = [topics.create(2, name=name) for name in ("north", "south")]
+    producer = idempotent_producer(topics.bootstrap, {})
+    for number, order in enumerate(ORDERS):
+        producer.produce(names[number % 2], json.dumps(order))
+    assert producer.flush(60) == 0
+    name = group.replace("-", "_")
+    frame = totals(stream(spark, topics, ",".join(names), **{"roster.state.dir": str(tmp_path)}))
+    started(frame, name, "update").format("memory").start().awaitTermination()
+    rows = last_of([plain(row) for row in spark.table(name).collect()], ["shop"])
+    assert sorted(rows, key=repr) == wanted(spark, totals)
+    keyed = totals(stream(spark, topics, ",".join(names), **{"roster.keyed_by": "shop"}))
+    with pytest.raises(PipelineError, match=r"roster\.keyed_by: records of several topics"):
+        started(keyed, name, "update").format("memory").start()
 
 
 def test_what_runs_where_is_told(
@@ -419,6 +437,11 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         lambda df: parsed(df).groupBy("shop").agg(F.skewness("price")),
         "update",
         "skewness.* needs a state",
+    ),
+    "several functions": (
+        lambda df: parsed(df).groupBy("shop").agg(F.skewness("price"), F.sum("price"), F.median("amount")),
+        "update",
+        r"skewness\(.* \(Use another function, .*; median\(",
     ),
     "a key": (lambda df: parsed(df).groupBy(F.split("tags", " ")).count(), "update", "is a key of the type array"),
     "a start time": (

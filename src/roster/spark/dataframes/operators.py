@@ -191,22 +191,34 @@ def chain_of(df: DataFrame, mode: str, makers: Makers) -> tuple[Node, list[Kept]
     """
     jvm: Any = df.sparkSession._jvm
     root = Node.of(analyzed(df))
-    found: list[Kept] = []
+    found, problems = list[Kept](), list[PipelineError]()
     above: list[Node] = []
     node = root
     while not node.is_leaf:
         streaming = [child for child in node.children if child.is_streaming]
         maker = makers.get(node.kind)
         if maker is not None:
-            found.insert(0, maker(node, root, above, mode, jvm))
+            try:
+                found.insert(0, maker(node, root, above, mode, jvm))
+            except PipelineError as error:
+                problems.append(error)
         if len(streaming) != 1:
-            if any(each.kind in makers for each in node.all()) or found:
+            if found or problems or any(each.kind in makers and each.is_streaming for each in node.all()):
                 raise PipelineError("union() beside operators with state", field=_FIELD, fix="Subscribe to both topics")
             break
         above.append(node)
         node = streaming[0]
+    _raise(problems)
     _name(found, root)
     return root, found
+
+
+def _raise(problems: Sequence[PipelineError]) -> None:
+    """Raise one error with all problems, if there are any."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise PipelineError("; ".join(f"{each.problem} ({each.fix})" for each in problems), field=_FIELD)
 
 
 def rows_over(kept: Sequence[Kept], jvm: Any) -> PlanOver:
@@ -382,6 +394,7 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: An
     made: dict[str, Aggregate] = {}
     kinds: dict[str, DataType] = {}
     calls: list[tuple[Any, str]] = []
+    problems: list[PipelineError] = []
     for output in outputs:
         for call in _calls(output):
             if any(call.semanticEquals(other) for other, _ in calls):
@@ -390,9 +403,13 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: An
             name = str(output.name()) if is_whole else _text(call)
             while name.lower() in {other.lower() for other in (*made, *group.rows.columns, *_OWN)}:
                 name += "_"
-            made[name] = _function(call, group.rows, jvm)
+            try:
+                made[name] = _function(call, group.rows, jvm)
+            except PipelineError as error:
+                problems.append(error)
             kinds[name] = type_of(call.dataType())
             calls.append((call, name))
+    _raise(problems)
     operator = group.operator(made or {"rows": Aggregate(Kind.COUNT, ALL_ROWS)})
     values: Values = [*group.values, *((call, itemgetter(name)) for call, name in calls)]
 

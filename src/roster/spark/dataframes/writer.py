@@ -221,6 +221,9 @@ class StreamWriter(WithOptions):
         if isinstance(source.topics, str):
             problem = "tasks with state are those of topics with names"
             raise PipelineError(problem, field="subscribePattern", fix="Use subscribe with the topics' names")
+        if source.keyed_by and len(source.topics) > 1:
+            problem = "records of several topics have no one place by their key"
+            raise PipelineError(problem, field="roster.keyed_by", fix="Leave it out, or subscribe to one topic")
         if "dead_letter_topic" in keywords:
             problem = "records at which Spark fails cannot be told apart"
             raise PipelineError(problem, field="roster.dead_letter_topic", fix="Leave it out")
