@@ -9,7 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.java_gateway import get_field
 from pyspark.sql import DataFrame
@@ -21,7 +21,7 @@ from roster._errors import RosterError
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.spark.column_expressions import class_of, members
-from roster.spark.dataframes.plan import Node, PlanOver, alias_of, analyzed, plan_over, projected, scala_object
+from roster.spark.dataframes.plan import Java, Node, PlanOver, alias_of, analyzed, plan_over, projected, scala_object
 from roster.spark.stateful_operators import Stateful
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import ALL_ROWS, Aggregate, Kind
@@ -31,6 +31,7 @@ from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.windows import END, START, SessionWindow, Window, WindowedAggregation
 
+T = TypeVar("T")
 _FIELD = "write_stream"
 _KINDS = {
     "Count": Kind.COUNT,
@@ -65,7 +66,7 @@ _AS_TEXT = ("float", "double", "decimal")
 """Types of keys that are text in the state, and come back as they were."""
 
 
-Values = list[tuple[Any, Callable[[dict[str, Any]], Any]]]
+Values = list[tuple[Java, Callable[[dict[str, Java]], Java]]]
 """Expressions of a plan, and what makes the value of each of the results' attributes by name."""
 
 
@@ -73,11 +74,11 @@ Values = list[tuple[Any, Callable[[dict[str, Any]], Any]]]
 class Rows:
     """The columns of an operator's rows: by name, an expression over what is below it."""
 
-    columns: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Java] = field(default_factory=dict)
     text: dict[str, str] = field(default_factory=dict)
     """Types of the keys that are text in the state."""
 
-    def add(self, name: str, expression: Any, taken: Iterable[str] = _OWN) -> str:
+    def add(self, name: str, expression: Java, taken: Iterable[str] = _OWN) -> str:
         """Add a column, unless there is one of this expression; return its name."""
         known = (
             name for name, other in self.columns.items() if name not in self.text and other.semanticEquals(expression)
@@ -96,7 +97,7 @@ class Rows:
             name += "_"
         return name
 
-    def add_key(self, name: str, expression: Any) -> str:
+    def add_key(self, name: str, expression: Java) -> str:
         """Add a key. Raises PipelineError for a type that cannot be one."""
         kind = expression.dataType().typeName()
         plain = "decimal" if kind.startswith("decimal") else kind
@@ -148,7 +149,7 @@ class Kept:
     keys: tuple[str, ...]
     operator: Any
     results: Callable[[StructType], StructType]
-    outputs: Callable[[dict[str, Any]], list[tuple[Any, str, Any]]]
+    outputs: Callable[[dict[str, Java]], list[tuple[Java, str, Java]]]
     kind: str
     has_updates: bool = False
     is_by_key: bool = False
@@ -172,7 +173,7 @@ class Kept:
         fixed = {column.name(): column for column in members(template.output())}
         outputs = self.outputs(fixed)
 
-        def over(results: Any) -> Any:
+        def over(results: Java) -> Java:
             by_name = {column.name(): column for column in members(results.output())}
             own = [(by_name[name], name, column.exprId()) for name, column in fixed.items()]
             return projected(outputs, projected(own, results, jvm), jvm)
@@ -180,7 +181,7 @@ class Kept:
         return over, self.rows.without_text
 
 
-Makers = Mapping[str, Callable[[Node, Node, Sequence[Node], str, Any], Kept]]
+Makers = Mapping[str, Callable[[Node, Node, Sequence[Node], str, Java], Kept]]
 """What makes an operator of a node, of the plan's root, the nodes above, the output mode and the JVM."""
 
 
@@ -189,7 +190,7 @@ def chain_of(df: DataFrame, mode: str, makers: Makers) -> tuple[Node, list[Kept]
 
     Raises PipelineError for what Roster lacks.
     """
-    jvm: Any = df.sparkSession._jvm
+    jvm: Java = df.sparkSession._jvm
     root = Node.of(analyzed(df))
     found, problems = list[Kept](), list[PipelineError]()
     above: list[Node] = []
@@ -221,7 +222,7 @@ def _raise(problems: Sequence[PipelineError]) -> None:
         raise PipelineError("; ".join(f"{each.problem} ({each.fix})" for each in problems), field=_FIELD)
 
 
-def rows_over(kept: Sequence[Kept], jvm: Any) -> PlanOver:
+def rows_over(kept: Sequence[Kept], jvm: Java) -> PlanOver:
     """Return what makes the plan of the first operator's rows of the records' plan.
 
     A further operator follows only what passes its rows on as they are: then what is computed in between can be
@@ -255,19 +256,19 @@ def _between(node: Node, stop: Node) -> list[Node]:
 class _Layers:
     """A plan that grows upwards, with columns that are carried along to its top."""
 
-    def __init__(self, make: PlanOver, jvm: Any) -> None:
+    def __init__(self, make: PlanOver, jvm: Java) -> None:
         self._make, self._jvm = make, jvm
-        self._carried: dict[str, Any] = {}
-        self._meant: dict[str, Any] = {}
+        self._carried: dict[str, Java] = {}
+        self._meant: dict[str, Java] = {}
         """The expression that each carried column is."""
 
-    def _project(self, columns: Sequence[Any]) -> None:
+    def _project(self, columns: Sequence[Java]) -> None:
         """Have another projection on top."""
         make, columns = self._make, self._jvm.PythonUtils.toSeq(list(columns))
         project = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project
         self._make = lambda records: project(columns, make(records))
 
-    def add(self, output: Sequence[Any], columns: Mapping[str, Any]) -> None:
+    def add(self, output: Sequence[Java], columns: Mapping[str, Java]) -> None:
         """Carry further columns, beside the output of the plan so far. Raises PipelineError for another of a name."""
         new = {name: each for name, each in columns.items() if not self._has(name, each)}
         named = [alias_of(each, name, self._jvm) for name, each in new.items()]
@@ -275,7 +276,7 @@ class _Layers:
         self._carried |= {name: each.toAttribute() for name, each in zip(new, named, strict=True)}
         self._meant |= new
 
-    def _has(self, name: str, expression: Any) -> bool:
+    def _has(self, name: str, expression: Java) -> bool:
         known = self._meant.get(name)
         if known is not None and not known.semanticEquals(expression):
             fix = f"Give the later one another name, as in withColumn({name + '_2'!r}, ...)"
@@ -298,7 +299,7 @@ class _Layers:
             )
         return []
 
-    def over(self, columns: Mapping[str, Any]) -> PlanOver:
+    def over(self, columns: Mapping[str, Java]) -> PlanOver:
         """Return what makes the plan with the carried columns and these on top."""
         new = {name: each for name, each in columns.items() if not self._has(name, each)}
         both = [(each, name, None) for name, each in (self._carried | new).items()]
@@ -325,7 +326,7 @@ def _name(kept: Sequence[Kept], root: Node) -> None:
 class _Grouping:
     """What a groupBy() groups by: keys, at most one window, and what they are of the results."""
 
-    def __init__(self, node: Node, outputs: Sequence[Any], mode: str, jvm: Any) -> None:
+    def __init__(self, node: Node, outputs: Sequence[Java], mode: str, jvm: Java) -> None:
         (self.below,) = node.children
         self._child, self._outputs, self._jvm = self.below, outputs, jvm
         self._is_final = mode == "append"
@@ -344,19 +345,19 @@ class _Grouping:
         if not self.keys:
             self.keys.append(self.rows.add_key("all", _literal("", "StringType", jvm)))
 
-    def _add_key(self, expression: Any) -> None:
+    def _add_key(self, expression: Java) -> None:
         key = self.rows.add_key(_name_of(expression, self._outputs, self._jvm), expression)
         self.keys.append(key)
         self.values.append((expression, lambda by_name: by_name[key]))
 
-    def _add_window(self, expression: Any) -> None:
+    def _add_window(self, expression: Java) -> None:
         jvm = self._jvm
         is_session = _SESSION in json.loads(expression.metadata().json())
         if is_session and (self._watermark is None or not self._is_final):
             fix = 'Use outputMode("append") with a watermark'
             raise PipelineError("sessions that are not final, which Spark has not either", field=_FIELD, fix=fix)
         if self._watermark is None:
-            field_of: Any = jvm.org.apache.spark.sql.catalyst.expressions.GetStructField
+            field_of: Java = jvm.org.apache.spark.sql.catalyst.expressions.GetStructField
             start, end = (
                 self.rows.add_key(f"{expression.name()} {part}", field_of(expression, number, _none(jvm)))
                 for number, part in enumerate(("start", "end"))
@@ -388,12 +389,12 @@ class _Grouping:
         return Aggregation(keys, aggregates)
 
 
-def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
+def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
     outputs = members(node.java.aggregateExpressions())
     group = _Grouping(node, outputs, mode, jvm)
     made: dict[str, Aggregate] = {}
     kinds: dict[str, DataType] = {}
-    calls: list[tuple[Any, str]] = []
+    calls: list[tuple[Java, str]] = []
     problems: list[PipelineError] = []
     for output in outputs:
         for call in _calls(output):
@@ -420,7 +421,7 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: An
             struct.add(own.name, group.time if is_time and group.time else kinds.get(own.name, own.dataType))
         return struct
 
-    def output_of(by_name: dict[str, Any]) -> list[tuple[Any, str, Any]]:
+    def output_of(by_name: dict[str, Java]) -> list[tuple[Java, str, Java]]:
         given = [(expression, value(by_name)) for expression, value in values]
         inner = ((own.child() if class_of(own) == "Alias" else own, own) for own in outputs)
         return [(_replaced(each, given, jvm), own.name(), own.exprId()) for each, own in inner]
@@ -435,13 +436,13 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: An
     )
 
 
-def _function(call: Any, rows: Rows, jvm: Any) -> Aggregate:
+def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
     """Return an aggregate, and add the columns that it needs. Raises PipelineError for others than Roster has."""
     function, text = call.aggregateFunction(), _text(call)
     name = class_of(function)
     condition = call.filter().get() if call.filter().isDefined() else None
     arguments = members(function.children())
-    kind, further = _KINDS.get(name), tuple[Any, ...]()
+    kind, further = _KINDS.get(name), tuple[object, ...]()
     if name == "CountIf":
         kind, condition, arguments = Kind.COUNT, _both(condition, arguments[0], jvm), []
     if kind is None or call.isDistinct():
@@ -465,7 +466,7 @@ def _function(call: Any, rows: Rows, jvm: Any) -> Aggregate:
     return replace(found, arguments=further)
 
 
-def _counted(arguments: list[Any], condition: Any, jvm: Any) -> tuple[list[Any], Any]:
+def _counted(arguments: list[Java], condition: Java, jvm: Java) -> tuple[list[Java], Java]:
     """Return what a count counts the values of, and where; nothing for all rows."""
     if all(each.foldable() and each.eval(None) is not None for each in arguments):
         return ([] if condition is None else [_literal(1, "IntegerType", jvm)]), condition
@@ -474,18 +475,18 @@ def _counted(arguments: list[Any], condition: Any, jvm: Any) -> tuple[list[Any],
     return arguments[:1], condition
 
 
-def _shares(function: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
+def _shares(function: Java, arguments: Sequence[Java]) -> tuple[object, ...]:
     """Return the percentages, a number or a tuple, and the accuracy of approx_percentile."""
     shares, accuracy = (each.eval(None) for each in arguments[1:3])
     is_one = isinstance(shares, int | float | Decimal)
     return (float(shares) if is_one else tuple(shares.toDoubleArray())), int(accuracy)
 
 
-def _both(one: Any, other: Any, jvm: Any) -> Any:
+def _both(one: Java, other: Java, jvm: Java) -> Java:
     return other if one is None else jvm.org.apache.spark.sql.catalyst.expressions.And(one, other)
 
 
-def _of(kind: Kind, rows: Rows, arguments: Sequence[Any], names: Sequence[str]) -> Aggregate:
+def _of(kind: Kind, rows: Rows, arguments: Sequence[Java], names: Sequence[str]) -> Aggregate:
     columns = [rows.add(name, each) for name, each in zip(names, arguments, strict=True)]
     if kind in (Kind.MIN_BY, Kind.MAX_BY):
         return Aggregate(kind, columns[0], by=Aggregate(Kind.MIN, columns[1]))
@@ -495,7 +496,7 @@ def _of(kind: Kind, rows: Rows, arguments: Sequence[Any], names: Sequence[str]) 
     return found
 
 
-def _where(condition: Any, value: Any, jvm: Any) -> Any:
+def _where(condition: Java, value: Java, jvm: Java) -> Java:
     """Return the value where the condition is true, else null."""
     if condition is None:
         return value
@@ -503,7 +504,7 @@ def _where(condition: Any, value: Any, jvm: Any) -> Any:
     return expressions.If(condition, value, expressions.Literal.create(None, value.dataType()))
 
 
-_FURTHER: dict[Kind, Callable[[Any, Sequence[Any]], tuple[Any, ...]]] = {
+_FURTHER: dict[Kind, Callable[[Java, Sequence[Java]], tuple[object, ...]]] = {
     Kind.COLLECT_LIST: lambda *_: (_ALL,),
     Kind.COLLECT_SET: lambda *_: (_ALL,),
     Kind.APPROX_COUNT_DISTINCT: lambda function, _: (sketch_size(float(function.relativeSD())),),
@@ -512,12 +513,12 @@ _FURTHER: dict[Kind, Callable[[Any, Sequence[Any]], tuple[Any, ...]]] = {
 """What functions have besides a column."""
 
 
-def _literal(value: Any, kind: str, jvm: Any) -> Any:
-    literal: Any = jvm.org.apache.spark.sql.catalyst.expressions.Literal
+def _literal(value: Java, kind: str, jvm: Java) -> Java:
+    literal: Java = jvm.org.apache.spark.sql.catalyst.expressions.Literal
     return literal.create(value, scala_object(jvm.org.apache.spark.sql.types, kind))
 
 
-def _calls(expression: Any) -> Iterator[Any]:
+def _calls(expression: Java) -> Iterator[Java]:
     """Yield the calls of aggregate functions in an expression."""
     if class_of(expression) == "AggregateExpression":
         yield expression
@@ -526,7 +527,7 @@ def _calls(expression: Any) -> Iterator[Any]:
         yield from _calls(child)
 
 
-def _replaced(expression: Any, values: Sequence[tuple[Any, Any]], jvm: Any) -> Any:
+def _replaced(expression: Java, values: Sequence[tuple[Java, Java]], jvm: Java) -> Java:
     """Return an expression over the results, with keys and calls replaced."""
     for known, value in values:
         if expression.semanticEquals(known):
@@ -537,7 +538,7 @@ def _replaced(expression: Any, values: Sequence[tuple[Any, Any]], jvm: Any) -> A
     return expression.withNewChildren(jvm.PythonUtils.toSeq([_replaced(each, values, jvm) for each in children]))
 
 
-def _is_window(expression: Any) -> bool:
+def _is_window(expression: Java) -> bool:
     """Return True for a column that Spark has made of window() or session_window()."""
     if class_of(expression) != "AttributeReference":
         return False
@@ -546,7 +547,7 @@ def _is_window(expression: Any) -> bool:
 
 
 def _window(
-    expression: Any, child: Node, delay: timedelta, rows: Rows, jvm: Any
+    expression: Java, child: Node, delay: timedelta, rows: Rows, jvm: Java
 ) -> tuple[Window | SessionWindow, Node, str]:
     """Return the window of a groupBy(), the node whose rows it takes, and its description. Raises PipelineError."""
     own, made = expression.exprId().id(), child
@@ -576,7 +577,7 @@ def _window(
     return window, below, f"windows of {column}, {size} long, every {hop}, final {delay} later"
 
 
-def _gap(end: Any, jvm: Any) -> timedelta:
+def _gap(end: Java, jvm: Java) -> timedelta:
     """Return the gap of a session, of the expression of its end. Raises PipelineError for one that rows decide."""
     literals = [each for each in _all(end) if class_of(each) == "Literal"]
     intervals = [each for each in literals if each.dataType().typeName() in ("string", "interval")]
@@ -588,14 +589,14 @@ def _gap(end: Any, jvm: Any) -> timedelta:
     return _time_of(value)
 
 
-def _checked(make: Callable[[], Any]) -> Any:
+def _checked(make: Callable[[], T]) -> T:
     try:
         return make()
     except RosterError as error:
         raise PipelineError(str(error), field=_FIELD) from None
 
 
-def _struct_of(node: Node, own: int) -> Any:
+def _struct_of(node: Node, own: int) -> Java:
     """Return the struct that a node makes a window of, None if it does not make this one."""
     if node.kind == "Project":
         for each in members(node.java.projectList()):
@@ -613,7 +614,7 @@ def _struct_of(node: Node, own: int) -> Any:
     return None
 
 
-def _sizes(end: Any) -> tuple[timedelta, timedelta, timedelta]:
+def _sizes(end: Java) -> tuple[timedelta, timedelta, timedelta]:
     """Return length, slide and start time of a window, of the arithmetic that Spark makes of its end."""
     numbers: dict[str, list[int]] = {"Add": [], "Remainder": [], "Subtract": []}
     for each in _all(end):
@@ -624,14 +625,14 @@ def _sizes(end: Any) -> tuple[timedelta, timedelta, timedelta]:
     return timedelta(microseconds=size), timedelta(microseconds=hop), timedelta(microseconds=begin)
 
 
-def _time_of(interval: Any) -> timedelta:
+def _time_of(interval: Java) -> timedelta:
     months, days, micros = (get_field(interval, name) for name in ("months", "days", "microseconds"))
     if months:
         raise PipelineError("months have no fixed length", field=_FIELD, fix="Say it in days")
     return timedelta(days=days, microseconds=micros)
 
 
-def watermark_of(node: Node) -> tuple[Any, timedelta] | None:
+def watermark_of(node: Node) -> tuple[Java, timedelta] | None:
     """Return the event time and the delay of the watermark below a node, None without one. Raises PipelineError."""
     found = [each for each in node.all() if each.kind == "EventTimeWatermark" and each.is_streaming]
     if len(found) > 1:
@@ -641,7 +642,7 @@ def watermark_of(node: Node) -> tuple[Any, timedelta] | None:
     return found[0].java.eventTime(), _time_of(found[0].java.delay())
 
 
-def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
+def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
     (child,) = node.children
     own, watermark = members(child.java.output()), watermark_of(child)
     keys = own if node.kind == "Distinct" else members(node.java.keys())
@@ -669,14 +670,14 @@ def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: 
         operator = Deduplication(by, column, 2 * delay if is_within else delay, delay)
         text = f"for {delay} of {column}"
 
-    def outputs(by_name: dict[str, Any]) -> list[tuple[Any, str, Any]]:
+    def outputs(by_name: dict[str, Java]) -> list[tuple[Java, str, Java]]:
         return [(by_name[name], each.name(), each.exprId()) for name, each in kept.items()]
 
     text = f"first row of each {', '.join(by)} {text}"
     return Kept(node, child, rows, by, operator, _same, outputs, "keys", text=text)
 
 
-def _key_of(key: Any, rows: Rows) -> str:
+def _key_of(key: Java, rows: Rows) -> str:
     """Return the column of a key: that of the row, or one of its own."""
     if key.dataType().typeName() in _AS_KEYS:
         return rows.add(str(key.name()), key)
@@ -687,17 +688,17 @@ def _same(columns: StructType) -> StructType:
     return columns
 
 
-def _all(expression: Any) -> Iterator[Any]:
+def _all(expression: Java) -> Iterator[Java]:
     yield expression
     for child in members(expression.children()):
         yield from _all(child)
 
 
-def _struct(start: str, end: str, jvm: Any) -> Callable[[dict[str, Any]], Any]:
+def _struct(start: str, end: str, jvm: Java) -> Callable[[dict[str, Java]], Java]:
     """Return what makes a window's struct of two columns."""
     expressions = jvm.org.apache.spark.sql.catalyst.expressions
 
-    def made(by_name: dict[str, Any]) -> Any:
+    def made(by_name: dict[str, Java]) -> Java:
         parts = [_literal("start", "StringType", jvm), by_name[start], _literal("end", "StringType", jvm), by_name[end]]
         return expressions.CreateNamedStruct(jvm.PythonUtils.toSeq(parts))
 
@@ -711,7 +712,7 @@ def _results_of(operator: Any, given: StructType) -> StructType:
         raise PipelineError(str(error), field=_FIELD) from None
 
 
-def _name_of(expression: Any, outputs: Sequence[Any], jvm: Any) -> str:
+def _name_of(expression: Java, outputs: Sequence[Java], jvm: Java) -> str:
     """Return the name of a key: its own, that of the output which is it, or its text."""
     if class_of(expression) == "AttributeReference":
         return str(expression.name())
@@ -721,7 +722,7 @@ def _name_of(expression: Any, outputs: Sequence[Any], jvm: Any) -> str:
     return _text(expression)
 
 
-def _text(expression: Any) -> str:
+def _text(expression: Java) -> str:
     """Return the text of an expression, columns by their names alone."""
     text = str(expression.sql())
     for column in members(expression.references().toSeq()):
@@ -729,11 +730,11 @@ def _text(expression: Any) -> str:
     return text
 
 
-def _none(jvm: Any) -> Any:
+def _none(jvm: Java) -> Java:
     return jvm.scala.Option.apply(None)
 
 
-def type_of(kind: Any) -> DataType:
+def type_of(kind: Java) -> DataType:
     """Return a type of Catalyst's as PySpark's."""
     field_of: dict[str, Any] = {"name": "type", "nullable": True, "metadata": {}, "type": json.loads(kind.json())}
     return StructType.fromJson({"fields": [field_of]})["type"].dataType

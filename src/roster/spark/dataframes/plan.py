@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +16,8 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from roster.pipeline.errors import PipelineError, reason_of
 from roster.spark.column_expressions import class_of, members
 
+Java: TypeAlias = Any
+"""An object of the JVM, as py4j gives it."""
 MARK = "roster.source"
 """Option of a leaf that names its source."""
 _COLUMNS = (
@@ -52,7 +54,7 @@ _MOVING = ("Repartition", "RepartitionByExpression")
 _WIDE = ("Exchange", "Sort ", "Union", "Coalesce", "CartesianProduct", "GlobalLimit", "CollectLimit", "TakeOrdered")
 """Physical nodes whose partitions are not those of their input."""
 
-PlanOver = Callable[[Any], Any]
+PlanOver = Callable[[Java], Java]
 """Makes a plan of another one, which takes the place of one of its nodes."""
 
 
@@ -60,12 +62,12 @@ PlanOver = Callable[[Any], Any]
 class Node:
     """A node of an analyzed plan, with Catalyst's object."""
 
-    java: Any
+    java: Java
     kind: str
     children: list[Node] = field(repr=False)
 
     @classmethod
-    def of(cls, java: Any) -> Node:
+    def of(cls, java: Java) -> Node:
         """Return the node and all below it."""
         return cls(java, class_of(java), [cls.of(child) for child in members(java.children())])
 
@@ -143,7 +145,7 @@ def check_streaming(df: DataFrame, output_mode: str) -> None:
             field="write_stream",
             fix="Write that part as a Pipeline, or leave it out",
         )
-    spark_sql: Any = jvm.org.apache.spark.sql
+    spark_sql: Java = jvm.org.apache.spark.sql
     try:
         mode = getattr(spark_sql.streaming.OutputMode, output_mode.title())()
         spark_sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
@@ -170,7 +172,7 @@ def applying(over: PlanOver, spark: Any) -> Callable[[DataFrame], DataFrame]:
 
 
 def plan_over(
-    node: Node, jvm: Any, stop: Node | None = None, at_stop: PlanOver | None = None, *, is_narrow: bool = False
+    node: Node, jvm: Java, stop: Node | None = None, at_stop: PlanOver | None = None, *, is_narrow: bool = False
 ) -> PlanOver:
     """Return what makes a plan of this one: a batch's plan in place of its leaves, and no watermarks.
 
@@ -197,38 +199,38 @@ def plan_over(
     return lambda batch: node.java.withNewChildren(jvm.PythonUtils.toSeq([part(batch) for part in parts]))
 
 
-def _broadcast(table: Any, jvm: Any) -> PlanOver:
+def _broadcast(table: Java, jvm: Java) -> PlanOver:
     """Return a table's plan with the hint that each task gets the whole of it."""
     logical = jvm.org.apache.spark.sql.catalyst.plans.logical
     hinted = logical.ResolvedHint(table, logical.HintInfo(jvm.scala.Option.apply(scala_object(logical, "BROADCAST"))))
     return lambda _: hinted
 
 
-def placed(columns: Sequence[Any], batch: Any, jvm: Any) -> Any:
+def placed(columns: Sequence[Java], batch: Java, jvm: Java) -> Java:
     """Return a plan's rows under the names and ids of these columns, found by their names."""
     by_name = {column.name(): column for column in members(batch.output())}
     return projected([(by_name[own.name()], own.name(), own.exprId()) for own in columns], batch, jvm)
 
 
-def projected(columns: Sequence[tuple[Any, str, Any]], plan: Any, jvm: Any) -> Any:
+def projected(columns: Sequence[tuple[Java, str, Java]], plan: Java, jvm: Java) -> Java:
     """Return a plan with these columns over another one: expression, name, and id; None: a new one."""
     named = [alias_of(value, name, jvm, own) for value, name, own in columns]
     return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(named), plan)
 
 
-def alias_of(value: Any, name: str, jvm: Any, own: Any = None) -> Any:
+def alias_of(value: Java, name: str, jvm: Java, own: Java = None) -> Java:
     """Return an expression under a name; own: its id, None: a new one."""
     expressions, nothing = jvm.org.apache.spark.sql.catalyst.expressions, jvm.PythonUtils.toSeq([])
     number = expressions.NamedExpression.newExprId() if own is None else own
     return expressions.Alias(value, name, number, nothing, jvm.scala.Option.apply(None), nothing)
 
 
-def scala_object(package: Any, name: str) -> Any:
+def scala_object(package: Java, name: str) -> Java:
     """Return an object of Scala's."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
-def analyzed(df: Any) -> Any:
+def analyzed(df: Any) -> Java:
     """Return the analyzed plan."""
     return df._jdf.queryExecution().analyzed()
 
@@ -247,7 +249,7 @@ def moves_rows(df: Any) -> list[str]:
     return found
 
 
-def _options(node: Any) -> dict[str, str] | None:
+def _options(node: Java) -> dict[str, str] | None:
     """Return the options of a leaf, by names in lower case as Spark keeps them; None for other nodes."""
     if class_of(node) != _LEAF:
         return None

@@ -15,7 +15,7 @@ from pyspark.util import PythonEvalType
 from roster.pipeline.errors import PipelineError
 from roster.spark.column_expressions import class_of, members
 from roster.spark.dataframes.operators import Kept, Makers, Rows, type_of, watermark_of
-from roster.spark.dataframes.plan import Node
+from roster.spark.dataframes.plan import Java, Node
 from roster.spark.stateful_operators import Stateful
 
 _FIELD = "write_stream"
@@ -35,7 +35,7 @@ class _Given:
     arguments: dict[str, Any]
 
     @classmethod
-    def of(cls, node: Node, keys: Sequence[Any], columns: Sequence[Any], mode: str) -> _Given:
+    def of(cls, node: Node, keys: Sequence[Java], columns: Sequence[Java], mode: str) -> _Given:
         """`keys` and `columns` are attributes. Raises PipelineError for names that do not tell them apart."""
         by_name = {str(column.name()): column for column in columns}
         names = tuple(str(key.name()) for key in keys)
@@ -66,14 +66,14 @@ class _Given:
     def kept(self, node: Node, stateful: Stateful, method: str, kind: str) -> Kept:
         """Return the operator."""
 
-        def outputs(by_name: dict[str, Any]) -> list[tuple[Any, str, Any]]:
+        def outputs(by_name: dict[str, Java]) -> list[tuple[Java, str, Java]]:
             return [(by_name[each.name()], each.name(), each.exprId()) for each in members(node.java.output())]
 
         parts = node, node.children[0], self.rows, self.keys, stateful, lambda _: self.output, outputs, kind
         return Kept(*parts, text=f"{method} by {', '.join(self.keys)}")
 
 
-def _processor(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
+def _processor(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
     from roster.spark.processor import declare  # noqa: PLC0415 - brings pandas
 
     if node.java.hasInitialState():
@@ -95,7 +95,7 @@ def _processor(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: An
     return given.kept(node, stateful, "transformWithState", "processor")
 
 
-def _groups(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) -> Kept:
+def _groups(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
     from roster.spark.processor import declare  # noqa: PLC0415 - as above
 
     timeout = class_of(node.java.timeout()).rstrip("$")
@@ -113,7 +113,7 @@ def _groups(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Any) 
     return given.kept(node, stateful, "applyInPandasWithState", "groups")
 
 
-def _code(function: Any) -> Any:
+def _code(function: Java) -> Any:
     """Return what the user gave, of the pickled command of a function."""
     pickle: Any = cloudpickle
     command = pickle.loads(bytes(int(each) & 255 for each in function.func().command().mkString(",").split(",")))
