@@ -504,7 +504,7 @@ class Operations:
         self._declare("join", stateful, late_rows(late_topic, keys))
         return self
 
-    def declare(self, declared: Declared) -> Self:
+    def _take(self, declared: Declared) -> Self:
         """Take what a streaming DataFrame declares, in place of everything else."""
         self._declared.check_open()
         self._declared = declared

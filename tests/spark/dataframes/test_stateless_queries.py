@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.sql import functions as F
 
 from roster.spark import PipelineError, PostgresSink, StreamReader, read_stream, write_stream
-from roster.spark.dataframes.sinks import FormatSink
+from roster.spark.dataframes.sinks import FormatSink, MemorySink
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from roster.pipeline.batch import Batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -96,6 +98,15 @@ def test_a_program_gives_the_rows_of_a_batch_in_memory_and_in_files(
     # A second run goes on from the group's offsets.
     write_stream(frame).queryName(group).partitionBy("city").trigger(once=True).start(str(path)).awaitTermination()
     assert spark.read.parquet(str(path)).count() == len(expected)
+
+
+def test_a_table_in_memory_keeps_rows_in_front_of_and_behind_batches_without_any(spark: SparkSession) -> None:
+    sink, batch = MemorySink("kept_in_memory"), cast("Batch", None)
+    for numbers in ([], [1, 2], [], [], [3], []):
+        rows = spark.createDataFrame([(number, [number]) for number in numbers], "n int, same array<int>")
+        sink.write(rows, batch)
+        assert spark.table("kept_in_memory").schema == rows.schema
+    assert sorted(spark.table("kept_in_memory").collect()) == [(1, [1]), (2, [2]), (3, [3])]
 
 
 def test_kafka_gets_the_columns_that_spark_takes(spark: SparkSession, topics: Topics, orders: str, group: str) -> None:

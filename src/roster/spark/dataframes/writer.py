@@ -211,7 +211,7 @@ class StreamWriter(WithOptions):
         if program is None:
             pipeline.transform(on_batch(df))
         else:
-            pipeline.declare(program.declared).describe_state()  # raises for what the operators cannot take
+            pipeline._take(program.declared).describe_state()  # raises for what the operators cannot take
         pipeline.write(sink).start(available_now=self._is_available_now)
         explained = partial(_explained, df, what, program)
         return StreamQuery(pipeline, recent, group, self._name or None, type(sink).__name__, explained)
