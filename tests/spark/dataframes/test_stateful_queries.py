@@ -19,7 +19,7 @@ from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -254,7 +254,19 @@ def last_of(rows: list[Any], keys: list[str]) -> list[Any]:
     return list({repr([row[key] for key in keys]): row for row in rows}.values())
 
 
+@pytest.fixture
+def zone(spark: SparkSession, kind: str) -> Iterator[None]:
+    """Times of some programs are those of another zone."""
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set(
+        "spark.sql.session.timeZone", {"hours": "America/New_York", "totals": "Asia/Kolkata"}.get(kind, before)
+    )
+    yield
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
 @pytest.mark.sampled(4)
+@pytest.mark.usefixtures("zone")
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_a_program_gives_the_rows_and_types_of_a_batch(
     spark: SparkSession, topics: Topics, orders: str, group: str, kind: str, tmp_path: Path
