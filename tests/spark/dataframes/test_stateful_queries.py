@@ -243,7 +243,7 @@ def plain(row: Any) -> Any:
     if isinstance(row, dict):
         return {name: plain(value) for name, value in row.items()}
     if isinstance(row, float):
-        return round(row, 6)
+        return round(row, 6) + 0.0  # the first of rows passes as it is, and a batch gives 0.0 for -0.0
     if hasattr(row, "asDict"):
         return plain(row.asDict(recursive=True))
     return row
