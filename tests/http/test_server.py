@@ -209,7 +209,15 @@ def test_clients_that_keep_the_server_waiting_make_room_for_others(
 ) -> None:
     monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 2)
     with serving(parse_access({"token": TOKEN})) as server, contextlib.ExitStack() as opened:
-        held = [connected(opened, server, sent) for _ in range(5)]
+        held = []
+        for _ in range(5):
+            held.append(connected(opened, server, sent))
+            if sent == REQUEST:  # while it is under way, it makes no room
+                answer = b""
+                while not answer.endswith(b'"/probe"'):
+                    part = held[-1].recv(1_000)
+                    assert part, answer
+                    answer += part
         assert ask(server, "/probe") == (200, "/probe")
         assert all(is_ended(each) for each in held[:4])
 
