@@ -35,7 +35,11 @@ def held_times(
 
     sources: partitions that the group reads.
     """
-    logs = [TopicPartition(name, at.partition) for name in changelogs for at in admin.describe_topic(name).partitions]
+    logs = [
+        TopicPartition(name, partition.partition)
+        for name in changelogs
+        for partition in admin.describe_topic(name).partitions
+    ]
     begins, ends = admin.beginning_offsets(logs), admin.stable_offsets(logs)
     left, entries = {log for log in logs if ends[log] > begins[log]}, dict[TopicPartition, bytes | None]()
     for span in _SPANS:
@@ -44,14 +48,12 @@ def held_times(
             for row in batch.filter(pc.equal(batch["key"], SOURCES_KEY)).to_pylist():
                 entries[TopicPartition(row["topic"], row["partition"])] = row["value"]
         left -= entries.keys()
-    known = {log: Known.decode(entry) for log, entry in sorted(entries.items())}
-    held = {log: each for log, each in known.items() if each.ended.get(HELD, UNLABELLED) > UNLABELLED}
-    names = {source_of(*at): str(at) for at in sources}
-    return [
-        HeldTime(
-            *log,
-            names.get(of.ended[HELD], "an unknown partition"),
-            (max(time for source, time in of.times.items() if source > UNLABELLED) - of.times[HELD]) // 1000,
-        )
-        for log, of in held.items()
-    ]
+    names = {source_of(*partition): str(partition) for partition in sources}
+    held = []
+    for log, entry in sorted(entries.items()):
+        known = Known.decode(entry)
+        if (source := known.ended.get(HELD, UNLABELLED)) > UNLABELLED:
+            furthest = max(time for label, time in known.times.items() if label > UNLABELLED)
+            behind_ms = (furthest - known.times[HELD]) // 1000
+            held.append(HeldTime(*log, names.get(source, "an unknown partition"), behind_ms))
+    return held

@@ -16,7 +16,7 @@ from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.tasks.writer import conformed
 from roster.spark import PipelineError, read_stream
 from roster.spark.dataframes.plan import check_streaming
-from roster.spark.dataframes.program import Program, program_of
+from roster.spark.dataframes.program import WITH_STATE, Program, program_of
 from roster.state import Position
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
@@ -171,7 +171,7 @@ def compare(
     options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
     stream = program(of_records(read_stream(spark).options(**options).load()), *parts)
     mode = "append" if parts[3] == ["distinct"] else "update"
-    check_streaming(stream, mode)
+    check_streaming(stream, mode, WITH_STATE)
     if "max(struct(n, k)).n" in parts[3]:
         with pytest.raises(PipelineError, match="is struct<"):
             program_of(stream, mode, headers=False, keyed_by=())

@@ -39,8 +39,7 @@ def describe(group: str, as_json: bool, target: Target) -> None:
     """Describe GROUP: state, members, and for each partition its owner and lag.
 
     A group of tasks also shows each task's owner, its standby copies, and its gap at join: how many records the copy
-    was behind when its member last joined; it may have caught up since. And which
-    partitions hold stream times back.
+    was behind when its member last joined; it may have caught up since. And which partitions hold stream times back.
 
     Long member ids are shortened; --json has them whole.
     """
@@ -48,15 +47,15 @@ def describe(group: str, as_json: bool, target: Target) -> None:
         description = cluster.describe_group(group)
         owners = {tp: member for member in description.members for tp in member.assignment}
         lag = group_lag(cluster, group, description.state, owners)
-        held = _held_times(cluster, group, target, lag.partitions) if runs_tasks(description) else []
+        times = _held_times(cluster, group, target, lag.partitions) if runs_tasks(description) else None
     if as_json:
-        times = {"held_times": [each._asdict() for each in held]} if runs_tasks(description) else {}
-        print_json({**_document(description, lag, owners), **times})
+        held_times = {} if times is None else {"held_times": [time._asdict() for time in times]}
+        print_json({**_document(description, lag, owners), **held_times})
     else:
         _print(description, lag, owners)
-        if held:
+        if times:
             click.echo()
-            rows = [(each.changelog, each.partition, each.held_by, f"{each.held_ms // 1000} s") for each in held]
+            rows = [(time.changelog, time.partition, time.held_by, f"{time.held_ms // 1000} s") for time in times]
             print_table(("changelog", "task", "time held by", "behind"), rows, "", shorten=("changelog",))
 
 

@@ -115,22 +115,17 @@ class Rows:
 
     def with_text(self, df: DataFrame) -> DataFrame:
         """Make text of the keys that need it; 0 has one sign, as Spark groups it."""
-        made = [
-            (F.col(_quoted(name)) + F.lit(0).cast(self.text[name]) if self.text[name] in ("float", "double")
-             else F.col(_quoted(name))).cast("string").alias(name)
-            if name in self.text and df.schema[name].dataType != StringType()
-            else F.col(_quoted(name))
-            for name in df.columns
-        ]  # fmt: skip
-        return df.select(made) if self.text else df
+        made = {}
+        for name, kind in self.text.items():
+            if df.schema[name].dataType != StringType():
+                key = F.col(_quoted(name))
+                made[name] = (key + F.lit(0).cast(kind) if kind in ("float", "double") else key).cast("string")
+        return df.withColumns(made) if made else df
 
     def without_text(self, df: DataFrame) -> DataFrame:
         """Give keys their types back."""
-        made = [
-            F.col(_quoted(name)).cast(self.text[name]).alias(name) if name in self.text else F.col(_quoted(name))
-            for name in df.columns
-        ]
-        return df.select(made) if self.text else df
+        made = {name: F.col(_quoted(name)).cast(kind) for name, kind in self.text.items()}
+        return df.withColumns(made) if made else df
 
 
 @dataclass

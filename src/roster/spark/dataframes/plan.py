@@ -1,11 +1,11 @@
 """Plans of streaming DataFrames: the leaf that stands for a topic's records, and a batch's rows in its place.
 
-All that reads or builds plans of Catalyst is here: Spark has no public way to do so. It holds for PySpark 4.0 to 4.3.
+Spark has no public way to read or build plans of Catalyst. `operators` and `user_code` read the nodes that keep state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -38,11 +38,6 @@ _ROW_BY_ROW = {
     *("Join", "Union", _WATERMARK, _LEAF),
 }
 """Nodes whose rows follow from one batch alone; of joins those with a table, of unions those of one source."""
-_OF_STATE = (
-    *("Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark"),
-    *("TransformWithStateInPySpark", "TransformWithStateInPandas", "FlatMapGroupsInPandasWithState"),
-)
-"""Nodes that keep state, of which `operators` and `user_code` make Roster's."""
 _REFUSED = {
     "UpdateEventTimeWatermarkColumn": "transformWithState(eventTimeColumnName=...): leave it out",
     "Sort": "orderBy(): a stream has no order",
@@ -128,12 +123,15 @@ def sources_of(df: DataFrame) -> tuple[set[str], list[Mapping[str, str]]]:
     return marks, kafka
 
 
-def check_streaming(df: DataFrame, output_mode: str) -> None:
-    """Raise PipelineError for all that has no counterpart, and for what Spark refuses itself."""
+def check_streaming(df: DataFrame, output_mode: str, with_state: Collection[str]) -> None:
+    """Raise PipelineError for nodes without a counterpart, and for a frame that Spark itself refuses.
+
+    with_state: the kinds of nodes that keep state and have a counterpart.
+    """
     plan, jvm = analyzed(df), cast("Any", df.sparkSession)._jvm
     problems = []
     for node in Node.of(plan).all():
-        if not node.is_streaming or node.kind in _OF_STATE:
+        if not node.is_streaming or node.kind in with_state:
             continue
         if node.kind == "Join" and all(child.is_streaming for child in node.children):
             problems.append("join() of two streams: use join(...) of Pipeline")

@@ -14,13 +14,16 @@ from pyspark.sql.types import StructType
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import as_struct
 from roster.pipeline.tasks.reader import HEADERS, SCHEMA
-from roster.spark.dataframes.operators import MAKERS, chain_of, rows_over
+from roster.spark.dataframes.operators import MAKERS, Makers, chain_of, rows_over
 from roster.spark.dataframes.plan import applying, moves_rows, plan_over
 from roster.spark.dataframes.user_code import USER_CODE
 from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtopology
 from roster.spark.framed_batches import Framed, Frames
 from roster.spark.stateful_operators import Repartition, check_extra
 from roster.spark.steps import BySpark, Filtered, Step
+
+WITH_STATE: Makers = {**MAKERS, **USER_CODE}
+"""What makes operators of the nodes that keep state, by the kind of node."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,11 @@ class Program:
 
 
 def program_of(df: DataFrame, mode: str, *, headers: bool, keyed_by: Sequence[str]) -> Program | None:
-    """Return the program of a frame, None if it keeps no state. Raises PipelineError for what has no counterpart.
+    """Return the program of a frame, None if it keeps no state. Raises PipelineError for nodes without a counterpart.
 
     keyed_by: the columns that the records' key is made of, () if it is not known.
     """
-    root, kept = chain_of(df, mode, {**MAKERS, **USER_CODE})
+    root, kept = chain_of(df, mode, WITH_STATE)
     if not kept:
         return None
     check_extra("write_stream")

@@ -21,7 +21,7 @@ from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
 from roster.spark.console_sink import ConsoleSink
 from roster.spark.dataframes.plan import check_streaming, on_batch, sources_of
-from roster.spark.dataframes.program import Program, program_of
+from roster.spark.dataframes.program import WITH_STATE, Program, program_of
 from roster.spark.dataframes.query import KEPT, StreamQuery
 from roster.spark.dataframes.reader import marked_source
 from roster.spark.dataframes.sinks import FormatSink, FunctionSink, MemorySink, RowSink, described, is_at_least_once
@@ -185,7 +185,7 @@ class StreamWriter(WithOptions):
             fix = 'Call queryName("..."), or set the source\'s option kafka.group.id'
             raise PipelineError("the query has no name, so its consumer group has none", field="queryName", fix=fix)
         keywords = {**source.keywords, **own_options(self._options)}
-        check_streaming(df, self._mode)
+        check_streaming(df, self._mode, WITH_STATE)
         program = program_of(df, self._mode, headers=source.has_headers, keyed_by=source.keyed_by)
         if program is not None:
             self._check_with_state(keywords, source)
