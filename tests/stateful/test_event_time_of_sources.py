@@ -573,7 +573,7 @@ def chain_problem(
 
 @pytest.mark.parametrize("name", CHAINS)
 @given(seed=st.integers(0, 1 << 32), delay=st.sampled_from([0, GRACE, LONG + 5]), topics=st.sampled_from([1, 2]))
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(5, quick=1))
 def test_rows_are_late_only_within_their_partition_and_results_are_those_of_a_plain_computation(
     name: str, seed: int, delay: int, topics: int
 ) -> None:
@@ -582,7 +582,7 @@ def test_rows_are_late_only_within_their_partition_and_results_are_those_of_a_pl
 
 @pytest.mark.parametrize("name", ["repartition, final", "repartition, updates, final", "final, repartition, final"])
 @given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(5, quick=1))
 def test_steps_behind_a_repartition_do_not_make_rows_late(name: str, seed: int) -> None:
     assert chain_problem(random.Random(seed), name, GRACE, is_mapped=True) == ""
 
