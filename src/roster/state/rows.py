@@ -5,13 +5,14 @@
     headers   of fixed width: time of the row; for each column whether there is a value, and the value or its length
     payloads  texts and bytes, row after row
 
-Headers are contiguous, so that rows are found and appended without reading earlier ones.
+Headers are contiguous, so that rows are found and appended without reading earlier ones. A list is the rows of its
+elements in this form, a map those of its pairs, a struct one row of its fields.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,20 +59,28 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Columns of stored rows: numbers, times, booleans, decimals, text and bytes."""
+    """Columns of stored rows: numbers, times, booleans, decimals, text, bytes, and lists, maps and structs of them.
+
+    nested: layouts of the lists, maps and structs, by the column's number.
+    """
 
     columns: pa.Schema
     header: np.dtype[Any]
+    nested: Mapping[int, RowLayout]
 
     @classmethod
     def of(cls, columns: pa.Schema) -> RowLayout:
-        """Return the layout. Raises StateError for a nested column."""
+        """Return the layout. Raises StateError for a column of another type, as a dictionary is."""
         fields: list[Any] = [(_TIME, "<i8")]
+        nested: dict[int, RowLayout] = {}
         for number, field in enumerate(columns):
-            if not is_text(field.type) and not pa.types.is_primitive(field.type) and not _is_decimal(field.type):
+            if not _is_stored(field.type):
                 raise StateError(f"join: column {field.name!r} is {field.type}; make text of it, or leave it out")
-            fields += [(f"has {number}", "?"), (f"value {number}", f"V{_width(field.type)}")]
-        return cls(columns, np.dtype(fields))
+            if parts := _parts_of(field.type):
+                nested[number] = cls.of(pa.schema([(str(place), part) for place, part in enumerate(parts)]))
+            width = 4 if number in nested or is_text(field.type) else width_of(field.type)
+            fields += [(f"has {number}", "?"), (f"value {number}", f"V{width}")]
+        return cls(columns, np.dtype(fields), nested)
 
     @property
     def fingerprint(self) -> int:
@@ -106,7 +115,7 @@ class RowLayout:
         starts = known.starts + _PREFIX.itemsize
         positions = spread(starts, known.counts * size)
         headers = known.data[positions].view(self.header) if len(positions) else np.zeros(0, self.header)
-        texts = [number for number, field in enumerate(self.columns) if is_text(field.type)]
+        texts = [number for number, field in enumerate(self.columns) if number in self.nested or is_text(field.type)]
         lengths = np.zeros((len(headers), len(texts) + 1), np.int64)
         for column, number in enumerate(texts):
             lengths[:, column + 1] = headers[f"value {number}"].copy().view("<u4")
@@ -117,13 +126,15 @@ class RowLayout:
         begins = payloads[:, None] + np.cumsum(lengths, axis=1)
         columns: list[pa.Array] = []
         for number, field in enumerate(self.columns):
-            has = pa.array(headers[f"has {number}"].copy())
-            if is_text(field.type):
+            has, plain = headers[f"has {number}"].copy(), headers[f"value {number}"]
+            if number in texts:
                 column = texts.index(number)
-                plain = gathered(known.data, begins[:, column], lengths[:, column + 1]).cast(field.type)
-            else:
-                plain = fixed(headers[f"value {number}"], field.type)
-            columns.append(pc.if_else(has, plain, pa.scalar(None, field.type)))
+                plain = gathered(known.data, begins[:, column], lengths[:, column + 1])
+            if number in self.nested:
+                columns.append(_assembled(self.nested[number].decode(plain), field.type, has))
+                continue
+            values = plain.cast(field.type) if number in texts else fixed(plain, field.type)
+            columns.append(pc.if_else(pa.array(has), values, pa.scalar(None, field.type)))
         return StoredRows(pa.table(columns, schema=self.columns), headers[_TIME].astype(np.int64), places)
 
     def _encoded(self, table: pa.Table, times: Numbers) -> tuple[Structs, Column]:
@@ -134,8 +145,11 @@ class RowLayout:
         for number, field in enumerate(self.columns):
             column = table[field.name].combine_chunks()
             headers[f"has {number}"] = column.is_valid().to_numpy(zero_copy_only=False)
-            if is_text(field.type):
-                plain = pc.fill_null(column.cast(pa.binary()).cast(pa.large_binary()), b"")
+            if number in self.nested or is_text(field.type):
+                if number in self.nested:
+                    plain = self.nested[number].appended(pa.repeat(b"", len(column)), *_rows_of(column))
+                else:
+                    plain = pc.fill_null(column.cast(pa.binary()).cast(pa.large_binary()), b"")
                 headers[f"value {number}"] = np.diff(offsets_of(plain)).astype("<u4").view("V4")
                 payloads = pc.binary_join_element_wise(payloads, plain, pa.scalar(b"", pa.large_binary()))
             else:
@@ -176,9 +190,44 @@ class _Values:
         return gathered(self.data, self.starts + skipped, self.lengths - skipped)
 
 
-def _is_decimal(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(kind))
+def _is_stored(kind: pa.DataType) -> bool:
+    if parts := _parts_of(kind):
+        return all(map(_is_stored, parts))
+    return is_text(kind) or bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
-def _width(kind: pa.DataType) -> int:
-    return 4 if is_text(kind) else width_of(kind)
+def _parts_of(kind: pa.DataType) -> list[pa.DataType]:
+    """Return the types of the columns that a list, map or struct has in its rows; none for other types."""
+    if pa.types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [kind.value_type]
+    return [field.type for field in kind] if pa.types.is_struct(kind) else []
+
+
+def _rows_of(column: pa.Array) -> tuple[pa.Table, Numbers, Numbers]:
+    """Return the rows of a column of lists, maps or structs: table, times (0), and the index of the value of each."""
+    if pa.types.is_struct(column.type):
+        parts, places = column.flatten(), np.arange(len(column))
+    else:
+        if is_map := pa.types.is_map(column.type):
+            column = column.cast(pa.list_(pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])))
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        elements = pc.list_flatten(column)
+        parts = elements.flatten() if is_map else [elements]
+        places = np.repeat(np.arange(len(column)), lengths)
+    return pa.table(parts, [str(place) for place in range(len(parts))]), np.zeros(len(places), np.int64), places
+
+
+def _assembled(stored: StoredRows, kind: pa.DataType, has: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return lists, maps or structs of their rows; null where there is none."""
+    parts = [column.combine_chunks() for column in stored.table.columns]
+    missing = pa.array(~has)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=missing)
+    ends = np.cumsum(np.bincount(stored.places, minlength=len(has)))
+    if pa.types.is_large_list(kind):
+        array, width = pa.LargeListArray, pa.int64()
+    else:
+        array, width = pa.MapArray if pa.types.is_map(kind) else pa.ListArray, pa.int32()
+    return array.from_arrays(pa.array(np.append(0, ends), width), *parts, type=kind, mask=missing)

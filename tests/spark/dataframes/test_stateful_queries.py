@@ -124,7 +124,9 @@ def distinct(records: DataFrame) -> DataFrame:
 
 
 def deduplicated(records: DataFrame) -> DataFrame:
-    return timed(records).dropDuplicates(["order", "at"]).where("order >= 0").select("order", "shop")
+    words = F.struct(F.split("tags", " ").alias("words"), F.create_map(F.lit("price"), "price").alias("by_name"))
+    rows = timed(records).withColumn("nested", words).dropDuplicates(["order", "at"])
+    return rows.where("order >= 0").select("order", "shop", "nested")
 
 
 def within(records: DataFrame) -> DataFrame:
@@ -476,11 +478,6 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         lambda df: parsed(df).groupBy(F.struct(F.col("at").alias("start"), F.col("at").alias("end"))).count(),
         "update",
         "is a key of the type struct",
-    ),
-    "nested columns": (
-        lambda df: parsed(df).withColumn("words", F.split("tags", " ")).dropDuplicates(["order"]),
-        "append",
-        "words",
     ),
     "a union": (
         lambda df: parsed(df).union(parsed(df)).groupBy("shop").count(),
