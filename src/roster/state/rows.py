@@ -126,15 +126,16 @@ class RowLayout:
         begins = payloads[:, None] + np.cumsum(lengths, axis=1)
         columns: list[pa.Array] = []
         for number, field in enumerate(self.columns):
-            has, plain = headers[f"has {number}"].copy(), headers[f"value {number}"]
+            has = headers[f"has {number}"].copy()
             if number in texts:
                 column = texts.index(number)
                 plain = gathered(known.data, begins[:, column], lengths[:, column + 1])
+            else:
+                plain = fixed(headers[f"value {number}"], field.type)
             if number in self.nested:
                 columns.append(_assembled(self.nested[number].decode(plain), field.type, has))
-                continue
-            values = plain.cast(field.type) if number in texts else fixed(plain, field.type)
-            columns.append(pc.if_else(pa.array(has), values, pa.scalar(None, field.type)))
+            else:
+                columns.append(pc.if_else(pa.array(has), plain.cast(field.type), pa.scalar(None, field.type)))
         return StoredRows(pa.table(columns, schema=self.columns), headers[_TIME].astype(np.int64), places)
 
     def _encoded(self, table: pa.Table, times: Numbers) -> tuple[Structs, Column]:
