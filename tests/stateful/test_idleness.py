@@ -29,7 +29,7 @@ from roster.state.source_times import labelled as with_labels
 from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
 from roster.stateful.changelogs import Changelog, Changelogs
-from roster.stateful.idleness import Idleness
+from roster.stateful.due_tasks import Idleness, TaskRun
 from roster.stateful.tasks.by_source import by_source
 from roster.stateful.tasks.catch_up import StoreTarget, catch_up
 from roster.stateful.tasks.processing import process_batch
@@ -56,7 +56,7 @@ class Case:
         sources = ("t", *(topic for topic in {*joined.get(0, ())} if topic is not None))
         changelogs = Changelogs([Changelog("g-s-changelog", "id", 3, Subtopology(0, sources, ("s",)))])
         self.idleness = Idleness(changelogs, joined, 60.0, now=lambda: self.at)
-        self.idleness.took([P0, P1, P2])
+        self.idleness.assigned([P0, P1, P2])
 
     def due(self, *behind: TopicPartition, once: bool = False, owned: Any = (P0, P1, P2)) -> set[TopicPartition]:
         return set(self.idleness.due(owned, behind, once=once))
@@ -71,9 +71,9 @@ class Case:
         """Run a batch of these tasks, each with a store of so much stream time; return what they were given."""
         ranges = {TopicPartition("t", task.partition): Range(5, 5 + records) for task in stores}
         batch = Batch(0, Owner("g", 1, "m"), ranges)
-        until = {task: time for task, ((time,),) in self.idleness.until(batch).items()}
+        until = {task: time for task, ((time,),) in self.idleness.times_to_give(batch).items()}
         progress = {task: [StoreProgress(3, 9, changed, stream_time_ms=time)] for task, time in stores.items()}
-        self.idleness.worked(batch, progress, told)
+        self.idleness.ran(batch, {task: TaskRun(of, None, task in told) for task, of in progress.items()})
         return until
 
 
@@ -151,7 +151,7 @@ def test_a_task_that_is_taken_over_counts_from_then_and_looks_its_stream_time_up
     assert case.ran({T0: 5_000, T1: None, T2: 9_000}, changed=0) == {}
     assert case.due() == {P0, P2}, "without any rows there is no time to go on from"
     assert case.ran({T0: 65_000, T2: 69_000}) == {T0: 65_000, T2: 69_000}
-    case.idleness.took([P0])
+    case.idleness.assigned([P0])
     case.at += 60
     assert case.due(owned=(P0, P2)) == {P0, P2}
     assert case.ran({T0: 65_000, T2: 129_000}) == {T2: 129_000}
@@ -165,8 +165,8 @@ def test_turns_go_on_while_one_of_several_stores_waits_for_others() -> None:
 
     def ran(task: TaskId, *stores: StoreProgress, records: int = 0) -> Any:
         batch = Batch(0, Owner("g", 1, "m"), {TopicPartition("t", task.partition): Range(5, 5 + records)})
-        until = case.idleness.until(batch)
-        case.idleness.worked(batch, {task: stores})
+        until = case.idleness.times_to_give(batch)
+        case.idleness.ran(batch, {task: TaskRun(stores)})
         return until
 
     ran(T0, store(5_000), store(9_000), store(None), records=1)
@@ -205,12 +205,12 @@ class Joined(Case):
         """Run a batch of these tasks that reads the topics in `read`; return what both sides were given."""
         ranges = {TopicPartition(topic, task.partition): Range(5, 6) for task in stores for topic in read}
         batch = Batch(0, Owner("g", 1, "m"), ranges)
-        until = {task: times for task, (times,) in self.idleness.until(batch).items()}
+        until = {task: times for task, (times,) in self.idleness.times_to_give(batch).items()}
         done = {
             task: [StoreProgress(3, 9, changed, stream_time_ms=left, other_time_ms=right)]
             for task, (left, right) in stores.items()
         }
-        self.idleness.worked(batch, done)
+        self.idleness.ran(batch, {task: TaskRun(of) for task, of in done.items()})
         return until
 
 
@@ -253,7 +253,7 @@ def test_a_batch_that_is_not_committed_says_nothing_of_either_side() -> None:
     case = Joined()
     case.ran({T0: (5_000, 4_000)}, "tu")
     case.ran({T0: (9_000, 4_000)}, "t")
-    case.idleness.took([P0])
+    case.idleness.aborted(Batch(0, Owner("g", 1, "m"), {P0: Range(5, 6)}))
     case.at += 60
     assert case.due(owned=(P0, U0)) == {P0, U0}
     assert case.ran({T0: (5_000, 4_000)}) == {}, "it looks both up"

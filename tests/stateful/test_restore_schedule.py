@@ -120,7 +120,7 @@ def test_a_joined_table_is_state_of_its_tasks() -> None:
     owned = [TopicPartition("t", 0), TopicPartition("passed", 0), TopicPartition("passed", 1)]
     assert case.copies.tasks_of(owned) == [TaskId(0, 0), TaskId(1, 0), TaskId(1, 1)]
     case.member.held = HeldTasks(active=frozenset(case.copies.tasks_of(owned)))
-    case.copies.took(owned)
+    case.copies.assigned(owned)
     assert case.copies.held(owned) == {owned[0], owned[2]}, "a batch would wait for their tables"
     jobs, _ = case.copies.between_batches(1.0)
     assert {job.changelog: job.target.end for job in jobs} == {
@@ -134,9 +134,9 @@ def test_a_joined_table_is_state_of_its_tasks() -> None:
     assert case.copies.between_batches(1.0)[0] == []
     assert case.copies.whole() == {TaskId(0, 0), TaskId(1, 0), TaskId(1, 1)}
     logs.table[0] = 9000
-    case.copies.doubt([TaskId(0, 0)])
+    case.copies.mark_unknown([TaskId(0, 0)])
     assert case.copies.whole() == {TaskId(1, 0), TaskId(1, 1)}
-    case.copies.worked({at(0): 101, TopicPartition("items", 0): 9000})
+    case.copies.ran({at(0): 101, TopicPartition("items", 0): 9000})
     assert case.copies.whole() == {TaskId(0, 0), TaskId(1, 0), TaskId(1, 1)}
     case.copies.lost([TaskId(0, 0)])
     assert case.copies.gaps()[TaskId(0, 0)] == 9000 + 100
@@ -189,7 +189,7 @@ def test_an_own_task_far_behind_is_restored_before_it_is_read() -> None:
     case = Case({0: 100, 1: 100, 2: 5, 3: 100})
     case.join({1: 95})
     case.member.become([0, 1, 2], [3])
-    case.copies.took(source(0, 1, 2))
+    case.copies.assigned(source(0, 1, 2))
     assert case.copies.held(source(0, 1, 2)) == set(source(0))
     jobs, seconds = case.copies.with_batch()
     assert ([job.task.partition for job in jobs], seconds > 0) == ([0], True), "before copies of others"
@@ -197,7 +197,7 @@ def test_an_own_task_far_behind_is_restored_before_it_is_read() -> None:
     assert case.copies.held(source(0)) == set(source(0))
     case.copies.done([Restored(at(0), 91, 41, 410)])
     assert not case.copies.held(source(0))
-    case.copies.took(source(3))
+    case.copies.assigned(source(3))
     case.member.become([0, 1, 2])
     case.copies.with_batch()
     assert not case.copies.held(source(3)), "given up meanwhile"
@@ -208,12 +208,12 @@ def test_the_gap_of_an_own_task_is_its_own_whatever_batches_have_added_to_its_lo
     case = Case({0: 100, 1: 100, 2: 0, 3: 0})
     case.join({0: 100})
     case.member.become([0], [1])
-    case.copies.took(source(0))
-    case.copies.worked({at(0): 180})
+    case.copies.assigned(source(0))
+    case.copies.ran({at(0): 180})
     case.logs.ends[0] = 190
     case.jobs()
     assert case.member.reports[-1] == {0: 0, 1: 100, 2: 0, 3: 0}
-    case.copies.doubt([TaskId(0, 0)])
+    case.copies.mark_unknown([TaskId(0, 0)])
     case.at = 1.0
     assert case.jobs() == [0, 1], "after a batch that was not committed its store is looked at"
     assert case.member.reports[-1] == {0: 10, 1: 100, 2: 0, 3: 0}
@@ -229,7 +229,7 @@ def test_an_own_task_that_is_restored_is_reported_with_what_is_left_of_its_log()
     case = Case({0: 100, 1: 0, 2: 0, 3: 0})
     case.join({})
     case.member.become([0])
-    case.copies.took(source(0))
+    case.copies.assigned(source(0))
     case.copies.with_batch()
     assert case.member.reports[-1][0] == 100
     case.copies.done([Restored(at(0), 60, 60, 600)])
@@ -240,7 +240,7 @@ def test_a_copy_that_fails_is_left_alone_for_a_while_and_an_own_task_goes_on_to_
     case = Case({0: 100, 1: 100, 2: 0, 3: 0})
     case.join({})
     case.member.become([0], [1])
-    case.copies.took(source(0))
+    case.copies.assigned(source(0))
     assert case.jobs() == [0]
     case.copies.done([Restored(at(0), None, problem="no room")])
     assert not case.copies.held(source(0))

@@ -90,7 +90,7 @@ def test_a_task_is_as_far_behind_as_its_stores_together_and_caught_up_when_all_a
     sources = [
         log_of(of.sources[0], task.partition) for task in active for of in (FIRST, SECOND) if of.number == task[0]
     ]
-    copies.took(sources)
+    copies.assigned(sources)
     cold = {task for task in active if gaps[task] > acceptable}
     assert {CHANGELOGS.reader_of(source) for source in copies.held(sources)} == cold
     jobs, _ = copies.between_batches(1.0)
@@ -106,7 +106,7 @@ def test_a_task_is_as_far_behind_as_its_stores_together_and_caught_up_when_all_a
             source for source in sources if CHANGELOGS.reader_of(source) == job.task
         }
     assert not copies.held(sources)
-    copies.worked({log: END + 5 for task in active for log in CHANGELOGS.logs_of(task)})
+    copies.ran({log: END + 5 for task in active for log in CHANGELOGS.logs_of(task)})
     assert copies.whole() == active
     copies.lost([TaskId(0, 0)])
     assert copies._gaps()[TaskId(0, 0)] == 2 * (END + 5 if TaskId(0, 0) in active else END), (

@@ -78,7 +78,7 @@ def test_copies_are_given_up_and_not_made_again_and_own_tasks_end_the_run(caplog
     assert "State.max_bytes 1000: gave up the standby copies of 0_1 (300 bytes)" in caplog.text
     assert host.case.jobs() == []
     host.case.member.become([0, 1])
-    host.case.copies.took(source(1))
+    host.case.copies.assigned(source(1))
     assert host.case.jobs() == [1], "now it runs here"
     host.answer = Cleaned("p", [], {}, 1_001)
     with pytest.raises(PipelineError, match=r"State\.max_bytes: the stores of the tasks that run here take 1001 bytes"):

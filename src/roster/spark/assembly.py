@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from roster.client import Admin, UnknownTopicError
 from roster.model import parse_addresses
-from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology, TopologyError, repartition_topic, repeated
 from roster.pipeline.batch_sink import BatchSink, Source
 from roster.pipeline.driver.member_protocol import Membership, group_member
@@ -33,6 +32,7 @@ from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
 from roster.sinks.positions import PositionedSink
 from roster.sinks.storage import runs_in_one_process
+from roster.sinks.tasks.encoded_values import AS_JSON
 from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtopology
 from roster.spark.framed_batches import FramedRunner, Frames
 from roster.spark.jobs.preferred_locations import Cluster
@@ -125,31 +125,29 @@ def _stateful(
     frames: Frames | None,
 ) -> Assembly:
     """Return the parts of a pipeline with stores, and open the sink. frames: what Spark does with rows and results."""
-    replayed: Callable[[], Collection[TaskId]] = frozenset
     _check_idle(options, plans, sink)
     can_switch = _check_paused(options, plans)
+    own, output, encoding = KafkaSink(options.bootstrap, security=options.security), None, AS_JSON
     if frames is not None:
-        kafka = frames.kafka_sink(sink, KafkaSink(options.bootstrap, security=options.security))
-        stores = Stores(options, plans, None)
-        switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
-        sink = frames.state_sink(sink, kafka, stores, switching)
-        replayed = getattr(sink, "replayed", replayed)
+        kafka = frames.kafka_sink(sink, own)
     elif isinstance(sink, (ParquetSink, PositionedSink)):
         _check_table(plans, sink)
-        kafka, stores = KafkaSink(options.bootstrap, security=options.security), Stores(options, plans, None)
-        switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
-        sink = TableStateSink(sink, from_arrow_schema(plans[-1].columns), kafka, stores, switching)
-        replayed = sink.replayed
+        kafka = own
     else:
         sink = kafka = _check_kafka(sink)
-        encoding = kafka.result_encoding(plans[-1].columns, plans[-1].result_keys)
-        stores = Stores(options, plans, kafka.topic, encoding)
-        switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
+        output, encoding = kafka.topic, kafka.result_encoding(plans[-1].columns, plans[-1].result_keys)
     with contextlib.ExitStack() as opened:
+        for target in dict.fromkeys([sink, kafka]):
+            target.open(jobs.spark, options.group, options.start_timeout_ms)
+            opened.callback(target.close)
+        stores = Stores.open(options, plans, GrownInput(jobs.spark, config), kafka, output, encoding)
         opened.callback(stores.close)
-        sink.open(jobs.spark, options.group, options.start_timeout_ms)
-        opened.callback(sink.close)
-        stores.open(options.group, kafka, GrownInput(jobs.spark, config))
+        switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
+        if frames is not None:
+            sink = frames.state_sink(sink, kafka, stores, switching)
+        elif sink is not kafka:
+            sink = TableStateSink(sink, from_arrow_schema(plans[-1].columns), kafka, stores, switching)
+        replayed = sink.replayed if isinstance(sink, TableStateSink) else frozenset
         if stores.refusal is not None:
             options = replace(options, starting_offsets="earliest")  # of partitions that are new
         joins, cluster, clean = _tables_and_cleaning(jobs, stores, opened)
@@ -242,9 +240,8 @@ def _stateless(
             check_assignors(options)
             _check_state_dir(jobs.spark, options)
             of = Subtopology(0, joined_source(options.topics))
-            stores = Stores(options, [SubtopologyPlan(of, (), tables=tables)], None)
+            stores = Stores.open(options, [SubtopologyPlan(of, (), tables=tables)], GrownInput(jobs.spark, config))
             opened.callback(stores.close)
-            stores.open(options.group, None, GrownInput(jobs.spark, config))
             joins, cluster, clean = _tables_and_cleaning(jobs, stores, opened)
             work = batches = StatefulBatches(
                 jobs, cluster, config, function, stores, joins, clean, frozenset, lambda _: (), JoinTask

@@ -30,6 +30,7 @@ from roster.spark.jobs.small_batches import CancelledError
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.joined_batches import TableJoins
 from roster.stateful.definition_check import DefinitionCheck
+from roster.stateful.due_tasks import TaskRun
 from roster.stateful.restore_schedule import Copies, deal
 from roster.stateful.store_cleaner import Cleaning
 from roster.stateful.stores import Stores
@@ -116,13 +117,13 @@ class StatefulBatches:
         self._clean()
         self._check_once_more()
         replayed, paused = self._replayed(), self._stores.changelogs.tasks_of(self._paused(batch.ranges))
-        until = self._stores.idleness.until(batch)
+        idle_times = self._stores.idle_times(batch)
         looked = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
         self._backlogs = {number: backlog for number, backlog in looked.items() if backlog is not None}
         self._targets = {
             task: [
                 target._replace(is_replay=task in replayed, is_paused=task in paused, idle_until=times)
-                for target, times in zip(targets, until.get(task) or [()] * len(targets), strict=True)
+                for target, times in zip(targets, idle_times.get(task) or [()] * len(targets), strict=True)
             ]
             for task, targets in self._stores.targets.prepare(batch).items()
         }
@@ -155,13 +156,11 @@ class StatefulBatches:
         self._fenced = 0
         worked = {target.changelog: target.end for target in targets}
         self._to_change.difference_update(worked)
-        self._copies.worked(worked | self._tables_read())
-        self._stores.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
+        self._copies.ran(worked | self._tables_read())
+        last_reports = {task: attempts[-1] for task, attempts in self._reports.value.items()}
         self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
-        last = {task: attempts[-1].stores for task, attempts in self._reports.value.items()}
-        told = {task for task, attempts in self._reports.value.items() if attempts[-1].is_notice}
-        self._stores.idleness.worked(batch, last, told)
-        last = {task: self._named(task, each) for task, each in last.items()}
+        self._stores.ran(batch, {task: TaskRun(r.stores, r.timer, r.is_notice) for task, r in last_reports.items()})
+        last = {task: self._named(task, report.stores) for task, report in last_reports.items()}
         self._seen = {task: each for task, each in self._seen.items() if task in self._copies.active()} | last
         stores, tokens = self._store_progress(last), tokens_of(self._reports.value)
         return replace(summed(outcome, last, self._copies), stores=stores, tokens=tokens)
@@ -289,7 +288,7 @@ class BetweenStatefulBatches(BetweenBatches):
 
     @override
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        self._stores.took(partitions)
+        self._stores.assigned(partitions)
 
     @override
     def old_members(self) -> int:
@@ -311,9 +310,7 @@ class BetweenStatefulBatches(BetweenBatches):
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:
-        due = self._stores.wakeups.due(partitions, once=once) | self._stores.idleness.due(partitions, behind, once=once)
-        backlogs = () if behind else self._stores.input_backlogs.values()
-        return due.union(*(backlog.due(partitions, once=once) for backlog in backlogs))
+        return self._stores.due(partitions, behind, once=once)
 
     @override
     def committed(self, batch: Batch, outcome: Outcome, log_ends: Mapping[TopicPartition, int]) -> None:

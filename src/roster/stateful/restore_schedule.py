@@ -180,7 +180,7 @@ class Copies:
 
     # Work to do.
 
-    def took(self, partitions: Collection[TopicPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Record tasks that this application runs from now on; tasks far behind are restored first.
 
         Raises ClientError.
@@ -192,7 +192,7 @@ class Copies:
         self._given_up.difference_update(tasks)
         self._prove(tasks)
 
-    def doubt(self, tasks: Collection[TaskId]) -> None:
+    def mark_unknown(self, tasks: Collection[TaskId]) -> None:
         """Record that a batch of these tasks was not committed, so that their stores' content is unknown."""
         self._proven.difference_update(tasks)
         self._doubted.update(self._stores_of(tasks))
@@ -219,7 +219,7 @@ class Copies:
         """Return the tasks that run here and are not proven to have the last committed changes."""
         return self.active() - self._proven
 
-    def worked(self, ends: Mapping[TopicPartition, int]) -> None:
+    def ran(self, ends: Mapping[TopicPartition, int]) -> None:
         """Record that tasks ran a batch: their stores are at these changelog offsets."""
         self._reached |= ends
         self._doubted.difference_update(ends)

@@ -21,7 +21,7 @@ from roster.sinks.kafka import KafkaSink
 from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
 from roster.stateful.changelogs import Changelog, Changelogs, check_whole, open_changelog
 from roster.stateful.definition_check import DefinitionCheck
-from roster.stateful.idleness import Idleness
+from roster.stateful.due_tasks import DueTasks, Idleness, TaskRun, Timers
 from roster.stateful.input_backlog import InputBacklog
 from roster.stateful.membership import task_member
 from roster.stateful.repartition_topic import Purge, check_all_are_read, open_repartition_topic
@@ -33,7 +33,6 @@ from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import SubtopologyPlan, labelled
 from roster.stateful.tasks.table_join import table_place
 from roster.stateful.tasks.task import StoreKind, TopologyPlan
-from roster.stateful.wakeups import Wakeups
 
 _OF_OTHERS = 90.0
 """Seconds to wait for transactions of others: longer than a producer's usual timeout."""
@@ -57,33 +56,41 @@ class GrownTopics(Protocol):
 
 
 class Stores:
-    """Call `open` first, and `took`, `committed` and `aborted` for what becomes of partitions and batches."""
+    """Call `assigned`, `ran`, `committed` and `aborted` for what becomes of partitions and batches.
 
-    topology: TopologyPlan
-    changelogs: Changelogs
-    targets: StoreTargets
-    copies: Copies
-    wakeups: Wakeups
-    idleness: Idleness
+    `refusal` is what a run ends with that reads grown input topics up to the offsets `ends`; None for any other run.
+    """
 
     def __init__(
         self,
         options: Options,
-        plans: Sequence[SubtopologyPlan],
-        output: str | None,
+        plans: tuple[SubtopologyPlan, ...],
+        changelogs: Changelogs,
+        tables: Sequence[Changelog] = (),
+        output: str | None = None,
         encoding: RecordEncoding = AS_JSON,
+        ends: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
-        """`plans` are in order from source to sink. output: topic of the results, None if they are rows. encoding: of
-        results in that topic.
+        """`plans` are in order from source to sink; the topics of `changelogs` and `tables` exist.
+
+        output: topic of the results, None if they are rows. encoding: of results in that topic.
         """
-        self.options, self.plans, self._output, self._encoding = options, labelled(plans), output, encoding
-        self._repartition = [each.repartition_source for each in self.plans if each.repartition_source is not None]
-        self.admin = self._new_admin()  # connects with the first batch
+        self.options, self.plans, self.changelogs, self.ends = options, plans, changelogs, ends
+        self.refusal = next((changelog.refusal for changelog in changelogs if changelog.refusal is not None), None)
+        self._output = output
+        self.admin = _admin(options)  # connects with the first batch
         self._check: DefinitionCheck | None = None
-        self.ends: Mapping[TopicPartition, int] = {}
-        """Offsets up to which input topics that have grown are read."""
-        self.refusal: PipelineError | None = None
-        """What a run that reads only so far ends with."""
+        places = {t.topic: table_place(options.state.dir, options.group, t.topic, t.topic_id) for t in tables}
+        self.topology = TopologyPlan(self.plans, self._kinds(), output, encoding, places)
+        self.targets = StoreTargets(self.admin, changelogs, _OF_OTHERS)
+        self.copies = Copies(self.admin, changelogs, options.tuning.acceptable_lag, tables=tables)
+        self._due_tasks: list[DueTasks] = [Timers(changelogs, self._timed)] if self._timed else []
+        """Why tasks of this pipeline may run without records."""
+        self._idleness = None
+        if options.idle_seconds and self._joined:
+            self._idleness = Idleness(changelogs, self._joined, options.idle_seconds)
+            self._due_tasks.append(self._idleness)
+        self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
         self.input_backlogs = {
@@ -94,31 +101,35 @@ class Stores:
             if plan.is_labelling or plan.is_by_split
         }
         """What is left to read where rows get labels of their sources, by the sub-topology."""
-        self.source_names = SourceNames(self.admin, [topic for of in self.plans for topic in of.subtopology.sources])
+        self.source_names = SourceNames(self.admin, [topic for plan in plans for topic in plan.subtopology.sources])
 
-    def _new_admin(self) -> Admin:
-        options = self.options
-        return Admin(
-            options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security
-        )
+    @classmethod
+    def open(
+        cls,
+        options: Options,
+        plans: Sequence[SubtopologyPlan],
+        grown_input: GrownTopics,
+        sink: KafkaSink | None = None,
+        output: str | None = None,
+        encoding: RecordEncoding = AS_JSON,
+    ) -> Stores:
+        """Make or check the topics of the stores, have `sink`, which is open, write their records; return the stores.
 
-    def open(self, group: str, sink: KafkaSink | None, grown_input: GrownTopics) -> None:
-        """Make or check the topics of the stores, and have their records written by `sink`, which is open.
-
-        sink: None if there are none to write. grown_input: says how far topics that have grown are read.
+        sink: None if there are no records to write. grown_input: says how far topics that have grown are read.
 
         Raises PipelineError and ClientError.
         """
+        group, plans = options.group, labelled(plans)
         passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
-        with self._new_admin() as admin:
+        with _admin(options) as admin:
             check_whole(admin, group)
-            for plan in self.plans:
+            for plan in plans:
                 if plan.nodes:
                     keys = placing_keys(next(iter(plan.definitions.values()))).names
                     arriving = "" if plan.repartition_source is None else plan.repartition_source.topic
-                    grown_input.check_new(admin, plan.subtopology.sources, keys, self.options.start, arriving)
-            check_all_are_read(admin, group, [source for plan in self.plans for source in plan.subtopology.sources])
-            for plan in self.plans:
+                    grown_input.check_new(admin, plan.subtopology.sources, keys, options.start, arriving)
+            check_all_are_read(admin, group, [source for plan in plans for source in plan.subtopology.sources])
+            for plan in plans:
                 if plan.repartition_source is not None:
                     beside = [topic for topic in plan.subtopology.sources if topic != plan.repartition_source.topic]
                     beside += [table.topic for table in plan.tables]
@@ -126,36 +137,24 @@ class Stores:
                 for node in plan.nodes:
                     changelogs.append(open_changelog(admin, group, plan.subtopology, node.store))
                     late += [] if node.late is None else _partitions(admin, node.late.topic, "late_topic")
-            if (letters := self.options.dead_letter_topic) is not None:
+            if (letters := options.dead_letter_topic) is not None:
                 late += _partitions(admin, letters, "dead_letter_topic")
-            tables = _tables(admin, self.plans)
-            self.refusal = next((each.refusal for each in changelogs if each.refusal is not None), None)
-            if self.refusal is not None:
-                self.ends = grown_input.ends(admin, changelogs)
-        counts = Counter(at.topic for at in passed)
-        self.plans = tuple(each.into(counts) for each in self.plans)
-        self.changelogs = Changelogs(changelogs)
-        places = {each.topic: table_place(self.options.state.dir, group, each.topic, each.topic_id) for each in tables}
-        self.topology = TopologyPlan(self.plans, self._kinds(), self._output, self._encoding, places)
-        self.targets = StoreTargets(self.admin, self.changelogs, _OF_OTHERS)
-        self.copies = Copies(self.admin, self.changelogs, self.options.tuning.acceptable_lag, tables=tables)
-        self.wakeups = Wakeups(self.changelogs, timed=self._timed)
-        after = self.options.idle_seconds
-        joined = {
-            plan.subtopology.number: [None if node.other is None else node.other.topic for node in plan.nodes]
-            for plan in self.plans
-            if after and plan.closes
-        }
-        self.idleness = Idleness(self.changelogs, joined, after or 0.0)
-        if sink is None:
-            return
-        carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
-        sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
+            tables = _tables(admin, plans)
+            is_grown = any(changelog.refusal is not None for changelog in changelogs)
+            ends = grown_input.ends(admin, changelogs) if is_grown else {}
+        if sink is not None:
+            carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
+            sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
+        counts = Counter(partition.topic for partition in passed)
+        plans = tuple(plan.into(counts) for plan in plans)
+        return cls(options, plans, Changelogs(changelogs), tables, output, encoding, ends)
 
     def _kinds(self) -> dict[str, StoreKind]:
-        definitions = {name: each for plan in self.plans for name, each in plan.definitions.items()}
-        places = [Place(self.options.state.dir, each.topic, each.topic_id) for each in self.changelogs]
-        return {name: StoreKind(place, each) for (name, each), place in zip(definitions.items(), places, strict=True)}
+        definitions = [item for plan in self.plans for item in plan.definitions.items()]
+        return {
+            name: StoreKind(Place(self.options.state.dir, changelog.topic, changelog.topic_id), definition)
+            for (name, definition), changelog in zip(definitions, self.changelogs, strict=True)
+        }
 
     @property
     def _timed(self) -> list[int]:
@@ -163,6 +162,15 @@ class Stores:
         timed = [plan.subtopology.number for plan in self.plans if any(node.has_timers for node in plan.nodes)]
         last = self.plans[-1].subtopology.number
         return [number for number in timed if self._output is not None or number != last]
+
+    @property
+    def _joined(self) -> dict[int, list[str | None]]:
+        """The topic that each store joins, of each sub-topology that goes by stream time."""
+        return {
+            plan.subtopology.number: [None if node.other is None else node.other.topic for node in plan.nodes]
+            for plan in self.plans
+            if plan.closes
+        }
 
     def definition_check(self, config: ReaderConfig) -> DefinitionCheck:
         """Check the definition of the group's state, and return the check. Raises PipelineError, ClientError,
@@ -194,20 +202,17 @@ class Stores:
         """Make the group member of the pipeline."""
         committed_only = [repartition.topic for repartition in self._repartition]
         tables = self.topology.tables
-        subtopologies = [
-            replace(
-                of, stores=[*of.stores, *(f"{table.topic}-table" for table in plan.tables if table.topic in tables)]
-            )
-            for plan in self.plans
-            for of in [plan.subtopology]
-        ]
+        subtopologies = []
+        for plan in self.plans:
+            copies = [f"{table.topic}-table" for table in plan.tables if table.topic in tables]
+            subtopologies.append(replace(plan.subtopology, stores=[*plan.subtopology.stores, *copies]))
         return task_member(options, subtopologies, self.copies, committed_only=committed_only)
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
         return self.admin.end_offsets(partitions)
 
-    def took(self, partitions: Collection[TopicPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Record newly assigned partitions, after transactions of their earlier owners have ended.
 
         Raises PipelineError if the state has been given other partitions since `open`, while the group had no member,
@@ -216,11 +221,29 @@ class Stores:
         check_whole(self.admin, self.options.group)
         self.changelogs.check_same(self.admin)
         self.targets.forget(partitions)
-        self.copies.took(partitions)
-        self.wakeups.took(partitions)
-        self.idleness.took(partitions)
+        self.copies.assigned(partitions)
+        for due in self._due_tasks:
+            due.assigned(partitions)
         for backlog in self.input_backlogs.values():
             backlog.took()
+
+    def due(
+        self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
+    ) -> frozenset[TopicPartition]:
+        """Return the partitions whose tasks must run now, as `BetweenBatches.due` does. Raises ClientError."""
+        due = [tasks.due(partitions, behind, once=once) for tasks in self._due_tasks]
+        if not behind:
+            due += [backlog.due(partitions, once=once) for backlog in self.input_backlogs.values()]
+        return frozenset().union(*due)
+
+    def idle_times(self, batch: Batch) -> Mapping[TaskId, list[tuple[int | None, ...]]]:
+        """Return the stream times that stores of a batch's tasks get as their input is idle."""
+        return {} if self._idleness is None else self._idleness.times_to_give(batch)
+
+    def ran(self, batch: Batch, tasks: Mapping[TaskId, TaskRun]) -> None:
+        """Record what a batch's tasks did."""
+        for due in self._due_tasks:
+            due.ran(batch, tasks)
 
     def committed(
         self, tokens: Mapping[TaskId, str], batch: Batch, ends: Mapping[TopicPartition, int] = MappingProxyType({})
@@ -228,7 +251,7 @@ class Stores:
         """Record that a batch was committed. tokens: of each task's attempt. ends: of the logs that it wrote to."""
         self.targets.committed(tokens, batch, ends)
         # If two attempts finished, only the changelog tells which changes were committed.
-        self.copies.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in tokens])
+        self.copies.mark_unknown([task for task in self.changelogs.tasks_of(batch.ranges) if task not in tokens])
         self.purge.committed(batch.next_offsets)
         for backlog in self.input_backlogs.values():
             backlog.committed(batch)
@@ -236,30 +259,36 @@ class Stores:
     def aborted(self, batch: Batch) -> None:
         """Record that a batch is not committed."""
         self.targets.forget(batch.ranges)
-        self.idleness.took(batch.ranges)
-        self.copies.doubt(self.changelogs.tasks_of(batch.ranges))
+        for due in self._due_tasks:
+            due.aborted(batch)
+        self.copies.mark_unknown(self.changelogs.tasks_of(batch.ranges))
 
     def close(self) -> None:
         """Close the connections."""
         self.admin.close()
 
 
+def _admin(options: Options) -> Admin:
+    timeout_ms = options.settings.request_timeout_ms
+    return Admin(options.bootstrap, request_timeout_ms=timeout_ms, security=options.security)
+
+
 def _tables(admin: Admin, plans: Iterable[SubtopologyPlan]) -> list[Changelog]:
     """Return the tables that are joined and there, each in one sub-topology; they are state of its tasks."""
-    found: list[Changelog] = []
+    tables: list[Changelog] = []
     for plan in plans:
         for topic in (table.topic for table in plan.tables):
-            with contextlib.suppress(UnknownTopicError):  # told elsewhere
+            with contextlib.suppress(UnknownTopicError):  # reported by the table join
                 table = admin.describe_topic(topic)
                 topic_id = (table.topic_id or b"\0").hex()
-                found.append(Changelog(topic, topic_id, len(table.partitions), plan.subtopology))
-    return found
+                tables.append(Changelog(topic, topic_id, len(table.partitions), plan.subtopology))
+    return tables
 
 
 def _partitions(admin: Admin, topic: str, field: str) -> list[TopicPartition]:
     """Return the partitions of a topic for late rows or dead letters. Raises PipelineError if it does not exist."""
     try:
-        return [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
+        return [TopicPartition(topic, p.partition) for p in admin.describe_topic(topic).partitions]
     except UnknownTopicError:
         fix = f"Create it, for example with `roster topics create {topic}`"
         raise PipelineError(f"there is no topic {topic!r}", field=field, fix=fix) from None

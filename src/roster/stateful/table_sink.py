@@ -22,7 +22,7 @@ from roster.pipeline.batch import Batch, Owner
 from roster.pipeline.batch_sink import BatchSink, Source
 from roster.pipeline.driver.switching import Switching
 from roster.pipeline.errors import PipelineError, SinkFencedError
-from roster.pipeline.spark_types import SparkSession, StructType
+from roster.pipeline.spark_types import StructType
 from roster.pipeline.tasks.writer import TaskOutput, TaskWriter, Writer
 from roster.sinks.kafka import KafkaSink
 from roster.stateful.stores import Stores
@@ -40,7 +40,7 @@ class TableStateSink(BatchSink):
     def __init__(
         self, results: BatchSink, columns: StructType, kafka: KafkaSink, stores: Stores, switching: Switching | None
     ) -> None:
-        """`columns` are those of the results."""
+        """`results` and `kafka` are open, and closed by the caller. columns: those of the results."""
         self.default_trigger_interval_ms = results.default_trigger_interval_ms
         self._results, self._columns, self._stores = results, columns, stores
         self._kafka, self._switching = kafka, switching
@@ -50,11 +50,6 @@ class TableStateSink(BatchSink):
         self._gaps: dict[TopicPartition, int] = {}
         """End of the results of partitions whose state may be behind."""
         self._replayed: frozenset[TaskId] = frozenset()
-
-    @override
-    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
-        self._results.open(spark, group, timeout_ms)
-        self._kafka.open(spark, group, timeout_ms)
 
     @override
     def bind(self, source: Source) -> BatchSink:
@@ -168,11 +163,6 @@ class TableStateSink(BatchSink):
     @override
     def check_target(self) -> None:
         self._kafka.check_target()
-
-    @override
-    def close(self) -> None:
-        self._results.close()
-        self._kafka.close()
 
 
 def _check_goes_on(found: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]) -> None:

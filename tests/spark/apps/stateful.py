@@ -49,6 +49,7 @@ from roster.spark.stateful_batches import BetweenStatefulBatches, summed, tokens
 from roster.state.aggregate import Aggregation, Update
 from roster.state.aggregate_functions import Aggregate
 from roster.state.keys import encode_keys
+from roster.stateful.due_tasks import TaskRun
 from roster.stateful.restore_schedule import deal
 from roster.stateful.stores import Stores
 from roster.stateful.tasks.host_stores import Restored, process_id, stores_found
@@ -137,8 +138,9 @@ class InProcess:
         kept = sink.collect(writer, results, batch)
         time.sleep(random.uniform(0, self._open_seconds))
         assert kept is None
-        self._copies.worked({target.changelog: target.end for each in targets.values() for target in each})
-        self._stores.wakeups.worked({task: each[-1].timer for task, each in reports.value.items()})  # type: ignore[misc]
+        self._copies.ran({target.changelog: target.end for each in targets.values() for target in each})
+        runs: Any = {task: TaskRun(each[-1].stores, each[-1].timer) for task, each in reports.value.items()}  # type: ignore[misc]
+        self._stores.ran(batch, runs)
         self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
         last = {task: each[-1].stores for task, each in reports.value.items()}
         outcome = Outcome(None, rows=batch.offsets, tokens=tokens_of(reports.value))  # type: ignore[arg-type]
@@ -288,12 +290,11 @@ def main(
         tuning=Tuning(acceptable_lag=20, max_warmups=6),
     )
     sink = KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000})
-    stores = Stores(options, plans, out)
-    stores.purge.interval = 0.5
     sink.open(None, group)  # type: ignore[arg-type]
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     grown_input.placed = looked  # type: ignore[assignment]
-    stores.open(group, sink, grown_input.GrownInput(None, config))  # type: ignore[arg-type]
+    stores = Stores.open(options, plans, grown_input.GrownInput(None, config), sink, out)  # type: ignore[arg-type]
+    stores.purge.interval = 0.5
     if stores.refusal is not None:
         options = replace(options, max_offsets_per_batch=80)
     switching = None if paused is None else Switching(group, stores.admin, paused=paused)

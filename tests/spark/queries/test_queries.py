@@ -77,7 +77,7 @@ class Application:
         self.case = Case(dict.fromkeys(range(4), 0))
         self.case.join({})
         self.case.member.become(active, standby)
-        self.case.copies.took([TopicPartition("t", number) for number in active])
+        self.case.copies.assigned([TopicPartition("t", number) for number in active])
         reads = ReadsHere(self.place, self.definition)
         self.local = LocalState(reads, CHANGELOG, self.case.copies, self.targets.committed_attempt)
         self.view = self.viewed(None)
@@ -173,19 +173,19 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
     task = Application(tmp_path, [0])
     copies, logs = task.case.copies, task.case.logs
     logs.ends[0] = 3
-    copies.took([TopicPartition("t", 0)])
+    copies.assigned([TopicPartition("t", 0)])
     assert not task.view.tasks, "three records are missing"
     assert not copies.held([TopicPartition("t", 0)]), "which are few enough to read with its first batch"
-    copies.worked({at(0): 3})
+    copies.ran({at(0): 3})
     assert task.view.tasks == {"0_0"}
     logs.open = {0}
-    copies.took([TopicPartition("t", 0)])
+    copies.assigned([TopicPartition("t", 0)])
     assert not task.view.tasks, "a transaction may be committed yet"
     logs.open = set()
     task.case.at = 5.0
     assert task.case.jobs() == []
     assert task.view.tasks == {"0_0"}
-    copies.doubt([TaskId(0, 0)])
+    copies.mark_unknown([TaskId(0, 0)])
     assert not task.view.tasks, "the batch aside was dropped, and may have been committed"
     assert task.case.jobs() == [0]
     task.case.member.become([0, 1])
@@ -197,11 +197,11 @@ def test_a_task_of_which_two_attempts_ended_is_not_read_before_the_changelog_say
 ) -> None:
     task = Application(tmp_path, [0, 1])
     plan = SubtopologyPlan(CHANGELOG.of, (OperatorNode(COUNTS, COLUMNS, "s"),))
-    stores = Stores(Options(None, "h:1", "g", ("t",)), [plan], "out")
-    stores.changelogs, stores.targets, stores.copies = Changelogs([CHANGELOG]), task.targets, task.case.copies
+    stores = Stores(Options(None, "h:1", "g", ("t",)), (plan,), Changelogs([CHANGELOG]), output="out")
+    stores.targets, stores.copies = task.targets, task.case.copies
     with contextlib.closing(stores):
         task.case.logs.ends.update({0: 3, 1: 3})
-        task.case.copies.worked({at(0): 2, at(1): 2})
+        task.case.copies.ran({at(0): 2, at(1): 2})
         ranges = {TopicPartition("t", number): Range(0, 5) for number in range(2)}
         stores.committed({TaskId(0, 1): "token"}, Batch(0, Owner("g", 1, "m"), ranges))
     assert task.view.tasks == {"0_1"}
@@ -211,7 +211,7 @@ def test_a_task_of_which_two_attempts_ended_is_not_read_before_the_changelog_say
 def test_a_store_that_another_process_has_is_not_taken_for_the_task_s(tmp_path: Path) -> None:
     task = Application(tmp_path)
     task.batch([(1, "a")])
-    task.case.copies.worked({at(0): 5})
+    task.case.copies.ran({at(0): 5})
     with pytest.raises(StateUnavailableError, match="task 0_0: its store on this host is behind offset 5"):
         task.view.get(1, "a", partition=0)
 
