@@ -49,7 +49,7 @@ class Cluster:
         switching.assigned(self.offsets[group])
         at = {p: found.offset for p, found in self.offsets[group].items()}
         switching.record(switching.next_steps(at))
-        limits = switching.limits(at)
+        limits = switching.restrictions.limits
         self.offsets[group] = {
             p: OffsetAndMetadata(max(at[p], min(end, limits.get(p, end))), metadata=switching.with_standing(p, ""))
             for p in at

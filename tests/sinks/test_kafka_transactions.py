@@ -34,7 +34,7 @@ from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tests.real.realparts.cluster import Cluster
@@ -77,11 +77,17 @@ class Application:
         output.write(pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), "partition": partitions}))
         encoded: list[EncodedBatch] = output.close() or []
         owned = self.member.ownership().partitions
-        batch = Batch(0, self.owner, {p: Range(0, offset) for p in owned})
+        batch = self.batch(self.owner, {p: Range(0, offset) for p in owned})
         if early:
             self.transactions.begin_with_offsets(batch)
         self.transactions.write([encoded], self._writer, batch)
         return batch
+
+    def batch(self, owner: Owner, ranges: Mapping[TopicPartition, Range]) -> Batch:
+        """A batch with the group's offsets behind it, which name this application's transactional id."""
+        metadata = self.transactions.metadata(owner)
+        offsets = {p: OffsetAndMetadata(span.end, metadata=metadata) for p, span in ranges.items()}
+        return Batch(0, owner, ranges, group_offsets=offsets)
 
     def offsets(self, topics: Topics) -> set[int]:
         return {found.offset for found in topics.admin.group_offsets(self.group).values()}
@@ -212,7 +218,7 @@ def test_a_member_that_the_group_has_removed_fences_no_other(topics: Topics, sta
     removed = Owner(owner.group, batch.owner.generation, "thawed")
     with pytest.raises(CommitRetriable):
         stale.transactions.take_over(batch.ranges.keys(), removed)
-    owner.transactions.commit(Batch(0, owner.owner, batch.ranges))
+    owner.transactions.commit(owner.batch(owner.owner, batch.ranges))
     assert values(topics, owner) == {b"counts": 1}
 
 
@@ -227,7 +233,7 @@ def test_partitions_that_a_live_member_handed_over_cost_it_nothing(
     owner.member.committed(batch.ranges.keys())
     other.transactions.take_over(batch.ranges.keys(), other.owner)
     epoch = owner.transactions._producer._state.epoch
-    owner.transactions.commit(Batch(0, owner.owner, owner.write(2, b"goes on").ranges))
+    owner.transactions.commit(owner.batch(owner.owner, owner.write(2, b"goes on").ranges))
     assert owner.transactions._producer._state.epoch.producer_id == epoch.producer_id
     assert values(topics, owner) == {b"counts": 1, b"goes on": 1}
 
@@ -238,10 +244,10 @@ def test_offsets_of_another_generation_or_member_do_not_count(topics: Topics, st
     batch = application.write(7, b"does not count")
     now = application.owner
     with pytest.raises(ClientError) as found:
-        application.transactions.commit(Batch(0, Owner(now.group, now.generation + 1, now.member_id), batch.ranges))
+        application.transactions.commit(replace(batch, owner=replace(now, generation=now.generation + 1)))
     assert found.value.retriable
     with pytest.raises(SinkFencedError):
-        application.transactions.commit(Batch(0, Owner(now.group, now.generation, "nobody"), batch.ranges))
+        application.transactions.commit(replace(batch, owner=replace(now, member_id="nobody")))
     application.transactions.abort()
     assert not values(topics, application)
     assert application.offsets(topics) == {0}
@@ -261,14 +267,15 @@ def test_offsets_that_were_sent_early_are_sent_again_in_the_generation_of_the_co
 
     transactions.commit(replace(batch, owner=Owner(now.group, now.generation + 1, now.member_id)))
     assert committed() == {1}, "they were in the transaction before there was another generation"
-    early = Batch(0, Owner(now.group, now.generation + 1, now.member_id), {p: Range(1, 2) for p in batch.ranges})
+    next_owner = replace(now, generation=now.generation + 1)
+    early = application.batch(next_owner, {p: Range(1, 2) for p in batch.ranges})
     transactions.begin_with_offsets(early)
     transactions.write([[]], application._writer, early)
     transactions.commit(replace(early, owner=now))
     assert committed() == {2}
     transactions.begin_with_offsets(replace(early, owner=now))
     transactions.write([[]], application._writer, early)
-    transactions.commit(Batch(0, now, {p: Range(2, 3) for p in batch.ranges}))
+    transactions.commit(application.batch(now, {p: Range(2, 3) for p in batch.ranges}))
     assert committed() == {3}, "others than those that were sent"
     monkeypatch.setattr(kafka_transactions, "_LONGEST_BEGUN", -1.0)
     transactions.commit(application.write(4, b"b", early=True))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from roster.model import TopicPartition
+from roster.model import OffsetAndMetadata, TopicPartition
 from roster.model.offsets import Arrival
 from roster.model.topics import offsets_by_topic
 from roster.pipeline.errors import PipelineError
@@ -84,6 +84,8 @@ class Batch:
     """True if tasks may write all entries of their stores, however few records they read."""
     arrivals: Sequence[Arrival] = field(default=(), repr=False, compare=False)
     """Records of the ranges that the driver has received."""
+    group_offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict, repr=False, compare=False)
+    """The group's offsets once the batch is committed, for a sink that commits them."""
 
     @property
     def generation(self) -> int:

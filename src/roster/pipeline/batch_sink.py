@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,6 @@ class Source:
     security: Security = PLAINTEXT
     dead_letters: str | None = None
     """None: there is no topic for them. "": a sink may leave out rows, by RefusedRowsError. Else why it may not."""
-    with_standing: Callable[[TopicPartition, str], str] = lambda _, metadata: metadata
-    """Adds to the metadata of a partition's offset what else the pipeline keeps there."""
 
 
 class BatchSink(Sink):
@@ -43,8 +41,8 @@ class BatchSink(Sink):
     """
 
     commits_offsets: bool = False
-    """True if `commit` commits the group's offsets too, as the member and in the generation of `batch.owner`, which is
-    the present one then. A ClientError that is `retriable` makes the pipeline call it again while its partitions are
+    """True if `commit` commits `batch.group_offsets` too, as the member and in the generation of `batch.owner`, the
+    present one. A ClientError that is `retriable` makes the pipeline call it again while its partitions are
     owned. `take_over` is called for newly assigned partitions, before the group's offsets are read."""
 
     default_trigger_interval_ms: int | None = None
@@ -86,7 +84,7 @@ class BatchSink(Sink):
         """Decide what earlier owners of newly assigned partitions left open."""
 
     def offset_metadata(self, owner: Owner) -> str:
-        """Return the text to commit with the starting offset of each newly assigned partition; "": none is needed."""
+        """Return the text to commit with each of the group's offsets; "": none is needed."""
         return ""
 
     def warm_up(self, df: DataFrame) -> None:

@@ -24,7 +24,6 @@ from roster.client import (
     ClaimedBy,
     CommitFenced,
     CommitRetriable,
-    OffsetAndMetadata,
     TransactionAbortedError,
     TransactionalProducer,
 )
@@ -67,8 +66,8 @@ def transactional_id(source: Source) -> str:
 class KafkaTransactions:
     """The transactions of one run, one after the other."""
 
-    def __init__(self, producer: TransactionalProducer, source: Source) -> None:
-        self._producer, self._source, self._group = producer, source, source.group
+    def __init__(self, producer: TransactionalProducer, group: str) -> None:
+        self._producer, self._group = producer, group
         self._is_open = False
         self._begun: tuple[ProducerIdentity, float] | None = None
         """A transaction that has the offsets of a batch but no records yet, and since when it is open."""
@@ -101,7 +100,7 @@ class KafkaTransactions:
         except BaseException:
             producer.close()
             raise
-        return cls(producer, source)
+        return cls(producer, source.group)
 
     def close(self) -> None:
         """Abort an open transaction, and disconnect."""
@@ -194,20 +193,13 @@ class KafkaTransactions:
         """Begin the batch's transaction with its offsets, which then need no time once its records are made."""
         self._begun = None
         identity = self.begin(())
-        self._producer.send_offsets(self._offsets(batch), batch.owner.generation, batch.owner.member_id)
+        self._producer.send_offsets(batch.group_offsets, batch.owner.generation, batch.owner.member_id)
         self._begun = identity, time.monotonic()
-
-    def _offsets(self, batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
-        metadata, with_standing = self.metadata(batch.owner), self._source.with_standing
-        return {
-            p: OffsetAndMetadata(offset, metadata=with_standing(p, metadata))
-            for p, offset in batch.next_offsets.items()
-        }
 
     def commit(self, batch: Batch) -> None:
         """Commit records and offsets. Raise SinkFencedError if neither counts, ClientError if that is unknown."""
         try:
-            self._producer.commit(self._offsets(batch), batch.owner.generation, batch.owner.member_id)
+            self._producer.commit(batch.group_offsets, batch.owner.generation, batch.owner.member_id)
         except (TransactionAbortedError, CommitFenced) as error:
             raise self.lost(error) from error
         self._is_open, self._begun, self._aborted = False, None, 0

@@ -158,8 +158,7 @@ def _stateful(
         else:
             runner = FramedRunner(jobs, batches, frames)
         opened.callback(runner.close)
-        source = _source(options, "a result of operators comes of many records")
-        sink = sink.bind(source if switching is None else replace(source, with_standing=switching.with_standing))
+        sink = sink.bind(_source(options, "a result of operators comes of many records"))
         return Assembly(
             options,
             runner,
@@ -254,8 +253,7 @@ def _stateless(
         )
         switching = Switching(options.group, admin, paused=options.paused, keeps_state=False)
         why = "the rows of a transform have no record of their own" if declared.transform else ""
-        source = _source(options, "the rows are joined with a table" if tables else why)
-        sink = sink.bind(replace(source, with_standing=switching.with_standing))
+        sink = sink.bind(_source(options, "the rows are joined with a table" if tables else why))
         runner = SparkRunner(jobs, work, joined, declared.transform, options.tuning.small_batch_offsets)
         opened.callback(runner.close)
         return Assembly(options, runner, sink, opened.pop_all(), membership, (), between, switching)

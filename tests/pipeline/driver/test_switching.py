@@ -10,7 +10,7 @@ from roster.client import AuthorizationError, ClientError, OffsetAndMetadata, Un
 from roster.client.switch_requests import request_group
 from roster.model import TopicPartition
 from roster.model.switch import Request, Results, Standing
-from roster.pipeline.driver.switching import Switching
+from roster.pipeline.driver.switching import Restrictions, Switching
 
 P0, P1, Q0 = TopicPartition("p", 0), TopicPartition("p", 1), TopicPartition("q", 0)
 OLD, NEW = "old", "new"
@@ -95,9 +95,10 @@ def test_without_state_each_partition_stands_for_itself_and_a_paused_one_is_not_
     steps = made.next_steps({P0: 9, Q0: 5})
     assert steps == {P0: Standing(Results.WRITES, "s", OLD, "s")}
     made.record(steps)
-    assert made.passed_over([P0, Q0]) == [Q0]
-    assert made.limits({P0: 9, Q0: 5}) == {Q0: 5}
-    assert switching(cluster, NEW, paused=True).passed_over([P0, Q0]) == ()
+    assert made.restrictions == Restrictions({Q0: 5}, frozenset({Q0}), frozenset({Q0}))
+    with_state = switching(cluster, NEW, paused=True)
+    with_state.assigned({P0: None, Q0: None})
+    assert with_state.restrictions.passed_over == frozenset()
 
 
 def test_a_group_that_waits_for_one_that_is_gone_says_so_once(cluster: Cluster, caplog: Any) -> None:
@@ -126,7 +127,7 @@ def test_where_it_cannot_look_a_writer_goes_on_and_a_task_amid_a_switch_waits(
     made = switching(cluster, NEW)
     made.assigned({P0: OffsetAndMetadata(5), P1: committed(Standing(Results.WAITS, "s", OLD))})
     assert made.next_steps({P0: 5, P1: 5}) == {}
-    assert made.limits({P0: 5, P1: 5}) == {P1: -1}
+    assert made.restrictions.limits == {P1: -1}
 
 
 def test_it_reads_up_to_where_the_other_group_has_stopped_and_then_writes(cluster: Cluster) -> None:
@@ -135,11 +136,11 @@ def test_it_reads_up_to_where_the_other_group_has_stopped_and_then_writes(cluste
     made = switching(cluster, NEW)
     made.assigned({p: committed(Standing(Results.WAITS, "s", OLD)) for p in (P0, Q0)})
     assert made.next_steps({P0: 5, Q0: 9}) == {}
-    assert made.limits({P0: 5, Q0: 9}) == {P0: 9, Q0: 9}
+    assert made.restrictions.limits == {P0: 9, Q0: 9}
     made.assigned({p: committed(Standing(Results.WAITS, "s", OLD)) for p in (P0, Q0)})
     steps = made.next_steps({P0: 9, Q0: 9})
     assert steps == dict.fromkeys([P0, Q0], Standing(Results.WRITES, "s", OLD, "s"))
     assert made.paused([P0]) == [P0], "until that is committed"
     made.record(steps)
     assert made.paused([P0]) == []
-    assert made.limits({P0: 9}) == {}
+    assert made.restrictions.limits == {}

@@ -299,7 +299,7 @@ def main(
         options = replace(options, max_offsets_per_batch=80)
     switching = None if paused is None else Switching(group, stores.admin, paused=paused)
     source = Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000)
-    bound = sink.bind(source if switching is None else replace(source, with_standing=switching.with_standing))
+    bound = sink.bind(source)
     definitions = {name: each for plan in plans for name, each in plan.definitions.items()}
     kinds, found = {}, {}
     for each, changelog in zip((node for plan in plans for node in plan.nodes), stores.changelogs, strict=True):

@@ -14,7 +14,6 @@ import random
 import signal
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
@@ -96,7 +95,7 @@ def main() -> None:
     sink.open(None, group)  # type: ignore[arg-type]
     source, admin = Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000), Admin(bootstrap)
     switching = Switching(group, admin, paused=begins == ["paused"], keeps_state=False) if begins else None
-    bound = sink.bind(source if switching is None else replace(source, with_standing=switching.with_standing))
+    bound = sink.bind(source)
     member = group_member(options)
     loop = DriverLoop(member, InProcess(config, float(open_seconds)), bound, options, switching=switching)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())

@@ -25,7 +25,10 @@ _GIVE_UP_SECONDS = 10.0
 
 
 class Commits:
-    """What the loop commits, in the sink and in the group; call all methods on the pipeline's thread."""
+    """What is committed, in the sink and in the group; call all methods on the pipeline's thread.
+
+    `positions` are the next offsets of owned partitions: behind the last committed batch, or where reading starts.
+    """
 
     def __init__(
         self,
@@ -37,25 +40,45 @@ class Commits:
     ) -> None:
         self._member, self._sink, self._between_batches = member, sink, between_batches
         self._switching, self._is_stopping = switching, is_stopping
+        self.positions: dict[TopicPartition, int] = {}
 
     def abort(self, written: object, batch: Batch) -> None:
         """Undo a batch; `written` is what its tasks have returned, None if they did not end."""
         self._between_batches.aborted(batch)
         self._sink.abort(written, batch)
 
+    def group_offsets(
+        self, offsets: Mapping[TopicPartition, int], owner: Owner
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what the group gets for these next offsets, with the sink's claim and the standing in a switch."""
+        metadata = self._sink.offset_metadata(owner)
+        return {
+            p: OffsetAndMetadata(offset, metadata=self._switching.with_standing(p, metadata))
+            for p, offset in offsets.items()
+        }
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget positions in doubt; those of partitions still owned are looked up again."""
+        self.positions = {p: offset for p, offset in self.positions.items() if p not in partitions}
+
     def results(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
         """Commit a batch in the sink; return False if it is fenced or its partitions are lost.
 
         Raises RefusedRowsError, the sink's own errors, and ClientError if it cannot be committed at all.
         """
-        if not self._sink.commits_offsets:
+        if self._sink.commits_offsets:
+            is_committed = self._with_offsets(batch, outcome, ownership)
+        else:
             try:
                 self._sink.commit(outcome.written, batch)
+                is_committed = True
             except SinkFencedError as error:
                 log.warning("batch %d is fenced by the sink: %s", batch.number, error)
-                return False
-            return True
-        return self._with_offsets(batch, outcome, ownership)
+                is_committed = False
+        if is_committed:
+            self._between_batches.committed(batch, outcome, self._sink.log_ends)
+            self.positions.update(batch.next_offsets)
+        return is_committed
 
     def _with_offsets(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
         """Commit results and offsets in one atomic step of the sink."""
@@ -67,7 +90,10 @@ class Commits:
                 if reason is None:
                     generation, member_id = self._member.confirm(batch.ranges.keys(), ownership)
                     owner = Owner(batch.owner.group, generation, member_id)
-                    self._sink.commit(outcome.written, replace(batch, owner=owner))
+                    if owner != batch.owner:
+                        offsets = self.group_offsets(batch.next_offsets, owner)
+                        batch = replace(batch, owner=owner, group_offsets=offsets)
+                    self._sink.commit(outcome.written, batch)
                     return True
             except (SinkFencedError, CommitFenced) as error:
                 reason = str(error)
@@ -84,15 +110,12 @@ class Commits:
             self.abort(outcome.written, batch)
             return False
 
-    def offsets(self, batch: Batch, ownership: Ownership) -> Collection[TopicPartition]:
-        """Commit a batch's offsets in the group, under the ownership it was planned with.
+    def offsets(self, batch: Batch, ownership: Ownership) -> None:
+        """Commit a batch's offsets in the group, under the ownership it was planned with. Raises ClientError.
 
-        Return the partitions whose positions are in doubt. Raises ClientError.
+        Positions in doubt are dropped.
         """
-        offsets = {
-            p: OffsetAndMetadata(offset, metadata=self.metadata_of(p, "")) for p, offset in batch.next_offsets.items()
-        }
-        in_doubt: set[TopicPartition] = set()
+        offsets = self.group_offsets(batch.next_offsets, batch.owner)
         give_up = None
         while offsets:
             try:
@@ -101,7 +124,7 @@ class Commits:
             except CommitFenced as error:
                 fenced = error.partitions & offsets.keys() or frozenset(offsets)
                 log.warning("offsets of %d partitions are not committed: %s", len(fenced), error)
-                in_doubt |= fenced
+                self.drop(fenced)
                 offsets = {p: offset for p, offset in offsets.items() if p not in fenced}
             except ClientError as error:
                 if not error.retriable:
@@ -114,14 +137,14 @@ class Commits:
                     reason = "the pipeline is stopping"
                 if reason is not None:
                     log.warning("offsets of batch %d are not committed: %s (%s)", batch.number, error, reason)
-                    return batch.ranges.keys()
+                    self.drop(batch.ranges.keys())
+                    return
                 self._member.wait(current.epoch, RETRY_SECONDS)
-        return in_doubt
 
-    def positions(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool
-    ) -> Collection[TopicPartition]:
-        """Commit offsets without a batch; return the partitions that must not be processed, as that failed.
+    def without_batch(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool = True
+    ) -> None:
+        """Commit offsets without a batch, and drop the positions if that fails: they must not be processed.
 
         Starting offsets are committed so that `latest` keeps its meaning and lag is known; only where the commit
         `is_needed` does a failure count. Raises ClientError for one that a retry does not mend.
@@ -130,13 +153,7 @@ class Commits:
             self._member.commit(offsets, ownership)
         except ClientError as error:
             log.info("offsets not committed: %s", error)
-            if not is_needed:
-                return ()
-            if not error.retriable and not isinstance(error, CommitFenced):
+            if is_needed and not error.retriable and not isinstance(error, CommitFenced):
                 raise
-            return offsets.keys()
-        return ()
-
-    def metadata_of(self, partition: TopicPartition, metadata: str) -> str:
-        """Return the metadata of a partition's committed offset, with its standing in a switch."""
-        return self._switching.with_standing(partition, metadata)
+            if is_needed:
+                self.drop(offsets.keys())

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from roster._clock import wall_ms
 from roster.client import ClientError, ClosedError, OffsetAndMetadata, Ownership
@@ -99,7 +100,6 @@ class DriverLoop:
         self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
         self._margin = margin
         self._poll_seconds = options.tuning.poll_interval_ms / 1000
-        self._positions: dict[TopicPartition, int] = {}
         self._ends: Mapping[TopicPartition, int] = {}
         """The log end offsets at the last look."""
         self._ends_asked_at = float("-inf")
@@ -160,7 +160,7 @@ class DriverLoop:
                     continue
                 if worked:
                     continue
-                if available_now and self._is_done(ownership) and self._targets.are_reached(self._positions):
+                if available_now and self._is_done(ownership) and self._targets.are_reached(self._commits.positions):
                     self._note_nothing_read()
                     return
                 self._check_sink()
@@ -177,7 +177,7 @@ class DriverLoop:
             self._member.release(ownership.revoking)
         self._adopt(ownership)
         self._switch(ownership)
-        if not self._positions:
+        if not self._commits.positions:
             return ownership, self._restore(ownership, available_now=available_now)
         timer = _Timer()
         ends = self._ends = self._log_ends(available_now=available_now)
@@ -190,7 +190,8 @@ class DriverLoop:
             self._ends_asked_at = float("-inf")  # more will have come by then
             if not self._restore(ownership, pause, available_now=available_now):
                 # A switch does not wait for the end of the pause.
-                self._idle(min(pause, max(self._switching.seconds_to_look, self._poll_seconds)), ownership)
+                to_look = self._switching.next_look - time.monotonic()
+                self._idle(min(pause, max(to_look, self._poll_seconds)), ownership)
             return ownership, True
         self._batch_started = timer.begun
         if left := self._pass_over(available, ownership):
@@ -199,18 +200,20 @@ class DriverLoop:
 
     def _log_ends(self, *, available_now: bool) -> Mapping[TopicPartition, int]:
         """Return the log ends: as brokers told them with the records they sent, and asked for every so often."""
-        self._arrivals = self._member.arrivals(self._positions)
+        self._arrivals = self._member.arrivals(self._commits.positions)
         ends = {
             **self._ends,
             **{p: max(arrivals[-1].end, self._ends.get(p, 0)) for p, arrivals in self._arrivals.items()},
         }
-        is_known = self._positions.keys() <= ends.keys() and not any(map(self._is_repartition, self._arrivals))
-        is_told = bool(self._arrivals) or all(ends.get(p, offset) <= offset for p, offset in self._positions.items())
+        is_known = self._commits.positions.keys() <= ends.keys() and not any(map(self._is_repartition, self._arrivals))
+        is_told = bool(self._arrivals) or all(
+            ends.get(p, offset) <= offset for p, offset in self._commits.positions.items()
+        )
         age = time.monotonic() - self._ends_asked_at
         if is_known and is_told and not available_now and age < self._poll_seconds:
             return ends
         self._ends_asked_at = time.monotonic()
-        return self._member.end_offsets(self._positions.keys())
+        return self._member.end_offsets(self._commits.positions.keys())
 
     def _run_batch(
         self,
@@ -220,9 +223,57 @@ class DriverLoop:
         timer: _Timer,
     ) -> None:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
+        batch, tasks = self._planned(ownership, available)
+        timer.lap("plan")
+        refused: list[Mapping[int, Mapping[int, str]]] = []
+        while True:
+            outcome = self._work(batch, tasks, refused)
+            timer.lap("work")
+            try:
+                is_committed = outcome is not None and self._commits.results(batch, outcome, ownership)
+                break
+            except RefusedRowsError as error:
+                log.warning("batch %d is done again without bad rows: %s", batch.number, error)
+                refused.append(error.rows)
+        if outcome is None or not is_committed:
+            self._reporter.abandoned()
+            self._commits.drop(batch.ranges.keys())
+            return
+        timer.lap("transaction" if self._sink.commits_offsets else "sink")
+        self.batches += 1
+        self._size.done(batch.offsets, timer.duration_ms / 1000)
+        self._suspects.done(batch.ranges)
+        if not self._sink.commits_offsets:
+            self._commits.offsets(batch, ownership)
+            timer.lap("group")
+        if taken_over := self._switching.restrictions.taking_over & batch.ranges.keys():
+            self._switching.count_batch(taken_over)
+        self._interval.done(timer.duration_ms / 1000)
+        self._report(
+            Progress(
+                **outcome.figures(),
+                group=batch.owner.group,
+                member_id=batch.owner.member_id,
+                generation=batch.generation,
+                batch=batch.number,
+                started_at=timer.started_at,
+                duration_ms=timer.duration_ms,
+                since_ms=None if self.last_progress is None else timer.started_at - self.last_progress.started_at,
+                ranges=batch.ranges,
+                lag={p: max(ends[p] - position, 0) for p, position in self._commits.positions.items() if p in ends},
+                tasks=len(tasks),
+                phases=timer.phases,
+            )
+        )
+
+    def _planned(
+        self, ownership: Ownership, available: Mapping[TopicPartition, Range]
+    ) -> tuple[Batch, Sequence[Sequence[Split]]]:
+        """Return the next batch of what there is to read, and the splits of its tasks."""
         most = self._size.limit
         small = self._runner.most_offsets
-        if waiting := self._switching.taking_over(available):  # the only batch between the results of two groups
+        taking_over = self._switching.restrictions.taking_over
+        if waiting := taking_over & available.keys():  # the only batch between the results of two groups
             available, most = {p: available[p] for p in waiting}, self._options.max_offsets_per_batch
         elif small is not None and self._sink.default_trigger_interval_ms is None and small < (most or small + 1):
             most = small
@@ -241,72 +292,36 @@ class DriverLoop:
             if arrival.start < ranges[p].end
         ]
         batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=arrivals_read)
+        if self._sink.commits_offsets:
+            batch = replace(batch, group_offsets=self._commits.group_offsets(batch.next_offsets, batch.owner))
         if self._options.trigger_interval_ms == 0 and self._runner.takes_arrivals:
             # The next batch is fetched meanwhile.
-            following = self._read({**self._positions, **batch.next_offsets})
+            following = self._read({**self._commits.positions, **batch.next_offsets})
             seconds = self._options.target_batch_ms / 1000
             self._member.watch(following, seconds, is_committed=self._is_committed)
-        timer.lap("plan")
-        refused: list[Mapping[int, Mapping[int, str]]] = []
-        while True:
-            outcome = self._work(batch, tasks, refused)
-            timer.lap("work")
-            try:
-                is_committed = outcome is not None and self._commits.results(batch, outcome, ownership)
-                break
-            except RefusedRowsError as error:
-                log.warning("batch %d is done again without bad rows: %s", batch.number, error)
-                refused.append(error.rows)
-        if outcome is None or not is_committed:
-            self._reporter.abandoned()
-            self._drop(batch.ranges.keys())
-            return
-        self._between_batches.committed(batch, outcome, self._sink.log_ends)
-        timer.lap("transaction" if self._sink.commits_offsets else "sink")
-        self.batches += 1
-        self._size.done(batch.offsets, timer.duration_ms / 1000)
-        self._suspects.done(batch.ranges)
-        self._positions.update(batch.next_offsets)
-        if not self._sink.commits_offsets:
-            self._drop(self._commits.offsets(batch, ownership))
-            timer.lap("group")
-        self._switching.batch_committed(batch.ranges)
-        self._interval.done(timer.duration_ms / 1000)
-        self._report(
-            Progress(
-                **outcome.figures(),
-                group=batch.owner.group,
-                member_id=batch.owner.member_id,
-                generation=batch.generation,
-                batch=batch.number,
-                started_at=timer.started_at,
-                duration_ms=timer.duration_ms,
-                since_ms=None if self.last_progress is None else timer.started_at - self.last_progress.started_at,
-                ranges=ranges,
-                lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
-                tasks=len(tasks),
-                phases=timer.phases,
-            )
-        )
+        return batch, tasks
 
     def _available(self, ends: Mapping[TopicPartition, int], *, available_now: bool) -> dict[TopicPartition, Range]:
         """Return what there is to read; with `available_now` up to the log end offset seen first.
 
         A range is empty if its task must run without records: for timers, or as it has had none for a time.
         """
-        behind = {p for p, offset in self._positions.items() if ends.get(p, offset) > offset}
+        behind = {p for p, offset in self._commits.positions.items() if ends.get(p, offset) > offset}
         ends = self._between_batches.readable(ends)
         if available_now:
             ends = self._targets.limit(ends)
-        bounds = self._sink.bounds(self._positions)
-        limits = self._switching.limits(self._positions)
+        bounds = self._sink.bounds(self._commits.positions)
+        limits = self._switching.restrictions.limits
+        limits = {p: limits[p] for p in limits.keys() & self._commits.positions.keys()}
         if bounds or limits:
             ends = {p: min(end, bounds.get(p, end), limits.get(p, end)) for p, end in ends.items()}
-        waiting = self._between_batches.held(self._positions) | {p for p in limits if limits[p] <= self._positions[p]}
-        due = self._between_batches.due(self._positions, behind, once=available_now)
+        waiting = self._between_batches.held(self._commits.positions) | {
+            p for p in limits if limits[p] <= self._commits.positions[p]
+        }
+        due = self._between_batches.due(self._commits.positions, behind, once=available_now)
         return {
             p: Range(offset, max(offset, ends[p]))
-            for p, offset in self._positions.items()
+            for p, offset in self._commits.positions.items()
             if p not in waiting and (ends[p] > offset or p in due)
         }
 
@@ -317,7 +332,7 @@ class DriverLoop:
         """
         if ownership.generation < 0:
             return False
-        if available_now and not self._between_batches.held(self._positions):
+        if available_now and not self._between_batches.held(self._commits.positions):
             return False
         batch = Batch(self.batches, self._owner(ownership), {})
         self._guard.begin(batch)
@@ -331,7 +346,7 @@ class DriverLoop:
     def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
         """Return the seconds to wait before the next look; 0 or less if the batch may start."""
         configured, most = self._options.trigger_interval_ms, self._size.limit
-        if self._switching.taking_over(available):
+        if not available.keys().isdisjoint(self._switching.restrictions.taking_over):
             return 0.0
         if configured is not None:
             return self._batch_started + configured / 1000 - now
@@ -346,16 +361,20 @@ class DriverLoop:
     def _adopt(self, ownership: Ownership) -> None:
         """Drop the positions of partitions no longer owned and find those of newly assigned ones."""
         before = self._adopted
-        if before is not None and before.epoch == ownership.epoch and ownership.partitions <= self._positions.keys():
+        if (
+            before is not None
+            and before.epoch == ownership.epoch
+            and ownership.partitions <= self._commits.positions.keys()
+        ):
             return
         # Between two changes, or two member ids, another member may have owned a partition.
         continuous = (
             before is not None
             and ownership.epoch - before.epoch <= 1
             and ownership.member_id == before.member_id
-            and not ownership.lost & self._positions.keys()
+            and not ownership.lost & self._commits.positions.keys()
         )
-        kept = {p: offset for p, offset in self._positions.items() if continuous and p in ownership.partitions}
+        kept = {p: offset for p, offset in self._commits.positions.items() if continuous and p in ownership.partitions}
         new = ownership.partitions - kept.keys()
         self._reporter.owns(ownership, self._member.assignor)
         owner = self._owner(ownership)
@@ -366,56 +385,52 @@ class DriverLoop:
         committed = self._member.committed(sorted(new)) if new else {}
         self._switching.assigned(committed)
         found, uncommitted = self._starting_positions.find(committed, owner)
-        self._positions = {**kept, **found}
+        self._commits.positions = {**kept, **found}
         self._targets.adopt(ownership.partitions, new)
         if new:
             self._batch_started = float("-inf")  # newly assigned partitions may have a backlog: do not wait
         self._adopted = ownership
-        metadata = self._sink.offset_metadata(owner)
-        is_needed = any(self._commits.metadata_of(p, metadata) for p in found)
-        if committing := found.keys() if is_needed else uncommitted:
-            starts = {
-                p: OffsetAndMetadata(found[p], metadata=self._commits.metadata_of(p, metadata)) for p in committing
-            }
-            self._drop(self._commits.positions(starts, ownership, is_needed=is_needed))
+        starts = self._commits.group_offsets(found, owner)
+        is_needed = any(start.metadata for start in starts.values())
+        if starts := starts if is_needed else {p: starts[p] for p in uncommitted}:
+            self._commits.without_batch(starts, ownership, is_needed=is_needed)
 
     def _switch(self, ownership: Ownership) -> None:
         """Take the next steps of a switch between two groups, if there is one; see `roster.model.switch`."""
-        is_whole = self._positions and ownership.partitions <= self._positions.keys()
-        if self._switching.seconds_to_look > 0 or not is_whole:
+        is_whole = self._commits.positions and ownership.partitions <= self._commits.positions.keys()
+        if time.monotonic() < self._switching.next_look or not is_whole:
             return
-        ahead = self._sink.bounds(self._positions)
-        steps = self._switching.next_steps({p: offset for p, offset in self._positions.items() if p not in ahead})
+        ahead = self._sink.bounds(self._commits.positions)
+        steps = self._switching.next_steps(
+            {p: offset for p, offset in self._commits.positions.items() if p not in ahead}
+        )
         if not steps:
             self._reporter.paused(self._switching.results if self._switching.is_paused else "")
             return
         owner = self._owner(ownership)
         metadata = self._sink.offset_metadata(owner)
         positions = {
-            p: OffsetAndMetadata(self._positions[p], metadata=standing.added_to(metadata))
+            p: OffsetAndMetadata(self._commits.positions[p], metadata=standing.added_to(metadata))
             for p, standing in steps.items()
         }
-        self._drop(self._commits.positions(positions, ownership, is_needed=True))
-        done = {p: standing for p, standing in steps.items() if p in self._positions}
+        self._commits.without_batch(positions, ownership)
+        done = {p: standing for p, standing in steps.items() if p in self._commits.positions}
         self._switching.record(done)
-        self._reporter.switched(done, self._positions, max(map(self._switching.batches_between, done), default=0))
+        self._reporter.switched(
+            done, self._commits.positions, max(map(self._switching.batches_between, done), default=0)
+        )
         if begun := [p for p, standing in done.items() if standing.results is Results.WRITES]:
-            self._sink.claim(begun, owner, {p: self._positions[p] for p in begun})
+            self._sink.claim(begun, owner, {p: self._commits.positions[p] for p in begun})
             self._batch_started = float("-inf")  # they have waited long enough
 
-    def _pass_over(
-        self, available: Mapping[TopicPartition, Range], ownership: Ownership
-    ) -> dict[TopicPartition, Range]:
+    def _pass_over(self, available: dict[TopicPartition, Range], ownership: Ownership) -> dict[TopicPartition, Range]:
         """Go on without reading where records lead to nothing, and return what is left to read."""
-        passed = set(self._switching.passed_over(available))
-        if passed:
-            metadata = self._sink.offset_metadata(self._owner(ownership))
-            ends = {
-                p: OffsetAndMetadata(available[p].end, metadata=self._commits.metadata_of(p, metadata)) for p in passed
-            }
-            self._drop(self._commits.positions(ends, ownership, is_needed=True))
-            self._positions |= {p: committed.offset for p, committed in ends.items() if p in self._positions}
-        return {p: span for p, span in available.items() if p not in passed}
+        if passed := available.keys() & self._switching.restrictions.passed_over:
+            ends = {p: available[p].end for p in passed}
+            self._commits.without_batch(self._commits.group_offsets(ends, self._owner(ownership)), ownership)
+            self._commits.positions |= {p: end for p, end in ends.items() if p in self._commits.positions}
+            return {p: span for p, span in available.items() if p not in passed}
+        return available
 
     def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]], refused: Refused = ()) -> Outcome | None:
         """Run the batch; return None if it was cancelled or its partitions were lost meanwhile."""
@@ -445,10 +460,6 @@ class DriverLoop:
         self._commits.abort(outcome.written, batch)
         return None
 
-    def _drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget positions in doubt; those of partitions still owned are looked up again."""
-        self._positions = {p: offset for p, offset in self._positions.items() if p not in partitions}
-
     def _is_repartition(self, partition: TopicPartition) -> bool:
         """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
         return isinstance(self._options.topics, tuple) and partition.topic not in self._options.topics
@@ -474,7 +485,7 @@ class DriverLoop:
 
     def _note_nothing_read(self) -> None:
         """Log why no batch has run."""
-        if self._positions and self.last_progress is None:
+        if self._commits.positions and self.last_progress is None:
             self._reporter.line("nothing is new: the group stands at the end of all partitions")
         if not isinstance(self._options.topics, tuple) and not self._member.topics():
             self._reporter.line("no topic matches", logging.WARNING, pattern=self._options.topics.pattern)
@@ -488,7 +499,7 @@ class DriverLoop:
 
     def _wait_for_records(self, seconds: float, ownership: Ownership) -> None:
         """Wait for `seconds`, a change of ownership, `stop`, or new records in fully consumed partitions."""
-        read = self._read(self._positions)
+        read = self._read(self._commits.positions)
         if len(read) > MOST_WATCHED:
             seconds = max(seconds, min(_LOOKS_APART * self._look_seconds, _SHORT_PAUSE))
         if self._stopping or not read or seconds > STOP_CHECK_SECONDS:

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from typing_extensions import override
 
@@ -24,8 +24,25 @@ _LOOK = 1.0  # seconds between two looks at what is asked for
 _LOOK_REFUSED = 10.0  # the same, if this client may not look
 
 
+class Restrictions(NamedTuple):
+    """What a switch asks of the next batch.
+
+    limits: offsets that must not be passed; one that is not past a position allows no batch of its task. taking_over:
+    partitions for which the other group has handed over. passed_over: those whose records produce neither results nor
+    state.
+    """
+
+    limits: Mapping[TopicPartition, int] = {}
+    taking_over: frozenset[TopicPartition] = frozenset()
+    passed_over: frozenset[TopicPartition] = frozenset()
+
+
 class Unswitched:
     """The standings of owned tasks in a group that takes part in no switch: their results are written."""
+
+    next_look = math.inf
+    """When the next look is due, in monotonic seconds; 0 amid a switch."""
+    restrictions = Restrictions()
 
     @property
     def results(self) -> str:
@@ -37,11 +54,6 @@ class Unswitched:
         """True if no owned partition's results are written; from any thread."""
         return False
 
-    @property
-    def seconds_to_look(self) -> float:
-        """Seconds until the next look is due; 0 or less amid a switch."""
-        return math.inf
-
     def assigned(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Take the standings of newly assigned partitions from their committed offsets."""
 
@@ -49,20 +61,8 @@ class Unswitched:
         """Return the metadata of a partition's committed offset, with its standing."""
         return metadata
 
-    def limits(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return offsets that must not be passed; one that is not past a position allows no batch of its task."""
-        return {}
-
-    def passed_over(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
-        """Return those of these partitions whose records produce neither results nor state."""
-        return ()
-
-    def taking_over(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions among these, with records to read, for which the other group has handed over."""
-        return []
-
-    def batch_committed(self, partitions: Iterable[TopicPartition]) -> None:
-        """Count a batch that was committed."""
+    def count_batch(self, partitions: Iterable[TopicPartition]) -> None:
+        """Count a committed batch of partitions that are taken over."""
 
     def batches_between(self, partition: TopicPartition) -> int:
         """Return how many batches a partition had since the other group handed over."""
@@ -90,7 +90,7 @@ class Switching(Unswitched):
         self._limits: dict[TopicPartition, int] = {}
         self._batches_between: Counter[TopicPartition] = Counter()
         self._reported: set[str] = set()
-        self._next_look = 0.0
+        self.next_look = 0.0
         self._owned: Collection[TopicPartition] = ()
 
     @property
@@ -103,11 +103,6 @@ class Switching(Unswitched):
     def is_paused(self) -> bool:
         standings = [self._standings.get(partition, self._initial) for partition in self._owned]
         return bool(standings) and all(standing.results is not Results.WRITES for standing in standings)
-
-    @property
-    @override
-    def seconds_to_look(self) -> float:
-        return self._next_look - time.monotonic()
 
     @override
     def assigned(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
@@ -126,7 +121,14 @@ class Switching(Unswitched):
             self._limits.pop(partition, None)
             if standing.results is not Results.WRITES and standing.peer:
                 self._limits[partition] = -1  # until the first look
-        self._next_look = 0.0
+        self.next_look = 0.0
+        self._restrict()
+
+    def _restrict(self) -> None:
+        """Find the restrictions anew, after standings or limits have changed."""
+        waiting = frozenset(p for p, standing in self._standings.items() if standing.results is Results.WAITS)
+        passed_over = () if self._keeps_state else self.paused(self._standings)
+        self.restrictions = Restrictions(dict(self._limits), waiting, frozenset(passed_over))
 
     def _standing_after_switch(self) -> Standing:
         """Return the standing of a partition without a committed offset: that of the others after a switch."""
@@ -148,20 +150,8 @@ class Switching(Unswitched):
         return [p for p in partitions if self._standings.get(p, self._initial).results is not Results.WRITES]
 
     @override
-    def limits(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        return {p: self._limits[p] for p in positions if p in self._limits}
-
-    @override
-    def passed_over(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
-        return () if self._keeps_state else self.paused(partitions)
-
-    @override
-    def taking_over(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [p for p in partitions if self._standings.get(p, self._initial).results is Results.WAITS]
-
-    @override
-    def batch_committed(self, partitions: Iterable[TopicPartition]) -> None:
-        self._batches_between.update(self.taking_over(partitions))
+    def count_batch(self, partitions: Iterable[TopicPartition]) -> None:
+        self._batches_between.update(partitions)
 
     @override
     def batches_between(self, partition: TopicPartition) -> int:
@@ -170,21 +160,23 @@ class Switching(Unswitched):
     @override
     def next_steps(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Standing]:
         now, self._owned = time.monotonic(), tuple(positions)
-        if now < self._next_look:
+        if now < self.next_look:
             return {}
-        self._next_look = now + _LOOK
+        self.next_look = now + _LOOK
+        steps = dict[TopicPartition, Standing]()
         try:
-            return dict(self._steps(positions))
+            steps = dict(self._steps(positions))
         except AuthorizationError as error:  # usual, unless a switch is on
             level = (
                 logging.WARNING if self._limits else logging.INFO if str(error) not in self._reported else logging.DEBUG
             )
             log.log(level, "%s: cannot be switched: %s", self._group, error)
             self._reported.add(str(error))
-            self._next_look = now + _LOOK_REFUSED
+            self.next_look = now + _LOOK_REFUSED
         except ClientError as error:
             log.info("%s: cannot look whether a switch is asked for: %s", self._group, error)
-        return {}
+        self._restrict()
+        return steps
 
     def _steps(self, positions: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, Standing]]:
         request = switch_asked(self._admin, self._group)
@@ -212,7 +204,7 @@ class Switching(Unswitched):
                 or standing.results in (Results.WAITS, Results.HANDED_OVER)
                 or _is_due(request, standing)
             ):
-                self._next_look = 0.0
+                self.next_look = 0.0
 
     def _in_peers(
         self,
@@ -247,7 +239,8 @@ class Switching(Unswitched):
     @override
     def record(self, standings: Mapping[TopicPartition, Standing]) -> None:
         self._standings.update(standings)
-        for partition in self.taking_over(standings):
+        self._restrict()
+        for partition in self.restrictions.taking_over.intersection(standings):
             self._batches_between.pop(partition, None)
 
 
