@@ -34,7 +34,7 @@ from roster.pipeline.sink import Sink
 from roster.spark.assembly import assembled, state_definitions
 from roster.spark.foreach_batch import ForeachBatch
 from roster.spark.http_server import serving
-from roster.spark.jobs.query_events import telling_spark
+from roster.spark.jobs.query_events import Observed, telling_spark
 from roster.spark.jobs.spark_jobs import check_session, is_stopped
 from roster.spark.operations import Operations, check_callable
 from roster.spark.queries.view import StateView, view_of
@@ -89,6 +89,7 @@ class Pipeline(Operations):
         self._failure: BaseException | None = None
         self._views: Mapping[str, StateView] = {}
         self._run_id = uuid.uuid4()
+        self._observed = Observed()
 
     def write(self, sink: Sink) -> Self:
         """Send batches to `sink`. Raises PipelineError if it is not a Sink, or there is one already."""
@@ -328,12 +329,13 @@ class Pipeline(Operations):
             stack.enter_context(contextlib.closing(assembly))
             stack.enter_context(serving(options, assembly.served, lambda: self.status, reporter))
             kind = type(sink).__name__
-            events = stack.enter_context(telling_spark(self._spark, options.group, kind, self._run_id))
+            events = stack.enter_context(telling_spark(self._spark, options.group, kind, self._run_id, self._observed))
+            assembly.runner.on_warm = self._observed.begin
 
             def report(progress: Progress) -> None:
-                events.progress(progress)
                 if self._on_progress is not None:
                     self._on_progress(progress)
+                events.progress(progress)
 
             is_local = (self._spark.sparkContext.master or "").startswith("local")
             alone = partial(is_alone, options) if is_local else lambda: False

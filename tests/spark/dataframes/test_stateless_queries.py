@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQueryListener
 
 from roster.spark import PipelineError, PostgresSink, StreamReader, read_stream, write_stream
 from roster.spark.dataframes.sinks import FormatSink, MemorySink
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +76,21 @@ def wanted(spark: SparkSession, cities: DataFrame) -> list[Any]:
     return sorted(program(batch.withColumn("timestamp", F.expr("cast(at as timestamp)")).drop("at"), cities).collect())
 
 
+class Heard(StreamingQueryListener):  # type: ignore[misc] # PySpark has no hints for it
+    """Keeps the metrics of the last batch."""
+
+    last: Any = None
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        self.last = event.progress.observedMetrics["seen"]
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+
 def test_a_program_gives_the_rows_of_a_batch_in_memory_and_in_files(
     spark: SparkSession, topics: Topics, orders: str, cities: DataFrame, group: str, tmp_path: Path
 ) -> None:
@@ -82,9 +99,17 @@ def test_a_program_gives_the_rows_of_a_batch_in_memory_and_in_files(
     assert frame.isStreaming
 
     name = group.replace("-", "_")
-    query = write_stream(frame).queryName(name).format("memory").trigger(availableNow=True).start()
+    observed = frame.observe("seen", F.count("*").alias("rows"), F.max("shop").alias("last"))
+    listener = Heard()
+    spark.streams.addListener(listener)
+    query = write_stream(observed).queryName(name).format("memory").trigger(availableNow=True).start()
     query.awaitTermination()
     assert sorted(spark.table(name).collect()) == expected
+    seen = [progress.observedMetrics["seen"] for progress in query.recentProgress]
+    until(lambda: listener.last == seen[-1], what="the listener's metrics")
+    spark.streams.removeListener(listener)
+    assert sum(metrics.rows for metrics in seen) == len(expected)
+    assert max(metrics.last for metrics in seen if metrics.last) == max(row["shop"] for row in expected if row["shop"])
     assert (query.isActive, query.exception(), query.name, query.status["message"]) == (False, None, name, "stopped")
     assert query.lastProgress is not None
     assert (query.lastProgress.numInputRows, query.lastProgress.id, query.lastProgress["name"]) == (40, query.id, name)

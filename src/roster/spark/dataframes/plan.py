@@ -35,14 +35,13 @@ _WATERMARK = "EventTimeWatermark"
 _ROW_BY_ROW = {
     *("Project", "Filter", "Generate", "Expand", "SubqueryAlias", "View", "ResolvedHint", "Sample"),
     *("MapInPandas", "MapInArrow", "PythonMapInArrow", "Repartition", "RepartitionByExpression"),
-    *("Join", "Union", _WATERMARK, _LEAF),
+    *("Join", "Union", "CollectMetrics", _WATERMARK, _LEAF),
 }
 """Nodes whose rows follow from one batch alone; of joins those with a table, of unions those of one source."""
 _REFUSED = {
     "UpdateEventTimeWatermarkColumn": "transformWithState(eventTimeColumnName=...): leave it out",
     "Sort": "orderBy(): a stream has no order",
     **dict.fromkeys(("GlobalLimit", "LocalLimit"), "limit(): a stream has no end"),
-    "CollectMetrics": "observe(): its metrics are not collected; leave it out",
 }
 _MOVING = ("Repartition", "RepartitionByExpression")
 

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from roster.pipeline.batch import Progress
+from roster.spark.dataframes.observed import ObservedMetrics
 from roster.spark.jobs.query_events import query_id, query_progress
 from roster.spark.pipeline import Pipeline
 
@@ -26,13 +27,17 @@ class StreamQuery:
         self,
         pipeline: Pipeline,
         recent: deque[Progress],
+        observed: ObservedMetrics,
         group: str,
         name: str | None,
         sink: str,
         explained: Callable[[bool], str],
     ) -> None:
-        """pipeline: started. recent: its last batches. explained: returns the text of `explain`, extended or not."""
-        self._pipeline, self._recent = pipeline, recent
+        """pipeline: started. recent: its last batches. observed: their metrics.
+
+        explained: returns the text of `explain`, extended or not.
+        """
+        self._pipeline, self._recent, self._observed = pipeline, recent, observed
         self._group, self._name, self._sink, self._explained = group, name, sink, explained
 
     @property
@@ -75,7 +80,8 @@ class StreamQuery:
 
     def _as_in_spark(self, progress: Progress) -> StreamingQueryProgress:
         ids = {"id": str(self.id), "runId": str(self.runId)}
-        return StreamingQueryProgress.fromJson(query_progress(progress, ids, self._sink) | {"name": self._name})
+        own = {"name": self._name, "observedMetrics": self._observed.values(progress.batch)}
+        return StreamingQueryProgress.fromJson(query_progress(progress, ids, self._sink) | own)
 
     def exception(self) -> BaseException | None:
         """Return the error that ended the query; None if it runs or ended without one."""

@@ -20,6 +20,7 @@ from roster.sinks.delta import DeltaSink
 from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
 from roster.spark.console_sink import ConsoleSink
+from roster.spark.dataframes.observed import ObservedMetrics
 from roster.spark.dataframes.plan import check_streaming, on_batch, sources_of
 from roster.spark.dataframes.program import WITH_STATE, Program, program_of
 from roster.spark.dataframes.query import KEPT, StreamQuery
@@ -205,16 +206,21 @@ class StreamWriter(WithOptions):
         if self._interval_ms is not None:
             keywords["trigger_interval_ms"] = self._interval_ms
         recent: deque[Progress] = deque(maxlen=KEPT)
-        pipeline = Pipeline(
-            df.sparkSession, source.bootstrap, group, source.topics, on_progress=recent.append, **keywords
-        )
+        observed = ObservedMetrics(df)
+
+        def settle(progress: Progress) -> None:
+            observed.settle(progress.batch)
+            recent.append(progress)
+
+        pipeline = Pipeline(df.sparkSession, source.bootstrap, group, source.topics, on_progress=settle, **keywords)
+        pipeline._observed = observed
         if program is None:
             pipeline.transform(on_batch(df))
         else:
             pipeline._take(program.declared).describe_state()  # raises for what the operators cannot take
         pipeline.write(sink).start(available_now=self._is_available_now)
         explained = partial(_explained, df, what, program)
-        return StreamQuery(pipeline, recent, group, self._name or None, type(sink).__name__, explained)
+        return StreamQuery(pipeline, recent, observed, group, self._name or None, type(sink).__name__, explained)
 
     def _check_with_state(self, keywords: Mapping[str, Any], source: Source) -> None:
         """Raise PipelineError for what does not go together with state."""

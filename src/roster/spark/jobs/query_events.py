@@ -42,6 +42,20 @@ _totals: dict[tuple[str, str], dict[str, Any]] = {}
 """The accumulators of an application's group: Spark's metrics system takes each name once."""
 
 
+class Observed:
+    """Metrics of `observe`; as it is here, of a query without any."""
+
+    def begin(self) -> None:
+        """Forget what was observed in the warm-up."""
+
+    def rows(self, batch: int) -> Mapping[str, Any]:
+        """Return the metrics of a batch by the name of the observation, as the JVM's rows."""
+        return {}
+
+
+NOTHING_OBSERVED = Observed()
+
+
 def query_id(group: str) -> uuid.UUID:
     """Return the id of the query that the runs of a group are."""
     return uuid.uuid5(_QUERIES, group)
@@ -55,8 +69,8 @@ def query_progress(progress: Progress, ids: Mapping[str, str], sink: str) -> dic
 class QueryEvents:
     """Tells Spark of one run, from a thread of its own: a batch never waits for it."""
 
-    def __init__(self, spark: SparkSession, group: str, sink: str, run_id: uuid.UUID) -> None:
-        self._spark, self._group, self._sink = spark, group, sink
+    def __init__(self, spark: SparkSession, group: str, sink: str, run_id: uuid.UUID, observed: Observed) -> None:
+        self._spark, self._group, self._sink, self._observed = spark, group, sink, observed
         self._ids = {"id": str(query_id(group)), "runId": str(run_id)}
         self._heard: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
         self._ending = threading.Event()
@@ -99,6 +113,8 @@ class QueryEvents:
                 for progress in shared(batches):
                     told = query_progress(progress, self._ids, self._sink)
                     event = parse(json.dumps({"Event": f"{listener}QueryProgressEvent", "progress": told}))
+                    for name, row in self._observed.rows(progress.batch).items():
+                        event.progress().observedMetrics().put(name, row)
                     self._streams.postListenerEvent(event)
             for progress in batches:
                 _add(count, progress)
@@ -150,9 +166,11 @@ class QueryEvents:
 
 
 @contextlib.contextmanager
-def telling_spark(spark: SparkSession, group: str, sink: str, run_id: uuid.UUID) -> Iterator[QueryEvents]:
+def telling_spark(
+    spark: SparkSession, group: str, sink: str, run_id: uuid.UUID, observed: Observed = NOTHING_OBSERVED
+) -> Iterator[QueryEvents]:
     """Tell Spark of a run from here to the end of the block."""
-    events = QueryEvents(spark, group, sink, run_id)
+    events = QueryEvents(spark, group, sink, run_id, observed)
     try:
         yield events
     except BaseException as error:

@@ -133,6 +133,8 @@ class SparkRunner:
         """Makes them ready beside batches of the other worker."""
         self._tasks: Splits = ()
         self._refused: Refused = ()
+        self.on_warm: Callable[[], None] = lambda: None
+        """Called after each warm-up."""
 
     @property
     def whole_partitions(self) -> bool:
@@ -175,6 +177,7 @@ class SparkRunner:
         self._failed.value = {}
         done: list[bool] = []
         self._work.warm_up(lambda: done.append(self._run_without_rows(sink, is_small=is_small)))
+        self.on_warm()
         return done[0]
 
     def _run_without_rows(self, sink: BatchSink, *, is_small: bool) -> bool:

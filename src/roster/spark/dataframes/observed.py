@@ -1,0 +1,51 @@
+"""Metrics of `observe`: what each batch's rows come to, for `lastProgress` and listeners."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+from typing_extensions import override
+
+from roster.spark.dataframes.plan import Java, Node, analyzed
+from roster.spark.jobs.query_events import Observed
+
+OBSERVED = "CollectMetrics"
+"""The kind of node that `observe` makes."""
+_KEPT = 100
+"""Batches, as in `recentProgress`."""
+
+
+class ObservedMetrics(Observed):
+    """Metrics of a frame's last batches. Spark fills an observation when a job with its node has ended."""
+
+    def __init__(self, df: DataFrame) -> None:
+        session: Any = df.sparkSession
+        nodes = [node.java for node in Node.of(analyzed(df)).all() if node.kind == OBSERVED]
+        self._nodes = {str(node.name()): int(node.dataframeId()) for node in nodes}
+        self._manager: Any = session._jsparkSession.observationManager() if nodes else None
+        self._batches: dict[int, Mapping[str, Java]] = {}
+        self._open: dict[str, Java] = {}
+
+    @override
+    def begin(self) -> None:
+        self._open = {name: self._manager.getOrNewObservation(name, number) for name, number in self._nodes.items()}
+
+    def settle(self, batch: int) -> None:
+        """Keep what was observed since the batch before as this batch's, and observe the next one."""
+        if self._nodes:
+            seen = {name: metrics for name, metrics in self._open.items() if metrics.future().isCompleted()}
+            self._batches[batch] = {name: metrics.getRow() for name, metrics in seen.items()}
+            while len(self._batches) > _KEPT:
+                del self._batches[next(iter(self._batches))]
+            self.begin()
+
+    @override
+    def rows(self, batch: int) -> Mapping[str, Java]:
+        return self._batches.get(batch, {})
+
+    def values(self, batch: int) -> dict[str, Any]:
+        """Return the metrics of a batch as JSON has them."""
+        return {name: json.loads(row.json()) for name, row in self.rows(batch).items()}
