@@ -32,9 +32,9 @@ from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
 from roster.sinks.positions import PositionedSink
 from roster.sinks.storage import runs_in_one_process
-from roster.sinks.tasks.encoded_values import AS_JSON
+from roster.sinks.tasks.encoded_values import AS_JSON, OwnRecords
 from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtopology
-from roster.spark.framed_batches import FramedRunner, Frames
+from roster.spark.framed_batches import FramedRunner
 from roster.spark.jobs.preferred_locations import Cluster
 from roster.spark.jobs.runner import BatchWork, ReadBatches, SparkRunner
 from roster.spark.jobs.spark_jobs import SparkJobs
@@ -103,7 +103,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: B
     check_options(own, has_transform=declared.transform is not None)
     plans = subtopology_plans(own, declared, columns, as_struct(config.schema))
     _check_state_dir(spark, own)
-    return _stateful(jobs, options, config, function, plans, sink, declared.frames)
+    return _stateful(jobs, options, config, function, plans, sink, declared)
 
 
 def state_definitions(options: Options, declared: Declared) -> dict[str, Definition]:
@@ -122,9 +122,10 @@ def _stateful(
     function: ArrowFunction | None,
     plans: Sequence[SubtopologyPlan],
     sink: BatchSink,
-    frames: Frames | None,
+    declared: Declared,
 ) -> Assembly:
-    """Return the parts of a pipeline with stores, and open the sink. frames: what Spark does with rows and results."""
+    """Return the parts of a pipeline with stores, and open the sink."""
+    frames = declared.frames
     _check_idle(options, plans, sink)
     can_switch = _check_paused(options, plans)
     own, output, encoding = KafkaSink(options.bootstrap, security=options.security), None, AS_JSON
@@ -135,7 +136,9 @@ def _stateful(
         kafka = own
     else:
         sink = kafka = _check_kafka(sink)
-        output, encoding = kafka.topic, kafka.result_encoding(plans[-1].columns, plans[-1].result_keys)
+        output, encoding = kafka.topic, OwnRecords()
+        if not declared.has_own_results:
+            encoding = kafka.result_encoding(plans[-1].columns, plans[-1].result_keys)
     with contextlib.ExitStack() as opened:
         for target in dict.fromkeys([sink, kafka]):
             target.open(jobs.spark, options.group, options.start_timeout_ms)
@@ -303,7 +306,8 @@ def subtopology_plans(
         plans.append(SubtopologyPlan(of, tuple(nodes), arriving, leaving, tables))
         arriving = leaving
     _check_names(columns)
-    check_keys(plans[-1].result_keys, columns.names)
+    if not declared.has_own_results:
+        check_keys(plans[-1].result_keys, columns.names)
     return tuple(plans)
 
 

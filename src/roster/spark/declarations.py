@@ -58,6 +58,8 @@ class Declared:
     transform: Callable[[DataFrame], DataFrame] | None = None
     frames: Frames | None = None
     """What Spark does in front of and behind the operators."""
+    has_own_results: bool = False
+    """True if results need none of the keys: records have a key of their own, if any."""
     has_run: bool = False
 
     @property

@@ -51,11 +51,11 @@ Framed = Callable[[DataFrame], DataFrame]
 class Frames:
     """What Spark does with the rows of a pipeline.
 
-    before: makes the rows of records. behind: makes the sink's rows of results. results: columns of the results, with
-    Spark's types.
+    before: makes the rows of records; None: the tasks do. behind: makes the sink's rows of results. results: columns
+    of the results, with Spark's types.
     """
 
-    before: Framed
+    before: Framed | None
     behind: Framed
     results: StructType
 
@@ -107,8 +107,12 @@ class FramedRunner(SparkRunner):
     def _frame(self, tasks: Splits, *, quiet: bool = False) -> DataFrame:
         """Run the batch's tasks; return what they have made."""
         self._forget()
-        topology, spark = self._batches.topology, self._jobs.spark
-        inputs = [split for task in tasks for split in task if topology.task_of(split).subtopology == 0]
+        topology, spark, before = self._batches.topology, self._jobs.spark, self._frames.before
+        inputs = (
+            []
+            if before is None
+            else [split for task in tasks for split in task if topology.task_of(split).subtopology == 0]
+        )
         # A task for each of them behind the others, which keep their numbers.
         rest = [[split for split in task if split not in inputs] for task in tasks]
         alone = [*rest, *([split] for split in inputs)]
@@ -117,19 +121,20 @@ class FramedRunner(SparkRunner):
         if any(rest) or not inputs or self._batches.restores:
             made.append(spark.range(0, len(rest), 1, len(rest)).mapInArrow(self._task(reading), self._columns))
         if inputs:
-            made.append(self._staged(reading, alone, len(rest), len(inputs)))
+            assert before is not None
+            made.append(self._staged(before, reading, alone, len(rest), len(inputs)))
         for frame in made:
             self._kept.append(frame.localCheckpoint(eager=True))
             if self._failed.value:
                 raise self._function_error()
         return self._kept[0] if len(made) == 1 else self._kept[0].union(self._kept[1])
 
-    def _staged(self, reading: StatefulTask, alone: Splits, first: int, count: int) -> DataFrame:
+    def _staged(self, before: Framed, reading: StatefulTask, alone: Splits, first: int, count: int) -> DataFrame:
         """Return what the tasks from this number on make of the rows that Spark makes of their records."""
         config = self._batches.config
         read: Any = ReadTask(config, alone, None, self._counted)
         ids = self._jobs.spark.range(first, first + count, 1, count)
-        rows = self._frames.before(ids.mapInArrow(read, config.schema))
+        rows = before(ids.mapInArrow(read, config.schema))
         made = rows.mapInArrow(self._task(reading, first), self._columns)
         partitions = made._jdf.queryExecution().toRdd().getNumPartitions()
         if partitions == 0:  # Spark sees that there is no row

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.tasks.writer import conformed
 from roster.spark import PipelineError, read_stream
-from roster.spark.dataframes.plan import check_streaming
+from roster.spark.dataframes.plan import Plan, check_streaming
 from roster.spark.dataframes.program import WITH_STATE, Program, program_of
 from roster.state import Position
 from roster.state.lmdb_store import LmdbStore
@@ -171,12 +171,12 @@ def compare(
     options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
     stream = program(of_records(read_stream(spark).options(**options).load()), *parts)
     mode = "append" if parts[3] == ["distinct"] else "update"
-    check_streaming(stream, mode, WITH_STATE)
+    check_streaming(Plan.of(stream), mode, WITH_STATE)
     if "max(struct(n, k)).n" in parts[3]:
         with pytest.raises(PipelineError, match="is struct<"):
-            program_of(stream, mode, headers=False, keyed_by=())
+            program_of(Plan.of(stream), mode, headers=False, keyed_by=())
         return
-    made = program_of(stream, mode, headers=False, keyed_by=())
+    made = program_of(Plan.of(stream), mode, headers=False, keyed_by=())
     assert made is not None
     found = run(made, records, tmp_path_factory.mktemp("state"))
     batch = program(of_records(records[0].union(records[1])), *parts)
@@ -193,7 +193,7 @@ def compare(
 def given_to(spark: SparkSession, tmp_path: Path, program: Any, mode: str, batches: list[list[str]]) -> list[Any]:
     """What a program makes of batches of values."""
     options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
-    made = program_of(program(read_stream(spark).options(**options).load()), mode, headers=False, keyed_by=())
+    made = program_of(Plan.of(program(read_stream(spark).options(**options).load())), mode, headers=False)
     assert made is not None
     kafka = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
     records = [

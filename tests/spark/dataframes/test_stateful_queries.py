@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from roster.spark import PipelineError, read_stream, write_stream
+from roster.spark.dataframes.plan import Plan
 from roster.spark.dataframes.program import program_of
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
@@ -368,7 +369,7 @@ def test_a_session_in_a_notebook(spark: SparkSession, topics: Topics, group: str
 
 def test_names_of_state_follow_aliases_and_kinds_and_not_steps(spark: SparkSession, topics: Topics) -> None:
     def stores(program: Callable[[DataFrame], DataFrame], mode: str = "append") -> list[str]:
-        made = program_of(program(stream(spark, topics, "unread")), mode, headers=False, keyed_by=())
+        made = program_of(Plan.of(program(stream(spark, topics, "unread"))), mode, headers=False)
         assert made is not None
         return [operator.stateful.store for operator in made.declared.operators]
 

@@ -256,6 +256,11 @@ def _typed(values: pa.Array, kind: pa.DataType, *, is_row: bool = False) -> Any:
     return times
 
 
+def times_of(texts: Any, kind: pa.DataType) -> Any:
+    """Return the times, in UTC, or the dates that texts say. Raises ArrowInvalid for a text that says none."""
+    return _typed(texts, kind)
+
+
 def _time(text: str, kind: pa.DataType) -> int | None:
     try:
         return int(pa.scalar(_moment(text, kind) if pa.types.is_timestamp(kind) else _date(text, kind), kind).value)

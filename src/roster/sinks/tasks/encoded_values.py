@@ -182,6 +182,15 @@ class RecordEncoding:
         return _written(self.key, values, keys[0])
 
 
+class OwnRecords(RecordEncoding):
+    """Results that have the columns of records: a value, and perhaps a key."""
+
+    def as_records(self, results: pa.Table, keys: Sequence[str]) -> tuple[Column, Column]:
+        """Return these columns."""
+        has_key = "key" in results.column_names
+        return results["key"] if has_key else pa.chunked_array([pa.nulls(len(results), pa.binary())]), results["value"]
+
+
 AS_JSON = RecordEncoding()
 """Rows with a key and a value of their own, and results as JSON."""
 

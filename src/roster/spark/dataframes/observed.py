@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame
 from typing_extensions import override
 
-from roster.spark.dataframes.plan import Java, Node, analyzed
+from roster.spark.dataframes.plan import Java, Plan
 from roster.spark.jobs.query_events import Observed
 
 OBSERVED = "CollectMetrics"
@@ -21,9 +20,9 @@ _KEPT = 100
 class ObservedMetrics(Observed):
     """Metrics of a frame's last batches. Spark fills an observation when a job with its node has ended."""
 
-    def __init__(self, df: DataFrame) -> None:
-        session: Any = df.sparkSession
-        nodes = [node.java for node in Node.of(analyzed(df)).all() if node.kind == OBSERVED]
+    def __init__(self, frame: Plan) -> None:
+        session: Any = frame.df.sparkSession
+        nodes = [node.java for node in frame.root.all() if node.kind == OBSERVED]
         self._nodes = {str(node.name()): int(node.dataframeId()) for node in nodes}
         self._manager: Any = session._jsparkSession.observationManager() if nodes else None
         self._batches: dict[int, Mapping[str, Java]] = {}

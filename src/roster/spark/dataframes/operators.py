@@ -21,7 +21,18 @@ from roster._errors import RosterError
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.spark.column_expressions import class_of, members
-from roster.spark.dataframes.plan import Java, Node, PlanOver, alias_of, analyzed, plan_over, projected, scala_object
+from roster.spark.dataframes.plan import (
+    FIELD,
+    Java,
+    Node,
+    Plan,
+    PlanOver,
+    alias_of,
+    analyzed,
+    plan_over,
+    projected,
+    scala_object,
+)
 from roster.spark.stateful_operators import Stateful
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import ALL_ROWS, Aggregate, Kind
@@ -32,7 +43,6 @@ from roster.state.store import NoState
 from roster.state.windows import END, START, SessionWindow, Window, WindowedAggregation
 
 T = TypeVar("T")
-_FIELD = "write_stream"
 _KINDS = {
     "Count": Kind.COUNT,
     "Sum": Kind.SUM,
@@ -104,7 +114,7 @@ class Rows:
         if plain not in (*_AS_KEYS, *_AS_TEXT):
             raise PipelineError(
                 f"{name} is a key of the type {expression.dataType().simpleString()}",
-                field=_FIELD,
+                field=FIELD,
                 fix="Name its fields, or make text of it",
             )
         name = self._free(name, _OWN)
@@ -158,35 +168,44 @@ class Kept:
             return replace(self.operator, store=self.name)
         return Stateful(self.operator, self.name, has_updates=self.has_updates, is_by_key=self.is_by_key)
 
-    def behind(self, columns: StructType, spark: Any) -> tuple[PlanOver, Callable[[DataFrame], DataFrame]]:
-        """Return what makes the node's plan of a plan with the results, and what is done with their frame before.
-
-        columns: of the results.
-        """
-        jvm = spark._jvm
-        template = analyzed(self.rows.without_text(spark.createDataFrame([], columns)))
-        fixed = {column.name(): column for column in members(template.output())}
+    def behind(self, results: Results) -> tuple[PlanOver, Callable[[DataFrame], DataFrame]]:
+        """Return what makes the node's plan of a plan with the results, and what is done with their frame before."""
+        jvm, fixed = results.jvm, results.attributes
         outputs = self.outputs(fixed)
 
-        def over(results: Java) -> Java:
-            by_name = {column.name(): column for column in members(results.output())}
+        def over(made: Java) -> Java:
+            by_name = {column.name(): column for column in members(made.output())}
             own = [(by_name[name], name, column.exprId()) for name, column in fixed.items()]
-            return projected(outputs, projected(own, results, jvm), jvm)
+            return projected(outputs, projected(own, made, jvm), jvm)
 
         return over, self.rows.without_text
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of the last operator: their columns, and attributes of them by name."""
+
+    columns: StructType
+    attributes: dict[str, Java]
+    jvm: Java
+
+    @classmethod
+    def of(cls, kept: Kept, columns: StructType, spark: Any) -> Results:
+        """Return those with these columns, keys with their types."""
+        template = analyzed(kept.rows.without_text(spark.createDataFrame([], columns)))
+        return cls(columns, {column.name(): column for column in members(template.output())}, spark._jvm)
 
 
 Makers = Mapping[str, Callable[[Node, Node, Sequence[Node], str, Java], Kept]]
 """What makes an operator of a node, of the plan's root, the nodes above, the output mode and the JVM."""
 
 
-def chain_of(df: DataFrame, mode: str, makers: Makers) -> tuple[Node, list[Kept]]:
-    """Return a frame's plan, and its operators with state from source to sink. makers: by the kind of node.
+def chain_of(plan: Plan, mode: str, makers: Makers) -> list[Kept]:
+    """Return a plan's operators with state from source to sink. makers: by the kind of node.
 
     Raises PipelineError for what Roster lacks.
     """
-    jvm: Java = df.sparkSession._jvm
-    root = Node.of(analyzed(df))
+    jvm, root = plan.jvm, plan.root
     found, problems = list[Kept](), list[PipelineError]()
     above: list[Node] = []
     node = root
@@ -200,13 +219,13 @@ def chain_of(df: DataFrame, mode: str, makers: Makers) -> tuple[Node, list[Kept]
                 problems.append(error)
         if len(streaming) != 1:
             if found or problems or any(each.kind in makers and each.is_streaming for each in node.all()):
-                raise PipelineError("union() beside operators with state", field=_FIELD, fix="Subscribe to both topics")
+                raise PipelineError("union() beside operators with state", field=FIELD, fix="Subscribe to both topics")
             break
         above.append(node)
         node = streaming[0]
     _raise(problems)
     _name(found, root)
-    return root, found
+    return found
 
 
 def _raise(problems: Sequence[PipelineError]) -> None:
@@ -214,7 +233,7 @@ def _raise(problems: Sequence[PipelineError]) -> None:
     if len(problems) == 1:
         raise problems[0]
     if problems:
-        raise PipelineError("; ".join(f"{each.problem} ({each.fix})" for each in problems), field=_FIELD)
+        raise PipelineError("; ".join(f"{each.problem} ({each.fix})" for each in problems), field=FIELD)
 
 
 def rows_over(kept: Sequence[Kept], jvm: Java) -> PlanOver:
@@ -228,18 +247,18 @@ def rows_over(kept: Sequence[Kept], jvm: Java) -> PlanOver:
         if not isinstance(before.operator, Deduplication):
             raise PipelineError(
                 f"an operator behind the aggregate {before.name}",
-                field=_FIELD,
+                field=FIELD,
                 fix="Write the aggregate to a topic, and let another query go on from there",
             )
         needed = {*before.keys, before.operator.column}
         own = {name: each for name, each in before.rows.columns.items() if name in needed}
         layers.add(members(before.below.java.output()), own)
-        for node in reversed(_between(operator.below, before.node)):
+        for node in reversed(between(operator.below, before.node)):
             before.conditions += layers.climb(node)
     return layers.over(kept[-1].rows.columns)
 
 
-def _between(node: Node, stop: Node) -> list[Node]:
+def between(node: Node, stop: Node) -> list[Node]:
     """Return a node and those that its rows come through, down to another one."""
     found = []
     while node is not stop:
@@ -275,7 +294,7 @@ class _Layers:
         known = self._meant.get(name)
         if known is not None and not known.semanticEquals(expression):
             fix = f"Give the later one another name, as in withColumn({name + '_2'!r}, ...)"
-            raise PipelineError(f"two columns {name!r}, of two operators", field=_FIELD, fix=fix)
+            raise PipelineError(f"two columns {name!r}, of two operators", field=FIELD, fix=fix)
         return known is not None
 
     def climb(self, node: Node) -> list[str]:
@@ -289,7 +308,7 @@ class _Layers:
         elif node.kind not in ("SubqueryAlias", "View", "EventTimeWatermark"):
             raise PipelineError(
                 f"{node.kind} between two operators with state",
-                field=_FIELD,
+                field=FIELD,
                 fix="Move it in front of both, or write to a topic in between",
             )
         return []
@@ -313,7 +332,7 @@ def _name(kept: Sequence[Kept], root: Node) -> None:
     if twice := [name for name in names if names.count(name) > 1]:
         raise PipelineError(
             f"two operators keep state by the name {twice[0]!r}",
-            field=_FIELD,
+            field=FIELD,
             fix='Name each by an alias of its result, such as .agg(...).alias("totals"): the name stays with the state',
         )
 
@@ -350,7 +369,7 @@ class _Grouping:
         is_session = _SESSION in json.loads(expression.metadata().json())
         if is_session and (self._watermark is None or not self._is_final):
             fix = 'Use outputMode("append") with a watermark'
-            raise PipelineError("sessions that are not final, which Spark has not either", field=_FIELD, fix=fix)
+            raise PipelineError("sessions that are not final, which Spark has not either", field=FIELD, fix=fix)
         if self._watermark is None:
             field_of: Java = jvm.org.apache.spark.sql.catalyst.expressions.GetStructField
             start, end = (
@@ -362,7 +381,7 @@ class _Grouping:
             self.values.append((expression, _struct(start, end, jvm)))
             return
         if self.window is not None:
-            raise PipelineError("two windows in one groupBy()", field=_FIELD, fix="Use one")
+            raise PipelineError("two windows in one groupBy()", field=FIELD, fix="Use one")
         self.window, self.below, shown = _window(expression, self._child, self._watermark[1], self.rows, jvm)
         self.time = type_of(expression.dataType())["start"].dataType  # type: ignore[index]
         self.text.append(shown)
@@ -378,7 +397,7 @@ class _Grouping:
         if is_final:
             raise PipelineError(
                 "groupBy() by the time of the watermark itself, or by a window made earlier",
-                field=_FIELD,
+                field=FIELD,
                 fix='Write window(...) into groupBy(), or use outputMode("update")',
             )
         return Aggregation(keys, aggregates)
@@ -442,12 +461,12 @@ def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
         kind, condition, arguments = Kind.COUNT, _both(condition, arguments[0], jvm), []
     if kind is None or call.isDistinct():
         said = f"{text} needs a state that Roster has not"
-        raise PipelineError(said, field=_FIELD, fix="Use another function, or transform_with_state of Pipeline")
+        raise PipelineError(said, field=FIELD, fix="Use another function, or transform_with_state of Pipeline")
     if kind in _IGNORING_NULLS:
         if function.ignoreNulls():
             kind = _IGNORING_NULLS[kind]
         elif condition is not None:
-            raise PipelineError(f"{text} has a condition", field=_FIELD, fix="Let it ignore nulls")
+            raise PipelineError(f"{text} has a condition", field=FIELD, fix="Let it ignore nulls")
         arguments = arguments[:1]
     elif kind in _FURTHER:
         further, arguments = _FURTHER[kind](function, arguments), arguments[:1]
@@ -549,7 +568,7 @@ def _window(
     while (struct := _struct_of(made, own)) is None:
         if made.kind != "Filter":
             fix = "Write window(...) into groupBy()"
-            raise PipelineError(f"the window {expression.name()} is not made in groupBy()", field=_FIELD, fix=fix)
+            raise PipelineError(f"the window {expression.name()} is not made in groupBy()", field=FIELD, fix=fix)
         made = made.children[0]
     _, start, _, end = members(struct.children())
     times = [each.child() for each in _all(start) if class_of(each) == "PreciseTimestampConversion"]
@@ -563,7 +582,7 @@ def _window(
     if begin or size % hop:
         raise PipelineError(
             "a window with a start time, or a length that is no multiple of its slide",
-            field=_FIELD,
+            field=FIELD,
             fix="Use window(time, length, slide) with a slide that divides the length",
         )
     window = _checked(lambda: Window(column, size, None if hop == size else hop, delay))
@@ -577,7 +596,7 @@ def _gap(end: Java, jvm: Java) -> timedelta:
     literals = [each for each in _all(end) if class_of(each) == "Literal"]
     intervals = [each for each in literals if each.dataType().typeName() in ("string", "interval")]
     if len(literals) != 1 or len(intervals) != 1:
-        raise PipelineError("a session's gap that rows decide", field=_FIELD, fix="Use one of fixed length")
+        raise PipelineError("a session's gap that rows decide", field=FIELD, fix="Use one of fixed length")
     value = intervals[0].value()
     if intervals[0].dataType().typeName() == "string":
         value = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.stringToInterval(value)
@@ -588,7 +607,7 @@ def _checked(make: Callable[[], T]) -> T:
     try:
         return make()
     except RosterError as error:
-        raise PipelineError(str(error), field=_FIELD) from None
+        raise PipelineError(str(error), field=FIELD) from None
 
 
 def _struct_of(node: Node, own: int) -> Java:
@@ -623,7 +642,7 @@ def _sizes(end: Java) -> tuple[timedelta, timedelta, timedelta]:
 def _time_of(interval: Java) -> timedelta:
     months, days, micros = (get_field(interval, name) for name in ("months", "days", "microseconds"))
     if months:
-        raise PipelineError("months have no fixed length", field=_FIELD, fix="Say it in days")
+        raise PipelineError("months have no fixed length", field=FIELD, fix="Say it in days")
     return timedelta(days=days, microseconds=micros)
 
 
@@ -631,7 +650,7 @@ def watermark_of(node: Node) -> tuple[Java, timedelta] | None:
     """Return the event time and the delay of the watermark below a node, None without one. Raises PipelineError."""
     found = [each for each in node.all() if each.kind == "EventTimeWatermark" and each.is_streaming]
     if len(found) > 1:
-        raise PipelineError("two watermarks", field=_FIELD, fix="Use one")
+        raise PipelineError("two watermarks", field=FIELD, fix="Use one")
     if not found:
         return None
     return found[0].java.eventTime(), _time_of(found[0].java.delay())
@@ -646,7 +665,7 @@ def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: 
     if is_within and time is None:
         raise PipelineError(
             "dropDuplicatesWithinWatermark() without the time of the watermark among its columns",
-            field=_FIELD,
+            field=FIELD,
             fix="Keep that column up to there",
         )
     needed = {each.exprId().id() for each in members(root.java.output())}
@@ -704,7 +723,7 @@ def _results_of(operator: Any, given: StructType) -> StructType:
     try:
         return from_arrow_schema(operator(arrow_schema(given).empty_table(), NoState()).results.schema)
     except RosterError as error:
-        raise PipelineError(str(error), field=_FIELD) from None
+        raise PipelineError(str(error), field=FIELD) from None
 
 
 def _name_of(expression: Java, outputs: Sequence[Java], jvm: Java) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 from pyspark.errors import AnalysisException
@@ -18,6 +19,8 @@ from roster.spark.column_expressions import class_of, members
 
 Java: TypeAlias = Any
 """An object of the JVM, as py4j gives it."""
+FIELD = "write_stream"
+"""The field of errors about a frame."""
 MARK = "roster.source"
 """Option of a leaf that names its source."""
 _COLUMNS = (
@@ -71,15 +74,15 @@ class Node:
         for child in self.children:
             yield from child.all()
 
-    @property
+    @cached_property
     def is_streaming(self) -> bool:
         """True if its rows come of a stream."""
         return bool(self.java.isStreaming())
 
-    @property
+    @cached_property
     def is_leaf(self) -> bool:
         """True if a batch's records take its place."""
-        return self.kind == _LEAF or (self.kind == "Project" and MARK in (_options(self.children[0].java) or ()))
+        return self.kind == _LEAF or (self.kind == "Project" and MARK in (_options(self.children[0]) or ()))
 
 
 def leaf(spark: SparkSession, source: str, *, headers: bool) -> DataFrame:
@@ -91,45 +94,61 @@ def leaf(spark: SparkSession, source: str, *, headers: bool) -> DataFrame:
     return spark.readStream.format("rate").option(MARK, source).load().selectExpr(*columns)
 
 
-def sources_of(df: DataFrame) -> tuple[set[str], list[Mapping[str, str]]]:
-    """Return the marks of the leaves of a streaming frame, and the options of leaves of Spark's own Kafka source.
+@dataclass(frozen=True)
+class Plan:
+    """The analyzed plan of a frame, walked once: each call into the JVM costs a start time."""
 
-    Raises PipelineError for a frame that does not stream, and for leaves of other sources.
-    """
-    if not isinstance(df, ClassicDataFrame):
-        raise PipelineError(
-            f"{type(df).__name__} is not a DataFrame of a classic session", field="write_stream", fix="Pass a DataFrame"
-        )
-    marks: set[str] = set()
-    kafka: list[Mapping[str, str]] = []
-    for node in Node.of(analyzed(df)).all():
-        if (options := _options(node.java)) is None:
-            continue
-        if MARK in options:
-            marks.add(options[MARK])
-        elif node.java.sourceName() == "kafka":
-            kafka.append(options)
-        else:
-            raise PipelineError(
-                f"the frame reads the source {node.java.sourceName()!r}",
-                field="write_stream",
-                fix="Read Kafka by read_stream, and other sources by Spark's own queries",
-            )
-    if not marks and not kafka:
-        raise PipelineError(
-            "the frame is not one of a stream", field="write_stream", fix="Make it of read_stream(spark)"
-        )
-    return marks, kafka
+    df: DataFrame
+    root: Node
+
+    @classmethod
+    def of(cls, df: DataFrame) -> Plan:
+        """Return a frame's plan. Raises PipelineError for what is no frame of a classic session."""
+        if not isinstance(df, ClassicDataFrame):
+            problem = f"{type(df).__name__} is not a DataFrame of a classic session"
+            raise PipelineError(problem, field=FIELD, fix="Pass a DataFrame")
+        return cls(df, Node.of(analyzed(df)))
+
+    @property
+    def jvm(self) -> Java:
+        """The gateway to the session's JVM."""
+        return cast("Any", self.df.sparkSession)._jvm
+
+    def keeps_state(self, with_state: Collection[str]) -> bool:
+        """Return True if a node of one of these kinds has a stream's rows."""
+        return any(node.kind in with_state and node.is_streaming for node in self.root.all())
+
+    def sources(self) -> tuple[set[str], list[Mapping[str, str]]]:
+        """Return the marks of the leaves of a streaming frame, and the options of leaves of Spark's own Kafka source.
+
+        Raises PipelineError for a frame that does not stream, and for leaves of other sources.
+        """
+        marks: set[str] = set()
+        kafka: list[Mapping[str, str]] = []
+        for node in self.root.all():
+            if (options := _options(node)) is None:
+                continue
+            if MARK in options:
+                marks.add(options[MARK])
+            elif node.java.sourceName() == "kafka":
+                kafka.append(options)
+            else:
+                problem = f"the frame reads the source {node.java.sourceName()!r}"
+                fix = "Read Kafka by read_stream, and other sources by Spark's own queries"
+                raise PipelineError(problem, field=FIELD, fix=fix)
+        if not marks and not kafka:
+            fix = "Make it of read_stream(spark)"
+            raise PipelineError("the frame is not one of a stream", field=FIELD, fix=fix)
+        return marks, kafka
 
 
-def check_streaming(df: DataFrame, output_mode: str, with_state: Collection[str]) -> None:
+def check_streaming(plan: Plan, output_mode: str, with_state: Collection[str]) -> None:
     """Raise PipelineError for nodes without a counterpart, and for a frame that Spark itself refuses.
 
     with_state: the kinds of nodes that keep state and have a counterpart.
     """
-    plan, jvm = analyzed(df), cast("Any", df.sparkSession)._jvm
     problems = []
-    for node in Node.of(plan).all():
+    for node in plan.root.all():
         if not node.is_streaming or node.kind in with_state:
             continue
         if node.kind == "Join" and all(child.is_streaming for child in node.children):
@@ -139,21 +158,20 @@ def check_streaming(df: DataFrame, output_mode: str, with_state: Collection[str]
     if problems:
         raise PipelineError(
             f"the frame needs what no group can give it: {'; '.join(dict.fromkeys(problems))}",
-            field="write_stream",
+            field=FIELD,
             fix="Write that part as a Pipeline, or leave it out",
         )
-    spark_sql: Java = jvm.org.apache.spark.sql
+    spark_sql: Java = plan.jvm.org.apache.spark.sql
     try:
         mode = getattr(spark_sql.streaming.OutputMode, output_mode.title())()
-        spark_sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+        spark_sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan.root.java, mode)
     except AnalysisException as error:
-        raise PipelineError(f"Spark: {reason_of(error)}", field="write_stream") from None
+        raise PipelineError(f"Spark: {reason_of(error)}", field=FIELD) from None
 
 
-def on_batch(df: DataFrame) -> Callable[[DataFrame], DataFrame]:
+def on_batch(plan: Plan) -> Callable[[DataFrame], DataFrame]:
     """Return the function that applies what a streaming frame says to a batch's records."""
-    spark: Any = df.sparkSession
-    return applying(plan_over(Node.of(analyzed(df)), spark._jvm), spark)
+    return applying(plan_over(plan.root, plan.jvm), plan.df.sparkSession)
 
 
 def applying(over: PlanOver, spark: Any) -> Callable[[DataFrame], DataFrame]:
@@ -246,8 +264,8 @@ def moves_rows(df: Any) -> list[str]:
     return found
 
 
-def _options(node: Java) -> dict[str, str] | None:
+def _options(node: Node) -> dict[str, str] | None:
     """Return the options of a leaf, by names in lower case as Spark keeps them; None for other nodes."""
-    if class_of(node) != _LEAF:
+    if node.kind != _LEAF:
         return None
-    return {str(name).lower(): str(value) for name, value in node.extraOptions().items()}
+    return {str(name).lower(): str(value) for name, value in node.java.extraOptions().items()}

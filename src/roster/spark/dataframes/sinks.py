@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -119,6 +119,13 @@ def is_at_least_once(sink: Sink) -> bool:
     if isinstance(sink, KafkaSink):
         return sink.is_exactly_once is False
     return isinstance(sink, FormatSink | FunctionSink | RowSink | MemorySink | ConsoleSink)
+
+
+def takes_results(sink: Sink, columns: Collection[str]) -> bool:
+    """Return True for a sink that takes results of state, with these columns, as the tasks make them."""
+    if not isinstance(sink, KafkaSink) or sink.topic is None or sink.is_exactly_once is False:
+        return False
+    return set(columns).isdisjoint(("topic", "partition", "headers"))
 
 
 def described(sink: Sink) -> str:

@@ -15,10 +15,9 @@ from pyspark.util import PythonEvalType
 from roster.pipeline.errors import PipelineError
 from roster.spark.column_expressions import class_of, members
 from roster.spark.dataframes.operators import Kept, Makers, Rows, type_of, watermark_of
-from roster.spark.dataframes.plan import Java, Node
+from roster.spark.dataframes.plan import FIELD, Java, Node
 from roster.spark.stateful_operators import Stateful
 
-_FIELD = "write_stream"
 _IN_PANDAS = (
     PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF,
     PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
@@ -41,22 +40,22 @@ class _Given:
         names = tuple(str(key.name()) for key in keys)
         if missing := [name for name in names if name not in by_name]:
             fix = "Make it a column by withColumn() in front of groupBy()"
-            raise PipelineError(f"the key {missing[0]!r} is no column of the rows", field=_FIELD, fix=fix)
+            raise PipelineError(f"the key {missing[0]!r} is no column of the rows", field=FIELD, fix=fix)
         if len(by_name) < len(columns):
-            raise PipelineError("two columns of one name in front of state", field=_FIELD, fix="Rename one")
+            raise PipelineError("two columns of one name in front of state", field=FIELD, fix="Rename one")
         rows = Rows()
         for name in names:
             rows.add_key(name, by_name[name])
         if rows.text:
             fix = "Make text or a whole number of it in front of groupBy()"
-            raise PipelineError(f"{next(iter(rows.text))} is a key that is no whole number", field=_FIELD, fix=fix)
+            raise PipelineError(f"{next(iter(rows.text))} is a key that is no whole number", field=FIELD, fix=fix)
         rows.columns = by_name
         arguments: dict[str, Any] = {"store": "", "migrate": None, "event_time": None, "delay": "0 seconds"}
         if "event" in mode.lower():
             watermark = watermark_of(node.children[0])
             if watermark is None or str(watermark[0].name()) not in by_name:
                 fix = "Keep the column of withWatermark() up to there"
-                raise PipelineError("timers of event time without a watermark", field=_FIELD, fix=fix)
+                raise PipelineError("timers of event time without a watermark", field=FIELD, fix=fix)
             arguments |= {"event_time": str(watermark[0].name()), "delay": watermark[1]}
         output = StructType()
         for each in members(node.java.output()):
@@ -78,7 +77,7 @@ def _processor(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Ja
 
     if node.java.hasInitialState():
         fix = "Use transform_with_state(initial_state=...) of Pipeline"
-        raise PipelineError("transformWithState() with an initial state", field=_FIELD, fix=fix)
+        raise PipelineError("transformWithState() with an initial state", field=FIELD, fix=fix)
     columns, count = members(node.children[0].java.output()), int(node.java.groupingAttributesLen())
     time_mode = {"NoTime": "None"}.get(name := class_of(node.java.timeMode()).rstrip("$"), name)
     given, function = _Given.of(node, columns[:count], columns[count:], time_mode), node.java.functionExpr()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode, urlsplit
@@ -21,11 +21,19 @@ from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
 from roster.spark.console_sink import ConsoleSink
 from roster.spark.dataframes.observed import ObservedMetrics
-from roster.spark.dataframes.plan import check_streaming, on_batch, sources_of
-from roster.spark.dataframes.program import WITH_STATE, Program, program_of
+from roster.spark.dataframes.plan import FIELD, Plan, check_streaming
+from roster.spark.dataframes.program import WITH_STATE, program_of
 from roster.spark.dataframes.query import KEPT, StreamQuery
 from roster.spark.dataframes.reader import marked_source
-from roster.spark.dataframes.sinks import FormatSink, FunctionSink, MemorySink, RowSink, described, is_at_least_once
+from roster.spark.dataframes.sinks import (
+    FormatSink,
+    FunctionSink,
+    MemorySink,
+    RowSink,
+    described,
+    is_at_least_once,
+    takes_results,
+)
 from roster.spark.dataframes.source_options import Source, WithOptions, is_own, of_client, own_options, source_of
 from roster.spark.pipeline import Pipeline
 
@@ -181,14 +189,15 @@ class StreamWriter(WithOptions):
         return self
 
     def _started(self, table: str | None) -> StreamQuery:
-        df, source = self._df, self._source()
+        df, frame = self._df, Plan.of(self._df)
+        source = self._source(frame)
         if not (group := source.group or self._name):
             fix = 'Call queryName("..."), or set the source\'s option kafka.group.id'
             raise PipelineError("the query has no name, so its consumer group has none", field="queryName", fix=fix)
         keywords = {**source.keywords, **own_options(self._options)}
-        check_streaming(df, self._mode, WITH_STATE)
-        program = program_of(df, self._mode, headers=source.has_headers, keyed_by=source.keyed_by)
-        if program is not None:
+        check_streaming(frame, self._mode, WITH_STATE)
+        has_state = frame.keeps_state(WITH_STATE)
+        if has_state:
             self._check_with_state(keywords, source)
         given = {name: value for name, value in self._options.items() if not is_own(name)}
         if checkpoint := [name for name in given if name.lower() == _CHECKPOINT]:
@@ -197,7 +206,7 @@ class StreamWriter(WithOptions):
                 group,
             )
             given = {name: value for name, value in given.items() if name not in checkpoint}
-        sink = self._sink(given, table, source.bootstrap, has_state=program is not None)
+        sink = self._sink(given, table, source.bootstrap, has_state=has_state)
         if isinstance(sink, KafkaSink):
             sink.check(df.schema)
         what = described(sink)
@@ -206,7 +215,7 @@ class StreamWriter(WithOptions):
         if self._interval_ms is not None:
             keywords["trigger_interval_ms"] = self._interval_ms
         recent: deque[Progress] = deque(maxlen=KEPT)
-        observed = ObservedMetrics(df)
+        observed = ObservedMetrics(frame)
 
         def settle(progress: Progress) -> None:
             observed.settle(progress.batch)
@@ -214,12 +223,18 @@ class StreamWriter(WithOptions):
 
         pipeline = Pipeline(df.sparkSession, source.bootstrap, group, source.topics, on_progress=settle, **keywords)
         pipeline._observed = observed
-        if program is None:
-            pipeline.transform(on_batch(df))
-        else:
-            pipeline._take(program.declared).describe_state()  # raises for what the operators cannot take
+        program = program_of(
+            frame,
+            self._mode,
+            headers=source.has_headers,
+            keyed_by=source.keyed_by,
+            takes_results=takes_results(sink, df.columns),
+        )
+        pipeline._take(program.declared)
+        if has_state:
+            pipeline.describe_state()  # raises for what the operators cannot take
         pipeline.write(sink).start(available_now=self._is_available_now)
-        explained = partial(_explained, df, what, program)
+        explained = partial(_explained, df, program.steps, what)
         return StreamQuery(pipeline, recent, observed, group, self._name or None, type(sink).__name__, explained)
 
     def _check_with_state(self, keywords: Mapping[str, Any], source: Source) -> None:
@@ -237,12 +252,12 @@ class StreamWriter(WithOptions):
             fix = 'Use outputMode("append") with a watermark, or foreachBatch'
             raise PipelineError("files take no updates of earlier rows", field="outputMode", fix=fix)
 
-    def _source(self) -> Source:
-        marks, kafka = sources_of(self._df)
+    def _source(self, frame: Plan) -> Source:
+        marks, kafka = frame.sources()
         sources = [*map(marked_source, sorted(marks)), *(source_of(_of_kafka(each)) for each in kafka)]
         if any(each != sources[0] for each in sources):
             fix = 'One .option("subscribe", "a,b") reads several topics'
-            raise PipelineError("the frame has several sources", field="write_stream", fix=fix)
+            raise PipelineError("the frame has several sources", field=FIELD, fix=fix)
         return sources[0]
 
     def _milliseconds(self, interval: str) -> int:
@@ -325,10 +340,9 @@ def _of_kafka(options: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in options.items() if name not in ("path", "paths")}
 
 
-def _explained(df: Any, sink: str, program: Program | None, extended: bool) -> str:
+def _explained(df: Any, steps: Sequence[str], sink: str, extended: bool) -> str:
     """Return the parts of a query and where they run."""
     queries = df._jdf.queryExecution()
     plan = queries.analyzed().toString() if extended else df._jdf.schema().treeString()
-    steps = ["Spark: each batch's records go through the whole frame"] if program is None else program.steps
     numbered = "".join(f"{number}. {step}\n" for number, step in enumerate(steps, 1))
     return f"{numbered}{plan}To {sink}."
