@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.tasks.writer import conformed
 from roster.spark import PipelineError, read_stream
 from roster.spark.dataframes.plan import Plan, check_streaming
 from roster.spark.dataframes.program import WITH_STATE, Program, program_of
+from roster.spark.steps import chained
 from roster.state import Position
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
@@ -92,6 +95,8 @@ AGGREGATES = st.lists(
     max_size=4,
     unique=True,
 )
+TRIED: Counter[str] = Counter()
+"""Programs, those refused, and what ran where."""
 BEHIND = st.sampled_from(["true", "a0 is not null", "true"])
 
 
@@ -108,24 +113,41 @@ def program(rows: DataFrame, steps: Any, keys: list[str], window: Any, aggregate
 
 def run(made: Program, batches: list[DataFrame], folder: Path) -> DataFrame:
     """What the parts of a program make of batches of records, one after the other in one task."""
-    frames = made.declared.frames
-    assert frames is not None
+    frames, (declared,) = made.declared.frames, made.declared.operators
     results: list[pa.RecordBatch] = []
-    (operator,) = (each.stateful.operator for each in made.declared.operators)
-    wanted = arrow_schema(frames.results)
+    operator, behind = declared.stateful.operator, None
+    if frames is None:
+        behind, columns = chained(declared.after, StructType())
+        assert behind is not None
+    else:
+        columns = frames.results
+    wanted = arrow_schema(columns)
     with LmdbStore(folder) as store:
         for number, batch in enumerate(batches):
-            rows = frames.before(batch)
-            table = pa.Table.from_batches(
-                [conformed(each, arrow_schema(rows.schema)) for each in rows.toArrow().to_batches()],
-                schema=arrow_schema(rows.schema),
-            )
-            update = operator(table, store)
+            update = operator(rows_of(made, batch), store)
             store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
-            results += [conformed(each, wanted) for each in update.results.to_batches()]
+            for each in update.results.to_batches():
+                results += [conformed(part, wanted) for part in ([each] if behind is None else behind(each))]
     table = pa.Table.from_batches(results, schema=wanted).combine_chunks()
     made_rows: Any = table if len(table) else []  # PySpark cannot take nested columns without rows
-    return frames.behind(batches[0].sparkSession.createDataFrame(made_rows, frames.results))
+    frame = batches[0].sparkSession.createDataFrame(made_rows, columns)
+    return frame if frames is None else frames.behind(frame)
+
+
+def rows_of(made: Program, batch: DataFrame) -> pa.Table:
+    """The rows of the operator, by Spark or by Roster."""
+    frames = made.declared.frames
+    if frames is not None and frames.before is not None:
+        rows = frames.before(batch)
+        wanted, parts = arrow_schema(rows.schema), iter(rows.toArrow().to_batches())
+    else:
+        records = arrow_schema(batch.schema)
+        function, columns = chained(made.declared.first.before, batch.schema)
+        assert function is not None
+        wanted = arrow_schema(columns)
+        given = (conformed(each, records) for each in batch.toArrow().to_batches())
+        parts = (part for each in given for part in function.results(each))
+    return pa.Table.from_batches([conformed(each, wanted) for each in parts], schema=wanted)
 
 
 @pytest.mark.gate
@@ -152,17 +174,11 @@ def compare(
 ) -> None:
     def of_records(records: DataFrame) -> DataFrame:
         """The columns of the rows, out of the values of records."""
-        return records.select(F.from_json(F.col("value").cast("string"), f"r struct<{fields}>").alias("v")).select(
-            "v.r.*"
-        )
+        return records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("v")).select("v.*")
 
-    fields = ", ".join(
-        f"{each.split()[0]}: {each.split(' ', 1)[1]}" for each in SCHEMA.replace("12,2", "12;2").split(", ")
-    )
-    fields = fields.replace(";", ",")
     given_rows = spark.createDataFrame(rows, SCHEMA)
     # As JSON and back, as in a topic: NaN becomes a null, times have milliseconds.
-    values = [value for (value,) in given_rows.select(F.to_json(F.struct(F.struct("*").alias("r")))).collect()]
+    values = [value for (value,) in given_rows.select(F.to_json(F.struct("*"))).collect()]
     kafka = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
     records = [
         spark.createDataFrame([(None, value.encode(), "t", 0, 0, BEGIN, 0) for value in some], kafka)
@@ -174,27 +190,31 @@ def compare(
     check_streaming(Plan.of(stream), mode, WITH_STATE)
     if "max(struct(n, k)).n" in parts[3]:
         with pytest.raises(PipelineError, match="is struct<"):
-            program_of(Plan.of(stream), mode, headers=False, keyed_by=())
+            program_of(Plan.of(stream), mode, headers=False)
+        TRIED["refused"] += 1
         return
-    made = program_of(Plan.of(stream), mode, headers=False, keyed_by=())
-    assert made is not None
-    found = run(made, records, tmp_path_factory.mktemp("state"))
+    by_spark = program_of(Plan.of(stream), mode, headers=False, by_spark=True)
+    made = program_of(Plan.of(stream), mode, headers=False, takes_results=True)
     batch = program(of_records(records[0].union(records[1])), *parts)
-    assert found.schema.simpleString() == stream.schema.simpleString() == batch.schema.simpleString()
-    names = [name for name in found.columns if name.startswith("key") or name == "window"]
-    told = [plain(row) for row in found.collect()]
+    paths = {tuple(by_spark.steps): by_spark, tuple(made.steps): made}
+    front, back = (step.split(":")[0] for step in (made.steps[0], made.steps[-1]))
+    TRIED.update(["programs", f"{front} in front", f"{back} behind"])
     wanted = sorted((plain(row) for row in batch.collect()), key=repr)
-    if mode == "update":
-        told = last_of(told, names)
-        wanted = [row for row in wanted if names or rows]
-    assert sorted(map(repr, told)) == sorted(map(repr, wanted))
+    for path in paths.values():
+        found = run(path, records, tmp_path_factory.mktemp("state"))
+        assert found.schema.simpleString() == stream.schema.simpleString() == batch.schema.simpleString()
+        told = [plain(row) for row in found.collect()]
+        names = [name for name in found.columns if name.startswith("key") or name == "window"]
+        if mode == "update":
+            told = last_of(told, names)
+            wanted = [row for row in wanted if names or rows]
+        assert sorted(map(repr, told)) == sorted(map(repr, wanted)), path.steps
 
 
 def given_to(spark: SparkSession, tmp_path: Path, program: Any, mode: str, batches: list[list[str]]) -> list[Any]:
     """What a program makes of batches of values."""
     options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
     made = program_of(Plan.of(program(read_stream(spark).options(**options).load())), mode, headers=False)
-    assert made is not None
     kafka = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
     records = [
         spark.createDataFrame([(None, each.encode(), "t", 0, 0, BEGIN, 0) for each in some], kafka) for some in batches
