@@ -433,11 +433,25 @@ def test_what_runs_where_is_told(
     query.awaitTermination()
     query.explain()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1. Spark: the program up to the state, in the tasks that read"
+    assert lines[0] == "1. Roster: the program up to the state, in the tasks that read"
     assert lines[1].endswith("by the topic <group>-aggregates-repartition")
     assert lines[2].startswith("3. Roster: aggregate orders, revenue, avg(price), max(amount): windows of at, 1:00:00")
     assert lines[2].endswith("final 0:30:00 later, by shop; state aggregates")
-    assert lines[3] == "4. Spark: the rest, with the results of each batch"
+    assert lines[3] == "4. Spark: the rest, with the results of each batch, as the sink takes DataFrames"
+    # Of the same program for a topic, with text, and with a step that only Spark has.
+    records = stream(spark, topics, orders)
+    steps = [
+        program_of(Plan.of(program), "append", headers=False, takes_results=True).steps
+        for program in (
+            tumbling(records),
+            hours(records),
+            tumbling(records.withColumn("z", F.lit(1)).where("uuid() <> ''")),
+        )
+    ]
+    assert steps[0][-1] == "Roster: the rest, in the same tasks"
+    assert steps[1][0] == "Spark: the program up to the state, in the tasks that read, for lower(shop)"
+    assert steps[1][-1] == "Spark: the rest, with the results of each batch"
+    assert steps[2][0].startswith("Spark: the program up to the state, in the tasks that read, for uuid(")
 
 
 REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {

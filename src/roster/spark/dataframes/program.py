@@ -66,7 +66,9 @@ def program_of(
         subtopologies[-1].operators.append(DeclaredOperator(operator.stateful(), after))
         steps.append(f"Roster: {operator.text}; state {operator.name}")
     results, why = Results.of(kept[-1], columns, spark), ""
-    if before is None and takes_results and not by_spark:
+    if before is None and not takes_results:
+        why = ", as the sink takes DataFrames"
+    elif before is None:
         try:
             subtopologies[-1].steps.append(results_of(kept[-1], results, frame.root))
             steps.append("Roster: the rest, in the same tasks")
