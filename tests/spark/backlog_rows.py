@@ -45,16 +45,18 @@ def empty(chance: random.Random) -> list[Rows]:
     return [day(chance, 800), [], day(chance, 800)]
 
 
-def send(topics: Topics, topic: str, partitions: Iterable[Rows]) -> None:
-    """Append rows to the partitions."""
-    producer = idempotent_producer(topics.bootstrap, {"linger.ms": 20})
-    for partition, rows in enumerate(partitions):
-        for region, at in rows:
-            time = (BEGIN + timedelta(seconds=at)).isoformat().replace("+00:00", "Z")
-            value = json.dumps({"region": region, "at": time}, separators=(",", ":"))
-            producer.produce(topic, value, f"c{at % 97}", partition)
-        producer.poll(0)
-    assert producer.flush(120) == 0
+def send(topics: Topics, topic: str, partitions: Iterable[Rows], apart: int = 30 * DAY) -> None:
+    """Append rows to the partitions. apart: seconds of event time that one is ahead of another at most."""
+    producer, given = idempotent_producer(topics.bootstrap, {"linger.ms": 20}), [*partitions]
+    for begin in range(0, max(at for rows in given for _, at in rows) + 1, apart):
+        for partition, rows in enumerate(given):
+            for region, at in rows:
+                if begin <= at < begin + apart:
+                    time = (BEGIN + timedelta(seconds=at)).isoformat().replace("+00:00", "Z")
+                    value = json.dumps({"region": region, "at": time}, separators=(",", ":"))
+                    producer.produce(topic, value, f"c{at % 97}", partition)
+            producer.poll(0)
+        assert producer.flush(120) == 0
 
 
 def counted(partitions: Iterable[Rows]) -> Windows:

@@ -663,6 +663,19 @@ def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch, name: str, fa
     assert any(chain_problem(random.Random(seed), name, delay, topics=topics) for seed in range(60))
 
 
+@pytest.mark.parametrize(("count", "is_held"), [(5, False), (200, True)])
+def test_many_rows_wait_for_those_that_came_to_another_partition_a_moment_ago(count: int, *, is_held: bool) -> None:
+    world = World(random.Random(1), [[("a", 1)], [("a", 1)]], [("k",), WINDOWS])
+    first, second = (TopicPartition("in", number) for number in range(2))
+    world.work(*world.plan([first, second], 1, {0: world.apps[0][0]}))
+    world.clock += 0.5
+    world.logs[1] += [("a", 2)] * count
+    world.logs[0] += [("a", 500)] * count
+    world.rng.randint = lambda _, most: most  # type: ignore[method-assign]
+    _, _, backlogs = world.plan([first], count, {0: world.apps[0][0]})
+    assert backlogs[0].behind == ((world.plans[0].source_at(second),) if is_held else ())
+
+
 def test_rows_of_a_release_without_labels_go_by_their_largest_time() -> None:
     world = World(random.Random(1), [[]], [("k",), WINDOWS])
     at = TopicPartition("to-1", 0)

@@ -13,6 +13,8 @@ from roster.stateful.tasks.outgoing import Backlog
 
 _APART = 1.0
 """Seconds between two looks, and two notices to partitions without rows, while nothing is left to read."""
+_FEW = 100
+"""Offsets of a batch that does not look in between; event time is thought to go on by little."""
 
 
 class InputBacklog:
@@ -77,7 +79,8 @@ class InputBacklog:
         if not read:
             return None
         is_known = self._is_committed and bool(self._partitions)
-        is_for_all = bool(self._behind) or not is_known or self._now() - self._looked >= _APART
+        count = sum(batch.ranges[partition].end - batch.ranges[partition].start for partition in read)
+        is_for_all = count > _FEW or bool(self._behind) or not is_known or self._now() - self._looked >= _APART
         if is_for_all:
             self._look()
         self._is_committed = False
