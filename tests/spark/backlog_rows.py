@@ -53,7 +53,7 @@ def send(topics: Topics, topic: str, partitions: Iterable[Rows], apart: int = 30
             for region, at in rows:
                 if begin <= at < begin + apart:
                     time = (BEGIN + timedelta(seconds=at)).isoformat().replace("+00:00", "Z")
-                    value = json.dumps({"region": region, "at": time}, separators=(",", ":"))
+                    value = json.dumps({"region": region, "at": time, "second": at}, separators=(",", ":"))
                     producer.produce(topic, value, f"c{at % 97}", partition)
             producer.poll(0)
         assert producer.flush(120) == 0

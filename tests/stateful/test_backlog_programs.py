@@ -52,11 +52,24 @@ def check(results: list[tuple[tuple[str, int], int]], wanted: Windows, progress:
 
 
 def windows(
-    spark: SparkSession, topics: Topics, topic: str, tmp_path: Path, sink: Any, progress: list[Progress], **options: Any
+    spark: SparkSession,
+    topics: Topics,
+    topic: str,
+    tmp_path: Path,
+    sink: Any,
+    progress: list[Progress],
+    *,
+    is_twice: bool = False,
+    **options: Any,
 ) -> Pipeline:
+    """is_twice: rows are joined with a table by another key before."""
     options = {"state": State(dir=str(tmp_path / "state")), "on_progress": progress.append, **options}
     made = Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, **options)
-    made.json_columns("region string, at timestamp").repartition("region", partitions=3)
+    made.json_columns("region string, at timestamp" + ", second long" * is_twice)
+    if is_twice:
+        table = topics.create(2)
+        made.repartition("second", partitions=2).join_table(table, "second", "note string", how="left")
+    made.repartition("region", partitions=3)
     window = Window("at", "30 minutes", grace="5 minutes")
     made.aggregate("region", {"n": "count(*)"}, window=window, results="final")
     return made.write(sink)
@@ -67,6 +80,7 @@ def windows(
     [
         pytest.param(whole_day, {}, id="whole day"),
         pytest.param(whole_day, {"max_offsets_per_batch": 700}, id="batches of 700"),
+        pytest.param(whole_day, {"max_offsets_per_batch": 700, "is_twice": True}, id="a table by another key"),
         pytest.param(hours_ahead, {"max_offsets_per_batch": 700}, id="one partition six hours ahead"),
         pytest.param(empty, {"max_offsets_per_batch": 700}, id="an empty partition"),
     ],

@@ -34,6 +34,8 @@ from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin, in_columns
 from roster.state.windows import Window, WindowedAggregation
 from roster.stateful.input_backlog import InputBacklog
+from roster.stateful.tasks import subtopology
+from roster.stateful.tasks.by_source import by_source
 from roster.stateful.tasks.operator_steps import Around, with_function
 from roster.stateful.tasks.other_stream import OtherSide, columns_of
 from roster.stateful.tasks.outgoing import Outgoing, Sent, by_split
@@ -173,6 +175,16 @@ CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
         [("k",), FIRST, ("t",), wider("count(*)", "t", ("t",), GRACE)],
         (("t", "total"), "times"),
     ),
+    "repartition, repartition, final": ([("t",), ("k",), WINDOWS], (PLACED, "n")),
+    "3 repartitions, updates, final": ([("k",), ("t",), ("k",), UPDATES_, wider("max(n)")], (TOTALS, "max")),
+    "final, repartition, repartition, final": (
+        [WINDOWS_, ("k",), ("n",), wider("count(*)", keys=("n",))],
+        (("n", "window_start", "total"), "sizes of tasks"),
+    ),
+    "repartition, join, repartition, repartition, final": (
+        [("k",), JOIN, ("k",), ("t",), wider("count(*)", "t", ("t",))],
+        (("t", "total"), "pairs of times"),
+    ),
 }
 """Steps of each chain; columns of its results, and what they are."""
 
@@ -188,7 +200,8 @@ def plans_of(chain: Sequence[Any], *, is_mapped: bool = False, topics: int = 1) 
         if step is None:
             plans.append(SubtopologyPlan(of, tuple(nodes), arriving))
         elif isinstance(step, tuple):
-            then = ArrowFunction(lambda batch: batch, columns) if is_mapped else None
+            is_relay = arriving is not None and not nodes
+            then = ArrowFunction(lambda batch: batch, columns) if is_mapped and not is_relay else None
             topic = RepartitionTopic(of, f"to-{len(plans) + 1}", step, columns, then, PARTITIONS)
             plans.append(SubtopologyPlan(of, tuple(nodes), arriving, topic))
             nodes, arriving = [], topic
@@ -337,7 +350,7 @@ class World:
             changes.append(((node.store, partition), update.changes))
             updates.append(update)
             rows = update.results.to_batches()
-        assert set(update.results.column_names).isdisjoint(with_labels(pa.schema([])).names)
+        assert plan.is_relay or set(update.results.column_names).isdisjoint(with_labels(pa.schema([])).names)
         if plan.repartition_sink is None:
             self.results += update.results.to_pylist()
             return []
@@ -552,6 +565,7 @@ def chain_problem(
         "first rows": lambda: totals([Counter(in_time)], sum),
         "sessions": lambda: totals([Counter(in_time)], sum),
         "sizes": lambda: totals([Counter((n, start) for (_, start), n in together.items())], sum),
+        "sizes of tasks": lambda: totals([Counter((n, k[1]) for of in by_task for k, n in of.items())], sum),
         "times": lambda: Counter((t, n) for t, n in Counter(t for _, t in {row for of in rows for row in of}).items()),
         "pairs": lambda: joined,
         "seldom": lambda: Counter(seldom(sorted(together))),
@@ -580,7 +594,13 @@ def test_rows_are_late_only_within_their_partition_and_results_are_those_of_a_pl
     assert chain_problem(random.Random(seed), name, delay, topics=topics) == ""
 
 
-@pytest.mark.parametrize("name", ["repartition, final", "repartition, updates, final", "final, repartition, final"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("repartition, final", "repartition, repartition, final", "3 repartitions, updates, final"),
+        *("repartition, updates, final", "final, repartition, final"),
+    ],
+)
 @given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=examples(5, quick=1))
 def test_steps_behind_a_repartition_do_not_make_rows_late(name: str, seed: int) -> None:
@@ -625,6 +645,9 @@ def _forgets_what_waits(patch: pytest.MonkeyPatch) -> None:
 
 
 FAULTS = {
+    "relayed rows go by those before them": lambda patch: patch.setattr(
+        subtopology, "by_source", lambda *given, **options: by_source(*given, **{**options, "is_relayed": False})
+    ),
     "results come in time": lambda patch: patch.setattr(OperatorNode, "lag", 0),
     "rows that pass lose their source": lambda patch: patch.setattr(OperatorNode, "passes", False),
     "the fastest source": lambda patch: patch.setattr(
@@ -648,6 +671,9 @@ TRIED = [
     ("repartition, final", "ended before its rows"),
     ("repartition, updates, final", "the fastest source"),
     ("repartition, join", "the fastest source"),
+    ("repartition, repartition, final", "the fastest source"),
+    ("repartition, repartition, final", "a source that moved is forgotten"),
+    ("repartition, repartition, final", "relayed rows go by those before them"),
     ("repartition, final, repartition, final", "a source that moved is forgotten"),
     ("repartition, deduplicate, repartition, final", "a task in the middle forwards nothing"),
     ("final, repartition, final", "a task with results to come has ended"),
@@ -688,6 +714,30 @@ def test_rows_of_a_release_without_labels_go_by_their_largest_time() -> None:
     world.logs[0] += [("a", 3), ("a", 40), ("a", 60)]
     world.run()
     assert world.late.total() == 2, "what they have closed stays closed"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_goes_over_from_a_release_without_relays(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    chain, _ = CHAINS["repartition, repartition, final"]
+    log = [("abc"[number % 3], 2 * number) for number in range(60)]
+    world = World(random.Random(seed), [[*log]], chain)
+    plans = world.plans
+    with monkeypatch.context() as patch:
+        patch.setattr(subtopology, "_relaying", lambda plan, _: plan)
+        world.plans = plans_of(chain)
+    assert not any(plan.is_relay for plan in world.plans)
+    world.apps = [world.backlogs() for _ in range(2)]
+    for _ in range(6):
+        some = [at for at in world.topics if world.rng.random() < 0.5]
+        world.work(*world.plan(some, 7, world.apps[0]))
+    under_way = world.late.total() + sum(len(world.topics[at]) - world.committed[at] for at in world.topics)
+    under_way -= len(log) - world.committed[TopicPartition("in", 0)]
+    world.plans, world.stores["times-of-1", 0] = plans, {}
+    world.apps = [world.backlogs() for _ in range(2)]
+    world.run()
+    found = [each for each in world.results if seconds(each["window_start"]) < END - 100]
+    assert sum(each["n"] for each in found) + world.late.total() == len(log)
+    assert world.late.total() <= under_way < len(log), "rows of the older release alone go by their largest time"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -148,6 +148,14 @@ def test_what_cannot_be_declared_is_named(declare: Callable[[Operations], object
         declare(declared())
 
 
+def test_a_store_that_an_earlier_release_did_without_is_made_later(topics: Topics) -> None:
+    group, topic = new_group(), topics.create(2)
+    topics.admin.commit_group_offsets(group, {TopicPartition(topic, 0): OffsetAndMetadata(0)})
+    with pytest.raises(PipelineError, match="is not there: it was deleted"):
+        open_changelog(topics.admin, group, Subtopology(0, (topic,)), "s")
+    assert open_changelog(topics.admin, group, Subtopology(0, (topic,)), "s", is_optional=True).partitions == 2
+
+
 def test_state_of_a_group_that_has_read_another_topic_is_not_opened(topics: Topics) -> None:
     group, one, two = new_group(), topics.create(2), topics.create(3)
     open_changelog(topics.admin, group, Subtopology(0, (one,)), "s")

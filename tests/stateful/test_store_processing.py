@@ -29,7 +29,9 @@ from roster.stateful.store_targets import StoreTargets
 from roster.stateful.tasks import store_location
 from roster.stateful.tasks.catch_up import StoreTarget, catch_up
 from roster.stateful.tasks.processing import Report, process_batch
+from roster.stateful.tasks.relay import Relay
 from roster.stateful.tasks.store_location import Place
+from roster.stateful.tasks.subtopology import definition_of
 from tests.examples_tried import examples
 
 if TYPE_CHECKING:
@@ -280,6 +282,19 @@ def test_records_that_are_in_the_state_do_not_count_again(tmp_path: Path) -> Non
         with pytest.raises(SinkFencedError, match=r"is that of \{'t': 10\}, and the batch begins at"):
             target(start)
     target(10)
+
+
+def test_times_of_sources_go_on_where_an_earlier_release_worked_without_them(tmp_path: Path) -> None:
+    log, place, rows = Log(), Place(str(tmp_path), "g-s-changelog", "id"), pa.table({"k": [b"a"], "v": [b"1"]})
+    targets = StoreTargets(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0)
+    relay = Relay(pa.schema([("k", pa.binary())]), "t")
+    for start in (0, 15, 10):
+        with place.open("0_0") as store:
+            prepared = targets.prepare(batch_of(start, 5))[TASK][0]
+            definition = definition_of(relay, rows.schema)
+            update, _ = process_batch(store, prepared, relay, definition, rows, {"t": start + 5}, log.fetch)
+            log.write(update.changes, committed=True)
+        assert update.results == rows
 
 
 def test_tokens_of_a_batch_replace_all_that_its_tasks_had() -> None:

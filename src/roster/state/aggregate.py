@@ -83,6 +83,8 @@ class Update:
     """The least time in microseconds of the sources that hold the task back, None if none does; see `source_times`."""
     has_sources: bool = False
     """True if the task has heard of sources."""
+    time_of_sources: int | None = None
+    """The task's time by its sources in microseconds, None if it is not told in this batch."""
     waits: bool = False
     """True if results are held back until their time has come."""
 

@@ -166,12 +166,20 @@ class SourceTimes(NamedTuple):
 
     @classmethod
     def over(
-        cls, table: pa.Table, column: str | None, store: Store | Snapshot, key: bytes = STREAM_TIME_KEY, lag: int = 0
+        cls,
+        table: pa.Table,
+        column: str | None,
+        store: Store | Snapshot,
+        key: bytes = STREAM_TIME_KEY,
+        lag: int = 0,
+        *,
+        is_relayed: bool = False,
     ) -> SourceTimes | None:
         """Return the times of rows and notices; None if no source is known, as with an earlier release's senders.
 
         column: of times, None if the operator does not go by any. key: of the stream time. lag: microseconds that rows
-        of a source may be behind its largest one so far.
+        of a source may be behind its largest one so far. is_relayed: rows of a source come through several tasks, which
+        tell the time.
         """
         is_notice = table[NOTICE].is_valid().to_numpy(zero_copy_only=False)
         source = table[SOURCE].to_numpy()
@@ -187,9 +195,9 @@ class SourceTimes(NamedTuple):
         if column is not None:
             times, has = times_of(plain, column)
             times = np.where(has, times + np.where(delay == UNTIMED, 0, delay), NEVER)
-        times_seen = _seen(
-            source, times, delay == UNTIMED, rows, dict(zip(places.tolist(), notices, strict=True)), known.times, lag
-        )
+        relayed = (source != UNLABELLED) & is_relayed
+        by_place, shown = dict(zip(places.tolist(), notices, strict=True)), np.where(relayed, NEVER, times)
+        times_seen = _seen(source, shown, delay == UNTIMED, rows, by_place, known.times, lag)
         for notice in notices:
             for label in notice.times:
                 is_over = label in notice.ended
@@ -209,7 +217,8 @@ class SourceTimes(NamedTuple):
         after |= {label: time for label, time in times_seen.times(len(table)).items() if label != HELD}
         after |= {} if hold is None else {HELD: hold}
         entry = Known(after, known.ended).encode()
-        stream_times = np.maximum(np.maximum(times_seen.at, before), np.where(delay == UNTIMED, times, NEVER))
+        stream_times = np.where(relayed, times, times_seen.at)
+        stream_times = np.maximum(np.maximum(stream_times, before), np.where(delay == UNTIMED, times, NEVER))
         return cls(plain, stream_times, now, entry, entry != stored, hold, source, held_by, held_ms)
 
     @classmethod

@@ -116,11 +116,11 @@ class Changelogs:
                 )
 
 
-def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Changelog:
+def open_changelog(admin: Admin, group: str, of: Subtopology, store: str, *, is_optional: bool = False) -> Changelog:
     """Return the changelog of a store of the sub-topology; create it if the group has no offsets yet.
 
-    Raises PipelineError if its sources are not co-partitioned, if it is missing though the group has offsets, or has
-    other partitions or settings than required, and ClientError.
+    is_optional: the group may have worked without it. Raises PipelineError if its sources are not co-partitioned, if it
+    is missing though the group has offsets, or has other partitions or settings than required, and ClientError.
     """
     sources = of.sources
     try:
@@ -129,7 +129,7 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
         raise PipelineError(str(error), field="store") from None
     count = co_partitioned(admin, of)
     if name not in admin.list_topics(internal=True):
-        _create(admin, group, name, sources, count)
+        _create(admin, group, name, () if is_optional else sources, count)
     _check_topics(admin, group, of)
     found = admin.describe_topic(name)
     _check_offsets(admin, group, name, sources, len(found.partitions))
@@ -190,7 +190,7 @@ def co_partitioned(admin: Admin, of: Subtopology) -> int:
 
 def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:
     partitions = [TopicPartition(source, number) for source in sources for number in range(count)]
-    worked = {p: at.offset for p, at in admin.group_offsets(group, partitions, stable=False).items()}
+    worked = admin.group_offsets(group, partitions, stable=False) if partitions else {}
     # Starting offsets are committed after the changelog is created, so they prove that it existed.
     if worked:
         raise PipelineError(

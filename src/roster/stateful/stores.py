@@ -135,7 +135,8 @@ class Stores:
                     beside += [table.topic for table in plan.tables]
                     passed += open_repartition_topic(admin, group, plan.repartition_source, beside)
                 for node in plan.nodes:
-                    changelogs.append(open_changelog(admin, group, plan.subtopology, node.store))
+                    of = plan.subtopology
+                    changelogs.append(open_changelog(admin, group, of, node.store, is_optional=plan.is_relay))
                     late += [] if node.late is None else _partitions(admin, node.late.topic, "late_topic")
             if (letters := options.dead_letter_topic) is not None:
                 late += _partitions(admin, letters, "dead_letter_topic")

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from roster.state.aggregate import Update
 from roster.state.event_time import (
     AT,
+    NEVER,
     NOW_KEY,
     OF,
     STREAM_TIME_KEY,
@@ -30,13 +31,13 @@ from roster.stateful.tasks.operator_steps import Around
 from roster.stateful.tasks.processing import Operator
 
 
-def by_source(operator: Operator, lag: int = 0, *, passes: bool = False) -> Operator:
+def by_source(operator: Operator, lag: int = 0, *, passes: bool = False, is_relayed: bool = False) -> Operator:
     """Return the operator for rows with labels and notices; steps that follow it stay outside.
 
     lag: microseconds that rows of a source may be behind its largest one so far. passes: results keep the
-    labels of their rows, for the next operator.
+    labels of their rows, for the next operator. is_relayed: rows of a source come through several tasks.
     """
-    return _inside(operator, lambda inner: BySource(inner, lag, passes))
+    return _inside(operator, lambda inner: BySource(inner, lag, passes, is_relayed))
 
 
 def behind(operator: Operator, hold: int | None, lag: int, *, is_sorted: bool, passes: bool) -> Operator:
@@ -46,7 +47,7 @@ def behind(operator: Operator, hold: int | None, lag: int, *, is_sorted: bool, p
     behind the largest one so far. is_sorted: rows without labels are put in the order of time: they come in that
     of keys.
     """
-    return _inside(operator, lambda inner: Behind(inner, lag, passes, hold, is_sorted))
+    return _inside(operator, lambda inner: Behind(inner, lag, passes, hold=hold, is_sorted=is_sorted))
 
 
 def _inside(operator: Operator, around: Callable[[Operator], Around]) -> Operator:
@@ -61,6 +62,7 @@ class BySource(Around):
 
     lag: int
     passes: bool = False
+    is_relayed: bool = False
 
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
         """Return results and changes of a batch's rows."""
@@ -81,7 +83,7 @@ class BySource(Around):
         return np.flatnonzero(table[NOTICE].is_null().to_numpy(zero_copy_only=False))
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
-        return SourceTimes.over(table, self.time_column, store, key, self.lag)
+        return SourceTimes.over(table, self.time_column, store, key, self.lag, is_relayed=self.is_relayed)
 
     def _with_times(self, table: pa.Table, store: Any, operator: Callable[[pa.Table, Any], Update]) -> Update:
         is_join = isinstance(self.operator, StreamJoin)
@@ -103,6 +105,7 @@ class BySource(Around):
         results = self._passed(update.results) if self.passes else without_at(update.results)
         update = replace(update, results=results)
         update = replace(update, hold=times.hold, has_sources=True, held_by=times.held_by, held_ms=times.held // 1000)
+        update = replace(update, time_of_sources=None if times.now == NEVER else times.now)
         if not times.is_known_new:
             return update
         return replace(update, changes=with_entries(update.changes, [SOURCES_KEY], [times.known]))

@@ -16,7 +16,7 @@ from roster.pipeline.tasks.result_records import as_records
 from roster.pipeline.tasks.writer import conformed
 from roster.sinks.tasks.encoded_values import RecordEncoding
 from roster.sinks.tasks.updates import retracted
-from roster.state.source_times import Notice, SourceClock, labelled, source_of
+from roster.state.source_times import NOTICE, Notice, SourceClock, labelled, source_of
 from roster.stateful.tasks.bad_records import Aside
 from roster.stateful.tasks.catch_up import StoreTarget
 from roster.stateful.tasks.repartition import FIELD as REPARTITION
@@ -111,7 +111,10 @@ class Sent:
         """Return the clock of a task with operators, whose rows follow. updates: of each operator in the batch."""
         clock = self.clock(plan.source_at(TopicPartition(self.topic.topic, partition)))
         is_in_order = plan.nodes[-1].is_final and not plan.lag()
-        clock.is_untimed = not is_in_order and (plan.has_sources or plan.lag() > 0)
+        if plan.is_relay:
+            clock.time = updates[0].time_of_sources
+        else:
+            clock.is_untimed = not is_in_order and (plan.has_sources or plan.lag() > 0)
         clock.hold = updates[0].hold
         clock.waits = clock.hold is not None or any(update.waits for update in updates)
         self.tasks = plan.source_at(TopicPartition(self.topic.topic, 0)), self.backlog.partitions
@@ -153,7 +156,8 @@ class Outgoing:
     ) -> Iterator[pa.RecordBatch]:
         """Yield a sub-topology's output, as `table`, of rows as they come. clock: of `sent`."""
         for batch in rows:
-            table = pa.Table.from_batches([conformed(batch, plan.columns)])
+            columns = labelled(plan.columns) if NOTICE in batch.schema.names else plan.columns
+            table = pa.Table.from_batches([conformed(batch, columns)])
             for records in self.table(table, plan, look, clock):
                 if sent is not None:
                     sent.partitions.update(pc.unique(records["partition"]).to_pylist())

@@ -39,6 +39,7 @@ from roster.state.source_times import (
     labelled,
     read_labels,
 )
+from roster.state.source_times import labels as label_numbers
 from roster.state.store import OtherRowsError, StateError
 from roster.stateful.tasks.placement import NO_KEY, partitions_of
 
@@ -55,8 +56,9 @@ class RepartitionTopic:
 
     before: the upstream sub-topology. keys: columns of the new key. columns: of the rows. then: function applied to
     rows that were read. partitions: of the topic, None: as many as the largest source has. is_labelled: whether rows
-    have labels of their sources. time: column by which the first operator behind it goes, None if `then` makes it. lag:
-    microseconds that rows of a source may be behind its largest one so far.
+    have labels of their sources. is_relayed: the labels are those that rows came with. time: column by which the first
+    operator behind it goes, None if `then` makes it. lag: microseconds that rows of a source may be behind its largest
+    one so far.
     """
 
     before: Subtopology
@@ -66,6 +68,7 @@ class RepartitionTopic:
     then: ArrowFunction | None = None
     partitions: int | None = None
     is_labelled: bool = False
+    is_relayed: bool = False
     time: str | None = None
     lag: int = 0
 
@@ -89,13 +92,17 @@ class RepartitionTopic:
     def to_records(self, rows: pa.Table, clock: SourceClock | None = None) -> pa.Table:
         """Return the records of rows: columns key, value, partition (null: by the key) and timestamp (null: now).
 
-        clock: of the rows' source, which their labels are of.
+        clock: of the rows' source, which their labels are of, unless they have labels.
 
         Producers know a topic's number of partitions for minutes, so its keys are placed here once it is known.
         """
         keys = key_of_records(rows, self.keys).cast(pa.binary())
         count = len(rows)
-        labels = np.zeros(count, np.int64) if clock is None else clock.labels(rows)
+        if SOURCE in rows.column_names:
+            labels = label_numbers(rows[SOURCE].to_numpy(), np.minimum(rows[DELAY].to_numpy(), UNTIMED - 1))
+            rows = rows.select(self.columns.names)
+        else:
+            labels = np.zeros(count, np.int64) if clock is None else clock.labels(rows)
         values = self.layout.appended(pa.repeat(b"", count), rows, labels, np.arange(count))
         partitions: Any = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
         if self.partitions is not None and count:

@@ -25,6 +25,7 @@ from roster.stateful.tasks.by_source import behind, by_source
 from roster.stateful.tasks.operator_steps import innermost, sides_of
 from roster.stateful.tasks.other_stream import OtherSide
 from roster.stateful.tasks.processing import Operator
+from roster.stateful.tasks.relay import Relay
 from roster.stateful.tasks.repartition import RepartitionTopic
 from roster.stateful.tasks.table_join import Rows
 
@@ -83,7 +84,7 @@ class OperatorNode:
     @property
     def passes(self) -> bool:
         """True if its results are rows of its input, in their order."""
-        return isinstance(innermost(self.operator), Deduplication)
+        return isinstance(innermost(self.operator), (Deduplication, Relay))
 
     @property
     def lag(self) -> int:
@@ -125,6 +126,11 @@ class SubtopologyPlan:
         return self if to is None else replace(self, repartition_sink=replace(to, partitions=counts[to.topic]))
 
     @property
+    def is_relay(self) -> bool:
+        """True if it has no operator of its own, and passes on the times of its sources."""
+        return any(isinstance(node.operator, Relay) for node in self.nodes)
+
+    @property
     def definitions(self) -> dict[str, Definition]:
         """Definition of each store's entries, by the store's name."""
         names = [node.store for node in self.nodes]
@@ -161,7 +167,9 @@ class SubtopologyPlan:
         node, lag, following = self.nodes[number], self.lag(number), self.nodes[number + 1 : number + 2]
         passes = node.passes and any(node.time_column == each.time_column is not None for each in following)
         if not number and self.has_sources:
-            return by_source(node.operator, lag, passes=passes), with_labels(node.columns)
+            is_relayed = self.repartition_source is not None and self.repartition_source.is_relayed
+            operator = by_source(node.operator, lag, passes=passes or self.is_relay, is_relayed=is_relayed)
+            return operator, with_labels(node.columns)
         if number and node.time_column is not None and (updates[0].has_sources or lag):
             front = self.nodes[number - 1]
             is_sorted = not (front.is_final and "session" in front.operator.kept)
@@ -210,6 +218,9 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
     first such operator's column, if rows have it as they are sent.
     """
     done = list(plans)
+    for number in range(len(plans) - 2, 0, -1):
+        done[number] = _relaying(done[number], done[number + 1 :])
+    plans = tuple(done)
     is_timed = any(node.time_column is not None for plan in plans for node in plan.nodes)
     done[0] = replace(plans[0], is_by_split=is_timed and bool(plans[0].nodes) and len(plans[0].own_sources) > 1)
     for number, plan in enumerate(plans[:-1]):
@@ -224,10 +235,24 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
         is_same = sink.then is None and all(table.then is None for table in following.tables)
         column = (own or later)[0]
         time = column if is_same and _has_times(sink.columns, column) else None
-        topic = replace(sink, is_labelled=True, time=time, lag=done[number].lag())
+        topic = replace(sink, is_labelled=True, is_relayed=plans[number].is_relay, time=time, lag=done[number].lag())
         done[number] = replace(done[number], repartition_sink=topic)
         done[number + 1] = replace(done[number + 1], repartition_source=topic)
     return tuple(done)
+
+
+def _relaying(plan: SubtopologyPlan, following: Sequence[SubtopologyPlan]) -> SubtopologyPlan:
+    """Return a plan between two repartitions with a relay, if it has no operator and its rows have the times."""
+    source, sink = plan.repartition_source, plan.repartition_sink
+    columns = [node.time_column for each in following for node in each.nodes if node.time_column is not None]
+    if plan.nodes or source is None or sink is None or not following[0].nodes or not columns:
+        return plan
+    steps = [sink.then, *(table.then for table in following[0].tables)]
+    if any(step is not None for step in steps) or not _has_times(sink.columns, columns[0]):
+        return plan
+    relay = Relay(pa.schema([source.columns.field(name) for name in source.keys]), columns[0])
+    node = OperatorNode(relay, sink.columns, f"times-of-{plan.subtopology.number}")
+    return replace(plan, nodes=(node,), subtopology=replace(plan.subtopology, stores=(node.store,)))
 
 
 def _has_times(columns: pa.Schema, name: str) -> bool:
