@@ -160,7 +160,12 @@ choice_rows = st.fixed_dictionaries(
         "x": st.none() | st.integers(-2, 2).map(float) | st.just(-0.0),
         "text": st.none() | texts,
         "flag": st.none() | st.booleans(),
+        "tags": st.none() | st.lists(st.none() | texts, max_size=2),
+        "place": st.none() | st.fixed_dictionaries({"x": st.none() | st.floats(-1, 1), "by": st.none() | st.just([])}),
     }
+)
+NESTED = pa.schema(
+    [("tags", pa.list_(pa.string())), ("place", pa.struct([("x", pa.float64()), ("by", pa.list_(pa.int8()))]))]
 )
 
 
@@ -181,7 +186,7 @@ def chosen(of, column):
         "at least": best("n", min),
         "at most": best("n", max),
         "by text": best("text", max),
-        "different": len(set(known)),
+        **({"all": known} if column in NESTED.names else {"different": len(set(known))}),
     }
 
 
@@ -199,12 +204,19 @@ def variances(values):
 @settings(max_examples=examples(50))
 def test_chosen_rows_and_variances_over_batches_equal_a_plain_computation(tmp_path_factory, batches):
     schema = pa.schema([("k", pa.int64()), ("n", pa.int32()), ("x", pa.float64()), ("text", pa.string())])
-    schema = schema.append(pa.field("flag", pa.bool_()))
+    schema = pa.schema([*schema, ("flag", pa.bool_()), *NESTED])
     wanted = {
         f"{name} of {column}": Aggregate(kind, column, by=None if by is None else Aggregate(Kind.MIN, by))
         for column in ("n", "x", "text", "flag")
         for name, (kind, by) in CHOICES.items()
     }
+    for column in NESTED.names:
+        wanted |= {
+            f"{name} of {column}": Aggregate(kind, column, by=None if by is None else Aggregate(Kind.MIN, by))
+            for name, (kind, by) in CHOICES.items()
+            if kind is not Kind.COUNT_DISTINCT
+        }
+        wanted[f"all of {column}"] = Aggregate(Kind.COLLECT_LIST, column, arguments=(1000,))
     wanted |= {f"{kind.value} of {column}": Aggregate(kind, column) for kind in variances([]) for column in "nx"}
     operator, seen = Aggregation(("k",), wanted), []
     entries = Definition.of(operator.kept, operator.key_columns(schema), operator.layout(schema)).entries()
@@ -295,12 +307,20 @@ def test_a_value_whose_text_is_cut_off_is_damaged(tmp_path):
         (["tail"], {}, "aggregates: name at least one"),
         (["tail"], {"n": Aggregate(Kind.SUM, "gate")}, "aggregate 'n': no column 'gate'"),
         (["tail"], {"n": Aggregate(Kind.SUM, "tail")}, "aggregate 'n': column 'tail' is string, no number"),
+        (
+            ["tail"],
+            {"n": Aggregate(Kind.MAX, "legs")},
+            "aggregate 'n': column 'legs' is list.*whose values are not compared",
+        ),
+        (["tail"], {"n": Aggregate(Kind.MIN_BY, "hour", by=Aggregate(Kind.MIN, "legs"))}, "column 'legs' is list"),
+        (["tail"], {"n": Aggregate(Kind.COUNT_DISTINCT, "legs")}, "column 'legs' is list"),
         (["tail"], {"tail": Aggregate(Kind.COUNT, "tail")}, "aggregate 'tail': a key column has this name too"),
     ],
 )
 def test_what_cannot_be_aggregated_is_named(tmp_path, keys, aggregates, message):
+    rows = table([("N1", 1, 1, 1.0)]).append_column("legs", pa.array([[1]]))
     with LmdbStore(tmp_path) as store, pytest.raises(StateError, match=message):
-        aggregate(table([("N1", 1, 1, 1.0)]), store, keys, aggregates)
+        aggregate(rows, store, keys, aggregates)
 
 
 def test_a_value_that_is_no_whole_row_is_named(tmp_path):

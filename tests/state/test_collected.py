@@ -310,7 +310,7 @@ def test_a_result_does_not_depend_on_the_order_in_which_a_small_sketch_grows() -
     [
         ("s", Kind.APPROX_PERCENTILE, "column 's' is string, no number, date or timestamp"),
         ("f", Kind.APPROX_PERCENTILE, "column 'f' is bool, no number, date or timestamp"),
-        ("l", Kind.COLLECT_LIST, "column 'l' is list<item: int64>, no number of up to 64 bits"),
+        ("l", Kind.COLLECT_SET, "column 'l' is list<item: int64>, whose values are not compared"),
         ("s", Kind.SUM_DISTINCT, "column 's' is string, no number of up to 64 bits"),
     ],
 )

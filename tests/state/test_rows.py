@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from roster.state.rows import RowLayout
 from roster.state.store import StateError
+from roster.state.type_texts import text_of, type_of
 from tests.examples_tried import examples
 
 FLAT: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -90,6 +91,8 @@ def test_rows_of_any_types_come_back(data: st.DataObject) -> None:
     ]
     assert stored.table.schema == table.schema
     assert stored.table.to_pylist() == rows.take(pa.array(order, pa.int64())).to_pylist()
+    read = RowLayout.of(pa.schema([(field.name, type_of(text_of(field.type))) for field in table.schema]))
+    assert read.decode(values).table.to_pylist() == stored.table.to_pylist()
     assert stored.times.tolist() == times[order].tolist() if order else not len(stored.times)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +20,13 @@ from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.changelog import latest
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Definition, Noted, OtherDefinitionError, json_text
+from roster.state.entries import Read
 from roster.state.lmdb_store import LmdbStore
 from roster.state.processor.batch import Plan, TimeMode
 from roster.state.saved.parts import StoreEntries
 from roster.state.sessions import SessionAggregation
 from roster.state.store import Position, ValueDamagedError
+from roster.state.stream_join import in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
 from tests.state import test_aggregate, test_sessions, test_stream_join
@@ -379,3 +383,25 @@ def test_a_store_says_what_it_cannot_be() -> None:
     assert none.definition_record() is None
     assert not list(none.tables())
     assert not len(StoreEntries.join({}, {}).table())
+
+
+NESTED = pa.struct([("x", pa.float64()), ("tags", pa.list_(pa.string())), ("by", pa.map_(pa.string(), pa.int8()))])
+PLACES = [{"x": 0.5, "tags": ["a", None], "by": [("k", 1)]}, None, {"x": None, "tags": None, "by": []}]
+
+
+def test_nested_columns_are_kept_by_joins_and_aggregates(tmp_path: Path) -> None:
+    left = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("place", NESTED)])
+    columns = joined_columns(left, test_stream_join.RIGHT)
+    rows = [{"k": "a", "t": EPOCH, "place": place} for place in PLACES]
+    batch = in_columns(pa.RecordBatch.from_pylist(rows, schema=left), columns, is_other=False)
+    join = test_stream_join.operator(1, 99, "inner")
+    found = saved(records_of(tmp_path / "join", join, [pa.Table.from_batches([batch])]))
+    assert unordered(found["left"]) == unordered(rows)
+
+    table = pa.Table.from_pylist(rows, left)
+    totals = Aggregation(("k",), {"all": Aggregate(Kind.COLLECT_LIST, "place", arguments=(9,))})
+    saved(records_of(tmp_path / "totals", totals, [table]))
+    described = json.loads(json.dumps(definition_of(totals, left).described()))
+    with LmdbStore(tmp_path / "totals") as store:
+        asked = Definition.from_described(described).entries().table([Read(store.scan())])
+    assert asked.to_pylist() == [{"k": "a", "all": [PLACES[0], PLACES[2]]}]

@@ -9,7 +9,7 @@ are stored.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from roster.state.aggregate_functions import (
     LISTS,
     MOMENTS,
     NUMBERS_ONLY,
+    OPAQUE,
     Aggregate,
     Kind,
     count_of,
@@ -52,7 +53,9 @@ from roster.state.collected import Collected, joined, lists_of
 from roster.state.event_time import NONE_LATE, Lateness
 from roster.state.expressions import FUNCTIONS
 from roster.state.keys import encode_keys, is_text
+from roster.state.rows import is_nested, unpacked
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
+from roster.state.type_texts import text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,8 @@ class Layout:
     """Types of the columns that results of `FIXED` kinds are made of."""
     merges: bool = False
     """True if its rows are made of the stored parts of others."""
+    nested: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Types of nested columns, by aggregate; the state has bytes of their values."""
     breaks_ties: bool = False
     """True if of rows with an equal order that of the least value is chosen, whichever comes first."""
 
@@ -194,6 +199,7 @@ class Layout:
         for name, aggregate in aggregates.items():
             if aggregate.kind is Kind.SUM_DISTINCT:
                 _number(name, aggregate, _values(name, aggregate, nothing).type)
+        nested = _nested(aggregates, nothing)
         for name, aggregate in stored:
             kind = _values(name, aggregate, nothing).type
             fields += [(has_of(name), "?"), (name, _number(name, aggregate, kind))]
@@ -213,7 +219,8 @@ class Layout:
             for name, aggregate in aggregates.items()
             if aggregate.kind in FIXED
         }
-        return cls(aggregates, row_of(fields), kinds=kinds, stored=dict(stored), fixed=fixed)
+        fixed |= {name: text_of(kind) for name, kind in nested.items()}
+        return cls(aggregates, row_of(fields), kinds=kinds, stored=dict(stored), fixed=fixed, nested=nested)
 
     def decode(self, values: Sequence[bytes | None] | pa.Array) -> Structs:
         """Return the rows of the state, zeros for missing ones. Raises ValueDamagedError."""
@@ -293,6 +300,8 @@ class Layout:
                     column = self.part(name, rows)
                 if name in self.kinds and not as_numbers:
                     column = result_of(column, self.kinds[name])
+                if name in self.nested and not as_numbers:
+                    column = _unpacked(column, self.nested[name])
             table = table.append_column(name, column)
         return table
 
@@ -392,10 +401,21 @@ def row_of(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
     return np.dtype(list(fields))
 
 
+def _unpacked(column: Column, kind: pa.DataType) -> Column:
+    """Return nested values, or lists of them, of their bytes."""
+    if not pa.types.is_list(column.type):
+        return unpacked(column, kind)
+    return pa.ListArray.from_arrays(column.offsets, unpacked(column.values, kind), mask=column.is_null())
+
+
 def _values(name: str, aggregate: Aggregate, table: pa.Table) -> Column:
     """Return the values of an aggregate's column. Raises StateError that names the aggregate."""
+    return _naming(name, aggregate.values, table)
+
+
+def _naming(name: str, values: Callable[[pa.Table], Column], table: pa.Table) -> Column:
     try:
-        return aggregate.values(table)
+        return values(table)
     except StateError as error:
         raise StateError(f"aggregate {name!r}: {error}") from None
 
@@ -419,6 +439,22 @@ def _number(name: str, aggregate: Aggregate, kind: pa.DataType) -> str:
         problem = "no number of up to 64 bits with a sign, decimal of up to 38 digits, boolean, date, timestamp, "
         problem += "text or bytes" + ("; cast it to double" if is_decimal else "")
     raise StateError(f"aggregate {name!r}: column {aggregate.column!r} is {kind}, {problem}")
+
+
+def _nested(aggregates: Mapping[str, Aggregate], nothing: pa.Table) -> dict[str, pa.DataType]:
+    """Return the types of results with nested columns. Raises StateError where their values would be compared."""
+    nested = {}
+    for name, aggregate in aggregates.items():
+        for argument in aggregate.chain():
+            if not is_nested(kind := _naming(name, argument.column_of, nothing).type):
+                continue
+            if argument is not aggregate or aggregate.kind not in OPAQUE:
+                problem = f"column {argument.column!r} is {kind}, whose values are not compared or added up"
+                fix = "take a field of it, or first, last, min_by, max_by or collect_list"
+                raise StateError(f"aggregate {name!r}: {problem}; {fix}")
+            if aggregate.kind is not Kind.COUNT:
+                nested[name] = kind
+    return nested
 
 
 def _number_of(kind: pa.DataType) -> str:

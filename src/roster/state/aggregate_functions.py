@@ -17,6 +17,7 @@ import pyarrow as pa
 from roster.state import collected, decimals
 from roster.state.byte_slices import fixed
 from roster.state.expressions import Expression, evaluate, names_of
+from roster.state.rows import is_nested, packed
 from roster.state.store import StateError
 
 
@@ -112,6 +113,8 @@ _SUMMARIES = {
 """Results of collected values, and what is stored of them."""
 FIXED = frozenset({Kind.MIN_BY, Kind.MAX_BY, *LISTS, *_SUMMARIES})
 """Functions whose state says nothing about other columns, or columns of another type."""
+OPAQUE = frozenset({*CHOSEN, Kind.COLLECT_LIST, Kind.COUNT})
+"""Parts that a nested column may have: its values are not compared."""
 NUMBERS_ONLY = frozenset({Kind.SUM, Kind.MEAN, Kind.M2, Kind.SUM_DISTINCT})
 """Parts that only numbers have."""
 
@@ -182,9 +185,17 @@ class Aggregate:
         return replace(self, kind=kind)
 
     def values(self, table: pa.Table) -> Any:
-        """Return the column of a table. Raises StateError if there is none, or its types do not fit."""
+        """Return the column of a table, bytes if it is nested.
+
+        Raises StateError if there is none, or its types do not fit.
+        """
         if self.kind is Kind.SET and self.by is not None:
             return collected.rows_of([replace(argument, by=None).values(table) for argument in self.chain()])
+        column = self.column_of(table)
+        return packed(column) if is_nested(column.type) else column
+
+    def column_of(self, table: pa.Table) -> Any:
+        """Return the column of a table as it is. Raises StateError as `values` does."""
         if self.column == ALL_ROWS:
             return pa.chunked_array([pa.array(np.ones(len(table), np.int8))])
         needed = [self.column] if self.expression is None else names_of(self.expression)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -27,6 +26,7 @@ from roster.state.join_entries import SIDES, JoinEntries
 from roster.state.plain_entries import HexEntries, PlainEntries
 from roster.state.processor.entries import VariableEntries
 from roster.state.store import Snapshot, StateError, Store
+from roster.state.type_texts import text_of, type_of
 
 STATE_KEY = b"\xff~state"
 """Key of what the entries mean and of the input offsets that belong to them, in the store and in its changelog."""
@@ -97,6 +97,8 @@ class Definition:
             document["aggregates"] = layout.described()
             document["row"] = [list(column) for column in layout.row.descr]
             document["kinds"] = {name: str(kind) for name, kind in layout.kinds.items()}
+            if layout.nested:
+                document["nested"] = {name: text_of(kind) for name, kind in layout.nested.items()}
         return cls(document, migrate)
 
     @property
@@ -151,6 +153,7 @@ class Definition:
             np.dtype([(name, kind) for name, kind in self.document["row"]]),
             {name: type_of(kind) for name, kind in self.document["kinds"].items()},
             dict(part for name, aggregate in aggregates.items() for part in aggregate.stored(name)),
+            nested={name: type_of(kind) for name, kind in self.document.get("nested", {}).items()},
         )
 
     @property
@@ -267,7 +270,7 @@ def damaged(error: BaseException) -> OtherDefinitionError:
 
 
 def _columns(schema: pa.Schema) -> dict[str, str]:
-    return {field.name: str(_plain_type(field.type)) for field in schema}
+    return {field.name: text_of(_plain_type(field.type)) for field in schema}
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
@@ -280,22 +283,6 @@ def _hashable(value: Any) -> Any:
 
 def _schema(columns: Mapping[str, str]) -> pa.Schema:
     return pa.schema([(name, type_of(kind)) for name, kind in columns.items()])
-
-
-_TIMESTAMP = re.compile(r"timestamp\[(\w+), tz=(.+)\]")
-_LIST = re.compile(r"list<\w+: (.+)>")
-_DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)")
-
-
-def type_of(text: str) -> pa.DataType:
-    """Return the type that Arrow writes so. Raises ValueError for another text."""
-    if match := _TIMESTAMP.fullmatch(text):
-        return pa.timestamp(match[1], match[2])
-    if match := _LIST.fullmatch(text):
-        return pa.list_(type_of(match[1]))
-    if match := _DECIMAL.fullmatch(text):
-        return getattr(pa, f"decimal{match[1]}")(int(match[2]), int(match[3]))
-    return pa.type_for_alias(text)
 
 
 def shown(value: object) -> str:

@@ -26,7 +26,6 @@ from roster.state.definition import (
     damaged,
     function_name,
     shown,
-    type_of,
 )
 from roster.state.join_entries import SIDES
 from roster.state.keys import is_text
@@ -36,6 +35,7 @@ from roster.state.saved.variables import part_of
 from roster.state.sessions import ENDS_KEY
 from roster.state.store import Keys, Position, Snapshot, StateError, Value
 from roster.state.table_evolution import Function, TableEvolution
+from roster.state.type_texts import type_of
 
 Results = Mapping[str, Mapping[str, str]]
 """{name: kind, column and type} of the results of a definition."""

@@ -36,6 +36,7 @@ from roster.state.byte_slices import (
 )
 from roster.state.keys import is_text
 from roster.state.store import StateError, Value, ValueDamagedError
+from roster.state.type_texts import text_of
 
 _PREFIX = np.dtype([("fingerprint", "<u4"), ("count", "<u4")])
 PREFIX_LENGTH = _PREFIX.itemsize
@@ -76,8 +77,8 @@ class RowLayout:
         for number, field in enumerate(columns):
             if not _is_stored(field.type):
                 raise StateError(f"join: column {field.name!r} is {field.type}; make text of it, or leave it out")
-            if parts := _parts_of(field.type):
-                nested[number] = cls.of(pa.schema([(str(place), part) for place, part in enumerate(parts)]))
+            if is_nested(field.type):
+                nested[number] = _layout_of(field.type)
             width = 4 if number in nested or is_text(field.type) else width_of(field.type)
             fields += [(f"has {number}", "?"), (f"value {number}", f"V{width}")]
         return cls(columns, np.dtype(fields), nested)
@@ -85,7 +86,7 @@ class RowLayout:
     @property
     def fingerprint(self) -> int:
         """Fingerprint at the beginning of a value; values with other columns are refused."""
-        return zlib.crc32("\n".join(f"{field.name} {field.type}" for field in self.columns).encode())
+        return zlib.crc32("\n".join(f"{field.name} {text_of(field.type)}" for field in self.columns).encode())
 
     def appended(self, old: Sequence[Value] | pa.Array, table: pa.Table, times: Numbers, places: Numbers) -> pa.Array:
         """Return each old value with rows of a table appended; `places` are the indexes of their values.
@@ -189,6 +190,29 @@ class _Values:
     def payloads(self) -> pa.Array:
         skipped = np.minimum(self.lengths, _PREFIX.itemsize + self.counts * self.size)
         return gathered(self.data, self.starts + skipped, self.lengths - skipped)
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Return True for lists, maps and structs."""
+    return bool(_parts_of(kind))
+
+
+def packed(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return lists, maps or structs as bytes, null for null. Raises StateError as `RowLayout.of` does."""
+    values = column.combine_chunks()
+    data = _layout_of(column.type).appended(pa.repeat(b"", len(values)), *_rows_of(values)).cast(pa.binary())
+    return pa.chunked_array([pc.if_else(values.is_valid(), data, pa.scalar(None, pa.binary()))])
+
+
+def unpacked(data: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the lists, maps or structs of this type that `packed` has made bytes of."""
+    has = data.is_valid().to_numpy(zero_copy_only=False)
+    nothing = _layout_of(kind).appended(pa.repeat(b"", 1), *_rows_of(pa.nulls(1, kind)))[0]
+    return _assembled(_layout_of(kind).decode(data.cast(pa.large_binary()).fill_null(nothing)), kind, has)
+
+
+def _layout_of(kind: pa.DataType) -> RowLayout:
+    return RowLayout.of(pa.schema([(str(place), part) for place, part in enumerate(_parts_of(kind))]))
 
 
 def _is_stored(kind: pa.DataType) -> bool:
