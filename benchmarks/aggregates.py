@@ -2,12 +2,16 @@
 
     python -m benchmarks aggregates
     python -m benchmarks.aggregates [--records 2000000] [--keys 10000] [--rounds 3] [--cores 2]
-                                    [--only roster|spark|streams|repartitioned ...]
+                                    [--only roster|frame|spark|stage|streams|repartitioned ...]
 
 Each counts the records of a key and adds up their values, a decimal text of 6 bytes, from one topic of four partitions
 of an Apache Kafka to another topic, exactly once as far as it can: Roster's columnar aggregate; Spark's `groupBy().agg`
 with its RocksDB store (its Kafka sink writes at least once); Kafka Streams with RocksDB, exactly_once_v2 and as many
 threads as cores.
+
+`frame` is Spark's program in a consumer group, by `read_stream` and `write_stream`: Roster computes all of it. Of
+`stage`, only if it is named, Spark does what stands in front of the state, because of a function that only Spark has.
+Both also say how long `start()` took.
 
 `repartitioned`, only if it is named, is Roster with windows of an hour behind a `repartition`; it also says how many
 records and bytes are in the repartition topic.
@@ -48,7 +52,7 @@ from benchmarks.pipeline import broker
 from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
 from roster.records.produce import KafkaWriter
-from roster.spark import KafkaSink, Pipeline, Progress, State, Window, session
+from roster.spark import KafkaSink, Pipeline, Progress, State, Window, read_stream, session, write_stream
 from roster.stateful.repartition_topic import Purge
 
 if TYPE_CHECKING:
@@ -70,6 +74,16 @@ def priced(rows: pa.RecordBatch) -> pa.RecordBatch:
 def timed(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The same with the record's time, and another name for the key."""
     return pa.RecordBatch.from_arrays([*priced(rows).columns, rows["timestamp"]], ["name", "price", "at"])
+
+
+PRICED = ("CAST(key AS string) AS key", "CAST(CAST(value AS string) AS double) AS value")
+RESULT = ("to_json(struct(n, total)) AS value",)
+"""Columns of the rows, and beside the key of the results."""
+
+
+def keyed_totals(rows: DataFrame) -> DataFrame:
+    """The totals of each key."""
+    return rows.groupBy("key").agg(sf.count("*").alias("n"), sf.sum("value").alias("total"))
 
 
 @dataclass
@@ -164,14 +178,35 @@ class Bench:
             done += rows
         return 1000 * sum(rows for rows, _ in counted) / sum(took for _, took in counted)
 
+    def framed(self, topic: str, records: int, step: str = "") -> float:
+        """Spark's program in a consumer group. step: a further condition in front of the state."""
+        with self.directory() as path:
+            reader = read_stream(self.spark).option("kafka.bootstrap.servers", self.bootstrap)
+            reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+            reader = reader.option("maxOffsetsPerTrigger", records // BATCHES).option("roster.keyed_by", "key")
+            source = reader.option("roster.state.dir", str(path)).option("roster.log", "off").load()
+            rows = source.selectExpr(*PRICED)
+            rows = keyed_totals(rows.where(step) if step else rows).selectExpr("key", *RESULT)
+            writer = write_stream(rows).queryName(f"totals-{uuid.uuid4().hex[:8]}").format("kafka")
+            began = time.perf_counter()
+            query = writer.option("topic", self.topic()).outputMode("update").trigger(availableNow=True).start()
+            print(f"  start() took {time.perf_counter() - began:.2f} s", flush=True)
+            query.awaitTermination()
+            done = [(p.numInputRows, p.durationMs["triggerExecution"]) for p in query.recentProgress]
+        return rate([each for each in done if each[0]], records)
+
+    def staged(self, topic: str, records: int) -> float:
+        """The same with a function that only Spark has."""
+        return self.framed(topic, records, "soundex(key) <> ''")
+
     def streaming(self, topic: str, records: int, totals: Callable[[DataFrame], DataFrame]) -> float:
         """A query of Structured Streaming."""
         reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
         reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
         source = reader.option("maxOffsetsPerTrigger", records // BATCHES).load()
-        rows = totals(source.selectExpr("CAST(key AS string) AS key", "CAST(CAST(value AS string) AS double) AS value"))
+        rows = totals(source.selectExpr(*PRICED))
         with self.directory() as path:
-            writer = rows.select("key", sf.to_json(sf.struct("n", "total")).alias("value")).writeStream.format("kafka")
+            writer = rows.selectExpr("key", *RESULT).writeStream.format("kafka")
             writer = writer.option("kafka.bootstrap.servers", self.bootstrap).option("topic", self.topic())
             writer = writer.outputMode("update").option("checkpointLocation", str(path)).trigger(availableNow=True)
             query = writer.start()
@@ -181,9 +216,7 @@ class Bench:
 
     def grouped(self, topic: str, records: int) -> float:
         """Spark's own aggregate."""
-        return self.streaming(
-            topic, records, lambda df: df.groupBy("key").agg(sf.count("*").alias("n"), sf.sum("value").alias("total"))
-        )
+        return self.streaming(topic, records, keyed_totals)
 
     # -- what works record by record: records a second of those behind the first fifth -------------------------------
 
@@ -267,8 +300,10 @@ def rate(batches: Sequence[tuple[int, int]], records: int) -> float:
 
 SIDES: dict[str, tuple[str, Callable[[Bench, str, int], float], int, int]] = {
     "roster": ("Roster aggregate", Bench.roster, 1, 1),
+    "frame": ("Roster, Spark's program", Bench.framed, 1, 1),
     "spark": ("Spark groupBy().agg", Bench.grouped, 1, 1),
     "streams": ("Kafka Streams", Bench.streams, 1, 1),
+    "stage": ("Roster, Spark in front", Bench.staged, 1, 1),
     "repartitioned": ("Roster behind repartition", Bench.repartitioned, 1, 1),
 }
 """Name, run, and by how much its records and keys are fewer."""
@@ -319,7 +354,7 @@ def main(words: Sequence[str] | None = None) -> None:
         address, _ = stack.enter_context(broker("apache", folder))
         admin = stack.enter_context(Admin(address))
         bench = Bench(spark, admin, address, folder, given.cores)
-        compare(bench, given.records, given.keys, given.rounds, given.only or list(SIDES)[:3])
+        compare(bench, given.records, given.keys, given.rounds, given.only or list(SIDES)[:4])
 
 
 def run(*, quick: bool) -> None:

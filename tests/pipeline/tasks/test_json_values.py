@@ -148,16 +148,14 @@ def _cell(row: Any, kind: pa.DataType) -> str:
     if isinstance(row, list):
         return str([_cell(value, kind) for value in row])
     if row is not None and pa.types.is_floating(kind):
-        return str(np.array(row).astype(kind.to_pandas_dtype()) + 0)
+        return str(np.array(row).astype(kind.to_pandas_dtype()))
     return str(row)
 
 
 def _is_different_on_purpose(own: Any, theirs: Any, bad: str, kind: str) -> bool:
     """What the page on columns tells of."""
     if "timestamp" in kind and "is no timestamp" in bad:
-        return re.search(r"field 'v': (-?\d{13,} is no|\"(\\[tn]|\\u00..|[ \x7f])*T?\d\d?:\d)", bad) is not None
-    if kind == "tinyint":
-        return re.search(r"field 'v': (12[89]|1[3-9]\d|2[0-4]\d|25[0-5]) is no int8", bad) is not None
+        return re.search(r"field 'v': (\"(\\[tn]|\\u00..|[ \x7f])*T?\d\d?:\d)", bad) is not None
     if "string" not in kind or own is None or theirs is None:
         return False
     shortest = [re.sub(r"\d+\.\d+E-?\d+", lambda number: repr(float(number[0])), str(each)) for each in (own, theirs)]
@@ -242,6 +240,13 @@ def test_texts_that_other_readers_refuse_are_read_as_spark_does(line: str) -> No
 def test_text_behind_an_object_is_told_as_what_it_hides_is_lost() -> None:
     with pytest.raises(JsonError, match=r"text follows its object: '\{\"l\":2\}'"):
         fail_fast(['{"l":1}', '{"l":1} {"l":2}'])
+
+
+def test_a_negative_zero_has_a_sign_unless_it_is_a_whole_number_as_in_spark() -> None:
+    texts = ["-0", "-0.0", "-0e0", "0", "-0", "1"] * 9
+    for fields in (pa.schema([("d", pa.float64())]), pa.schema([("d", pa.float32()), ("m", pa.decimal128(5, 2))])):
+        found = parse_json(encoded([of_fields({"d": text}) for text in texts]), fields)["d"].to_pylist()
+        assert [str(number) for number in found] == ["0.0", "-0.0", "-0.0", "0.0", "0.0", "1.0"] * 9
 
 
 TIMES = {

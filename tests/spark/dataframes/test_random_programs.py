@@ -43,7 +43,7 @@ ROW = st.tuples(
     st.none() | st.integers(0, 900).map(lambda minutes: BEGIN + timedelta(minutes=minutes)),
 )
 SCHEMA = "k string, n int, d double, m decimal(12,2), b boolean, t timestamp"
-ZONES = st.sampled_from(["UTC", "America/New_York", "Asia/Kolkata", "Europe/Berlin"])
+ZONES = st.sampled_from(["UTC", "UTC", "UTC", "America/New_York", "Asia/Kolkata", "Europe/Berlin"])
 STEPS = st.lists(
     st.sampled_from(
         [
@@ -51,6 +51,9 @@ STEPS = st.lists(
             ("where", "k <> 'b' and not b"),
             ("where", "d > 0 or isnan(d)"),
             ("k", "upper(trim(k))"),
+            ("k", "coalesce(k, 'none') || '!'"),
+            ("n", "case when b then n else length(k) end"),
+            ("t", "coalesce(t, timestamp'2026-03-29 01:30:00')"),
             ("n", "n % 3"),
             ("d", "d * 2 + n"),
             ("m", "cast(m * 3 as decimal(12,2))"),
@@ -151,7 +154,7 @@ def rows_of(made: Program, batch: DataFrame) -> pa.Table:
 
 
 @pytest.mark.gate
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(30, "ROSTER_PROGRAMS"))
 @given(
     rows=st.lists(ROW, max_size=25),
     cut=st.integers(0, 25),

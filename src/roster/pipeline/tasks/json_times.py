@@ -1,7 +1,6 @@
 """Dates and times in text, as Spark's `from_json` reads them without a format.
 
-Source: Spark 4.3, SparkDateTimeUtils, and `java.time.ZoneId.of`; cleared by tests against Spark itself. A time of day
-without a date is none here: Spark adds today's date.
+Source: Spark 4.3, SparkDateTimeUtils, and `java.time.ZoneId.of`; cleared by tests against Spark itself.
 """
 
 from __future__ import annotations

@@ -108,6 +108,17 @@ class JsonReader:
 
         Other fields of the objects are ignored. A missing field is null, as is a value that does not fit.
         """
+        rows, bad = self._read(values)
+        zeros = np.flatnonzero(_are_negative_zeros(rows))
+        if len(zeros):  # of a whole number, -0, they are positive
+            parser = _Parser(self._fields)
+            again = parser.one_by_one(values.take(pa.array(zeros)), zeros.tolist()).combine_chunks()
+            order = np.arange(len(values))
+            order[zeros] = len(values) + np.arange(len(zeros))
+            rows = in_order([rows, *again.to_batches()], order, self._fields)
+        return rows, bad
+
+    def _read(self, values: pa.Array) -> tuple[pa.RecordBatch, dict[int, str]]:
         if self._compiled is None:
             return parsed(values, self._fields, range(len(values)))
         if self._flat is None:
@@ -158,7 +169,7 @@ class _Parser:
                 else:
                     return
             yield from self._together(values.slice(0, good), numbers[:good])
-            yield self._one_by_one(values.slice(good, odd), numbers[good : good + odd])
+            yield self.one_by_one(values.slice(good, odd), numbers[good : good + odd])
             values, numbers = values.slice(good + odd), numbers[good + odd :]
 
     def _by_columns(self, values: pa.Array) -> pa.Table:
@@ -186,7 +197,8 @@ class _Parser:
         columns = [_typed(table.column(field.name).combine_chunks(), field.type, is_row=True) for field in self._fields]
         return pa.Table.from_arrays(columns, schema=self._fields) if columns else table
 
-    def _one_by_one(self, values: pa.Array, numbers: Sequence[int]) -> pa.Table:
+    def one_by_one(self, values: pa.Array, numbers: Sequence[int]) -> pa.Table:
+        """Return the rows of the values with these numbers, each read with Spark's meaning."""
         rows = [self._row(value, number) for value, number in zip(values.to_pylist(), numbers, strict=True)]
         columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in self._fields]
         return pa.Table.from_arrays(columns, schema=self._fields) if columns else pa.Table.from_pylist(rows)
@@ -208,6 +220,16 @@ class _Parser:
         if bad:
             self.bad[number] = f"the value is not JSON of this schema: {bad[0]}"
         return row
+
+
+def _are_negative_zeros(rows: pa.RecordBatch) -> Any:
+    """Return for each row whether one of its numbers is -0.0."""
+    found = np.zeros(rows.num_rows, bool)
+    for column in rows.columns:
+        if pa.types.is_floating(column.type):
+            numbers = column.to_numpy(zero_copy_only=False)
+            found |= (numbers == 0) & np.signbit(numbers)
+    return found
 
 
 def _first_unbraced(values: pa.Array) -> int:
@@ -276,6 +298,7 @@ _PLAIN = {
 """Texts that Arrow reads as Spark does; one with a zone is read with it."""
 _NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "+INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
 _SPACE = " \t\r\n"
+_TOO_LARGE = 1 << 63
 _MOST_NESTED = _MOST_DIGITS = 1000
 """Jackson's limits, by which Spark reads."""
 _TOKEN = re.compile(
@@ -423,8 +446,9 @@ def _boolean(value: object, _: pa.DataType) -> bool:
     return value if isinstance(value, bool) else _refuse()
 
 
-def _integer(value: object, _: pa.DataType) -> int:
-    return value if _is_number(value) and isinstance(value, int) else _refuse()
+def _integer(value: object, kind: pa.DataType) -> int:
+    number = value if _is_number(value) and isinstance(value, int) else _refuse()
+    return number - 256 if pa.types.is_int8(kind) and 127 < number < 256 else number  # as Jackson reads a byte
 
 
 def _float(value: Any, kind: pa.DataType) -> float:
@@ -449,7 +473,8 @@ def _date(value: object, _: pa.DataType) -> int:
 
 def _moment(value: Any, kind: pa.DataType) -> int:
     if _is_number(value) and isinstance(value, int) and kind.tz is not None:
-        return int(value) * 1_000_000
+        seconds = value if -_TOO_LARGE <= value < _TOO_LARGE else _refuse()
+        return (seconds * 1_000_000 + _TOO_LARGE) % (2 * _TOO_LARGE) - _TOO_LARGE  # it overflows, as in Spark
     return micros_of(value if isinstance(value, str) else _refuse(), in_utc=kind.tz is not None)
 
 
