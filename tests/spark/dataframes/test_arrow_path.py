@@ -226,3 +226,28 @@ def test_rows_are_left_out_and_errors_are_raised_as_in_spark(spark: SparkSession
         assert (own == theirs) if isinstance(theirs, list) else own == "stopped", (columns, conditions, own, theirs)
         tried += 1
     assert 0 < stopped < tried
+
+
+DIFFERENT = {
+    b'{"i":1,"s":{"x":tru},"l":2}': ({"i": None}, {"i": 1}),
+    b'{"i":1,"s":"x\t,"l":2}': ({"i": None, "l": None}, {"i": 1, "l": 2}),
+    b'{"i":1,"t":"10:00"}': ({"t": None}, {}),
+}
+"""What Roster makes of values in its own way, and Spark, as the page says."""
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_what_differs_is_on_the_page(spark: SparkSession) -> None:
+    rows = records(spark, list(DIFFERENT))
+
+    def program(df: DataFrame) -> DataFrame:
+        return parsed(df).select("i", "s", "l", "t", "value")
+
+    found = by_roster(spark, program, rows)
+    assert isinstance(found, pa.Table)
+    for own, theirs in zip(found.to_pylist(), program(rows).toArrow().to_pylist(), strict=True):
+        differ = {name for name in own if own[name] != theirs[name]}
+        ours, of_spark = DIFFERENT[own["value"]]
+        assert differ == set(ours)
+        assert {name: own[name] for name in ours} == ours
+        assert all(theirs[name] == value for name, value in of_spark.items())
