@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 
@@ -102,8 +103,9 @@ def test_a_program_gives_the_rows_of_a_batch_in_memory_and_in_files(
     observed = frame.observe("seen", F.count("*").alias("rows"), F.max("shop").alias("last"))
     listener = Heard()
     spark.streams.addListener(listener)
+    spark.streams.resetTerminated()
     query = write_stream(observed).queryName(name).format("memory").trigger(availableNow=True).start()
-    query.awaitTermination()
+    assert spark.streams.awaitAnyTermination(120)
     assert sorted(spark.table(name).collect()) == expected
     seen = [progress.observedMetrics["seen"] for progress in query.recentProgress]
     until(lambda: listener.last == seen[-1], what="the listener's metrics")
@@ -183,7 +185,10 @@ def test_an_error_of_the_program_ends_the_query_and_is_told(
     def fail(_: DataFrame, __: int) -> None:
         raise ValueError("the database is away")
 
+    spark.streams.resetTerminated()
     query = write_stream(reader(spark, topics, orders).load()).queryName(group).foreachBatch(fail).start()
+    with pytest.raises(StreamingQueryException, match="ValueError: the database is away"):
+        spark.streams.awaitAnyTermination()
     with pytest.raises(ValueError, match="the database is away"):
         query.awaitTermination()
     assert isinstance(query.exception(), ValueError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from roster.pipeline.batch import Progress
 from roster.spark.dataframes.observed import ObservedMetrics
-from roster.spark.jobs.query_events import query_id, query_progress
+from roster.spark.jobs.query_events import end_waits, query_id, query_progress
 from roster.spark.pipeline import Pipeline
 
 KEPT = 100
@@ -39,6 +40,12 @@ class StreamQuery:
         """
         self._pipeline, self._recent, self._observed = pipeline, recent, observed
         self._group, self._name, self._sink, self._explained = group, name, sink, explained
+        threading.Thread(target=self._end_waits, name=f"roster-end-{group}", daemon=True).start()
+
+    def _end_waits(self) -> None:
+        with contextlib.suppress(Exception):
+            self._pipeline.wait()
+        end_waits(self._pipeline._spark, self._pipeline.exception)
 
     @property
     def id(self) -> uuid.UUID:

@@ -16,7 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -178,6 +178,21 @@ def telling_spark(
         raise
     else:
         events.close(None)
+
+
+def end_waits(spark: SparkSession, error: BaseException | None) -> None:
+    """End `spark.streams.awaitAnyTermination` as the end of a query of Spark's does, with the error that ended it."""
+    with contextlib.suppress(*_LEFT_OUT):
+        jvm, manager = cast("Any", spark)._jvm, cast("Any", spark)._jsparkSession.streams()
+        last = manager.getClass().getDeclaredField("lastTerminatedQueryException")
+        last.setAccessible(True)
+        failure = None
+        if error is not None:
+            nothing = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+            failed = jvm.org.apache.spark.sql.streaming.StreamingQueryException
+            failure = failed(f"{type(error).__name__}: {error}", None, "STREAM_FAILED", nothing)
+        if failure is not None or last.get(manager) is None:
+            last.set(manager, jvm.scala.Option.apply(failure))
 
 
 def shared(batches: Sequence[Progress]) -> Iterator[Progress]:
