@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
+from typing_extensions import override
 
 from roster.model.options import taking
 from roster.pipeline.batch import Batch, Progress
-from roster.pipeline.batch_sink import batch_sink
+from roster.pipeline.batch_sink import BatchSink, batch_sink
 from roster.pipeline.driver.member_protocol import Membership, is_alone
 from roster.pipeline.driver.reporting import Reporter, enable_logging, level_of
 from roster.pipeline.driver.run import Run, client_id_of, until_reached
@@ -32,7 +34,6 @@ from roster.pipeline.options import Options, Tuning, checked
 from roster.pipeline.pipeline_options import PipelineOptions
 from roster.pipeline.sink import Sink
 from roster.spark.assembly import assembled, state_definitions
-from roster.spark.foreach_batch import ForeachBatch
 from roster.spark.http_server import serving
 from roster.spark.jobs.query_events import Observed, telling_spark
 from roster.spark.jobs.spark_jobs import check_session, is_stopped
@@ -42,6 +43,22 @@ from roster.spark.queries.view import StateView, view_of
 log = logging.getLogger(__name__)
 _running: list[str] = []
 """Groups of the runs in this process."""
+
+
+class ForeachBatch(BatchSink):
+    """Calls a function with each batch's DataFrame; at least once, unless the function stores `batch.ranges` itself."""
+
+    def __init__(self, function: Callable[[DataFrame, Batch], object]) -> None:
+        self._function = function
+
+    @override
+    def warm_up(self, df: DataFrame) -> None:
+        """Run an aggregate with a shuffle: the function may not be called, and most have one."""
+        df.groupBy(F.spark_partition_id()).count().collect()
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        self._function(df, batch)
 
 
 class Pipeline(Operations):

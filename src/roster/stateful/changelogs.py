@@ -61,22 +61,19 @@ class Changelogs:
         """Changelogs of one sub-topology are in the order of its stores."""
         self._all = tuple(changelogs)
         self._by_subtopology: dict[int, list[Changelog]] = {}
-        for each in self._all:
-            self._by_subtopology.setdefault(each.of.number, []).append(each)
+        for changelog in self._all:
+            self._by_subtopology.setdefault(changelog.of.number, []).append(changelog)
         self._readers = {topic: of[0] for of in self._by_subtopology.values() for topic in of[0].of.sources}
-        self._owners: Mapping[str, Changelog] = {each.topic: each for each in self._all}
+        self._owners: Mapping[str, Changelog] = {changelog.topic: changelog for changelog in self._all}
+        self.tasks = [task for _, of in sorted(self._by_subtopology.items()) for task in of[0].tasks]
+        """All tasks with state, ascending."""
 
     def __iter__(self) -> Iterator[Changelog]:
         return iter(self._all)
 
-    @property
-    def tasks(self) -> list[TaskId]:
-        """All tasks with state, ascending."""
-        return [task for number in sorted(self._by_subtopology) for task in self._by_subtopology[number][0].tasks]
-
     def logs_of(self, task: TaskId) -> list[TopicPartition]:
         """Return the changelog partition of each store of a task."""
-        return [each[task] for each in self._by_subtopology[task.subtopology]]
+        return [changelog[task] for changelog in self._by_subtopology[task.subtopology]]
 
     def task_of_log(self, log: TopicPartition) -> TaskId:
         """Return the task that has state in a changelog partition."""
@@ -98,9 +95,9 @@ class Changelogs:
 
     def check_same(self, admin: Admin) -> None:
         """Raise PipelineError if a topic has been made anew."""
-        for each in self._all:
-            if (admin.describe_topic(each.topic).topic_id or b"\0").hex() != each.topic_id:
-                problem = f"the changelog {each.topic!r} has been made anew since this application started"
+        for changelog in self._all:
+            if (admin.describe_topic(changelog.topic).topic_id or b"\0").hex() != changelog.topic_id:
+                problem = f"the changelog {changelog.topic!r} has been made anew since this application started"
                 raise PipelineError(problem, field="group", fix="Start it again")
 
     def check_grown(self, sources: Iterable[TopicPartition]) -> None:

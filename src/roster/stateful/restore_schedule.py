@@ -90,6 +90,8 @@ class Copies:
         self._logs, self._acceptable, self._now = logs, acceptable_lag, now
         self._changelogs = Changelogs([*changelogs, *tables]) if tables else changelogs
         self._tables = frozenset(table.topic for table in tables)
+        self.all_tasks = frozenset(self._changelogs.tasks)
+        """All tasks of the group that have state or join a table."""
         self._member: TasksHeld | None = None
         self._reached: dict[TopicPartition, int] = {}
         """The changelog offset of each store; below, the logs' starts and ends."""
@@ -328,11 +330,6 @@ class Copies:
     def whole(self) -> frozenset[TaskId]:
         """Return the tasks that run here and whose stores have all committed changes."""
         return self.active() & self._proven
-
-    @property
-    def all_tasks(self) -> frozenset[TaskId]:
-        """All tasks of the group that have state or join a table."""
-        return frozenset(self._changelogs.tasks)
 
     def hosts(self) -> Mapping[Address, frozenset[TaskId]]:
         """Return the active tasks of every application that answers queries, as of the last rebalance."""

@@ -66,7 +66,7 @@ class SmallBatches:
         """The most offsets of a batch, and those of the present one."""
         self._at_once = 1
         """Tasks of a batch for several workers."""
-        self._is_here = False
+        self._is_here = self._is_large = False
         self._arrivals: Sequence[Arrival] = ()
         if self._most:
             jobs.when_cancelled(self._cancel)
@@ -88,6 +88,7 @@ class SmallBatches:
         self._is_cancelled, self._is_here = False, batch is None and self._most > 0 and self._is_local
         self._offsets = 0 if batch is None else batch.offsets
         self._arrivals = () if batch is None else batch.arrivals
+        self._is_large = self.limits.is_large(self._offsets)
         self.limits.begin(self._offsets, self.most_offsets)
         if batch is None or not self._most or batch.offsets > self.limits.largest:
             return tasks
@@ -116,10 +117,6 @@ class SmallBatches:
             return None
         are_several = self._is_local and self._at_once > 1 and self._workers.are_on([None] * self._at_once)
         return self.limits.next(are_several=are_several)
-
-    @property
-    def _is_large(self) -> bool:
-        return self.limits.is_large(self._offsets)
 
     def takes(self, tasks: Tasks, *, are_rows: bool = False) -> bool:
         """Return True if workers should try these tasks of the batch: one, or several at the same time.
