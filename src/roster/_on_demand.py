@@ -16,9 +16,9 @@ def on_demand(package: str, modules: Sequence[str]) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         # Import machinery asks packages for names such as `__path__`.
         for module in () if name.startswith("__") else modules:
-            found = vars(import_module(f"{package}.{module}")).get(name, find)
-            if found is not find:
-                return found
+            value = vars(import_module(f"{package}.{module}")).get(name, find)
+            if value is not find:
+                return value
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find

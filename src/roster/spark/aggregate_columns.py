@@ -36,13 +36,13 @@ Aggregates = Mapping[str, str | Column] | Sequence[Column]
 
 def parse_aggregates(given: Aggregates) -> dict[str, Aggregate]:
     """Return {result name: aggregate}. Raises PipelineError that names the one at fault."""
-    found: dict[str, Aggregate] = {}
+    parsed_aggregates: dict[str, Aggregate] = {}
     for name, each in _named(given).items():
         try:
-            found[name] = (Aggregate.parse(each) if isinstance(each, str) else None) or _aggregate(each)
+            parsed_aggregates[name] = (Aggregate.parse(each) if isinstance(each, str) else None) or _aggregate(each)
         except StateError as error:
             raise PipelineError(f"{name!r}: {error}", field=_FIELD) from None
-    return found
+    return parsed_aggregates
 
 
 def _named(given: Aggregates) -> dict[str, str | Column]:
@@ -52,16 +52,16 @@ def _named(given: Aggregates) -> dict[str, str | Column]:
             if not isinstance(name, str) or not name or not isinstance(each, str | Column):
                 raise PipelineError(f"{name!r}: {each!r} is no name and its aggregate", field=_FIELD, fix=_EXAMPLE)
         return dict(given)
-    if not isinstance(given, list | tuple) or not given or not all(isinstance(each, Column) for each in given):
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(column, Column) for column in given):
         raise PipelineError(f"{given!r} is no dict of results", field=_FIELD, fix=_EXAMPLE)
-    found: dict[str, str | Column] = {}
-    for each in given:
-        alias = alias_of(each)
-        if alias is None or alias in found:
+    by_alias: dict[str, str | Column] = {}
+    for column in given:
+        alias = alias_of(column)
+        if alias is None or alias in by_alias:
             problem = "has no alias" if alias is None else f"has the alias of another one, {alias!r}"
-            raise PipelineError(f"{_text(each)!r} {problem}", field=_FIELD, fix=_EXAMPLE)
-        found[alias] = each
-    return found
+            raise PipelineError(f"{_text(column)!r} {problem}", field=_FIELD, fix=_EXAMPLE)
+        by_alias[alias] = column
+    return by_alias
 
 
 def _aggregate(given: str | Column) -> Aggregate:
@@ -75,21 +75,21 @@ def _aggregate(given: str | Column) -> Aggregate:
 
 def _of_node(node: Any) -> Aggregate:
     if class_of(node) == "AggregateExpression":  # in SQL text, what `_GRAMMAR` names
-        made = node.aggregateFunction()
-        if class_of(made) in _GRAMMAR:
-            ignores_nulls = bool(made.ignoreNulls())
-            return _of_function(_GRAMMAR[class_of(made)], [made.child()], None, ignores_nulls=ignores_nulls)
+        called = node.aggregateFunction()
+        if class_of(called) in _GRAMMAR:
+            ignores_nulls = bool(called.ignoreNulls())
+            return _of_function(_GRAMMAR[class_of(called)], [called.child()], None, ignores_nulls=ignores_nulls)
     if class_of(node) != "UnresolvedFunction":
         raise _not_kept("compute with results in map_arrow behind it")
     function, arguments = node.nameParts().mkString(".").lower(), members(node.arguments())
     if node.isDistinct():
         if function not in _DISTINCT or (function == "sum" and len(arguments) != 1) or not arguments:
             raise _not_kept("deduplicate by the keys and the columns in front of it")
-        *others, last = [_where(_condition(node), expression_of(each)) for each in arguments]
-        found = _of_value(_DISTINCT[function], last)
+        *others, last = [_where(_condition(node), expression_of(argument)) for argument in arguments]
+        aggregate = _of_value(_DISTINCT[function], last)
         for value in reversed(others):
-            found = _of_value(_DISTINCT[function], value, found)
-        return found
+            aggregate = _of_value(_DISTINCT[function], value, aggregate)
+        return aggregate
     return _of_function(function, arguments, _condition(node), ignores_nulls=_ignores_nulls(node, arguments))
 
 
@@ -110,8 +110,8 @@ def _of_function(
     if kind is not None and (not arguments or class_of(arguments[0]) == "UnresolvedStar"):
         raise _not_kept("name a column, as in sum(price)")
     if kind in _FURTHER:
-        found = _of_value(kind, _where(condition, expression_of(arguments[0])))
-        return replace(found, arguments=_further(kind, arguments[1:]))
+        aggregate = _of_value(kind, _where(condition, expression_of(arguments[0])))
+        return replace(aggregate, arguments=_further(kind, arguments[1:]))
     if kind is None or len(arguments) != 1:
         near = "approx_percentile(c, 0.5) is near it, in a state that does not grow"
         raise _not_kept(near if function in ("median", "percentile") else "keep others with transform_with_state")
@@ -143,7 +143,8 @@ def _further(kind: Kind, nodes: list[Any]) -> tuple[Any, ...]:
     if kind is Kind.APPROX_PERCENTILE:
         shares = first if isinstance(first, tuple) else (first,)
         accuracy = [*values, _ACCURACY][1] if 0 < len(values) < 3 else None
-        if shares and all(isinstance(each, int | float) and 0 <= each <= 1 for each in shares) and _is_most(accuracy):
+        are_shares = shares and all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares)
+        if are_shares and _is_most(accuracy):
             return tuple(map(float, first)) if isinstance(first, tuple) else float(shares[0]), accuracy
     elif not values:
         return DEFAULTS[kind]
@@ -161,9 +162,9 @@ def _is_most(value: Any) -> bool:
 def _value(node: Any) -> Any:
     """Return the value of a constant, of an array of them a tuple; None for anything else."""
     if class_of(node) == "UnresolvedFunction" and node.nameParts().mkString(".").lower() == "array":
-        return tuple(_value(each) for each in members(node.arguments()))
-    found = expression_of(node)
-    value = found.value if isinstance(found, Constant) else None
+        return tuple(_value(member) for member in members(node.arguments()))
+    expression = expression_of(node)
+    value = expression.value if isinstance(expression, Constant) else None
     return float(value) if isinstance(value, Decimal) else value
 
 
@@ -188,10 +189,11 @@ def _condition(node: Any) -> Expression | None:
 
 
 def _ignores_nulls(node: Any, arguments: list[Any]) -> bool:
-    said = node.ignoreNulls()
-    if not isinstance(said, bool):  # an option since Spark 4.1
-        said = said.isDefined() and said.get()
-    return bool(said or (len(arguments) == 2 and class_of(arguments[1]) == "Literal" and arguments[1].value() is True))
+    ignore_nulls = node.ignoreNulls()
+    if not isinstance(ignore_nulls, bool):  # an option since Spark 4.1
+        ignore_nulls = ignore_nulls.isDefined() and ignore_nulls.get()
+    is_asked = len(arguments) == 2 and class_of(arguments[1]) == "Literal" and arguments[1].value() is True
+    return bool(ignore_nulls or is_asked)
 
 
 def _is_all_rows(arguments: list[Any]) -> bool:

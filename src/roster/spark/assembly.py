@@ -187,7 +187,7 @@ def _tables_and_cleaning(
         if plan.tables:
             joins.append(TableJoins.open(stores.options, plan.tables, plan.own_sources, plan.subtopology.number))
             opened.callback(joins[-1].close)
-    places = [*stores.topology.places, *(place for each in joins for place in each.places)]
+    places = [*stores.topology.places, *(place for join in joins for place in join.places)]
     cluster = None if jobs.is_local else Cluster(jobs.context)
     return joins, cluster, cleaning(stores.copies, stores.options.state, places, jobs)
 
@@ -241,8 +241,10 @@ def _stateless(
         if tables:
             check_assignors(options)
             _check_state_dir(jobs.spark, options)
-            of = Subtopology(0, joined_source(options.topics))
-            stores = Stores.open(options, [SubtopologyPlan(of, (), tables=tables)], GrownInput(jobs.spark, config))
+            subtopology = Subtopology(0, joined_source(options.topics))
+            stores = Stores.open(
+                options, [SubtopologyPlan(subtopology, (), tables=tables)], GrownInput(jobs.spark, config)
+            )
             opened.callback(stores.close)
             joins, cluster, clean = _tables_and_cleaning(jobs, stores, opened)
             work = batches = StatefulBatches(
@@ -298,12 +300,12 @@ def subtopology_plans(
             node, columns = _node(operator, columns, records, behind)
             nodes.append(node)
         others = [node.other.topic for node in nodes if node.other is not None]
-        of = Subtopology(number, (*sources, *others), [node.store for node in nodes])
+        subtopology = Subtopology(number, (*sources, *others), [node.store for node in nodes])
         leaving = None
         if plan is not declared.last:
-            leaving, columns = _repartition(options.group, of, declared.subtopologies[number + 1], columns)
+            leaving, columns = _repartition(options.group, subtopology, declared.subtopologies[number + 1], columns)
             sources = (leaving.topic,)
-        plans.append(SubtopologyPlan(of, tuple(nodes), arriving, leaving, tables))
+        plans.append(SubtopologyPlan(subtopology, tuple(nodes), arriving, leaving, tables))
         arriving = leaving
     _check_names(columns)
     if not declared.has_own_results:
@@ -331,7 +333,7 @@ def _node(
     order = None
     if stateful.is_by_key:
         # By key, rows of later keys would be late; behind a repartition, where batches cut, also further on.
-        times = (getattr(each.stateful.operator, "time_column", None) for each in behind)
+        times = (getattr(operator.stateful.operator, "time_column", None) for operator in behind)
         sortable = {field.name for field in results if not pa.types.is_nested(field.type)}
         order = next((time for time in times if time in sortable), None)
     node = OperatorNode(operator, rows, stateful.store, stateful.late, other, order, stateful.migrate)

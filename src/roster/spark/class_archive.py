@@ -52,18 +52,18 @@ def make_archive(path: Path, options: str = "") -> None:
     """Run a training session, and put the classes it loaded in `path`, about 180 MB. Raises PipelineError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as directory:
-        made = Path(directory) / "classes.jsa"
-        given = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {options} {QUIET} -XX:ArchiveClassesAtExit={made}"
+        archive = Path(directory) / "classes.jsa"
+        java_options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {options} {QUIET} -XX:ArchiveClassesAtExit={archive}"
         ended = subprocess.run(  # noqa: S603
             [sys.executable, "-c", _TRAINING, f"{directory}/rows"],
             # An archive that the session would find in the usual folder cannot be the base of another one.
-            env=os.environ | {"SPARK_SUBMIT_OPTS": given.strip(), "XDG_CACHE_HOME": directory},
+            env=os.environ | {"SPARK_SUBMIT_OPTS": java_options.strip(), "XDG_CACHE_HOME": directory},
             capture_output=True,
             text=True,
             timeout=_SECONDS,
             check=False,
         )
-        if ended.returncode or not made.exists():
+        if ended.returncode or not archive.exists():
             last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise PipelineError(f"Spark's classes were not archived: {last}")
-        made.replace(path)
+        archive.replace(path)

@@ -111,7 +111,7 @@ def expression_of(node: Any) -> Expression:
         return Name(".".join(members(node.nameParts())))
     if kind == "Literal":
         return _constant(node)
-    arguments = tuple(expression_of(each) for each in members(node.children()))
+    arguments = tuple(expression_of(child) for child in members(node.children()))
     if kind == "Cast":
         return _call(f"cast to {node.dataType().catalogString()}", arguments)
     if kind == "UnresolvedFunction":

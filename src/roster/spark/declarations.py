@@ -75,7 +75,7 @@ class Declared:
     @property
     def operators(self) -> list[DeclaredOperator]:
         """The stateful operators of all sub-topologies."""
-        return [operator for each in self.subtopologies for operator in each.operators]
+        return [operator for subtopology in self.subtopologies for operator in subtopology.operators]
 
     @property
     def others(self) -> list[str]:
@@ -91,7 +91,7 @@ class Declared:
 
     def add_operator(self, method: str, stateful: Stateful) -> None:
         """Append a stateful operator. Raises PipelineError if it cannot follow the ones before it."""
-        if taken := [each for each in self.operators if each.stateful.store == stateful.store]:
+        if taken := [operator for operator in self.operators if operator.stateful.store == stateful.store]:
             name = taken[0].stateful.store
             raise PipelineError(f"there is a store {name!r} already", field="store", fix="Give each store its name")
         self._check_is_final(method)
@@ -118,7 +118,7 @@ class Declared:
                 field="join_table",
                 fix="Move it in front, or behind a repartition by the table's key",
             )
-        if any(table.join.topic == join.topic for each in self.subtopologies for table in each.tables):
+        if any(table.join.topic == join.topic for subtopology in self.subtopologies for table in subtopology.tables):
             raise PipelineError(f"{join.topic!r} is joined already", field="join_table", fix="Name another table")
         self.last.tables.append(DeclaredTable(join))
 
@@ -128,6 +128,6 @@ class Declared:
         if self.last.by is not None and not self.last.operators and not self.last.tables:
             problem = f"nothing between it and the one before, by {', '.join(self.last.by.keys)}, needs that key"
             raise PipelineError(problem, field=REPARTITION, fix="Leave the other one out")
-        if any(each.by is not None and each.by.name == by.name for each in self.subtopologies):
+        if any(subtopology.by is not None and subtopology.by.name == by.name for subtopology in self.subtopologies):
             raise PipelineError(f"there is one of the name {by.name!r} already", field="name", fix="Give it another")
         self.subtopologies.append(DeclaredSubtopology(by))

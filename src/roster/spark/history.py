@@ -112,9 +112,9 @@ def _write(spark: SparkSession, place: str, folder: Path) -> None:
         (scratch / f"table={name}").mkdir(parents=True)
 
     def write(groups: Iterator[GroupHistory]) -> pa.Table:
-        file, made = f"{uuid.uuid4().hex}.parquet", [dict(each.tables()) for each in groups]
+        file, tables = f"{uuid.uuid4().hex}.parquet", [dict(group.tables()) for group in groups]
         for name in TABLES:
-            rows = pa.concat_tables([each[name] for each in made])
+            rows = pa.concat_tables([of_group[name] for of_group in tables])
             pq.write_table(rows, scratch / f"table={name}" / file, compression="zstd")
         return pa.table({"file": [file]})
 
@@ -148,10 +148,10 @@ def replay_history(spark: SparkSession, place: str, assignors: Sequence[str | As
         ValueError: an unknown assignor.
 
     """
-    chosen = [find_assignor(each) for each in assignors]
+    chosen = [find_assignor(name) for name in assignors]
 
     def replayed(groups: Iterator[GroupHistory]) -> pa.Table:
-        return pa.concat_tables([replay(each, chosen) for each in groups])
+        return pa.concat_tables([replay(group, chosen) for group in groups])
 
     return _by_groups(spark, place, replayed, REPLAYS)
 
@@ -196,7 +196,7 @@ def replay_report(replays: DataFrame) -> tuple[str, list[dict[str, Any]]]:
         return report([], [], []), []
     begin, end = (int(moment.timestamp()) for moment in span)
     step = max((end - begin) // PLOT_POINTS, 60)
-    at = F.floor(F.col("ended_at").cast("long") / step) * step
+    point = F.floor(F.col("ended_at").cast("long") / step) * step
     sums = [F.sum(name).alias(name) for name in ("moved", "stopped")]
     totals = replays.groupBy("policy").agg(
         F.count("*").alias("rebalances"),
@@ -207,9 +207,10 @@ def replay_report(replays: DataFrame) -> tuple[str, list[dict[str, Any]]]:
         F.percentile_approx("drain_seconds", 0.5).alias("drain_median"),
         F.percentile_approx("drain_seconds", 0.95).alias("drain_p95"),
     )
-    over_time = replays.groupBy("policy", at.alias("at")).agg(*sums).orderBy("at")
+    over_time = replays.groupBy("policy", point.alias("at")).agg(*sums).orderBy("at")
     groups = replays.groupBy("group").pivot("policy").sum("stopped")
     most = groups.withColumn("sum", sum((F.col(f"`{name}`") for name in groups.columns[1:]), F.lit(0)))
     top = most.orderBy(F.desc("sum"), "group").drop("sum").limit(GROUPS_SHOWN)
-    found, *more = ([row.asDict() for row in each.collect()] for each in (totals.orderBy("policy"), over_time, top))
-    return report(found, *more), found
+    frames = totals.orderBy("policy"), over_time, top
+    policies, *more = ([row.asDict() for row in frame.collect()] for frame in frames)
+    return report(policies, *more), policies

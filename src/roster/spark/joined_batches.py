@@ -49,10 +49,10 @@ class Tables:
             counts, topic_id = {}, b""
             for topic in (*sources, table):
                 try:
-                    found = admin.describe_topic(topic)
+                    description = admin.describe_topic(topic)
                 except UnknownTopicError:
                     raise PipelineError(f"there is no topic {topic!r}", field=FIELD, fix="Create it first") from None
-                counts[topic], topic_id = len(found.partitions), found.topic_id or b"\0"
+                counts[topic], topic_id = len(description.partitions), description.topic_id or b"\0"
             try:
                 partition_count(Subtopology(0, [*counts]), counts)
             except TopologyError as error:
@@ -88,10 +88,10 @@ class TableJoins:
         """
         joined: list[tuple[Rows, Tables]] = []
         with ExitStack() as unless_open:
-            for each in rows:
-                tables = Tables.open(options, each.topic, sources)
+            for of_table in rows:
+                tables = Tables.open(options, of_table.topic, sources)
                 unless_open.callback(tables.close)
-                joined.append((each, tables))
+                joined.append((of_table, tables))
             unless_open.pop_all()
         return cls(number, joined)
 

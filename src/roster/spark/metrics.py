@@ -67,7 +67,8 @@ class PipelineMetrics(Collector):
         batches = Counter(
             "roster_pipeline_batches", "Batches by how they ended.", (*_GROUP, "outcome"), registry=self.registry
         )
-        self._committed, self._abandoned = (batches.labels(self._group, each) for each in ("committed", "abandoned"))
+        self._committed = batches.labels(self._group, "committed")
+        self._abandoned = batches.labels(self._group, "abandoned")
         self._seconds = Histogram(
             "roster_pipeline_batch_seconds",
             "Time of committed batches by phase.",
@@ -97,7 +98,8 @@ class PipelineMetrics(Collector):
         self._last_batch.set(self._now())
         self._stores = dict(progress.stores)
         for name, tasks in progress.stores.items():
-            self._restore_seconds.labels(self._group, name).inc(sum(each.restore_ms for each in tasks.values()) / 1000)
+            seconds = sum(store.restore_ms for store in tasks.values()) / 1000
+            self._restore_seconds.labels(self._group, name).inc(seconds)
 
     def abandoned(self) -> None:
         """Count a batch that was cancelled or fenced."""
@@ -119,7 +121,7 @@ class PipelineMetrics(Collector):
             "roster_state_changelog_gap",
             "Changelog offsets that a copy of a store lacks: standby copies, and own ones that are restored.",
             [*_GROUP, "store", "task"],
-            {(group, each.name, task): gap for each in self._served for task, gap in each.view.behind.items()},
+            {(group, served.name, task): gap for served in self._served for task, gap in served.view.behind.items()},
         )
 
     def _member_families(self) -> Iterator[Metric]:
@@ -140,17 +142,17 @@ class PipelineMetrics(Collector):
 
     def _store_families(self) -> Iterator[Metric]:
         """Yield what the stores were like in the last batches."""
-        of = {(self._group, name, task): store for name, by in self._stores.items() for task, store in by.items()}
-        labels, entries = [*_GROUP, "store", "task"], {each: store.entries for each, store in of.items()}
+        stores = {(self._group, name, task): store for name, by in self._stores.items() for task, store in by.items()}
+        labels, entries = [*_GROUP, "store", "task"], {task: store.entries for task, store in stores.items()}
         yield gauge("roster_state_entries", "Entries of a task's store.", labels, entries)
-        sizes = {each: store.bytes for each, store in of.items()}
+        sizes = {task: store.bytes for task, store in stores.items()}
         yield gauge("roster_state_bytes", "Their size on the disk.", labels, sizes)
-        times = {each: store.stream_time_ms / 1000 for each, store in of.items() if store.stream_time_ms is not None}
+        times = {t: store.stream_time_ms / 1000 for t, store in stores.items() if store.stream_time_ms is not None}
         yield gauge("roster_state_stream_time_seconds", "Stream time of a task.", labels, times)
-        held = {each: store.held_ms / 1000 for each, store in of.items() if store.held_by is not None}
+        held_seconds = {task: store.held_ms / 1000 for task, store in stores.items() if store.held_by is not None}
         text = "How far a task's stream time is behind that of its furthest source."
-        yield gauge("roster_state_time_held_seconds", text, labels, held)
-        by = Counts((self._group, *store.held_by.rsplit("-", 1)) for store in of.values() if store.held_by)
+        yield gauge("roster_state_time_held_seconds", text, labels, held_seconds)
+        by = Counts((self._group, *store.held_by.rsplit("-", 1)) for store in stores.values() if store.held_by)
         text = "Stores of tasks whose stream time the partition holds back."
         yield gauge("roster_state_time_held_by", text, [*_GROUP, "topic", "partition"], by)
 

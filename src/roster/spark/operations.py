@@ -302,8 +302,8 @@ class Operations:
         """
         if late_topic is not None and window is None:
             raise PipelineError("no row is late without a window", field="late_topic", fix="Leave it out")
-        given: Any = [aggregates, *more] if more or isinstance(aggregates, Column) else aggregates
-        stateful = aggregation(keys, given, window, results, store, migrate)
+        all_aggregates: Any = [aggregates, *more] if more or isinstance(aggregates, Column) else aggregates
+        stateful = aggregation(keys, all_aggregates, window, results, store, migrate)
         self._declare("aggregate", stateful, late_rows(late_topic, keys))
         return self
 

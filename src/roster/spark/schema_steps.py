@@ -147,8 +147,8 @@ class ProtobufParsed:
             self.kept.append(Source(self.registry, CONFLUENT, self.column))
             self.kept[-1].add(latest_of(self.registry, self.subject, "PROTOBUF", "protobuf_columns"))
             known = self.kept[-1].known
-        made = ProtobufColumns(message, fields, self.framing, self.column, self.mode, self.keep, known)
-        return made, columns
+        step = ProtobufColumns(message, fields, self.framing, self.column, self.mode, self.keep, known)
+        return step, columns
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,12 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
     exit_on_sigterm()
     java = java_program()
     wanted = {_conf_name(name): _text(value) for name, value in conf.items()}
-    at = {} if master is None else {"spark.master": _with_retries(master)}
+    master_conf = {} if master is None else {"spark.master": _with_retries(master)}
     try:
         with exiting_on_sigint():
             if SparkContext._active_spark_context is None:
                 threading.Thread(target=_load, name="roster-load", daemon=True).start()
-                wanted = _settings(java, wanted | {"spark.app.name": app_name} | at)
+                wanted = _settings(java, wanted | {"spark.app.name": app_name} | master_conf)
             builder = SparkSession.builder
             for name, value in wanted.items():
                 builder = builder.config(name, value)
@@ -167,10 +167,10 @@ def java_program() -> str:
                 fix=f"Unset it or point it at a Java {OLDEST_JAVA} or newer",
             )
         return java
-    found = shutil.which("java")
-    if found is None:
+    program = shutil.which("java")
+    if program is None:
         raise PipelineError("Spark needs Java, and there is neither JAVA_HOME nor `java` on the PATH", fix=_INSTALL)
-    return found
+    return program
 
 
 def check_java() -> None:

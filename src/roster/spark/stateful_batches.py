@@ -100,11 +100,11 @@ class StatefulBatches:
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Load what a batch needs, and find the stores on the executors' hosts."""
-        found = None if self._cluster is None else self._found
-        self._found.value, self._restore_jobs = {}, RestoreJobs(found=found, ran=self._noting())
+        found_stores = None if self._cluster is None else self._found
+        self._found.value, self._restore_jobs = {}, RestoreJobs(found=found_stores, ran=self._noting())
         run()
-        if found is not None:
-            self._copies.found(found.value)
+        if found_stores is not None:
+            self._copies.found(found_stores.value)
 
     def find_stores(self) -> None:
         """Check the state directories, and find the stores if they are on this host; else the warm-up does."""
@@ -118,8 +118,8 @@ class StatefulBatches:
         self._check_once_more()
         replayed, paused = self._replayed(), self._stores.changelogs.tasks_of(self._paused(batch.ranges))
         idle_times = self._stores.idle_times(batch)
-        looked = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
-        self._backlogs = {number: backlog for number, backlog in looked.items() if backlog is not None}
+        backlogs = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
+        self._backlogs = {number: backlog for number, backlog in backlogs.items() if backlog is not None}
         self._targets = {
             task: [
                 target._replace(is_replay=task in replayed, is_paused=task in paused, idle_until=times)
@@ -127,7 +127,7 @@ class StatefulBatches:
             ]
             for task, targets in self._stores.targets.prepare(batch).items()
         }
-        targets = [target for each in self._targets.values() for target in each]
+        targets = [target for of_task in self._targets.values() for target in of_task]
         if not self._to_change.isdisjoint(target.changelog for target in targets):
             batch = replace(batch, rewrites_state=True)
             logging.getLogger("roster.pipeline").info(
@@ -169,7 +169,7 @@ class StatefulBatches:
         """Return what a task did, with the names of partitions."""
         plan, before = self._topology.plan_of(task), self._seen.get(task, stores)
         parts = zip(stores, plan.nodes, before, strict=True)
-        return tuple(self._stores.source_names.named(each, plan, task, node, was) for each, node, was in parts)
+        return tuple(self._stores.source_names.named(store, plan, task, node, was) for store, node, was in parts)
 
     def _tables_read(self) -> dict[TopicPartition, int]:
         """Return the offsets of tables that the batch has seen."""
@@ -178,14 +178,14 @@ class StatefulBatches:
 
     def _store_progress(self, last: StoresOfTasks) -> Mapping[str, Mapping[str, StoreProgress]]:
         """Return what is known of each store, by name and task; tasks not in `last` did nothing in this batch."""
-        found: dict[str, dict[str, StoreProgress]] = {}
+        by_store: dict[str, dict[str, StoreProgress]] = {}
         for task, stores in self._seen.items():
             for node, seen in zip(self._topology.plan_of(task).nodes, stores, strict=True):
                 idle = seen._replace(
                     changed=0, late=0, restored=0, restored_bytes=0, restore_ms=0, late_behind_ms={}, late_sources={}
                 )
-                found.setdefault(node.store, {})[str(task)] = seen if task in last else idle
-        return found
+                by_store.setdefault(node.store, {})[str(task)] = seen if task in last else idle
+        return by_store
 
     def _check_once_more(self) -> None:
         """Check the definition again before the first batch: it may have changed since. Raises PipelineError."""
@@ -258,7 +258,7 @@ class StatefulBatches:
         task = StatefulTask(self._config, [], self._topology, {}, jobs=self._restore_jobs)
         done = run_small(task.restore_lanes) or []
         self._copies.done(done)
-        seen = {each.changelog for each in done}
+        seen = {restored.changelog for restored in done}
         left = [job for job in jobs if job.changelog not in seen]
         return not left or self.restore(left, _SETTLING)
 
@@ -347,7 +347,7 @@ class BetweenStatefulBatches(BetweenBatches):
 
 def summed(outcome: Outcome, tasks: StoresOfTasks, copies: Copies) -> Outcome:
     """Return the outcome of a batch with the progress of its tasks' stores and of copies."""
-    stores = [store for each in tasks.values() for store in each]
+    stores = [store for of_task in tasks.values() for store in of_task]
     return replace(
         outcome,
         restored=sum(store.restored for store in stores),
@@ -374,7 +374,7 @@ def named_change(error: WriteError, reports: Reports) -> WriteError | PipelineEr
     """Return a PipelineError if a change is too large for its changelog, else the error as it is."""
     refused = re.search(rf"(\S+)-\d+: {ErrorCode.MESSAGE_TOO_LARGE.name}", str(error))
     changes = [report.large for attempts in reports.values() for report in attempts]
-    large = [each for each in changes if refused is not None and each.endswith(repr(refused[1]))]
+    large = [change for change in changes if refused is not None and change.endswith(repr(refused[1]))]
     if not large:
         return error
     return PipelineError(

@@ -208,8 +208,8 @@ def check_functions(migrate: object, parts: Sequence[str]) -> None:
     """Raise PipelineError unless it has functions that tasks can have, each for a part."""
     example = f"{{{(*parts, 'total')[0]!r}: function}}: it makes this release's rows of the earlier ones"
     _check_said(migrate, parts, callable, example)
-    for each in (migrate or {}).values() if isinstance(migrate, Mapping) else ():
-        _check_named(each)
+    for function in (migrate or {}).values() if isinstance(migrate, Mapping) else ():
+        _check_named(function)
     pickled(migrate, "migrate")
 
 

@@ -100,7 +100,7 @@ def with_kept(struct: StructType, given: StructType, column: str, keep: Sequence
         )
     if given[column].dataType.typeName() not in ("binary", "string"):
         raise PipelineError(f"column {column!r} is no text", field=names, fix="Name one of text or bytes")
-    fields = (StructField(each.name, each.dataType, metadata=each.metadata) for each in struct)
+    fields = (StructField(child.name, child.dataType, metadata=child.metadata) for child in struct)
     return StructType([*fields, *(given[name] for name in keep)])
 
 

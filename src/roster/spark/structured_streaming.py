@@ -269,15 +269,15 @@ def offsets_of(query: StreamingQuery) -> dict[TopicPartition, int] | None:
     sources = _sources(query)
     if not sources:
         return None
-    found: dict[TopicPartition, int] = {}
+    next_offsets: dict[TopicPartition, int] = {}
     for description, offsets in sources:
         if not offsets or not description.startswith(_KAFKA_SOURCES):
             continue
         for topic, partitions in json.loads(offsets).items():
             for number, offset in partitions.items():
                 partition = TopicPartition(topic, int(number))
-                found[partition] = min(found.get(partition, offset), offset)
-    return found
+                next_offsets[partition] = min(next_offsets.get(partition, offset), offset)
+    return next_offsets
 
 
 def _sources(query: StreamingQuery) -> list[tuple[str, str]]:
@@ -285,11 +285,11 @@ def _sources(query: StreamingQuery) -> list[tuple[str, str]]:
     try:
         # Known from the start of a restarted query on, before its first batch.
         pairs = query._jsq.streamingQuery().committedOffsets().iterator()
-        found = []
+        sources = []
         while pairs.hasNext():
             pair = pairs.next()
-            found.append((pair._1().toString(), pair._2().json()))
-        return found
+            sources.append((pair._1().toString(), pair._2().json()))
+        return sources
     except Py4JError:
         last = query.lastProgress
         return [(source.description, source.endOffset) for source in last.sources] if last else []

@@ -62,7 +62,7 @@ def describe(group: str, as_json: bool, target: Target) -> None:
 def _held_times(cluster: Admin, group: str, target: Target, sources: Collection[TopicPartition]) -> Sequence[HeldTime]:
     """Return which partitions hold stream times of a group of tasks back. Raises Failure."""
     topics = cluster.list_topics(internal=True)
-    others = [each.group_id for each in cluster.list_groups() if each.group_id != group]
+    others = [group_info.group_id for group_info in cluster.list_groups() if group_info.group_id != group]
     changelogs, _ = own_topics(group, topics, others, CHANGELOG)
     if not changelogs:
         return []

@@ -19,9 +19,9 @@ class Executors:
 
     def hosts(self) -> set[str]:
         """Return the hosts that have executors."""
-        found = self._status_store().executorList(True)
-        each = [found.apply(number) for number in range(found.size())]
-        return {executor.hostPort().rpartition(":")[0] for executor in each if executor.id() != "driver"}
+        executor_list = self._status_store().executorList(True)
+        executors = [executor_list.apply(number) for number in range(executor_list.size())]
+        return {executor.hostPort().rpartition(":")[0] for executor in executors if executor.id() != "driver"}
 
     def ran_on(self, job_group: str) -> dict[int, str]:
         """Return the host of each task in a job group's last job, if Spark's listeners have reported it."""
@@ -31,8 +31,8 @@ class Executors:
         if stage is None:
             return {}
         tasks = store.taskList(stage.stageId, stage.currentAttemptId, stage.numTasks)
-        each = [tasks.apply(number) for number in range(tasks.size())]
-        return {task.index(): task.host() for task in each}
+        stage_tasks = [tasks.apply(number) for number in range(tasks.size())]
+        return {task.index(): task.host() for task in stage_tasks}
 
     def placed(self, items: Sequence[Item], hosts: Iterable[Collection[str]]) -> RDD[Item]:
         """Return items as an RDD, each in a partition of its own that prefers these hosts."""

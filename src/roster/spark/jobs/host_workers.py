@@ -151,11 +151,11 @@ class HostWorkers(Workers):
     def _ran_on(self, group: str, numbers: Set[int]) -> Mapping[int, str]:
         """Return the host of each task, as soon as Spark's listeners have reported all."""
         for _ in range(_LOOKS):
-            found = self._executors.ran_on(group)
-            if found.keys() >= numbers:
+            hosts = self._executors.ran_on(group)
+            if hosts.keys() >= numbers:
                 break
             time.sleep(0.1)
-        return found
+        return hosts
 
     @override
     def cancel(self) -> None:

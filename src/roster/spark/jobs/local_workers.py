@@ -106,7 +106,7 @@ class LocalWorkers(Workers):
 
     @override
     def start(self, at_once: int = 1) -> None:
-        self._close([each for each in self._workers if not each.is_alive])
+        self._close([worker for worker in self._workers if not worker.is_alive])
         if at_once > 1:
             self._used_together = time.monotonic()
         elif len(self._workers) > 1 and time.monotonic() > self._used_together + SPARE_SECONDS:
@@ -120,29 +120,29 @@ class LocalWorkers(Workers):
 
     @override
     def are_on(self, hosts: Sequence[str | None]) -> bool:
-        return len(hosts) == 1 or sum(each.link.is_ready for each in self._workers) >= len(hosts)
+        return len(hosts) == 1 or sum(worker.link.is_ready for worker in self._workers) >= len(hosts)
 
     @override
     def run(self, work: Any, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)) -> list[Any]:
         if len(hosts) == 1:
             self.start()
-        chosen = [each for each in self._workers if len(hosts) == 1 or each.link.is_ready][: len(hosts)]
-        results = run([each.link for each in chosen], work, arrivals)
-        if grown := [each for each in chosen if each.link.has_grown]:
+        chosen = [worker for worker in self._workers if len(hosts) == 1 or worker.link.is_ready][: len(hosts)]
+        results = run([worker.link for worker in chosen], work, arrivals)
+        if grown := [worker for worker in chosen if worker.link.has_grown]:
             self._close(grown)
             self.start(len(self._workers) + len(grown))
         return results
 
     @override
     def cancel(self) -> None:
-        for each in list(self._workers):
-            each.link.cancel()
+        for worker in list(self._workers):
+            worker.link.cancel()
 
     @override
     def close(self) -> None:
         self._close(self._workers)
 
     def _close(self, workers: Sequence[_Worker]) -> None:
-        self._workers = [each for each in self._workers if each not in workers]
-        for each in workers:
-            each.link.close()
+        self._workers = [worker for worker in self._workers if worker not in workers]
+        for worker in workers:
+            worker.link.close()

@@ -33,7 +33,7 @@ class Locations:
 
     def knows(self, directories: Collection[str]) -> bool:
         """Return True if each of these directories is on a host that is known to have an executor."""
-        return all(self._hosts.get(each, set()) & self._executors for each in directories)
+        return all(self._hosts.get(directory, set()) & self._executors for directory in directories)
 
     def ran(
         self, tasks: Sequence[Collection[TaskId]], directories: Mapping[int, str], hosts: Mapping[int, str]

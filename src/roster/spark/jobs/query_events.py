@@ -102,7 +102,7 @@ class QueryEvents:
         session: Any = self._spark._jsparkSession
         self._streams, self._jvm = session.streams(), self._spark._jvm
         listener = "org.apache.spark.sql.streaming.StreamingQueryListener$"
-        ids = [self._java("java.util.UUID").fromString(each) for each in self._ids.values()]
+        ids = [self._java("java.util.UUID").fromString(query_id) for query_id in self._ids.values()]
         parse = getattr(self._java("org.apache.spark.util.JsonProtocol$"), "MODULE$").sparkEventFromJson
         started = self._java(f"{listener}QueryStartedEvent")
         self._streams.postListenerEvent(started(*ids, self._group, utc(time.time() * 1000)))
@@ -111,8 +111,8 @@ class QueryEvents:
         while batches := self._gathered():
             if keeps or len(self._streams.listListeners()):
                 for progress in shared(batches):
-                    told = query_progress(progress, self._ids, self._sink)
-                    event = parse(json.dumps({"Event": f"{listener}QueryProgressEvent", "progress": told}))
+                    document = query_progress(progress, self._ids, self._sink)
+                    event = parse(json.dumps({"Event": f"{listener}QueryProgressEvent", "progress": document}))
                     for name, row in self._observed.rows(progress.batch).items():
                         event.progress().observedMetrics().put(name, row)
                     self._streams.postListenerEvent(event)
@@ -125,21 +125,21 @@ class QueryEvents:
 
     def _gathered(self) -> list[Progress]:
         """Wait for a batch; return it and those that are there by then, none once the run has ended."""
-        found = []
+        batches = []
         while (progress := self._heard.get()) is not None:
-            found.append(progress)
+            batches.append(progress)
             if self._heard.empty():
-                return found
-        if found:
+                return batches
+        if batches:
             self._heard.put(None)
-        return found
+        return batches
 
     def _java(self, name: str) -> Any:
         """Return a class of the JVM."""
-        found: Any = self._jvm
+        node: Any = self._jvm
         for part in name.split("."):
-            found = getattr(found, part)
-        return found
+            node = getattr(node, part)
+        return node
 
     def _is_kept(self) -> bool:
         """Return True if Spark shows or writes events, whether or not anybody listens."""
@@ -154,14 +154,14 @@ class QueryEvents:
             _totals[key] = {}
             with contextlib.suppress(*_LEFT_OUT):
                 scala: Any = context._jsc.sc()
-                made = {name: scala.longAccumulator(f"roster.{self._group}.{name}") for name in _METRICS}
-                named = {f"roster.{self._group}.{name}": each for name, each in made.items()}
+                accumulators = {name: scala.longAccumulator(f"roster.{self._group}.{name}") for name in _METRICS}
+                named = {f"roster.{self._group}.{name}": each for name, each in accumulators.items()}
                 source = getattr(self._java("org.apache.spark.metrics.source.LongAccumulatorSource$"), "MODULE$")
                 java_map = self._java("java.util.HashMap")()
                 for name, each in named.items():
                     java_map.put(name, each)
                 source.register(scala, self._java("org.apache.spark.api.python.PythonUtils").toScalaMap(java_map))
-                _totals[key] = made
+                _totals[key] = accumulators
         return _totals[key]
 
 
@@ -198,11 +198,11 @@ def end_waits(spark: SparkSession, error: BaseException | None) -> None:
 def shared(batches: Sequence[Progress]) -> Iterator[Progress]:
     """Yield what each event tells: a batch, or the sum of batches of one generation that ended within a short time."""
     group: list[Progress] = []
-    for each in batches:
-        if group and (each.generation != group[0].generation or _end(each) - _end(group[0]) >= _SHARED_MS):
+    for batch in batches:
+        if group and (batch.generation != group[0].generation or _end(batch) - _end(group[0]) >= _SHARED_MS):
             yield _sum(group)
             group = []
-        group.append(each)
+        group.append(batch)
     if group:
         yield _sum(group)
 
@@ -218,21 +218,21 @@ def _sum(batches: Sequence[Progress]) -> Progress:
     ranges: dict[TopicPartition, Range] = {}
     phases: Counter[str] = Counter()
     stores: dict[str, dict[str, StoreProgress]] = {}
-    for each in batches:
-        ranges |= {tp: Range(ranges.get(tp, span).start, span.end) for tp, span in each.ranges.items()}
-        phases.update(each.phases)
-        for name, tasks in each.stores.items():
-            of = stores.setdefault(name, {})
+    for batch in batches:
+        ranges |= {tp: Range(ranges.get(tp, span).start, span.end) for tp, span in batch.ranges.items()}
+        phases.update(batch.phases)
+        for name, tasks in batch.stores.items():
+            of_tasks = stores.setdefault(name, {})
             for task, store in tasks.items():
-                was = of.get(task, _NOTHING)
-                of[task] = store._replace(
+                was = of_tasks.get(task, _NOTHING)
+                of_tasks[task] = store._replace(
                     changed=was.changed + store.changed,
                     late=was.late + store.late,
                     late_behind_ms=Counter(was.late_behind_ms) + Counter(store.late_behind_ms),
                     late_sources=Counter(was.late_sources) + Counter(store.late_sources),
                 )
-    summed: dict[str, Any] = {name: sum(getattr(each, name) for each in batches) for name in ("duration_ms", "rows")}
-    since = sum(each.duration_ms if each.since_ms is None else each.since_ms for each in batches)
+    summed: dict[str, Any] = {name: sum(getattr(batch, name) for batch in batches) for name in ("duration_ms", "rows")}
+    since = sum(batch.duration_ms if batch.since_ms is None else batch.since_ms for batch in batches)
     times: dict[str, Any] = {"started_at": batches[0].started_at, "since_ms": since, "phases": phases}
     return replace(batches[-1], ranges=ranges, stores=stores, **times, **summed)
 

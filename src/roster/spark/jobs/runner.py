@@ -205,10 +205,10 @@ class SparkRunner:
 
     def _is_small_worker_right(self) -> bool:
         """Return False if the worker of small batches needs Spark's look at it. Raises PipelineError as a probe."""
-        found = self.run_small(worker_report())
-        if found is None or found[0]["python_version"].split(".")[:2] != platform.python_version().split(".")[:2]:
+        reports = self.run_small(worker_report())
+        if reports is None or reports[0]["python_version"].split(".")[:2] != platform.python_version().split(".")[:2]:
             return False
-        check_worker(found[0])
+        check_worker(reports[0])
         return True
 
     def run_small(self, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any] | None:
@@ -321,9 +321,10 @@ class SparkRunner:
         return reading
 
     def _function_error(self) -> FunctionError:
-        failures = [(FunctionError.of(*told), told) for _, told in sorted(self._failed.value.items())]
-        error, told = next((each for each in failures if isinstance(each[0], MissingSchemasError)), failures[0])
-        log.debug("%s\n%s", *told)
+        failures = [(FunctionError.of(*message), message) for _, message in sorted(self._failed.value.items())]
+        schemas_first = sorted(failures, key=lambda failure: not isinstance(failure[0], MissingSchemasError))
+        error, message = schemas_first[0]
+        log.debug("%s\n%s", *message)
         return error
 
     def _frame(self, tasks: Splits, *, quiet: bool = False) -> DataFrame:

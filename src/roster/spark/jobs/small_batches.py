@@ -155,13 +155,13 @@ class SmallBatches:
 
     def rows(self, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> pa.Table | None:
         """Return the rows of the tasks with these columns; None if Spark's tasks must make them; as `results`."""
-        found = self.results(RowsTask(read, schema, MOST_BYTES))
-        if found is None:
+        streams = self.results(RowsTask(read, schema, MOST_BYTES))
+        if streams is None:
             return None
-        if len(found) < len(self._hosts):
+        if len(streams) < len(self._hosts):
             self._leave(f"more than {MOST_BYTES} bytes of rows")
             return None
-        return pa.concat_tables(pa.ipc.open_stream(each).read_all() for each in found)
+        return pa.concat_tables(pa.ipc.open_stream(stream).read_all() for stream in streams)
 
     def _leave(self, why: object, batches: int = _LEFT_TO_SPARK) -> None:
         log.debug("this batch and %d others are left to Spark: %s", batches, why)
@@ -177,16 +177,16 @@ def merged(tasks: Tasks, most: int) -> Tasks:
     if len(tasks) <= most:
         return tasks
     ends = [len(tasks) * number // most for number in range(most + 1)]
-    found: list[list[Split]] = []
+    plan: list[list[Split]] = []
     for begin, end in itertools.pairwise(ends):
-        found.append([])
+        plan.append([])
         for split in itertools.chain(*tasks[begin:end]):
-            last = found[-1][-1] if found[-1] else None
+            last = plan[-1][-1] if plan[-1] else None
             if last is not None and (*last[:2], last.end) == split[:3]:
-                found[-1][-1] = last._replace(end=split.end)
+                plan[-1][-1] = last._replace(end=split.end)
             else:
-                found[-1].append(split)
-    return found
+                plan[-1].append(split)
+    return plan
 
 
 class RowsTask:

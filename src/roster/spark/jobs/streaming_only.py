@@ -52,9 +52,9 @@ def checked(transform: Callable[[DataFrame], DataFrame], df: DataFrame) -> tuple
 
 def notes(df: DataFrame) -> list[str]:
     """Return the operators in a frame's plan whose result covers one batch only."""
-    found: list[str] = []
-    _above_source(df._jdf.queryExecution().analyzed(), found)
-    return list(dict.fromkeys(found))
+    operators: list[str] = []
+    _above_source(df._jdf.queryExecution().analyzed(), operators)
+    return list(dict.fromkeys(operators))
 
 
 def _above_source(plan: Any, found: list[str]) -> bool:
@@ -119,10 +119,10 @@ class _Replacement:
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def noting(self: Any, eventTime: str, delayThreshold: str) -> Any:  # noqa: N803 - PySpark's names
-        noted = getattr(_calls, "watermarks", None)
+        columns = getattr(_calls, "watermarks", None)
         # Another library may have put back the replacement of an earlier check; the newest one notes the call.
-        if noted is not None and _replacement.noting is noting:
-            noted.append(eventTime)
+        if columns is not None and _replacement.noting is noting:
+            columns.append(eventTime)
         return original(self, eventTime, delayThreshold)
 
     return noting

@@ -32,10 +32,10 @@ _ANY = re.compile(rf"\b({'|'.join(map(re.escape, _BY_NAME))}|{re.escape(_STORE_E
 
 def task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
     """Find the task's own error in Spark's, which wraps it in a hundred lines."""
-    found = _ANY.search(str(error))
-    if found is None:
+    match = _ANY.search(str(error))
+    if match is None:
         return None
-    name, text = found[1], found[2].strip()
+    name, text = match[1], match[2].strip()
     if name == full_name(StoreFullError):
         return PipelineError(text, field="State.dir", fix="Free some, or name another disk")
     return StateError(text) if name.startswith(_STORE_ERRORS) else _BY_NAME[name](text)

@@ -53,11 +53,11 @@ class Workers(ABC):
     def of(cls, context: SparkContext) -> Self:
         """Return the workers of a pipeline of this session that has ended, or new ones."""
         wanted = environment(context.environment)
-        for each in list(_spare):
-            if isinstance(each, cls) and each._context is context and each._environment == wanted:
+        for workers in list(_spare):
+            if isinstance(workers, cls) and workers._context is context and workers._environment == wanted:
                 with contextlib.suppress(ValueError):
-                    _spare.remove(each)
-                    return each
+                    _spare.remove(workers)
+                    return workers
         return cls(context)
 
     def leave(self) -> None:
@@ -216,19 +216,19 @@ def _received(connection: Connection) -> Answer:
 
 def run(links: Sequence[Link], work: Any, arrivals: Sequence[Arrival]) -> list[Any]:
     """Run one task on each worker at the same time, as `Workers.run`."""
-    asked: list[Link] = []
+    busy: list[Link] = []
     answers: list[Answer] = []
     problems: list[WorkerError] = []
     try:
         with _noted(problems):
             for number, link in enumerate(links):
                 link.ask(work, number, arrivals)
-                asked.append(link)
-        for link in asked:
+                busy.append(link)
+        for link in busy:
             with _noted(problems):
                 answers.append(link.answer())
     except BaseException:  # an answer that is not read would reach the next task
-        for link in asked:
+        for link in busy:
             link.close()
         raise
     if problems:
@@ -279,6 +279,6 @@ def environment(executors: Mapping[str, str]) -> dict[str, str]:
 
     executors: what Spark's workers get beside the driver's own, `SparkContext.environment`.
     """
-    paths = [os.environ.get("PYTHONPATH", ""), *(str(Path(each.__path__[0]).parent) for each in (pyspark, py4j))]
+    paths = [os.environ.get("PYTHONPATH", ""), *(str(Path(package.__path__[0]).parent) for package in (pyspark, py4j))]
     own = {name: value for name, value in os.environ.items() if name not in _SET_BY_CONTEXT}
     return {**own, **executors, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -74,8 +74,8 @@ class ProcessorCode:
         """Call `handleInitialState` for a new key, and `handleInputRows`."""
         times = self._timer_values(now)
         if is_new and self._initial is not None:
-            for each in self.initial(self._initial.of(self._state.current.key)):
-                self._guard("handleInitialState", key, self._processor.handleInitialState, key, each, times)
+            for initial_row in self.initial(self._initial.of(self._state.current.key)):
+                self._guard("handleInitialState", key, self._processor.handleInitialState, key, initial_row, times)
         try:
             self._results.extend(self._processor.handleInputRows(key, self.given(begin, end), times))
         except (Exception, SystemExit) as error:

@@ -59,8 +59,8 @@ def processing(
         )
     plan = _plan(field, keys, mode, event_time, delay)
     initial = None if initial_state is None else _initial(spark, initial_state, keys, in_pandas)
-    given = _given(spark, processor, output_schema, mode, field, initial)
-    operator = ProcessorOperator(plan, given, in_pandas=in_pandas).prepared()
+    code = _given(spark, processor, output_schema, mode, field, initial)
+    operator = ProcessorOperator(plan, code, in_pandas=in_pandas).prepared()
     return _stateful(operator, store, migrate)
 
 
@@ -90,8 +90,8 @@ def group_state(
         RowCodec(columns)
     except RosterError as error:
         raise PipelineError(str(error), field="state_schema") from None
-    given = _given(spark, function, output_schema, plan.mode, field)
-    operator = GroupStateOperator(plan, given, schema=struct, columns=columns, timeout=timeout).prepared()
+    code = _given(spark, function, output_schema, plan.mode, field)
+    operator = GroupStateOperator(plan, code, schema=struct, columns=columns, timeout=timeout).prepared()
     return _stateful(operator, store, migrate)
 
 

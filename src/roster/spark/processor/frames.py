@@ -62,13 +62,13 @@ class Frames:
         self._flags = [name for name in varying if widen and pa.types.is_boolean(table.schema.field(name).type)]
 
     def _converted(self, table: pa.Table) -> pd.DataFrame:
-        made = {}
+        series = {}
         for name, convert in self._converters:
             try:
-                made[name] = convert(table[name])
+                series[name] = convert(table[name])
             except (ValueError, OverflowError) as error:
                 raise StateError(f"column {name!r} is no column of pandas, use rows instead: {error}") from None
-        return pd.DataFrame(made)
+        return pd.DataFrame(series)
 
     @property
     def empty(self) -> pd.DataFrame:
@@ -113,8 +113,8 @@ def _to_series(kind: pa.DataType, zone: str) -> Callable[[pa.ChunkedArray], pd.S
     }
 
     def convert(column: pa.ChunkedArray, **lists: bool) -> pd.Series:
-        of = from_arrow_type(kind, prefer_timestamp_ntz=True)
-        converter = _create_converter_to_pandas(of, timezone=zone, struct_in_pandas="dict", **lists)
+        spark_type = from_arrow_type(kind, prefer_timestamp_ntz=True)
+        converter = _create_converter_to_pandas(spark_type, timezone=zone, struct_in_pandas="dict", **lists)
         return converter(column.to_pandas(**options))
 
     def convert_or_as_lists(column: pa.ChunkedArray) -> pd.Series:
@@ -178,9 +178,9 @@ class FrameResults:
             parts.append(column.copy())
 
     def _refuse(self, frame: pd.DataFrame) -> None:
-        given = ", ".join(map(str, frame.columns))
+        returned = ", ".join(map(str, frame.columns))
         raise StateError(
-            f"it returned a DataFrame of ({given}), the output schema has ({', '.join(self._schema.names)})"
+            f"it returned a DataFrame of ({returned}), the output schema has ({', '.join(self._schema.names)})"
         )
 
     def table(self) -> pa.Table:
@@ -226,7 +226,7 @@ class FrameResults:
         # As in Spark nanoseconds are cut; what else would be lost is an error.
         safe = not pa.types.is_timestamp(kind)
         try:
-            made = pa.Array.from_pandas(series, mask=mask, type=kind, safe=safe)
+            array = pa.Array.from_pandas(series, mask=mask, type=kind, safe=safe)
         except pa.ArrowInvalid:
-            made = pa.Array.from_pandas(series, mask=mask).cast(kind, safe=safe)
-        return made.chunks if isinstance(made, pa.ChunkedArray) else [made]
+            array = pa.Array.from_pandas(series, mask=mask).cast(kind, safe=safe)
+        return array.chunks if isinstance(array, pa.ChunkedArray) else [array]

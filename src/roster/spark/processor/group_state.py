@@ -101,8 +101,8 @@ class GroupStateCode:
         timers, key = self._state.timers, self._state.current.key
         if key is None:
             return
-        for at in timers.of(key):
-            if at != timeout:
-                timers.delete(key, at)
+        for due_time in timers.of(key):
+            if due_time != timeout:
+                timers.delete(key, due_time)
         if timeout != GroupState.NO_TIMESTAMP:
             timers.register(key, timeout)

@@ -145,12 +145,12 @@ class SchemaReader:
     def __call__(self, schema: StructType | str) -> pa.Schema:
         """Return the columns. Raises StateError for text that the driver has not seen."""
         text = schema if isinstance(schema, str) else schema.json()
-        found = self.seen.get(text)
-        if found is None:
+        columns = self.seen.get(text)
+        if columns is None:
             if isinstance(schema, str) and not self._may_parse:
                 raise StateError(f"the schema {schema!r} was not there on the driver; give a StructType")
-            found = self.seen[text] = arrow_schema(schema)
-        return found
+            columns = self.seen[text] = arrow_schema(schema)
+        return columns
 
 
 def make_row(names: Sequence[str], values: Sequence[Any]) -> Row:

@@ -142,7 +142,7 @@ class ProcessorOperator(_Operator):
         if of_timers:
             names = list(self.plan.keys)
             values = [_as_in_state(column, zone if self.in_pandas else None) for column in columns]
-            return [make_row(names, each) for each in zip(*values, strict=True)]
+            return [make_row(names, row_values) for row_values in zip(*values, strict=True)]
         if not self.in_pandas:
             return plain_keys(in_zone(pa.table(list(columns), self.plan.keys), zone).columns)
         from roster.spark.processor.frames import keys_in_pandas  # noqa: PLC0415 - rows do without pandas

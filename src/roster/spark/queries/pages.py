@@ -81,7 +81,7 @@ def state_pages(served: Sequence[Served]) -> list[Page]:
 
     The other pages may wait for other applications.
     """
-    stores = {each.name: each for each in served}
+    stores = {store.name: store for store in served}
 
     def answered(target: str) -> Answer:
         status, document = answer(target, stores)
@@ -94,8 +94,8 @@ def state_pages(served: Sequence[Served]) -> list[Page]:
 def ready_answer(served: Sequence[Served]) -> Answer | None:
     """Return the error that tasks of this application cannot be read yet, None if they can."""
     try:
-        for each in served:
-            each.view.check_ready()
+        for store in served:
+            store.view.check_ready()
     except (StateUnavailableError, StateError) as error:
         refused = _refused(error)
         return Answer(refused.status, json_text(refused.document).encode())
@@ -182,8 +182,8 @@ def _range(served: Served, query: Query) -> Mapping[str, Any]:
 
 
 def _rows(served: Served, query: Query, span: Span) -> Mapping[str, Any]:
-    found = served.view.scanned(span, stale=_flag(query, "stale"), local=_flag(query, "local"))
-    return {"rows": found.rows, "behind": found.behind}
+    answer = served.view.scanned(span, stale=_flag(query, "stale"), local=_flag(query, "local"))
+    return {"rows": answer.rows, "behind": answer.behind}
 
 
 def _entries(served: Served, query: Query) -> Mapping[str, Any]:

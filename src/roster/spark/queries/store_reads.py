@@ -69,11 +69,11 @@ class ReadsHere:
 
     def __call__(self, span: Span, wanted: Iterable[Wanted]) -> Iterator[Outcome]:
         """Yield the entries of each task's store."""
-        for each in wanted:
+        for copy in wanted:
             try:
-                yield Outcome(each.task, self._read(span, each))
+                yield Outcome(copy.task, self._read(span, copy))
             except StateError as error:
-                yield Outcome(each.task, None, one_line(error))
+                yield Outcome(copy.task, None, one_line(error))
 
     def _read(self, span: Span, wanted: Wanted) -> Read:
         """Return the entries of the copy of a task's store that has the last committed changes."""
@@ -114,14 +114,14 @@ class ReadsOnExecutors:
     def __call__(self, span: Span, wanted: Sequence[Wanted]) -> Sequence[Outcome]:
         """Return the entries of each task's store. Raises StateError if the job fails."""
         by_host: dict[tuple[str, ...], list[Wanted]] = {}
-        for each in wanted:
-            by_host.setdefault(self._cluster.hosts(each.task), []).append(each)
+        for copy in wanted:
+            by_host.setdefault(self._cluster.hosts(copy.task), []).append(copy)
         if not by_host:
             return []
         here, groups = self._here, list(by_host.values())
         self._context.setLocalProperty("spark.job.description", "reads state")
         try:
-            placed = self._cluster.placed(groups, [[each.task for each in group] for group in groups])
+            placed = self._cluster.placed(groups, [[copy.task for copy in group] for group in groups])
             return placed.flatMap(lambda group: list(here(span, group))).collect()
         except (PySparkException, Py4JError) as error:
             raise StateError(f"the stores cannot be read: {str(error).partition(chr(10))[0]}") from None

@@ -145,17 +145,17 @@ class StateView:
     ) -> tuple[Row | None, dict[str, int]]:
         """Return the row as `get` does, and the lag of the copy that it was read from."""
         span = Span(self._encoded(key, whole=True), is_key=True, part=part)
-        found = self.find(span, self._tasks_of(partition), stale=stale, local=local)
+        answers = self.find(span, self._tasks_of(partition), stale=stale, local=local)
         with _as_pipeline_error():
-            self._entries.check(found.by_task(), span.part, is_one=True)
-        rows = self._entries.rows(found.by_task())
-        if len(tasks := [str(task) for task, read in sorted(found.reads.items()) if read.entries]) > 1:
+            self._entries.check(answers.by_task(), span.part, is_one=True)
+        rows = self._entries.rows(answers.by_task())
+        if len(tasks := [str(task) for task, read in sorted(answers.reads.items()) if read.entries]) > 1:
             raise PipelineError(
                 f"the key is in the tasks {', '.join(tasks)}", field="partition", fix="Name one of them"
             )
         if len(rows) > 1:
             raise PipelineError(f"the key has {len(rows)} rows", field="get", fix="Use prefix")
-        return (rows[0] if rows else None), _texts(found)
+        return (rows[0] if rows else None), _texts(answers)
 
     def prefix(
         self,
@@ -207,9 +207,9 @@ class StateView:
         and the values are structs.
         """
         span = Span(part=self.part(variable, side))
-        found = self.find(span, self._local.tasks, stale=stale, local=local)
+        answers = self.find(span, self._local.tasks, stale=stale, local=local)
         with _as_pipeline_error():
-            return spark.createDataFrame(self._entries.table(found.by_task(), span.part))
+            return spark.createDataFrame(self._entries.table(answers.by_task(), span.part))
 
     def prefix_span(self, values: Sequence[Any], limit: int | None, part: str | None) -> Span:
         """Return the span that `prefix` reads."""
@@ -222,10 +222,10 @@ class StateView:
 
     def scanned(self, span: Span, *, stale: bool, local: bool) -> Answer:
         """Return the rows of a span in the order of keys, and the lag of the copies read."""
-        found = self.find(span, self._local.tasks, stale=stale, local=local)
+        answers = self.find(span, self._local.tasks, stale=stale, local=local)
         with _as_pipeline_error():
-            self._entries.check(found.by_task(), span.part)
-        return Answer(self._entries.rows(found.by_task(), span.limit), _texts(found))
+            self._entries.check(answers.by_task(), span.part)
+        return Answer(self._entries.rows(answers.by_task(), span.limit), _texts(answers))
 
     def find(self, span: Span, tasks: Collection[TaskId], *, stale: bool, local: bool) -> Found:
         """Read these tasks on every host; for a key, stop once it is found.
@@ -269,18 +269,18 @@ class StateView:
             self._ask_all(found, span, dict.fromkeys(hosts, left), stale=True)
 
     def _ask_all(self, found: Found, span: Span, wanted: dict[Address, frozenset[TaskId]], *, stale: bool) -> None:
-        asked = {host: of for host, of in wanted.items() if of}
-        if not asked:
+        of_hosts = {host: of for host, of in wanted.items() if of}
+        if not of_hosts:
             return
 
         def ask(host: Address) -> Found:
             try:
-                return self._ask(host, span, asked[host], stale=stale)
+                return self._ask(host, span, of_hosts[host], stale=stale)
             except StateError as error:
-                return Found(problems=dict.fromkeys(asked[host], str(error)))
+                return Found(problems=dict.fromkeys(of_hosts[host], str(error)))
 
-        with ThreadPoolExecutor(min(len(asked), _MOST_AT_ONCE), "roster-state") as pool:
-            for answer in pool.map(ask, sorted(asked)):
+        with ThreadPoolExecutor(min(len(of_hosts), _MOST_AT_ONCE), "roster-state") as pool:
+            for answer in pool.map(ask, sorted(of_hosts)):
                 found.add(answer)
 
     def _tasks_of(self, partition: int | None) -> Collection[TaskId]:
