@@ -166,7 +166,7 @@ class DatabaseSink(PositionedSink):
         try:
             return self._server.patiently(attempt)
         except sa.exc.SQLAlchemyError as error:
-            problem = f"{self._shown}: {self._server.said(error)}"
+            problem = f"{self._shown}: {self._server.error_text(error)}"
             if self._server.is_of_a_row(error):
                 raise _RefusalError(f"{problem}{unknown_record(self._dead_letters)}") from None
             fix = "Check url, table and columns, and what the user may do in the database"
@@ -182,7 +182,7 @@ class DatabaseSink(PositionedSink):
             self._transact(lambda _: None)  # from now on it is known what answers
             super().open(spark, group, timeout_ms)
         except (TypeError, ValueError) as error:
-            problem = f"{self._shown}: {self._server.said(error)}"
+            problem = f"{self._shown}: {self._server.error_text(error)}"
             raise PipelineError(problem, field="url", fix="Correct its parameters") from None
         finally:
             self._patience = self._timeout
@@ -374,7 +374,7 @@ class DatabaseSink(PositionedSink):
                 with self._engine.begin() as connection:
                     connection.execute(DropTable(table, if_exists=True))
             except sa.exc.SQLAlchemyError as error:
-                log.debug("%s stays for now: %s", name, self._server.said(error))
+                log.debug("%s stays for now: %s", name, self._server.error_text(error))
 
     def _tidy(self) -> None:
         """Drop staging of killed tasks: of this run, in which none works now, and what is old of others."""

@@ -176,7 +176,7 @@ class Layout:
 
         for index, each in enumerate(staged):
             if bad := bad_rows(each.numbered, functools.partial(attempt, index)):
-                refused[each.task] = {row: server.said(error) for row, error in bad.items()}
+                refused[each.task] = {row: server.error_text(error) for row, error in bad.items()}
         trial.rollback()
         return refused
 

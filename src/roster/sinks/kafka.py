@@ -74,7 +74,7 @@ class KafkaSink(BatchSink):
     the other. A record's timestamp is the time of writing, or with `keep_timestamps` the column `timestamp`.
 
     `value` and `key` write with schemas, as `value=Avro(registry)` or `Protobuf(registry)`: all other columns are the
-    fields of the value, and the column `key` is the key, of any type. Of a stateful pipeline all columns of the results
+    fields of the value, and the column `key` is the key, of any type. All columns of the results
     are the value, and its key column is the key; several are a record.
 
     Without a transform rows go from the reading task's Arrow columns into record batches, and never cross into the JVM.

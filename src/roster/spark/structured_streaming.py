@@ -123,7 +123,7 @@ class ProgressCommitter(StreamingQueryListener):
                 closing, self._has_news = self._closing, False
                 queries, undecided, ended = dict(self._queries), set(self._undecided), set(self._ended)
             try:
-                self._look(queries, undecided, ended)
+                self._choose_query(queries, undecided, ended)
                 self._commit(at_once=closing)
             except Exception as error:  # whatever it is, the thread goes on with the next batch
                 self._warn(f"the query's offsets are not known: {reason_of(error)}")
@@ -134,7 +134,9 @@ class ProgressCommitter(StreamingQueryListener):
             return _LOOK
         return _RETRY if self._newest != self._committed else _REPEAT
 
-    def _look(self, queries: Mapping[str, StreamingQuery], undecided: Collection[str], ended: Collection[str]) -> None:
+    def _choose_query(
+        self, queries: Mapping[str, StreamingQuery], undecided: Collection[str], ended: Collection[str]
+    ) -> None:
         """Choose the query to follow, and read its offsets."""
         for name in sorted(undecided):
             offsets = offsets_of(queries[name])

@@ -63,7 +63,11 @@ class Changelogs:
         self._by_subtopology: dict[int, list[Changelog]] = {}
         for changelog in self._all:
             self._by_subtopology.setdefault(changelog.of.number, []).append(changelog)
-        self._readers = {topic: of[0] for of in self._by_subtopology.values() for topic in of[0].of.sources}
+        self._readers = {
+            topic: changelogs_of[0]
+            for changelogs_of in self._by_subtopology.values()
+            for topic in changelogs_of[0].of.sources
+        }
         self._owners: Mapping[str, Changelog] = {changelog.topic: changelog for changelog in self._all}
         self.tasks = [task for _, of in sorted(self._by_subtopology.items()) for task in of[0].tasks]
         """All tasks with state, ascending."""
@@ -128,10 +132,10 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str, *, is_
     if name not in admin.list_topics(internal=True):
         _create(admin, group, name, () if is_optional else sources, count)
     _check_topics(admin, group, of)
-    found = admin.describe_topic(name)
-    _check_offsets(admin, group, name, sources, len(found.partitions))
+    topic = admin.describe_topic(name)
+    _check_offsets(admin, group, name, sources, len(topic.partitions))
     refusal = None
-    if (before := len(found.partitions)) != count:
+    if (before := len(topic.partitions)) != count:
         problem = (
             f"topic {sources[0]!r} has {count} partitions and the changelog {name!r} has {before}: keys may have moved"
             " to partitions that do not have their state"
@@ -140,12 +144,12 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str, *, is_
         if before > count:
             raise refusal
     _check_settings(admin, name)
-    return Changelog(name, (found.topic_id or b"\0").hex(), before, of, refusal)
+    return Changelog(name, (topic.topic_id or b"\0").hex(), before, of, refusal)
 
 
 def check_whole(admin: Admin, group: str) -> None:
     """Raise PipelineError if a `roster state repartition` of the group has not ended."""
-    notes = (repartition_folder(at.metadata) for at in admin.group_offsets(group, stable=False).values())
+    notes = (repartition_folder(committed.metadata) for committed in admin.group_offsets(group, stable=False).values())
     if folder := next(filter(None, notes), None):
         raise PipelineError(
             f"the state of {group!r} is being given other partitions",

@@ -47,8 +47,8 @@ class DefinitionCheck:
         )
         self._logs = logs
         nodes = [(plan.definitions[node.store], node) for plan in plans for node in plan.nodes]
-        self._kept = {each.topic: kept for each, kept in zip(changelogs, nodes, strict=True)}
-        self._all = [each[task] for each in changelogs for task in each.tasks]
+        self._kept = {changelog.topic: kept for changelog, kept in zip(changelogs, nodes, strict=True)}
+        self._all = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         self._told = set[str]()
         self.is_first = False
         """True if this release is the first one to change the state, as of the last check."""
@@ -62,7 +62,7 @@ class DefinitionCheck:
         """
         tried: set[tuple[str, bytes]] = set()
         to_change, own = set[TopicPartition](), set[str]()
-        for partition, said in sorted(self._said().items()):
+        for partition, said in sorted(self._defining_entries().items()):
             definition, node = self._kept[partition.topic]
             try:
                 if STATE_KEY not in said:
@@ -89,7 +89,7 @@ class DefinitionCheck:
             self._told.add(line)
             log.info("%s", line)
 
-    def _said(self) -> dict[TopicPartition, Said]:
+    def _defining_entries(self) -> dict[TopicPartition, Said]:
         """Return the defining entries at the end of each partition with records; {} if there are none."""
         begins, ends = self._logs.beginning_offsets(self._all), self._logs.stable_offsets(self._all)
         starts = {log: ends[log] for log in self._all if ends[log] > begins[log]}
@@ -116,14 +116,14 @@ class DefinitionCheck:
 
     def _read(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, Said]:
         """Return the defining entries in these offset ranges, for changelogs with committed records there."""
-        found: dict[TopicPartition, Said] = {}
+        entries: dict[TopicPartition, Said] = {}
         for batch in read_splits(self._config, [Split(*log, *span) for log, span in spans.items()]):
             table = pa.Table.from_batches([batch]).select(["topic", "partition", "key", "value"])
-            for each in table.group_by(["topic", "partition"]).aggregate([]).to_pylist():
-                found.setdefault(TopicPartition(**each), {})
-            for each in table.filter(pc.is_in(table["key"], _SAYING)).to_pylist():
-                found[TopicPartition(each["topic"], each["partition"])][each["key"]] = each["value"]
-        return found
+            for log in table.group_by(["topic", "partition"]).aggregate([]).to_pylist():
+                entries.setdefault(TopicPartition(**log), {})
+            for row in table.filter(pc.is_in(table["key"], _SAYING)).to_pylist():
+                entries[TopicPartition(row["topic"], row["partition"])][row["key"]] = row["value"]
+        return entries
 
 
 def _needs_list(data: bytes) -> bool:

@@ -152,9 +152,9 @@ class Idleness:
         least = self._least(busy, now)
         for source, quiet in self._quiet.items():
             if quiet.turn <= now and source not in busy and not once:
-                given = [self._goes_to(source, place, own, least, now) for place, own in enumerate(quiet.times)]
-                if not given or given != quiet.times:
-                    self._given[source] = given
+                new_times = [self._goes_to(source, place, own, least, now) for place, own in enumerate(quiet.times)]
+                if not new_times or new_times != quiet.times:
+                    self._given[source] = new_times
         return [partition for partition, source in by_partition.items() if source in self._given]
 
     def _least(self, busy: Collection[_Input], now: float) -> dict[tuple[int, int], int]:
@@ -185,13 +185,13 @@ class Idleness:
     def times_to_give(self, batch: Batch) -> Mapping[TaskId, list[tuple[int | None, ...]]]:
         """Return the stream times that each store of a batch's tasks gets: of a join both sides', None: as it was."""
         read = self._read_in(batch)
-        given = {source: times for source, times in self._given.items() if times and source not in read}
+        times_of = {source: times for source, times in self._given.items() if times and source not in read}
         return {
             task: [
-                tuple(given[side][place] if side in given else None for side in self._sides(task, place))
+                tuple(times_of[side][place] if side in times_of else None for side in self._sides(task, place))
                 for place in range(len(self._joined[task.subtopology]))
             ]
-            for task in {source.task for source in given}
+            for task in {source.task for source in times_of}
         }
 
     def ran(self, batch: Batch, tasks: Mapping[TaskId, TaskRun]) -> None:

@@ -28,8 +28,8 @@ class PartlyStableTaskMember(TaskMember):
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         stable = [partition for partition in partitions if partition.topic in self.committed_only]
         others = [partition for partition in partitions if partition.topic not in self.committed_only]
-        found = self.stable_offsets(stable) if stable else {}
-        return found | (super().end_offsets(others) if others else {})
+        ends = self.stable_offsets(stable) if stable else {}
+        return ends | (super().end_offsets(others) if others else {})
 
 
 def task_member(

@@ -156,7 +156,7 @@ class Purge:
             log.log(
                 logging.DEBUG if self._has_failed else logging.WARNING,
                 "records of %s that are processed stay: %s",
-                *(", ".join(sorted({each.topic for each in before})), error),
+                *(", ".join(sorted({partition.topic for partition in before})), error),
             )
             self._has_failed = True
         self._next = self._now() + self.interval

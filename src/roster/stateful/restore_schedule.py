@@ -100,11 +100,11 @@ class Copies:
         self._begins: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._cold: set[TaskId] = set()
-        self._proven: set[TaskId] = set()
+        self._whole: set[TaskId] = set()
         """Own tasks whose store has the last committed changes: only these answer queries without `stale`."""
         self._given_up: set[TaskId] = set()
         self._restorations: dict[TaskId, _Restoration] = {}
-        self._looked = self._rests_until = float("-inf")
+        self._looked_up_at = self._rests_until = float("-inf")
         self._next = self._records = 0
         self.process_id = uuid.uuid4()
         """Process id of the stores found: applications that share stores are one process to the group."""
@@ -126,8 +126,8 @@ class Copies:
 
     def join(self, member: TasksHeld) -> None:
         """Attach the group member: source of tasks, receiver of gap reports."""
-        self._member, self._cold, self._looked = member, set(), float("-inf")
-        self._proven = set()
+        self._member, self._cold, self._looked_up_at = member, set(), float("-inf")
+        self._whole = set()
         self._restorations.clear()
 
     def gaps(self) -> dict[TaskId, int]:
@@ -135,10 +135,10 @@ class Copies:
 
         Raises ClientError.
         """
-        self._look(self._changelogs.tasks)
+        self._look_up_ends(self._changelogs.tasks)
         return self._gaps()
 
-    def _look(self, tasks: Collection[TaskId]) -> None:
+    def _look_up_ends(self, tasks: Collection[TaskId]) -> None:
         """Look up the current ends of these tasks' changelogs."""
         logs = self._logs_of(tasks)
         if unknown := [changelog for changelog in logs if changelog not in self._begins]:
@@ -188,26 +188,26 @@ class Copies:
         Raises ClientError.
         """
         tasks = self._changelogs.tasks_of(partitions)
-        self._look(tasks)
+        self._look_up_ends(tasks)
         self._cold.update(task for task in tasks if self._gap(task) > self._acceptable)
-        self._proven.difference_update(tasks)
+        self._whole.difference_update(tasks)
         self._given_up.difference_update(tasks)
-        self._prove(tasks)
+        self._mark_whole(tasks)
 
     def mark_unknown(self, tasks: Collection[TaskId]) -> None:
         """Record that a batch of these tasks was not committed, so that their stores' content is unknown."""
-        self._proven.difference_update(tasks)
+        self._whole.difference_update(tasks)
         self._doubted.update(self._stores_of(tasks))
 
-    def _prove(self, tasks: Collection[TaskId]) -> None:
-        """Mark stores that have their whole log, with no transaction open, as readable."""
+    def _mark_whole(self, tasks: Collection[TaskId]) -> None:
+        """Mark fully restored stores as readable."""
         doubted = set(tasks) - self._cold
         if not doubted:
             return
         logs = self._stores_of(doubted)
         ends = self._logs.end_offsets(logs) if logs else {}
-        self._look(doubted)
-        self._proven |= {task for task in doubted if self._is_whole(task, ends)}
+        self._look_up_ends(doubted)
+        self._whole |= {task for task in doubted if self._is_whole(task, ends)}
 
     def _is_whole(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> bool:
         logs = self._stores_of([task])
@@ -217,20 +217,22 @@ class Copies:
     def _is_known(self, changelog: TopicPartition) -> bool:
         return changelog in self._reached and changelog not in self._doubted
 
-    def _unproven(self) -> frozenset[TaskId]:
+    def _not_known_whole(self) -> frozenset[TaskId]:
         """Return the tasks that run here and are not proven to have the last committed changes."""
-        return self.active() - self._proven
+        return self.active() - self._whole
 
     def ran(self, ends: Mapping[TopicPartition, int]) -> None:
         """Record that tasks ran a batch: their stores are at these changelog offsets."""
         self._reached |= ends
         self._doubted.difference_update(ends)
         self._ends |= {changelog: max(end, self._ends.get(changelog, end)) for changelog, end in ends.items()}
-        self._proven.update(map(self._changelogs.task_of_log, ends))
+        self._whole.update(map(self._changelogs.task_of_log, ends))
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the source partitions among these whose tasks must be restored before they are read."""
-        return frozenset(each for each in partitions if not self._cold.isdisjoint(self._changelogs.tasks_of([each])))
+        return frozenset(
+            partition for partition in partitions if not self._cold.isdisjoint(self._changelogs.tasks_of([partition]))
+        )
 
     def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[RestoreJob], float]:
         """Return the restore jobs to run beside a batch of these tasks, and the seconds for them."""
@@ -238,7 +240,7 @@ class Copies:
         if self._cold:
             return self._restore_jobs(batch), _MOST
         seconds = self.allowance.seconds
-        if not seconds and self._unproven().difference(batch):
+        if not seconds and self._not_known_whole().difference(batch):
             seconds = _LEAST
         return (self._restore_jobs(batch), seconds) if seconds else ([], 0.0)
 
@@ -251,24 +253,26 @@ class Copies:
     def _forget_given_up(self) -> None:
         active = self.active()
         self._cold &= active
-        self._proven &= active
+        self._whole &= active
 
     def _restore_jobs(self, batch: Collection[TaskId] = ()) -> list[RestoreJob]:
         """Return the copies that lag, starting with another one each time; tasks that batches wait for come first."""
         now = self._now()
-        unproven = self._unproven()
+        unproven = self._not_known_whole()
         pause = 0.0 if self.is_restoring or unproven else _INTERVAL
-        if self._member is None or now < max(self._looked + pause, self._rests_until):
+        if self._member is None or now < max(self._looked_up_at + pause, self._rests_until):
             return []
-        held = self._held()
-        running = (held.active | held.revoking) - self._cold - unproven
-        self._look([task for task in self._changelogs.tasks if task not in running])
-        self._looked = now
-        standby = held.standby - self._given_up
-        self._prove(unproven.difference(batch))
-        wanted = sorted((self._cold or unproven - self._proven | standby).difference(batch))
-        behind = [each for each in self._logs_of(wanted) if self.gap(each) > 0 or not self._is_known(each)]
-        self._note_restorations(self._cold | standby)
+        own_tasks = self._held()
+        running = (own_tasks.active | own_tasks.revoking) - self._cold - unproven
+        self._look_up_ends([task for task in self._changelogs.tasks if task not in running])
+        self._looked_up_at = now
+        standby = own_tasks.standby - self._given_up
+        self._mark_whole(unproven.difference(batch))
+        wanted = sorted((self._cold or unproven - self._whole | standby).difference(batch))
+        behind = [
+            changelog for changelog in self._logs_of(wanted) if self.gap(changelog) > 0 or not self._is_known(changelog)
+        ]
+        self._update_restorations(self._cold | standby)
         self._member.report_gaps(self._gaps())
         self._next += 1
         first = self._next % len(behind) if behind else 0
@@ -280,7 +284,7 @@ class Copies:
             for changelog in behind[first:] + behind[:first]
         ]
 
-    def _note_restorations(self, tasks: Collection[TaskId]) -> None:
+    def _update_restorations(self, tasks: Collection[TaskId]) -> None:
         for task in self._restorations.keys() - tasks:
             del self._restorations[task]
         for task in tasks:
@@ -290,7 +294,7 @@ class Copies:
     def _passed(self, task: TaskId) -> int:
         """Return how many changelog offsets the task's stores have passed."""
         logs = self._changelogs.logs_of(task)
-        return sum(max(self._reached.get(each, 0), self._begins[each]) for each in logs)
+        return sum(max(self._reached.get(changelog, 0), self._begins[changelog]) for changelog in logs)
 
     def done(
         self, done: Iterable[Restored], *, beside: tuple[Sequence[Sequence[RestoreJob]], float] | None = None
@@ -302,8 +306,8 @@ class Copies:
         done = list(done)
         if beside is not None:
             lanes, seconds = beside
-            took = {copy.changelog: copy.seconds for copy in done}
-            spent = max((sum(took.get(job.changelog, 0.0) for job in lane) for lane in lanes), default=0.0)
+            seconds_of = {copy.changelog: copy.seconds for copy in done}
+            spent = max((sum(seconds_of.get(job.changelog, 0.0) for job in lane) for lane in lanes), default=0.0)
             self.allowance.earn(max(seconds - spent, 0.0))
             self.allowance.spend(spent)
         for copy in done:
@@ -329,7 +333,7 @@ class Copies:
 
     def whole(self) -> frozenset[TaskId]:
         """Return the tasks that run here and whose stores have all committed changes."""
-        return self.active() & self._proven
+        return self.active() & self._whole
 
     def hosts(self) -> Mapping[Address, frozenset[TaskId]]:
         """Return the active tasks of every application that answers queries, as of the last rebalance."""
@@ -337,16 +341,16 @@ class Copies:
 
     def not_whole(self) -> frozenset[TaskId]:
         """Return the standby tasks, and own tasks that are not in `whole`."""
-        held = self._held()
-        return (held.active | held.standby) - self.whole()
+        own_tasks = self._held()
+        return (own_tasks.active | own_tasks.standby) - self.whole()
 
     def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
         """Return the tasks whose stores are kept here: those that run or are handed over, and copies.
 
         Includes tasks without state, for their tables.
         """
-        held = HeldTasks() if self._member is None else self._member.tasks()
-        return held.active | held.revoking, held.standby
+        own_tasks = HeldTasks() if self._member is None else self._member.tasks()
+        return own_tasks.active | own_tasks.revoking, own_tasks.standby
 
     def lost(self, tasks: Collection[TaskId]) -> None:
         """Record that stores of these tasks are gone."""

@@ -44,15 +44,15 @@ class SourceNames:
 
     def _name(self, number: str) -> str:
         if number not in self._names:
-            self._look()
+            self._look_up_names()
         return self._names.setdefault(number, "an unknown partition")
 
-    def _look(self) -> None:
+    def _look_up_names(self) -> None:
         for topic in self._topics:
             try:
                 partitions = self._admin.describe_topic(topic).partitions
             except ClientError:
                 continue
-            for each in partitions:
-                at = TopicPartition(topic, each.partition)
-                self._names[str(source_of(*at))] = str(at)
+            for description in partitions:
+                partition = TopicPartition(topic, description.partition)
+                self._names[str(source_of(*partition))] = str(partition)

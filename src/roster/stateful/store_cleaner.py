@@ -125,7 +125,7 @@ class StoreCleaner:
         self._looked = now
         if is_due:
             self._done = now
-        for place in {each.place: each for each in done}.values():
+        for place in {cleaned.place: cleaned for cleaned in done}.values():
             self._note(place)
 
     def _note(self, place: Cleaned) -> None:
@@ -160,8 +160,8 @@ def _texts(tasks: Collection[TaskId]) -> frozenset[str]:
 
 def _tasks(names: Collection[str]) -> frozenset[TaskId]:
     """Return the tasks of these stores; other names are those of copies that a user made."""
-    found = set()
+    tasks = set()
     for name in names:
         with contextlib.suppress(ValueError):
-            found.add(TaskId.parse(task_name(Path(name))))
-    return frozenset(found)
+            tasks.add(TaskId.parse(task_name(Path(name))))
+    return frozenset(tasks)

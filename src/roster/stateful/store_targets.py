@@ -55,12 +55,12 @@ class StoreTargets:
         sources = self._changelogs.sources_in(batch.ranges)
         self._changelogs.check_grown(sources)
         logs_of = {task: self._changelogs.logs_of(task) for task in self._changelogs.tasks_of(sources)}
-        logs = [log for each in logs_of.values() for log in each]
+        logs = [log for of_task in logs_of.values() for log in of_task]
         unknown = [log for log in logs if log not in self._begins]
         self._begins.update(self._logs.beginning_offsets(unknown) if unknown else {})
-        asked = [log for log in logs if log not in self._written]
+        to_look_up = [log for log in logs if log not in self._written]
         ends = self._ends = {log: self._written[log] for log in logs if log in self._written}
-        ends.update(self._stable_ends(asked) if asked else {})
+        ends.update(self._stable_ends(to_look_up) if to_look_up else {})
         inputs: dict[TaskId | None, dict[str, int]] = {}
         for source in sources:
             inputs.setdefault(self._changelogs.reader_of(source), {})[source.topic] = batch.ranges[source].start
@@ -75,8 +75,11 @@ class StoreTargets:
         """Return targets without records that apply pending committed attempts of these tasks; raises as `prepare`."""
         wanted = set(tasks)
         self._written.clear()  # markers may be on their way
-        at = {source: at for source, at in self._next.items() if self._changelogs.reader_of(source) in wanted}
-        ranges = {source: Range(end, end) for source, end in at.items()}
+        ranges = {
+            source: Range(offset, offset)
+            for source, offset in self._next.items()
+            if self._changelogs.reader_of(source) in wanted
+        }
         return self.prepare(Batch(0, Owner("", -1, ""), ranges)) if ranges else {}
 
     def _token(self, log: TopicPartition) -> str | None:
@@ -108,7 +111,7 @@ class StoreTargets:
         """Record the committed attempt of each task; forget it for tasks of the batch that have none.
 
         ends: of the logs that the batch has written to, where they are known: while the application owns the task
-        nobody else's records count there, so that the next batch need not ask.
+        no other client's records count there, so that the next batch need not ask.
         """
         self._forget_attempts(batch.ranges)
         for source in self._changelogs.sources_in(batch.ranges):

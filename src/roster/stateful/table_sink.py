@@ -75,24 +75,24 @@ class TableStateSink(BatchSink):
     ) -> Mapping[TopicPartition, int]:
         partitions = self._with_results(partitions)
         known = {partition: at for partition, at in committed.items() if partition in partitions}
-        found = self._results.claim(partitions, owner, known)
+        result_ends = self._results.claim(partitions, owner, known)
         if self._last.repartition_source is not None:
-            _check_goes_on(found, committed)
+            _check_goes_on(result_ends, committed)
         if not self._last.nodes:
-            return found  # nothing to replay into state
+            return result_ends  # nothing to replay into state
         for partition in partitions:
             self._gaps.pop(partition, None)
-            at = found.get(partition)
-            if at is not None and partition not in committed and self._stores.options.start == "latest":
+            result_end = result_ends.get(partition)
+            if result_end is not None and partition not in committed and self._stores.options.start == "latest":
                 raise PipelineError(
-                    f"the results of {partition} end at {at}, and the group has no offset of it: records from there to"
-                    " the log's end would be passed over, and those before are in no state",
+                    f"the results of {partition} end at {result_end}, and the group has no offset of it: records"
+                    " from there to the log's end would be passed over, and those before are in no state",
                     field="starting_offsets",
                     fix="Use 'earliest', which reads the state up to there again without results, or another group",
                 )
-            if at is not None and at > committed.get(partition, -1):
-                log.info("%s: the results end at %d, the state is read up to there without any", partition, at)
-                self._gaps[partition] = at
+            if result_end is not None and result_end > committed.get(partition, -1):
+                log.info("%s: the results end at %d, the state is read up to there without any", partition, result_end)
+                self._gaps[partition] = result_end
         return {}
 
     def _with_results(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:

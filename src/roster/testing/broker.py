@@ -135,8 +135,8 @@ class BrokerProcess:
         line = self._process.stdout.readline()
         if not line:
             self._process.wait(START_SECONDS)
-            said = self.log.read_text().strip().splitlines()[-1:]
-            raise RuntimeError(f"the broker did not start (exit {self._process.returncode}): {' '.join(said)}")
+            last_line = self.log.read_text().strip().splitlines()[-1:]
+            raise RuntimeError(f"the broker did not start (exit {self._process.returncode}): {' '.join(last_line)}")
         self.bootstrap = line.split()[-1]
         return self
 

@@ -232,11 +232,11 @@ class EmbeddedBroker:
 
         async def expire() -> bool:
             shell = self._services.group_coordinator
-            found = _member(shell.coordinator, group, member)
-            if found.parked_join is not None or found.parked_sync is not None:
+            of_group = _member(shell.coordinator, group, member)
+            if of_group.parked_join is not None or of_group.parked_sync is not None:
                 return False
-            found.deadline = 0
-            shell.timer_expired(TimerName(TimerKind.SESSION, group, found.member_id))
+            of_group.deadline = 0
+            shell.timer_expired(TimerName(TimerKind.SESSION, group, of_group.member_id))
             return True
 
         self._wait(
@@ -268,28 +268,28 @@ class EmbeddedBroker:
 
         Raises KitTimeoutError after `timeout` seconds, with the group's state and its last rebalance.
         """
-        states = [each.value for each in GroupState]
+        states = [known_state.value for known_state in GroupState]
         if state not in states:
             raise unknown("group state", state, states)
-        seen = GroupView("Dead", 0, "", ())
+        view = GroupView("Dead", 0, "", ())
 
         def there() -> bool:
-            nonlocal seen
-            seen = self.group(group)
+            nonlocal view
+            view = self.group(group)
             return (
-                seen.state == state
-                and (members is None or len(seen.members) == members)
-                and (generation is None or seen.generation >= generation)
+                view.state == state
+                and (members is None or len(view.members) == members)
+                and (generation is None or view.generation >= generation)
             )
 
         def missing() -> str:
             wanted = f"{state}" + (f" with {members} members" if members is not None else "")
             last = self.rebalances(group)[-1:]
             after = f"; its last rebalance: {last[0]}" if last else "; it has not rebalanced"
-            return f"group {group!r} is {seen}, not {wanted}{after}"
+            return f"group {group!r} is {view}, not {wanted}{after}"
 
         self._wait(there, timeout, missing)
-        return seen
+        return view
 
     def wait_for_assignments(
         self, group: str, *, members: int | None = None, timeout: float = WAIT_SECONDS
@@ -321,11 +321,11 @@ class EmbeddedBroker:
         request = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group, topics=None)])
         response = self._ask(request, OffsetFetchResponse)
         return {
-            TopicPartition(topic.name, each.partition_index): each.committed_offset
+            TopicPartition(topic.name, partition.partition_index): partition.committed_offset
             for answer in response.groups
             for topic in answer.topics
-            for each in topic.partitions
-            if each.committed_offset >= 0
+            for partition in topic.partitions
+            if partition.committed_offset >= 0
         }
 
     def wait_for_commit(
@@ -364,7 +364,7 @@ class EmbeddedBroker:
         Without `partition` the key decides, as in Kafka's clients (murmur2); records without a key go to the partitions
         in turn.
         """
-        rows = [as_record(each, wall_ms()) for each in records]
+        rows = [as_record(record, wall_ms()) for record in records]
         count = len(self._running.run(self._topic(topic)).logs)
         if partition is not None and not 0 <= partition < count:
             raise KitArgumentError(f"partition={partition}: topic {topic!r} has {count} partitions")
@@ -393,10 +393,10 @@ class EmbeddedBroker:
         """Return the committed records of a topic, by partition and offset."""
 
         async def read() -> list[StoredRecord]:
-            found = await self._topic(topic)
+            stored = await self._topic(topic)
             return [
                 record
-                for number, log in enumerate(found.logs)
+                for number, log in enumerate(stored.logs)
                 if partition in (None, number)
                 for record in committed_records(log, number)
             ]
@@ -408,14 +408,14 @@ class EmbeddedBroker:
 
         Raises KitTimeoutError after `timeout` seconds.
         """
-        found: list[StoredRecord] = []
+        stored: list[StoredRecord] = []
 
         def there() -> bool:
-            found[:] = self.records(topic)
-            return len(found) >= count
+            stored[:] = self.records(topic)
+            return len(stored) >= count
 
-        self._wait(there, timeout, lambda: f"topic {topic!r} has {len(found)} records, not {count}")
-        return found
+        self._wait(there, timeout, lambda: f"topic {topic!r} has {len(stored)} records, not {count}")
+        return stored
 
     # Inside
 
@@ -424,14 +424,14 @@ class EmbeddedBroker:
         return self._running.broker.services
 
     async def _topic(self, name: str) -> Topic:
-        found = self._services.topics.get(name)
-        if found is None:
-            raise unknown("topic", name, (each.name for each in self._services.topics if not each.is_internal))
-        return found
+        topic = self._services.topics.get(name)
+        if topic is None:
+            raise unknown("topic", name, (known.name for known in self._services.topics if not known.is_internal))
+        return topic
 
     def _topic_name(self, topic_id: bytes) -> str | None:
-        found = self._services.topics.by_id(topic_id)
-        return None if found is None else found.name
+        topic = self._services.topics.by_id(topic_id)
+        return None if topic is None else topic.name
 
     def _ask(self, request: Message, kind: type[Any], version: int | None = None) -> Any:
         """Let the broker handle a request without a connection; faults do not affect it."""
@@ -462,9 +462,9 @@ def _member(coordinator: Coordinator, group_id: str, name: str) -> Member:
     if group is None:
         raise unknown("group", group_id, coordinator.group_ids())
     members = {
-        known: each
-        for each in group.members.values()
-        for known in (each.client_id, each.instance_id, each.member_id)
+        known: member
+        for member in group.members.values()
+        for known in (member.client_id, member.instance_id, member.member_id)
         if known is not None
     }
     if name not in members:
@@ -475,5 +475,5 @@ def _member(coordinator: Coordinator, group_id: str, name: str) -> Member:
 def _view(group: Group | None) -> GroupView:
     if group is None:
         return GroupView(GroupState.DEAD.value, 0, "", ())
-    members = tuple(each.instance_id or each.client_id for each in group.members.values())
+    members = tuple(member.instance_id or member.client_id for member in group.members.values())
     return GroupView(group.state.value, group.generation, group.protocol or "", members)

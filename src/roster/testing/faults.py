@@ -137,7 +137,7 @@ class Faults:
         if not self._faults:
             return None
         with self._lock:
-            fault = next((each for each in self._faults if each.matches(call)), None)
+            fault = next((candidate for candidate in self._faults if candidate.matches(call)), None)
             if fault is None:
                 return None
             if fault.skip:
@@ -174,12 +174,12 @@ def make_fault(
     if after < 0 or delay < 0:
         raise KitArgumentError(f"after={after}, delay={delay}: must not be negative")
     silent, closing = _phase("drop", drop), _phase("disconnect", disconnect)
-    given = [
+    effects = [
         name for name, is_given in (("reply", reply is not None), ("drop", silent), ("disconnect", closing)) if is_given
     ]
-    if len(given) > 1:
-        raise KitArgumentError(f"{' and '.join(given)} exclude each other")
-    if not given and not delay:
+    if len(effects) > 1:
+        raise KitArgumentError(f"{' and '.join(effects)} exclude each other")
+    if not effects and not delay:
         raise KitArgumentError("a fault needs reply=, drop=, disconnect= or delay=")
     error, whole = _reply(key, reply)
     for name, wanted, reader in (("group", group, _groups), ("topic", topic, _topics), ("member", member, _members)):
@@ -246,14 +246,14 @@ class _Names:
         return any(name in fields for name in (*self._plain, *self._lists))
 
     def __call__(self, message: Any) -> set[str]:
-        found = {getattr(message, name) for name in self._plain if hasattr(message, name)}
+        names = {getattr(message, name) for name in self._plain if hasattr(message, name)}
         for name, fields in self._lists.items():
             for item in getattr(message, name, None) or ():
                 if isinstance(item, str):
-                    found.add(item)
+                    names.add(item)
                 else:
-                    found |= {getattr(item, each) for each in fields if hasattr(item, each)}
-        return {name for name in found if name}
+                    names |= {getattr(item, field) for field in fields if hasattr(item, field)}
+        return {name for name in names if name}
 
 
 _groups = _Names(

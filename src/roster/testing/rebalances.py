@@ -65,19 +65,21 @@ class Rebalance:
 
     def assigned_to(self, client_id: str) -> Assignment:
         """Return the partitions of all members with a client id (or instance id)."""
-        ids = [each.member_id for each in self.members if client_id in (each.client_id, each.instance_id)]
-        given: dict[str, tuple[int, ...]] = {}
+        ids = [member.member_id for member in self.members if client_id in (member.client_id, member.instance_id)]
+        assigned: dict[str, tuple[int, ...]] = {}
         for member_id in ids:
             for topic, partitions in self.assignments.get(member_id, {}).items():
-                given[topic] = tuple(sorted((*given.get(topic, ()), *partitions)))
-        return given
+                assigned[topic] = tuple(sorted((*assigned.get(topic, ()), *partitions)))
+        return assigned
 
     def __str__(self) -> str:
         lines = [f"{self.group}: generation {self.generation}, {self.protocol}, because {'; '.join(self.causes)}"]
         for member in self.members:
-            given = self.assignments.get(member.member_id)
+            assigned = self.assignments.get(member.member_id)
             what = (
-                "no answer yet" if given is None else ", ".join(f"{t} {list(p)}" for t, p in given.items()) or "nothing"
+                "no answer yet"
+                if assigned is None
+                else ", ".join(f"{t} {list(p)}" for t, p in assigned.items()) or "nothing"
             )
             lines.append(f"  {member.instance_id or member.client_id} ({member.member_id}): {what}")
         return "\n".join(lines)
@@ -122,13 +124,13 @@ class RebalanceHistory:
         with self._lock:
             self._look_at(coordinator, event)
             for reply in effects.replies:
-                asked = self._requests.pop(reply.token, None)
-                if asked is None:
+                request = self._requests.pop(reply.token, None)
+                if request is None:
                     continue
                 if isinstance(reply.message, JoinGroupResponse):
-                    self._joined(coordinator.group(asked[0]), reply.message)
+                    self._joined(coordinator.group(request[0]), reply.message)
                 elif isinstance(reply.message, SyncGroupResponse):
-                    self._synced(*asked, reply.message)
+                    self._synced(*request, reply.message)
         self._changed()
 
     def _look_at(self, coordinator: Coordinator, event: Event) -> None:
@@ -145,7 +147,7 @@ class RebalanceHistory:
         if group is None:
             return
         known = self._known.get(group_id, {})
-        there = {each.member_id: each.instance_id or each.client_id for each in group.members.values()}
+        there = {member.member_id: member.instance_id or member.client_id for member in group.members.values()}
         cause = _cause(event, known, there)
         began = group.state is GroupState.PREPARING and self._was.get(group_id) is not GroupState.PREPARING
         if cause and (began or known.keys() != there.keys()):
@@ -159,13 +161,13 @@ class RebalanceHistory:
         self._was[group.group_id] = group.state
         past = self._rebalances.setdefault(group.group_id, [])
         members = tuple(
-            GroupMember(each.member_id, each.client_id, each.instance_id, each.client_host)
-            for each in group.members.values()
+            GroupMember(member.member_id, member.client_id, member.instance_id, member.client_host)
+            for member in group.members.values()
         )
         if past and past[-1].generation == response.generation_id and _ids(members) & _ids(past[-1].members):
             return  # the group was deleted meanwhile and starts at generation 1 with other members
-        before = {each.member_id for each in past[-1].members} if past else set()
-        now = {each.member_id for each in members}
+        before = {member.member_id for member in past[-1].members} if past else set()
+        now = {member.member_id for member in members}
         past.append(
             Rebalance(
                 group.group_id,
@@ -173,7 +175,7 @@ class RebalanceHistory:
                 group.protocol or "",
                 response.leader,
                 members,
-                tuple(each.member_id for each in members if each.member_id not in before),
+                tuple(member.member_id for member in members if member.member_id not in before),
                 tuple(sorted(before - now)),
                 tuple(self._causes.pop(group.group_id, ())),
             )
@@ -188,12 +190,12 @@ class RebalanceHistory:
         except WireError:  # the member is not a consumer
             decoded = None
         topics = decoded.assigned_partitions if decoded is not None else ()
-        given = {each.topic: tuple(each.partitions) for each in topics if each.partitions}
-        past[-1] = replace(past[-1], assignments={**past[-1].assignments, member_id: given})
+        assigned = {topic.topic: tuple(topic.partitions) for topic in topics if topic.partitions}
+        past[-1] = replace(past[-1], assignments={**past[-1].assignments, member_id: assigned})
 
 
 def _ids(members: tuple[GroupMember, ...]) -> set[str]:
-    return {each.member_id for each in members} | {each.instance_id for each in members if each.instance_id}
+    return {each.member_id for each in members} | {member.instance_id for member in members if member.instance_id}
 
 
 def _cause(
@@ -210,7 +212,7 @@ def _cause(
     message = event.message
     if isinstance(message, LeaveGroupRequest):
         gone = ", ".join(before[member_id] for member_id in before if member_id not in after)
-        reason = next((each.reason for each in message.members if each.reason), None)
+        reason = next((leaving.reason for leaving in message.members if leaving.reason), None)
         return _with_reason(f"{gone} left", reason) if gone else ""
     if not isinstance(message, JoinGroupRequest):
         return ""

@@ -78,8 +78,8 @@ class SchemaRegistry:
 
     def start(self) -> Self:
         """Listen, and return the registry."""
-        made = type("Handler", (_Handler,), {"registry": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), made)
+        handler = type("Handler", (_Handler,), {"registry": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         if self.tls is not None:
             self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -120,8 +120,8 @@ class SchemaRegistry:
             versions = self._subjects.get(subject, {})
             if made not in versions.values():
                 if problems := self._incompatible(subject, made):
-                    said = f"Schema being registered is incompatible with an earlier schema for subject {subject!r}"
-                    raise _RefusedError(HTTPStatus.CONFLICT, f"{said}: {'; '.join(problems)}")
+                    refusal = f"Schema being registered is incompatible with an earlier schema for subject {subject!r}"
+                    raise _RefusedError(HTTPStatus.CONFLICT, f"{refusal}: {'; '.join(problems)}")
                 if made not in self._schemas:
                     self._schemas.append(made)
                 self._subjects[subject] = {**versions, max(versions, default=0) + 1: made}
@@ -138,11 +138,11 @@ class SchemaRegistry:
             raise _RefusedError(_INVALID, f"Invalid schema: {error}") from None
 
     def _referred(self, schema: _Schema) -> list[str]:
-        found: list[str] = []
+        texts: list[str] = []
         for _, subject, version in schema.references:
             referred = self._subjects[subject][self._version(subject, str(version))]
-            found += [*self._referred(referred), referred.text]
-        return found
+            texts += [*self._referred(referred), referred.text]
+        return texts
 
     def _incompatible(self, subject: str, made: _Schema, version: int | None = None) -> list[str]:
         """Return why a schema cannot follow the versions of a subject, or one of them."""
@@ -152,11 +152,11 @@ class SchemaRegistry:
         if not level.endswith("_TRANSITIVE"):
             before = before[-1:]
         problems = []
-        for each in before:
+        for earlier in before:
             if level.startswith(("BACKWARD", "FULL")):
-                problems += self._unread(each, made)
+                problems += self._unread(earlier, made)
             if level.startswith(("FORWARD", "FULL")):
-                problems += self._unread(made, each)
+                problems += self._unread(made, earlier)
         return problems
 
     def _unread(self, writer: _Schema, reader: _Schema) -> list[str]:
@@ -164,7 +164,7 @@ class SchemaRegistry:
             return [f"{writer.kind} is not {reader.kind}"]
         if writer.kind != "AVRO":
             return []
-        one, other = (parse(each.text, self._referred(each)) for each in (writer, reader))
+        one, other = (parse(schema.text, self._referred(schema)) for schema in (writer, reader))
         try:
             programs = Programs(other, layout(other))
             programs.add(one)
@@ -189,7 +189,7 @@ class SchemaRegistry:
             shown["schemaType"] = schema.kind
         if schema.references:
             names = ("name", "subject", "version")
-            shown["references"] = [dict(zip(names, each, strict=True)) for each in schema.references]
+            shown["references"] = [dict(zip(names, reference, strict=True)) for reference in schema.references]
         return shown
 
     def _lookup(self, subject: str, wanted: _Schema | int) -> Any:
@@ -222,7 +222,7 @@ class SchemaRegistry:
             case "GET", "schemas", "ids", key:
                 return self._shown(dict(enumerate(self._schemas, 1)).get(int(key)), key)
             case "GET", "schemas", "guids", key:
-                return self._shown({each.guid: each for each in self._schemas}.get(key), key)
+                return self._shown({known.guid: known for known in self._schemas}.get(key), key)
             case "POST", "compatibility", "subjects", subject, "versions", *version:
                 number = self._version(subject, version[0]) if version else None
                 problems = self._incompatible(subject, _given(body), number)
@@ -238,7 +238,9 @@ class SchemaRegistry:
 
 
 def _given(body: Any) -> _Schema:
-    references = tuple((each["name"], each["subject"], each["version"]) for each in body.get("references") or ())
+    references = tuple(
+        (reference["name"], reference["subject"], reference["version"]) for reference in body.get("references") or ()
+    )
     return _Schema(body.get("schemaType") or "AVRO", body["schema"], references)
 
 

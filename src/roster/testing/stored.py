@@ -67,8 +67,9 @@ def committed_records(log: PartitionLog, partition: int) -> Iterator[StoredRecor
         if header.base_offset >= end:
             return
         gone = header.is_transactional and any(
-            each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
-            for each in aborted
+            transaction.producer_id == header.producer_id
+            and transaction.first_offset <= header.base_offset <= transaction.last_offset
+            for transaction in aborted
         )
         if header.is_control or gone:
             continue

@@ -58,7 +58,7 @@ class Server:
     dialect: str
     timeout: float
 
-    def said(self, error: Exception) -> str:
+    def error_text(self, error: Exception) -> str:
         """Return a message of the database's driver on one line, without the password."""
         text = one_line(getattr(error, "orig", None) or error, _LONGEST_ERROR)
         password = re.search(r"//[^/@]*?:(.+)@", self.address)
@@ -81,7 +81,7 @@ class Server:
                 if not is_away or time.monotonic() >= until:
                     raise
                 if pause == _SHORTEST_PAUSE:
-                    text = self.said(error)
+                    text = self.error_text(error)
                     log.warning("%s does not answer; waiting for up to %.0f s: %s", self.shown, self.timeout, text)
             finally:
                 if pause > _SHORTEST_PAUSE and not is_away:
@@ -265,7 +265,7 @@ class DatabaseOutput:
     def _failure(self, error: Exception, *, is_final: bool = False) -> WriteError | SinkFencedError:
         """Return the error for one of the driver's; if the database is away, the batch is read again."""
         server = self._writer.server
-        text = f"{server.shown}: {server.said(error)}"
+        text = f"{server.shown}: {server.error_text(error)}"
         if is_final or not server.is_passing(error):
             return final_error(text)
         return SinkFencedError(f"{text}; the batch is read again")

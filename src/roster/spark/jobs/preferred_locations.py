@@ -89,7 +89,7 @@ class Cluster:
 
     def dealt(self, tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
         """Deal the splits of whole partitions to about as many tasks again, each with splits of one host."""
-        self._look()
+        self._update_hosts()
         splits = [split for task in tasks for split in task]
         homes = self._homes = self._locations.homes({task_of(split) for split in splits})
         total, dealt = max(1, sum(split.end - split.start for split in splits)), []
@@ -103,7 +103,7 @@ class Cluster:
             dealt += together(whole(ranges, round(len(tasks) * size / total)), task_of)
         return dealt
 
-    def _look(self) -> None:
+    def _update_hosts(self) -> None:
         if time.monotonic() >= self._looked + _LOOK_SECONDS:
             self._looked = time.monotonic()
             self._locations.executors(self._executors.hosts())

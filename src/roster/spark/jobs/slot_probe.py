@@ -80,7 +80,7 @@ def worker_report() -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
     names = list(_PARTS)
 
     # A nested function is pickled by value, so a worker without Roster can load it if it uses nothing of this module.
-    def look(numbers: Iterable[int]) -> Iterable[dict[str, Any]]:
+    def report(numbers: Iterable[int]) -> Iterable[dict[str, Any]]:
         list(numbers)  # Spark ends a worker that has not read its input to the end
         missing = {}
         for name in names:
@@ -99,7 +99,7 @@ def worker_report() -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
             "roster_version": version,
         }
 
-    return look
+    return report
 
 
 def check_worker(found: Mapping[str, Any]) -> None:

@@ -220,12 +220,12 @@ def run(links: Sequence[Link], work: Any, arrivals: Sequence[Arrival]) -> list[A
     answers: list[Answer] = []
     problems: list[WorkerError] = []
     try:
-        with _noted(problems):
+        with _collecting(problems):
             for number, link in enumerate(links):
                 link.ask(work, number, arrivals)
                 busy.append(link)
         for link in busy:
-            with _noted(problems):
+            with _collecting(problems):
                 answers.append(link.answer())
     except BaseException:  # an answer that is not read would reach the next task
         for link in busy:
@@ -241,7 +241,7 @@ def run(links: Sequence[Link], work: Any, arrivals: Sequence[Arrival]) -> list[A
 
 
 @contextlib.contextmanager
-def _noted(problems: list[WorkerError]) -> Iterator[None]:
+def _collecting(problems: list[WorkerError]) -> Iterator[None]:
     try:
         yield
     except WorkerError as error:

@@ -237,7 +237,7 @@ class StateView:
         found, until = Found(), time.monotonic() + PATIENCE
         while True:
             found.problems = {}
-            self._look(found, span, frozenset(tasks) - found.reads.keys(), stale=stale, local=local)
+            self._read_copies(found, span, frozenset(tasks) - found.reads.keys(), stale=stale, local=local)
             left = frozenset(tasks) - found.reads.keys()
             if local or not left or (span.is_key and found.has_entries):
                 return found
@@ -258,7 +258,7 @@ class StateView:
         if self._own is not None and not self._copies.hosts():
             raise StateUnavailableError("this application has not joined the group yet", "Ask again")
 
-    def _look(self, found: Found, span: Span, tasks: frozenset[TaskId], *, stale: bool, local: bool) -> None:
+    def _read_copies(self, found: Found, span: Span, tasks: frozenset[TaskId], *, stale: bool, local: bool) -> None:
         """Look once for the entries of these tasks: here, then where they run, then with `stale` in any application."""
         found.add(self._local.read(span, tasks, stale=stale))
         if local or (span.is_key and found.has_entries):

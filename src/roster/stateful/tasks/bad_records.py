@@ -64,7 +64,7 @@ class _Part:
         span = first, length
         if span not in self.counts:
             rows = self.rows_of(self.records.slice(first, length))
-            self.counts[span] = sum(each.num_rows for each in rows)
+            self.counts[span] = sum(batch.num_rows for batch in rows)
         return self.counts[span]
 
 

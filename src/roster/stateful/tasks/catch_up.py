@@ -79,41 +79,41 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
     into = load if load.is_begun or (is_long and not store.count()) else store
     size = records = 0
     began, first = time.monotonic(), into.position().changelog
-    at = first
+    reached = first
     ahead = _Ahead(store, target, fetch)
     is_over = partial(_is_past, until)
 
     def batches(upto: int) -> Iterable[pa.RecordBatch]:
         nonlocal size
-        for batch in fetch(target.changelog, at, upto):
+        for batch in fetch(target.changelog, reached, upto):
             size += batch.nbytes
             yield batch
 
-    while at < target.end and not load.is_merging:
+    while reached < target.end and not load.is_merging:
         # In slices: after a cancellation the next task continues from the last one.
         now = time.monotonic()
-        upto = min(target.end, at + _offsets_in(until - now, at - first, now - began))
+        upto = min(target.end, reached + _offsets_in(until - now, reached - first, now - began))
         records += restore(into, batches(upto), upto, inputs={}, is_over=is_over, is_unsaid=ahead.is_other)
-        at = into.position().changelog
+        reached = into.position().changelog
         if is_over():
             break
     if into is load:
-        is_read = load.is_merging or at >= target.end
-        if not is_read or (at > first and is_over()) or not load.merge(is_over):
+        is_read = load.is_merging or reached >= target.end
+        if not is_read or (reached > first and is_over()) or not load.merge(is_over):
             return Applied(load.progress(), records, size)
-        is_unsaid = _Ahead(store, target, fetch).is_other(at)
+        is_unsaid = _Ahead(store, target, fetch).is_other(reached)
         load.finish([STATE_KEY] if is_unsaid else [], [None] if is_unsaid else [])
-        log.info("store %s: loaded its changelog up to %d in the order of keys", target.changelog, at)
+        log.info("store %s: loaded its changelog up to %d in the order of keys", target.changelog, reached)
         rest = catch_up(store, target, fetch, until)
         return Applied(rest.position, records + rest.records, size + rest.bytes)
-    if at == target.end and store.position().inputs != target.inputs:
-        store.commit([], [], Position(at, target.inputs))
+    if reached == target.end and store.position().inputs != target.inputs:
+        store.commit([], [], Position(reached, target.inputs))
     if records:
         log.info(
             "store %s: restored %d changelog records from %d to %d in %.1f s",
-            *(target.changelog, records, position.changelog, at, time.monotonic() - began),
+            *(target.changelog, records, position.changelog, reached, time.monotonic() - began),
         )
-    return Applied(at, records, size)
+    return Applied(reached, records, size)
 
 
 def _is_past(moment: float) -> bool:
@@ -159,13 +159,13 @@ class _Ahead:
         back, start = 2, self._target.end
         while start > self._begin:
             start = max(self._begin, self._target.end - back)
-            found: tuple[int, bytes | None] | None = None
+            last: tuple[int, bytes | None] | None = None
             for batch in self._fetch(self._target.changelog, start, self._target.end):
-                said = pa.Table.from_batches([batch]).filter(pc.field("key") == STATE_KEY)
-                if len(said):
-                    found = said["offset"][-1].as_py(), said["value"][-1].as_py()
-            if found is not None:
-                return found
+                definitions = pa.Table.from_batches([batch]).filter(pc.field("key") == STATE_KEY)
+                if len(definitions):
+                    last = definitions["offset"][-1].as_py(), definitions["value"][-1].as_py()
+            if last is not None:
+                return last
             back *= 100
         return self._begin, None
 

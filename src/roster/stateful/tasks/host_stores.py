@@ -58,15 +58,15 @@ def stores_found(place: Place) -> dict[TaskId, int]:
     """Return {task: changelog offset} of usable stores."""
     from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
 
-    found = {}
+    offsets = {}
     for path in place.root.iterdir() if place.root.is_dir() else ():
         with contextlib.suppress(StateError, ValueError, OSError):
             task = TaskId.parse(path.name)
             store = LmdbStore(path, read_only=True)
             with store:
                 if store.written_at >= wall_ms() / 1000 - LONGEST_BEHIND:
-                    found[task] = store.position().changelog
-    return found
+                    offsets[task] = store.position().changelog
+    return offsets
 
 
 def found_here(places: Mapping[str, Place]) -> dict[str, dict[TopicPartition, int]]:
@@ -74,12 +74,12 @@ def found_here(places: Mapping[str, Place]) -> dict[str, dict[TopicPartition, in
 
     places: by the topic that the stores are made of.
     """
-    found = {
+    offsets = {
         TopicPartition(topic, task.partition): at
         for topic, place in places.items()
         for task, at in stores_found(place).items()
     }
-    return {process_id(next(iter(places.values()))): found} if places else {}
+    return {process_id(next(iter(places.values()))): offsets} if places else {}
 
 
 def process_id(place: Place) -> str:
@@ -87,11 +87,11 @@ def process_id(place: Place) -> str:
     path = place.root / _PROCESS
     if not path.exists():
         place.root.mkdir(parents=True, exist_ok=True)
-        made = Path(f"{path}.{uuid.uuid4().hex}")
-        made.write_text(uuid.uuid4().hex)
+        new_file = Path(f"{path}.{uuid.uuid4().hex}")
+        new_file.write_text(uuid.uuid4().hex)
         with contextlib.suppress(FileExistsError):
-            os.link(made, path)  # if another process was first, its id is used
-        made.unlink()
+            os.link(new_file, path)  # if another process was first, its id is used
+        new_file.unlink()
     return path.read_text().strip()
 
 

@@ -76,7 +76,11 @@ def by_split(
                 clocks[-1].labels(pa.Table.from_batches([batch]))
             yield with_source(batch, clocks[-1].source, 0)
     batch_name, left = (1, frozenset[TopicPartition]()) if backlog is None else (backlog.batch, backlog.left)
-    behind = {source_of(*at) for at in left if at.topic in plan.own_sources and at.partition == partition}
+    behind = {
+        source_of(*input_partition)
+        for input_partition in left
+        if input_partition.topic in plan.own_sources and input_partition.partition == partition
+    }
     times = {clock.source: clock.time for clock in clocks}
     ended = tuple(source for source in times if source not in behind)
     notice = Notice(batch_name, tuple(sorted(behind - times.keys())), tuple(times), times, ended)

@@ -49,12 +49,12 @@ class PlacementError(StateError):
 def placing_keys(definition: Definition) -> pa.Schema:
     """Return the key columns that can be a record's key: all but a window's start."""
     is_windowed = "window" in definition.document
-    return pa.schema([each for each in definition.keys if not (is_windowed and each.name == START)])
+    return pa.schema([field for field in definition.keys if not (is_windowed and field.name == START)])
 
 
 def _murmur2(keys: Any) -> Places:
-    found: Places = murmur2_of(*as_bytes(keys))
-    return found
+    places: Places = murmur2_of(*as_bytes(keys))
+    return places
 
 
 def _crc32(keys: Any) -> Places:
@@ -76,9 +76,9 @@ def _fnv1a(keys: Any) -> Places:
         for byte in data[starts[number] + _BY_COLUMNS : starts[number] + sizes[number]].tobytes():
             rest = (rest ^ byte) * int(_FNV_PRIME) & 0xFFFFFFFF
         value[number] = rest
-    found = np.empty(len(value), np.int64)
-    found[order] = value.view(np.int32)
-    return found
+    places = np.empty(len(value), np.int64)
+    places[order] = value.view(np.int32)
+    return places
 
 
 PARTITIONERS: Mapping[str, Callable[[Any], Places]] = {
@@ -118,11 +118,11 @@ class Placement(NamedTuple):
     def record_keys(self, rows: pa.Table) -> Any:
         """Return the record key of each row as bytes, null for none."""
         if self.form in ("text", "json"):
-            found = key_of_records(rows, self.columns).cast(pa.binary())
+            record_keys = key_of_records(rows, self.columns).cast(pa.binary())
         else:
             column = rows[self.columns[0]].combine_chunks()
-            found = _big_endian(column, ">i8" if self.form == "int64" else ">i4")
-        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+            record_keys = _big_endian(column, ">i8" if self.form == "int64" else ">i4")
+        return record_keys.combine_chunks() if isinstance(record_keys, pa.ChunkedArray) else record_keys
 
     def partitions(self, rows: pa.Table, count: int) -> Places:
         """Return the partition of each row among `count`, NO_KEY without a record key."""
@@ -162,19 +162,19 @@ def placements(keys: pa.Schema, named: Sequence[str] = (), partitioner: str | No
     if names:
         chosen = [tuple(names)]
     elif len(keys) <= _MOST_COLUMNS:
-        chosen = [each for size in range(1, len(keys) + 1) for each in permutations(keys.names, size)]
+        chosen = [columns for size in range(1, len(keys) + 1) for columns in permutations(keys.names, size)]
     else:
         chosen = [*((name,) for name in keys.names), tuple(keys.names)]
-    forms = [(columns, each) for columns in chosen for each in _forms(keys, columns) if form in ("", each)]
+    forms = [(columns, key_form) for columns in chosen for key_form in _forms(keys, columns) if form in ("", key_form)]
     if not forms:
         raise PlacementError(f"{named[0]!r}: the form is one of {', '.join(_forms(keys, names))}")
     if partitioner not in (None, *PARTITIONERS):
         raise PlacementError(f"the partitioner is one of {', '.join(PARTITIONERS)}, not {partitioner!r}")
     return [
-        Placement(columns, form, each)
+        Placement(columns, form, name)
         for columns, form in forms
-        for each in PARTITIONERS
-        if partitioner in (None, each)
+        for name in PARTITIONERS
+        if partitioner in (None, name)
     ]
 
 
@@ -203,12 +203,12 @@ class SeenKeys(NamedTuple):
     def with_records(self, record_keys: Any, count: int) -> SeenKeys:
         """Return these and the keys of some records. count: partitions of the topic."""
         present = record_keys.drop_null()
-        found = np.unique(np.stack([of(present) for of in PARTITIONERS.values()], axis=1), axis=0)
+        places = np.unique(np.stack([place(present) for place in PARTITIONERS.values()], axis=1), axis=0)
         misplaced = {
-            name: _least(of, found[found[:, number] % count != self.partition])
+            name: _least(of, places[places[:, number] % count != self.partition])
             for number, (name, of) in enumerate(self.misplaced.items())
         }
-        return SeenKeys(self.partition, _least(self.hashes, found), misplaced)
+        return SeenKeys(self.partition, _least(self.hashes, places), misplaced)
 
 
 def _least(known: Places, found: Places) -> Places:
@@ -304,17 +304,17 @@ class Proof:
         misplaced: dict[Placement, str] = {}
         for proof in proofs:
             misplaced = {**proof.misplaced, **misplaced}
-        common = [each for each in (proofs[0].holds if proofs else {}) if each not in misplaced]
+        common = [placement for placement in (proofs[0].holds if proofs else {}) if placement not in misplaced]
         return cls(
             {
-                each: Evidence(
-                    sum(proof.holds[each].keys for proof in proofs),
-                    zlib.crc32(repr([proof.holds[each].digest for proof in proofs]).encode()),
+                placement: Evidence(
+                    sum(proof.holds[placement].keys for proof in proofs),
+                    zlib.crc32(repr([proof.holds[placement].digest for proof in proofs]).encode()),
                 )
-                for each in common
+                for placement in common
             },
             misplaced,
-            {each: max(proof.without_key[each] for proof in proofs) for each in common},
+            {placement: max(proof.without_key[placement] for proof in proofs) for placement in common},
         )
 
     def chosen(self, before: int, after: int, *, is_named: bool) -> Placement:
@@ -324,9 +324,12 @@ class Proof:
         """
         if not self.holds:
             raise PlacementError(self._why_none())
-        bits = {each: found.keys * math.log2(before) if before > 1 else 0.0 for each, found in self.holds.items()}
-        left = [each for each in self.holds if is_named or bits[each] >= _PROOF]
-        if not left or len({self.holds[each].digest for each in left}) > 1:
+        bits = {
+            placement: evidence.keys * math.log2(before) if before > 1 else 0.0
+            for placement, evidence in self.holds.items()
+        }
+        left = [placement for placement in self.holds if is_named or bits[placement] >= _PROOF]
+        if not left or len({self.holds[placement].digest for placement in left}) > 1:
             names = "; ".join(map(str, left or self.holds))
             raise PlacementError(f"its keys do not prove how they were placed in {before} partitions: by {names}")
         if self.without_key[left[0]] >= after:
@@ -338,7 +341,7 @@ class Proof:
 
     def _why_none(self) -> str:
         placement, example = next(iter(self.misplaced.items()))
-        tried = {name for each in self.misplaced for name in each.columns}
+        tried = {name for misplaced in self.misplaced for name in misplaced.columns}
         others = f", and no other way by {', '.join(sorted(tried))} holds" if len(self.misplaced) > 1 else ""
         return f"its keys are not where {placement} places them: {example}{others}"
 

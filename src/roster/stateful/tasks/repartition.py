@@ -180,18 +180,20 @@ def through_labelled(
         changes = np.flatnonzero(np.diff(source) | np.diff(is_untimed)) + 1
         for begin, end in pairwise([0, *changes, batch.num_rows]):
             rows = batch.select(names).slice(begin, end - begin)
-            for made in function(iter((rows,))):
-                yield with_source(made, source[begin], UNTIMED if is_untimed[begin] else 0)
+            for results in function(iter((rows,))):
+                yield with_source(results, source[begin], UNTIMED if is_untimed[begin] else 0)
 
 
 def notice_row(notice: bytes, columns: pa.Schema) -> pa.RecordBatch:
     """Return a notice with these columns."""
     row = {SOURCE: UNLABELLED, DELAY: 0, NOTICE: notice}
-    return pa.RecordBatch.from_arrays([pa.array([row.get(of.name)], of.type) for of in columns], schema=columns)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row.get(field.name)], field.type) for field in columns], schema=columns
+    )
 
 
 def with_source(batch: pa.RecordBatch, sources: Any, delays: Any) -> pa.RecordBatch:
     """Return rows with labels. sources, delays: of each row, or the same for all."""
-    arrays = [np.broadcast_to(np.asarray(each, np.int64), batch.num_rows) for each in (sources, delays)]
+    arrays = [np.broadcast_to(np.asarray(labels, np.int64), batch.num_rows) for labels in (sources, delays)]
     columns = [*batch.columns, *map(pa.array, arrays), pa.nulls(batch.num_rows, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=labelled(batch.schema.remove_metadata()))

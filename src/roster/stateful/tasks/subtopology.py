@@ -165,7 +165,7 @@ class SubtopologyPlan:
         updates: in the batch, of the operators in front of it.
         """
         node, lag, following = self.nodes[number], self.lag(number), self.nodes[number + 1 : number + 2]
-        passes = node.passes and any(node.time_column == each.time_column is not None for each in following)
+        passes = node.passes and any(node.time_column == follower.time_column is not None for follower in following)
         if not number and self.has_sources:
             is_relayed = self.repartition_source is not None and self.repartition_source.is_relayed
             operator = by_source(node.operator, lag, passes=passes or self.is_relay, is_relayed=is_relayed)
@@ -228,7 +228,10 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
         assert sink is not None  # all but the last have one
         own = [node.time_column for node in following.nodes if node.time_column is not None]
         later = [
-            node.time_column for each in plans[number + 2 :] for node in each.nodes if node.time_column is not None
+            node.time_column
+            for later_plan in plans[number + 2 :]
+            for node in later_plan.nodes
+            if node.time_column is not None
         ]
         if not following.nodes or not (own or later):
             continue
@@ -264,5 +267,5 @@ def definition_of(operator: Operator, columns: pa.Schema, migrate: Migrate = Non
     has_variables = getattr(operator, "has_variables", False)
     keys, layout = operator.key_columns(columns), operator.layout(columns)
     sides = sides_of(operator, columns)
-    found = Definition.of(operator.kept, keys, layout, has_variables=has_variables, sides=sides, migrate=migrate)
-    return replace(found, registry=getattr(operator, "registry", b""))
+    definition = Definition.of(operator.kept, keys, layout, has_variables=has_variables, sides=sides, migrate=migrate)
+    return replace(definition, registry=getattr(operator, "registry", b""))

@@ -106,8 +106,8 @@ class TopologyPlan(SentOnce):
 
     def task_of(self, split: Split) -> TaskId:
         """Return the task that reads a split."""
-        of = next(plan.subtopology for plan in self.plans if split.topic in plan.subtopology.sources)
-        return TaskId(of.number, split.partition)
+        subtopology = next(plan.subtopology for plan in self.plans if split.topic in plan.subtopology.sources)
+        return TaskId(subtopology.number, split.partition)
 
     def plan_of(self, task: TaskId) -> SubtopologyPlan:
         """Return the plan of a task."""
@@ -225,8 +225,8 @@ class StatefulTask(PartitionTask):
                     look.seen = together(look.seen, aside.seen)
                 counted = () if aside is None else (aside.records, aside.letters.sent, aside.letters.first)
                 self._looked(of_task[0], look, *counted)
-            for each in sent.values():
-                yield from each.notices()
+            for outgoing in sent.values():
+                yield from outgoing.notices()
 
     def restore_lanes(self, tasks: Iterable[int]) -> Iterator[Restored]:
         """Restore the copies assigned to otherwise idle Spark tasks."""
@@ -319,8 +319,8 @@ class StatefulTask(PartitionTask):
             own, columns = plan.at(number, updates)
             is_first = node is plan.nodes[0]
             operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=is_first)
-            given = held(self._given(node, columns, rows, numbers, look, aside))
-            table = pa.Table.from_batches(given, schema=columns)
+            batches = held(self._given(node, columns, rows, numbers, look, aside))
+            table = pa.Table.from_batches(batches, schema=columns)
             waiting = None if sent is None else node.waiting
             update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token, waiting)
             updates.append(update)
