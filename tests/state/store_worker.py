@@ -1,11 +1,17 @@
-"""A process that writes a store until it is killed or has written enough: every key has the number of its commit."""
+"""A process that writes a store until it is killed or has written enough: every key has the number of its commit.
+
+Arguments: the store, commits, the most bytes of a file or 0, the engine.
+"""
 
 import resource
 import sys
 
-from roster.state import Position, StateError
+from roster.records.native import HASH, kernel
+from roster.state import Position, StateError, hash_snapshot
+from roster.state.hash_store import HashStore
 from roster.state.lmdb_store import LmdbStore
 
+ENGINES = {"LmdbStore": LmdbStore, "HashStore": HashStore}
 KEYS = [b"key %05d" % number for number in range(2_000)]
 
 
@@ -15,7 +21,8 @@ def values(commit: int) -> list[bytes]:
 
 def main() -> None:
     path, commits, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    with LmdbStore(path) as store:
+    hash_snapshot.use(kernel(None, HASH))
+    with ENGINES[sys.argv[4] if len(sys.argv) > 4 else "LmdbStore"](path) as store:
         begin = store.position().changelog
         if limit:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

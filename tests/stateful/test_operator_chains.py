@@ -187,7 +187,7 @@ class Group:
         directory = str(self.disk / self.applications[0][1])
         definitions = [each for plan in self.plans for each in plan.definitions.values()]
         kinds = {
-            each.topic: StoreKind(Place(directory, each.topic, "id"), definition)
+            each.topic: StoreKind(Place(directory, each.topic, "id", definition.is_ordered), definition)
             for each, definition in zip(self.changelogs, definitions, strict=True)
         }
         return TopologyPlan(self.plans, kinds, "out")

@@ -281,12 +281,13 @@ def test_every_chore_is_dealt_once_and_to_free_cores_first(count: int, tasks: in
 values = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([None, b"1", b"2"])), min_size=1)
 
 
-@given(st.lists(st.tuples(values, st.booleans(), st.integers(0, 3)), min_size=1, max_size=8))
+@pytest.mark.parametrize("is_ordered", [True, False])
+@given(script=st.lists(st.tuples(values, st.booleans(), st.integers(0, 3)), min_size=1, max_size=8))
 @settings(max_examples=examples(25, "ROSTER_STATE_SCRIPTS"))
 def test_a_copy_brought_up_piece_by_piece_is_the_changelog(
-    tmp_path_factory: pytest.TempPathFactory, script: list[Any]
+    tmp_path_factory: pytest.TempPathFactory, is_ordered: bool, script: list[Any]
 ) -> None:
-    place, log = Place(str(tmp_path_factory.mktemp("state")), "c", "id"), Log()
+    place, log = Place(str(tmp_path_factory.mktemp("state")), "c", "id", is_ordered), Log()
     at = TopicPartition("c", 0)
     over = 0.0  # a piece ends after its first record batch
     for changes, committed, pieces in script:

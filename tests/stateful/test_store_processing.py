@@ -30,7 +30,7 @@ from roster.stateful.tasks import store_location
 from roster.stateful.tasks.catch_up import StoreTarget, catch_up
 from roster.stateful.tasks.processing import Report, process_batch
 from roster.stateful.tasks.relay import Relay
-from roster.stateful.tasks.store_location import Place
+from roster.stateful.tasks.store_location import Place, open_store
 from roster.stateful.tasks.subtopology import definition_of
 from tests.examples_tried import examples
 
@@ -113,6 +113,12 @@ def none_stays_open() -> Iterator[None]:
     store_location._open = None
 
 
+@pytest.fixture(params=[True, False], ids=["ordered", "hashed"], scope="module")
+def is_ordered(request: pytest.FixtureRequest) -> bool:
+    """Both engines of a store."""
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("stays", [False, True])
 @given(script=st.lists(steps, max_size=10))
 @example(script=[("commit", {b"a": b"1"}), ("other owner", {b"b": b"1"}), ("other owner", {b"c": b"1"})])
@@ -120,7 +126,7 @@ def none_stays_open() -> Iterator[None]:
 @example(script=[("commit", {b"a": b"1"}), ("abort", {b"a": b"2"}), ("commit", {b"a": b"3"})])
 @settings(max_examples=examples(25, "ROSTER_STATE_SCRIPTS"))
 def test_a_turn_sees_the_state_of_all_committed_batches(
-    tmp_path_factory: pytest.TempPathFactory, stays: bool, script: Any
+    is_ordered: bool, tmp_path_factory: pytest.TempPathFactory, stays: bool, script: Any
 ) -> None:
     store_location.close_unused(0.0)
     if stays:
@@ -129,7 +135,8 @@ def test_a_turn_sees_the_state_of_all_committed_batches(
     log, model = Log(), {}
     changelogs = Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)])
     applications = [
-        (StoreTargets(log, changelogs, 1.0), Place(str(disk / name), "g-s-changelog", "id")) for name in "ab"
+        (StoreTargets(log, changelogs, 1.0), Place(str(disk / name), "g-s-changelog", "id", is_ordered))
+        for name in "ab"
     ]
     at = 0
 
@@ -145,7 +152,7 @@ def test_a_turn_sees_the_state_of_all_committed_batches(
             applications.reverse()
             applications[0][0].forget([SOURCE])
         if kind == "new disk":
-            applications[0] = applications[0][0], Place(str(disk / uuid.uuid4().hex), "g-s-changelog", "id")
+            applications[0] = applications[0][0], Place(str(disk / uuid.uuid4().hex), "g-s-changelog", "id", is_ordered)
         if kind == "died":  # its process, after the batch before
             store_location.close_unused(0.0)
         targets, place = applications[0]
@@ -176,9 +183,9 @@ def test_a_turn_sees_the_state_of_all_committed_batches(
         assert store.position() == Position(len(log.records), {"t": at})
 
 
-def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_path: Path) -> None:
+def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(is_ordered: bool, tmp_path: Path) -> None:
     log, targets = Log(), None
-    place = Place(str(tmp_path), "g-s-changelog", "id")
+    place = Place(str(tmp_path), "g-s-changelog", "id", is_ordered)
     for number in range(4):
         changes = pa.table({"key": [b"%d" % number], "value": [b"v"]})
         log.write(changes, committed=True)
@@ -200,7 +207,7 @@ def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_pa
     assert (restored(), len(fetched)) == (0, 2)
     log.write(pa.table({"key": [b"x"], "value": [b"v"]}), committed=True)
     a_day_ago = time.time() - 86_400
-    os.utime(place.path("0_0") / "data" / "data.mdb", (a_day_ago, a_day_ago))
+    os.utime(place.path("0_0") / "data" / ("data.mdb" if is_ordered else "head"), (a_day_ago, a_day_ago))
     assert (restored(), fetched[2:]) == (6, [(0, 12)]), "tombstones may be gone that it has not seen"
     fetched.pop()
     log.begin = len(log.records) + 3  # records are gone that the store has not seen
@@ -210,9 +217,11 @@ def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_pa
         assert store.scan() == []
 
 
-def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_is_cancelled_goes_on_where_it_was(
+    is_ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("roster.stateful.tasks.catch_up._OFFSETS_PER_TRANSACTION", 4)
-    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
+    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id", is_ordered)
     for number in range(6):
         log.write(pa.table({"key": [b"%d" % number], "value": [b"v"]}), committed=True)
     targets, fetched = (
@@ -237,9 +246,9 @@ def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkey
 
 
 def test_a_piece_of_restoring_ends_in_time_among_aborted_records_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
+    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id", is_ordered)
     first, last = (pa.table({"key": [key], "value": [b"v"]}) for key in (b"first", b"last"))
     log.write(first, committed=True)
     log.records += [None] * 400_000
@@ -263,8 +272,8 @@ def test_a_piece_of_restoring_ends_in_time_among_aborted_records_too(
     assert len(pieces) <= 10, "each goes on where the one before was"
 
 
-def test_records_that_are_in_the_state_do_not_count_again(tmp_path: Path) -> None:
-    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
+def test_records_that_are_in_the_state_do_not_count_again(is_ordered: bool, tmp_path: Path) -> None:
+    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id", is_ordered)
     targets, rows = (
         StoreTargets(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0),
         pa.table({"k": [b"a"], "v": [b"1"]}),
@@ -346,11 +355,11 @@ def test_a_topic_that_has_grown_ends_the_run() -> None:
 
 
 def test_a_process_that_hangs_with_a_store_does_not_hold_up_its_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("roster.stateful.tasks.store_location._PATIENCE", 0.0)
-    place = Place(str(tmp_path), "g-s-changelog", "id")
-    held = LmdbStore(place.path("0_0"))
+    place = Place(str(tmp_path), "g-s-changelog", "id", is_ordered)
+    held = open_store(place.path("0_0"), is_ordered=is_ordered)
     with place.open("0_0") as copy:
         copy.commit([b"k"], [b"v"], Position(1))
     held.close()
@@ -366,8 +375,10 @@ def test_two_attempts_leave_no_token() -> None:
     assert tokens_of({TASK: (Report("a"),), TaskId(0, 1): (Report("b"), Report("c"))}) == {TASK: "a"}
 
 
-def test_what_was_committed_last_is_applied_at_the_end_of_a_run_and_restored_by_nobody(tmp_path: Path) -> None:
-    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
+def test_what_was_committed_last_is_applied_at_the_end_of_a_run_and_restored_by_nobody(
+    is_ordered: bool, tmp_path: Path
+) -> None:
+    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id", is_ordered)
     changelogs = Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)])
     rows, nothing = (pa.table({"k": pa.array(k, pa.binary()), "v": pa.array(k, pa.binary())}) for k in ([b"a"], []))
 

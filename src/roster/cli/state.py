@@ -19,7 +19,8 @@ from roster.cli.state_reset import reset
 from roster.state import StateError
 from roster.state.definition import Noted, OtherDefinitionError, entries_of, json_text
 from roster.state.entries import Entries, QueryError, Span
-from roster.state.lmdb_store import LmdbStore
+from roster.state.file_store import TaskStore
+from roster.stateful.tasks.store_location import open_for_reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,7 @@ def _cell(described: dict[str, Any], column: str) -> object:
 
 def _described(path: Path) -> dict[str, Any]:
     with _store(path) as store:
-        position, size = store.position(), (path / "data" / "data.mdb").stat().st_size
+        position, size = store.position(), sum(at.stat().st_size for at in (path / "data").iterdir() if at.is_file())
         written = datetime.fromtimestamp(store.written_at, UTC).isoformat(timespec="seconds")
         return {
             "changelog": path.parent.parent.name,
@@ -81,7 +82,7 @@ def _described(path: Path) -> dict[str, Any]:
         }
 
 
-def _definition(store: LmdbStore) -> dict[str, Any]:
+def _definition(store: TaskStore) -> dict[str, Any]:
     """Return a store's definition, or why it cannot be read; nothing for an empty store."""
     try:
         record = Noted.of(store)
@@ -125,11 +126,10 @@ def get(store: Path, key: tuple[str, ...], variable: str | None, side: str | Non
 
 
 @contextlib.contextmanager
-def _store(path: Path) -> Iterator[LmdbStore]:
+def _store(path: Path) -> Iterator[TaskStore]:
     """Open a store for reading, beside a pipeline that writes it."""
     try:
-        store = LmdbStore(path, read_only=True)
-        with store:
+        with open_for_reading(path) as store:
             yield store
     except QueryError as error:
         raise UserError(f"--{error}") from None
@@ -142,7 +142,7 @@ def _store(path: Path) -> Iterator[LmdbStore]:
         raise Failure(f"{path}: an entry does not fit what the store says of it ({reason})") from None
 
 
-def _print(entries: Entries, store: LmdbStore, span: Span) -> bool:
+def _print(entries: Entries, store: TaskStore, span: Span) -> bool:
     """Print rows; return False if there are none."""
     with store.snapshot() as snapshot:
         read = entries.read(snapshot, span)

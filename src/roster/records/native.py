@@ -28,6 +28,7 @@ from roster.wire.columns import (
     avro_layout,
     decode_layout,
     encode_layout,
+    hash_layout,
     json_layout,
     offsets_layout,
 )
@@ -69,7 +70,9 @@ AVRO_ENCODE = Loops(
 """`avro_encode`: from columns to Avro values."""
 JSON = Loops("json_kernel", (*OFFSETS.made_of, "json_kernel", "json_layout"), json_layout.SIGNATURES)
 """`json_cells` and `json_texts`: from JSON objects to columns."""
-ALL = (READ, WRITE, OFFSETS, AVRO, AVRO_ENCODE, JSON)
+HASH = Loops("hash_kernel", ("checksum_kernel", "hash_kernel", "hash_layout"), hash_layout.SIGNATURES)
+"""`hash_find` and others: the index and the entries of a store of state."""
+ALL = (READ, WRITE, OFFSETS, AVRO, AVRO_ENCODE, JSON, HASH)
 
 
 class NativeKernel:
@@ -87,6 +90,14 @@ class NativeKernel:
     avro_encode: Callable[..., int]
     json_cells: Callable[..., int]
     json_texts: Callable[..., int]
+    hash_find: Callable[..., int]
+    hash_append: Callable[..., int]
+    hash_apply: Callable[..., int]
+    hash_rebuild: Callable[..., int]
+    hash_walk: Callable[..., int]
+    hash_live: Callable[..., int]
+    hash_sizes: Callable[..., int]
+    hash_copy: Callable[..., int]
 
     def __init__(self, object_code: bytes, loops: Loops = READ) -> None:
         llvm.initialize_native_target()

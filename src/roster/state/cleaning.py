@@ -14,7 +14,8 @@ from roster.state.store_files import remove_store
 log = logging.getLogger(__name__)
 
 _MARKER = "store.json"
-_DATA, _RUNS = Path("data", "data.mdb"), Path("data", "sorted", "entries")
+_WRITTEN = (Path("data", "data.mdb"), Path("data", "head"))
+"""A file that each write of an engine changes."""
 _KEPT = "kept"
 """File whose modification time says when an application last kept the store."""
 
@@ -28,9 +29,10 @@ def stores_below(root: Path) -> list[Path]:
 def store_bytes(path: Path) -> int:
     """Return the bytes that a store's data take on the disk."""
     size = 0
-    for name in (_DATA, _RUNS):
-        with contextlib.suppress(FileNotFoundError):
-            size += (path / name).stat().st_blocks * 512
+    for directory, _, files in os.walk(path / "data"):
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                size += Path(directory, name).stat().st_blocks * 512
     return size
 
 
@@ -51,7 +53,7 @@ def keep(root: Path, tasks: Collection[str], now: float) -> None:
 def unkept_for(path: Path, now: float) -> float:
     """Return for how many seconds a store was neither written nor kept."""
     times = []
-    for name in (_KEPT, _DATA, _MARKER):
+    for name in (_KEPT, *_WRITTEN, _MARKER):
         with contextlib.suppress(FileNotFoundError):
             times.append((path / name).stat().st_mtime)
     return now - max(times, default=now)

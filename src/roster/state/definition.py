@@ -142,6 +142,12 @@ class Definition:
         return bool(self.document.get("variables"))
 
     @property
+    def is_ordered(self) -> bool:
+        """True if the operator reads ranges of keys: what passes with time, rows of joins, lists, timers."""
+        is_by_key = self.document["operator"] in {"aggregate", "deduplicate"}
+        return not is_by_key or not self.document.keys().isdisjoint(("window", "session", "time"))
+
+    @property
     def layout(self) -> Layout:
         """The layout of values, for a definition with aggregates."""
         aggregates = {

@@ -9,32 +9,22 @@ the value; a scan orders keys with the same first 479 bytes by hash. The file ne
 from __future__ import annotations
 
 import contextlib
-import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import override
 
 from roster._extras import missing_error
 from roster.state.byte_slices import FEW, ascends, large_binary, last_places, listed
 from roster.state.checksums import seal, sealed
+from roster.state.file_store import Column, FileStore
 from roster.state.lmdb_snapshot import EMPTY_KEY, HEAD, PENDING, LmdbSnapshot, are_plain, head_of, packed, stored_key
 from roster.state.pending import Pending
-from roster.state.store import (
-    Keys,
-    PendingError,
-    Position,
-    StateError,
-    StoreDamagedError,
-    StoreFullError,
-    StoreMissingError,
-    Value,
-    disk_error,
-)
-from roster.state.store_files import StoreFiles
+from roster.state.store import PendingError, Position, StoreDamagedError, StoreFullError, Value, disk_error
 
 if TYPE_CHECKING:
     import lmdb
@@ -44,144 +34,64 @@ else:
     except ModuleNotFoundError as missing:
         raise missing_error("A store of state", "state", ["lmdb"]) from missing
 
-log = logging.getLogger(__name__)
-
 MAP_SIZE = 1 << 40
 """Limit of a store's file, in bytes; the file itself is only as large as its contents."""
-Column: TypeAlias = Sequence[Value] | pa.Array | pa.ChunkedArray
 _AT_ONCE = 1 << 14
 """Entries that are objects of Python at the same time."""
-_MOST_KEPT, _MOST_KEPT_BYTES = 2_000, 1 << 20
-"""Most changes of a pending batch that stay in memory too, and their bytes."""
 _DAMAGED = (
     *(lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError),
     *(lmdb.MapResizedError, lmdb.NotFoundError, lmdb.BadValsizeError),
 )
 
 
-class LmdbStore:
-    """A store of one task; see `roster.state.Store` for the methods' contracts.
+class LmdbStore(FileStore[LmdbSnapshot]):
+    """A store of one task; see `roster.state.file_store.FileStore`."""
 
-    discarded: why existing files were discarded, None if they were not. written_at: wall-clock seconds of
-    the last write when it was opened, 0 for a new one. Raises StoreInUseError if another
-    process writes it, StoreMissingError and StoreDamagedError if it cannot be read.
-    """
-
+    layout = 2
+    is_ordered = True
     sorted_bytes = 32 << 20
     """Larger runs dirty fewer pages twice."""
+    main_file = "data.mdb"
 
     def __init__(self, path: str | Path, *, read_only: bool = False, map_size: int = MAP_SIZE) -> None:
-        self.discarded: str | None = None
-        self.written_at = 0.0
-        self.kept: Pending | None = None
-        """The pending batch, if `keep` wrote it here and it is small; no other process has written since."""
-        self._paused: tuple[object, object] = None, None
-        self._read_only = read_only
         self._map_size = map_size
-        self._files = StoreFiles(Path(path))
-        if read_only:
-            if not self._files.data.exists():
-                raise StoreMissingError(f"store {path}: there is none")
-            if reason := self._files.distrust():
-                raise StoreDamagedError(Path(path), reason)
-        try:
-            with self._translated():
-                if not read_only:
-                    self._files.lock_for_writing()
-                self._open_sound()
-        except BaseException:
-            self._files.close()
-            raise
+        super().__init__(path, read_only=read_only)
 
     @property
-    def path(self) -> Path:
-        """The store's directory."""
-        return self._files.path
+    @override
+    def _lengths(self) -> object:
+        return self._main.stat().st_size
 
     @property
-    def sorted_runs(self) -> Path:
-        """The directory of what `roster.state.sorted_load` has not written to the store yet."""
-        return self._files.data / "sorted"
+    @override
+    def _version(self) -> object:
+        return self._environment.info()["last_txnid"]
 
-    def _open_sound(self) -> None:
-        """Open the files; a writer replaces files that cannot be trusted."""
-        if not self._read_only and (reason := self._files.distrust()):
-            self._remove(reason)
-        try:
-            self._open()
-        except StoreDamagedError as error:
-            if self._read_only:
-                raise
-            self._remove(error.reason)
-            self._open()
-
-    def pause(self) -> None:
-        """Let others write the store until `resume`."""
-        self._paused = self._file(), self._environment.info()["last_txnid"]
-        self._files.unlock()
-
-    def resume(self) -> bool:
-        """Become the only writer again, or return False, closed, if another process has written it or has replaced its
-        files. Raises StoreInUseError.
-        """
-        with contextlib.ExitStack() as unfit:
-            unfit.callback(self.close)
-            self._files.lock_for_writing()
-            # The file first: reading past the end of one cut short would kill the process.
-            current, (file, last) = self._file(), self._paused
-            if current is not None and current == file and self._environment.info()["last_txnid"] == last:
-                unfit.pop_all()
-                return True
-        return False
-
-    def _file(self) -> tuple[int, int] | None:
-        """Return the inode of the file and its size, None if it is gone; note when it was written."""
-        with contextlib.suppress(FileNotFoundError):
-            status = (self._files.data / "data.mdb").stat()
-            self.written_at = status.st_mtime
-            return status.st_ino, status.st_size
-        return None
-
-    def discard(self, reason: str) -> None:
-        """Discard the files and start with new ones, outside a snapshot; `discarded` says why."""
+    @override
+    def _close(self) -> None:
         self._environment.close()
-        self._remove(reason)
-        self._open()
 
-    def _remove(self, reason: str) -> None:
-        self.discarded, self.written_at = reason, 0.0
-        log.warning("store %s: %s; it is made anew from its changelog", self._files.path, reason)
-        with self._files.access(write=True):
-            self._files.discard()
-
+    @override
     def _open(self) -> None:
-        data, self.kept = self._files.data, None
-        for path in (data / "data.mdb", self.sorted_runs):
-            with contextlib.suppress(FileNotFoundError):
-                self.written_at = max(self.written_at, path.stat().st_mtime)
-        if not self._read_only:
-            self._files.mark()
-            data.mkdir(exist_ok=True)
-        with self._files.access(write=not self._read_only), self._translated():
-            self._environment = lmdb.open(
-                str(data),
-                map_size=self._map_size,
-                max_dbs=2,
-                lock=False,
-                sync=False,
-                metasync=False,
-                readonly=self._read_only,
-                create=not self._read_only,
-            )
-            try:
-                self._inode = (data / "data.mdb").stat().st_ino
-                self._check_length()
-                create = not self._read_only
-                self._values = self._environment.open_db(b"values", create=create)
-                self._meta = self._environment.open_db(b"meta", create=create)
-            except BaseException:
-                self._environment.close()
-                raise
+        data = self._files.data
+        self._environment = lmdb.open(
+            str(data),
+            map_size=self._map_size,
+            max_dbs=2,
+            lock=False,
+            sync=False,
+            metasync=False,
+            readonly=self._read_only,
+            create=not self._read_only,
+        )
+        try:
+            self._check_length()
+            create = not self._read_only
+            self._values = self._environment.open_db(b"values", create=create)
+            self._meta = self._environment.open_db(b"meta", create=create)
+        except BaseException:
+            self._environment.close()
+            raise
 
     def _check_length(self) -> None:
         """Refuse a truncated file: reading past its end would kill the process."""
@@ -191,9 +101,9 @@ class LmdbStore:
         if size < min(used, 2 * page) or (used > 2 * page and size < used):
             raise StoreDamagedError(self._files.path, f"its file has {size} bytes, {used} are in use")
 
+    @override
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[LmdbSnapshot]:
-        """Hold one consistent view for several reads; a writer waits for its end, so it must be short."""
         self._reopen_if_replaced()
         with self._files.access(), self._translated(), self._environment.begin() as transaction:
             yield self._reading(transaction)
@@ -201,46 +111,16 @@ class LmdbStore:
     def _reading(self, transaction: lmdb.Transaction[bytes]) -> LmdbSnapshot:
         return LmdbSnapshot(transaction, self._values, self._meta, self._files.path)
 
-    def position(self) -> Position:
-        """Return the position; `Position()` of a new store."""
-        with self.snapshot() as snapshot:
-            return snapshot.position
-
-    def multi_get(self, keys: Keys) -> Sequence[Value]:
-        """Return the value of each key."""
-        with self.snapshot() as snapshot:
-            return snapshot.multi_get(keys)
-
-    def scan(
-        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
-    ) -> list[tuple[bytes, bytes]]:
-        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
-        with self.snapshot() as snapshot:
-            return snapshot.scan(start, stop, limit)
-
-    def pending(self) -> Pending | None:
-        """Return the batch whose transaction had not ended when it was written."""
-        with self.snapshot() as snapshot:
-            return snapshot.pending()
-
-    def commit(self, keys: Sequence[bytes], values: Sequence[Value], position: Position) -> None:
-        """Write values and position together: all or nothing, whenever the process dies."""
-        self.load([(keys, values)], position)
-
+    @override
     def load(self, batches: Iterable[tuple[Column, Column]], position: Position | Callable[[], Position]) -> None:
-        """Write many batches in one transaction, see `Store.load`; reads wait for its end."""
         with self._writing() as transaction:
             for keys, values in batches:
                 self._put(transaction, keys, values)
             reached = position() if callable(position) else position
             self._put_head(transaction, reached)
 
+    @override
     def keep(self, pending: Pending, before: Position | None = None) -> tuple[int, int]:
-        """Keep a batch until it is known how its transaction ended; return the number of entries, and their bytes.
-
-        before: the position with the batch `kept`, which was committed and is applied by the same write; else None.
-        Raises PendingError if one is kept already.
-        """
         kept, encoded = self.kept, pending.encode()
         with self._writing() as transaction:
             if before is not None and kept is not None:
@@ -250,16 +130,11 @@ class LmdbStore:
             self._note(transaction, PENDING, encoded)
             snapshot = self._reading(transaction)
             sizes = snapshot.entries, snapshot.disk_bytes
-        is_small = len(pending.keys) <= _MOST_KEPT and len(encoded) <= _MOST_KEPT_BYTES
-        self.kept = pending if is_small else None
+        self._remember(pending, len(encoded))
         return sizes
 
+    @override
     def settle(self, token: str | None, position: Position | None = None) -> bool:
-        """Apply the pending batch if `token` names it, else drop it; True if applied.
-
-        A committed batch that is dropped here is restored from the changelog. position: of the store with the batch;
-        None: the pending one.
-        """
         pending = self.pending()
         if pending is None:
             return False
@@ -274,28 +149,12 @@ class LmdbStore:
         self._put(transaction, pending.keys, pending.values)
         self._put_head(transaction, position)
 
+    @override
     def clear(self) -> None:
-        """Remove all values, the pending batch and the position, as in a new store."""
         with self._writing() as transaction:
             transaction.drop(self._values, delete=False)
             transaction.drop(self._meta, delete=False)
         shutil.rmtree(self.sorted_runs, ignore_errors=True)
-
-    def count(self) -> int:
-        """Return the number of entries."""
-        with self.snapshot() as snapshot:
-            return snapshot.entries
-
-    def close(self) -> None:
-        """Close the files."""
-        self._environment.close()
-        self._files.close()
-
-    def __enter__(self) -> LmdbStore:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _put(self, transaction: lmdb.Transaction[bytes], keys: Column, values: Column) -> None:
         if len(keys) <= FEW:
@@ -352,29 +211,13 @@ class LmdbStore:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[lmdb.Transaction[bytes]]:
-        if self._read_only:
-            raise StateError(f"store {self._files.path}: it is open for reading only")
-        self.kept = None
+        self._check_writable()
         with self._translated(), self._files.access(write=True), self._environment.begin(write=True) as transaction:
             yield transaction
 
-    def _reopen_if_replaced(self) -> None:
-        """Open the new file if a writer has replaced the open one."""
-        if not self._read_only:
-            return
-        try:
-            inode = (self._files.data / "data.mdb").stat().st_ino
-        except FileNotFoundError:
-            inode = 0
-        if inode != self._inode:
-            self._environment.close()
-            if not inode:
-                raise StoreMissingError(f"store {self._files.path}: it is gone")
-            self._open()
-
+    @override
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise the engine's errors as the store's."""
         try:
             yield
         except lmdb.MapFullError as error:

@@ -21,7 +21,7 @@ from roster.state.byte_slices import Column, large_binary, last_places
 from roster.state.store import Position, StoreDamagedError, Value, disk_error
 
 if TYPE_CHECKING:
-    from roster.state.lmdb_store import LmdbStore
+    from roster.state.file_store import TaskStore
 
 _SLICE, _LEAST_OF_RUN = 8 << 20, 1 << 14
 """About how many bytes of entries are written to the store at once, and the least of each run on average."""
@@ -49,7 +49,7 @@ class SortedLoad:
     sorted_bytes = 8 << 20
     """Size of a run: more would only cost memory, which the system hands out page by page, each cleared first."""
 
-    def __init__(self, store: LmdbStore, begin: int) -> None:
+    def __init__(self, store: TaskStore, begin: int) -> None:
         self._store, self._folder, self._begin = store, store.sorted_runs, begin
         self._runs: list[_Run] = []
         self._merged: list[int] = []

@@ -27,9 +27,6 @@ from roster._files import write_atomically
 from roster._json import loads
 from roster.state.store import StoreInUseError
 
-FORMAT = 2
-"""Version of a store's layout; stores of other versions are discarded."""
-
 LEAST_ROOM = 1 << 16
 """Least bytes that a store takes."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -88,10 +85,10 @@ def remove_store(path: Path) -> None:
 
 
 class StoreFiles:
-    """Paths and locks of one store's directory."""
+    """Paths and locks of one store's directory. layout: of its files; those of another one are not trusted."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, layout: int = 0) -> None:
+        self.path, self._layout = path, layout
         self.data = path / "data"
         self._marker = path / "store.json"
         self._writer: int | None = None
@@ -148,8 +145,8 @@ class StoreFiles:
             layout, boot = marker["format"], marker["boot"]
         except (OSError, ValueError, KeyError, TypeError):
             return "its marker store.json is missing or damaged"
-        if layout != FORMAT:
-            return f"it has format {layout}, this release has {FORMAT}"
+        if layout != self._layout:
+            return f"it has format {layout}, this release keeps such state in {self._layout}"
         if boot != boot_id():
             return "the machine was started anew since it was written"
         return None
@@ -160,7 +157,7 @@ class StoreFiles:
 
     def mark(self) -> None:
         """Write the marker durably, if it changes."""
-        marker = json.dumps({"format": FORMAT, "boot": boot_id()}).encode()
+        marker = json.dumps({"format": self._layout, "boot": boot_id()}).encode()
         with contextlib.suppress(OSError):
             if self._marker.read_bytes() == marker:
                 return

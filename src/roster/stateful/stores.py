@@ -17,6 +17,7 @@ from roster.pipeline.batch import Batch
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options
 from roster.pipeline.tasks.reader import ReaderConfig
+from roster.records.native import HASH, compiled
 from roster.sinks.kafka import KafkaSink
 from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
 from roster.stateful.changelogs import Changelog, Changelogs, check_whole, open_changelog
@@ -81,7 +82,10 @@ class Stores:
         self.admin = _admin(options)  # connects with the first batch
         self._check: DefinitionCheck | None = None
         places = {t.topic: table_place(options.state.dir, options.group, t.topic, t.topic_id) for t in tables}
-        self.topology = TopologyPlan(self.plans, self._kinds(), output, encoding, places)
+        kinds = self._kinds()
+        is_hashed = bool(places) or not all(kind.place.is_ordered for kind in kinds.values())
+        loops = compiled(HASH) if is_hashed else None
+        self.topology = TopologyPlan(self.plans, kinds, output, encoding, places, loops)
         self.targets = StoreTargets(self.admin, changelogs, _OF_OTHERS)
         self.copies = Copies(self.admin, changelogs, options.tuning.acceptable_lag, tables=tables)
         self._due_tasks: list[DueTasks] = [Timers(changelogs, self._timed)] if self._timed else []
@@ -153,7 +157,9 @@ class Stores:
     def _kinds(self) -> dict[str, StoreKind]:
         definitions = [item for plan in self.plans for item in plan.definitions.items()]
         return {
-            name: StoreKind(Place(self.options.state.dir, changelog.topic, changelog.topic_id), definition)
+            name: StoreKind(
+                Place(self.options.state.dir, changelog.topic, changelog.topic_id, definition.is_ordered), definition
+            )
             for (name, definition), changelog in zip(definitions, self.changelogs, strict=True)
         }
 

@@ -303,7 +303,7 @@ def main(
     definitions = {name: each for plan in plans for name, each in plan.definitions.items()}
     kinds, found = {}, {}
     for each, changelog in zip((node for plan in plans for node in plan.nodes), stores.changelogs, strict=True):
-        place = Place(state_dir, changelog.topic, changelog.topic_id)
+        place = Place(state_dir, changelog.topic, changelog.topic_id, definitions[each.store].is_ordered)
         kinds[each.store] = StoreKind(place, definitions[each.store])
         found |= {changelog[task]: offset for task, offset in stores_found(place).items()}
     work = TopologyPlan(stores.plans, kinds, out)

@@ -72,7 +72,7 @@ class Application:
         columns: pa.Schema = COLUMNS,
     ) -> None:
         self.operator, self.columns, self.definition = operator, columns, definition_of(operator, columns)
-        self.log, self.place, self.at = Log(), Place(str(directory), "c", "id"), 0
+        self.log, self.place, self.at = Log(), Place(str(directory), "c", "id", self.definition.is_ordered), 0
         self.targets = StoreTargets(self.log, Changelogs([CHANGELOG]), 1.0)
         self.case = Case(dict.fromkeys(range(4), 0))
         self.case.join({})

@@ -27,7 +27,7 @@ from roster.state.evolution import seen_as
 from roster.state.pending import WithChanges
 from roster.state.store import Snapshot, StateError, StoreMissingError
 from roster.stateful.store_targets import CommittedAttempt
-from roster.stateful.tasks.store_location import Place
+from roster.stateful.tasks.store_location import Place, open_for_reading
 
 _reading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 """Held while a store is read: a process may open an LMDB file only once."""
@@ -92,9 +92,7 @@ class ReadsHere:
     @contextmanager
     def _snapshot(path: Path, wanted: Wanted) -> Iterator[Snapshot | None]:
         """Yield a store with the changes of the last committed batch, applied or not; None if it lacks them."""
-        from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
-
-        with _reading[path], LmdbStore(path, read_only=True) as store, store.snapshot() as snapshot:
+        with _reading[path], open_for_reading(path) as store, store.snapshot() as snapshot:
             pending, at, attempt = snapshot.pending(), snapshot.position.changelog, wanted.attempt
             is_aside = pending is not None and attempt is not None and pending.token == attempt.token
             if at < wanted.reached or (attempt is not None and at <= attempt.at and not is_aside):

@@ -19,7 +19,7 @@ from roster.state.sorted_load import SortedLoad
 from roster.state.store import Position
 
 if TYPE_CHECKING:
-    from roster.state.lmdb_store import LmdbStore
+    from roster.state.file_store import TaskStore
 
 log = logging.getLogger("roster.spark")
 
@@ -64,7 +64,7 @@ class Applied(NamedTuple):
     bytes: int = 0
 
 
-def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float = float("inf")) -> Applied:
+def catch_up(store: TaskStore, target: StoreTarget, fetch: Fetch, until: float = float("inf")) -> Applied:
     """Bring the store's values up to the target's end: for restoring, standby copies and commits alike.
 
     The pending batch is applied if the target's token names it: that is how a batch is committed. The rest is read from
@@ -76,7 +76,7 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
     position = _sound_position(store, target)
     load = SortedLoad(store, position.changelog)
     is_long = target.end - position.changelog >= _FEWEST_SORTED
-    into = load if load.is_begun or (is_long and not store.count()) else store
+    into = load if store.is_ordered and (load.is_begun or (is_long and not store.count())) else store
     size = records = 0
     began, first = time.monotonic(), into.position().changelog
     reached = first
@@ -120,7 +120,7 @@ def _is_past(moment: float) -> bool:
     return time.monotonic() >= moment
 
 
-def _sound_position(store: LmdbStore, target: StoreTarget) -> Position:
+def _sound_position(store: TaskStore, target: StoreTarget) -> Position:
     """Return a store's position, after clearing one that this changelog cannot bring to the target."""
     position = store.position()
     is_old = position.changelog < target.end and 0 < store.written_at < wall_ms() / 1000 - LONGEST_BEHIND
@@ -139,7 +139,7 @@ class _Ahead:
     its way to another definition may then have entries of both, so it must not have the earlier one.
     """
 
-    def __init__(self, store: LmdbStore, target: StoreTarget, fetch: Fetch) -> None:
+    def __init__(self, store: TaskStore, target: StoreTarget, fetch: Fetch) -> None:
         self._target, self._fetch, self._begin = target, fetch, store.position().changelog
         (self._said,) = store.multi_get([STATE_KEY])
 

@@ -18,7 +18,7 @@ from roster.pipeline.errors import PipelineError
 from roster.state.store import StateError
 from roster.state.store_files import unusable
 from roster.stateful.tasks.catch_up import LONGEST_BEHIND, Fetch, StoreTarget, catch_up
-from roster.stateful.tasks.store_location import Place, on_sound, opened
+from roster.stateful.tasks.store_location import Place, on_sound, open_store, opened
 
 _PROCESS = "process"
 """File with the process id of all applications that share these stores, as in Kafka Streams' state directory."""
@@ -56,14 +56,11 @@ def check_state_dir(named: str | None, on_each_host: Callable[[Callable[[], str]
 
 def stores_found(place: Place) -> dict[TaskId, int]:
     """Return {task: changelog offset} of usable stores."""
-    from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
-
     offsets = {}
     for path in place.root.iterdir() if place.root.is_dir() else ():
         with contextlib.suppress(StateError, ValueError, OSError):
             task = TaskId.parse(path.name)
-            store = LmdbStore(path, read_only=True)
-            with store:
+            with open_store(path, is_ordered=place.is_ordered, read_only=True) as store:
                 if store.written_at >= wall_ms() / 1000 - LONGEST_BEHIND:
                     offsets[task] = store.position().changelog
     return offsets
@@ -99,7 +96,7 @@ def restore_copy(place: Place, job: RestoreJob, fetch: Fetch, until: float) -> R
     """Apply the changelog to a copy until it catches up or monotonic `until`; a failing copy delays no other work."""
     began = time.monotonic()
     try:
-        with opened(place.path(str(job.task))) as store:
+        with opened(place.path(str(job.task)), is_ordered=place.is_ordered) as store:
             applied = on_sound(store, partial(catch_up, store, job.target, fetch, until))
     except Exception as error:
         return Restored(

@@ -30,7 +30,7 @@ from roster.stateful.tasks.relay import OPERATOR as RELAY
 
 if TYPE_CHECKING:
     from roster.state.aggregate import Layout, Update
-    from roster.state.lmdb_store import LmdbStore
+    from roster.state.file_store import TaskStore
 
 log = logging.getLogger("roster.spark")
 
@@ -90,7 +90,7 @@ def combined(reports: Sequence[Report]) -> Report:
 
 
 def process_batch(
-    store: LmdbStore,
+    store: TaskStore,
     target: StoreTarget,
     operator: Applies,
     definition: Definition,
@@ -189,7 +189,7 @@ def is_left(store: Snapshot, changes: pa.Table, start: bytes, stop: bytes) -> bo
     return any(key not in removed for key, _ in store.scan(start, stop, len(removed) + 1))
 
 
-def _rewritten(store: LmdbStore, seen: Evolved | Changed, changes: pa.Table) -> pa.Table:
+def _rewritten(store: TaskStore, seen: Evolved | Changed, changes: pa.Table) -> pa.Table:
     """Return all entries of a store under its new definition, with the changes of the batch.
 
     The definition record is removed first: a copy that has only a part of the changes has no definition.

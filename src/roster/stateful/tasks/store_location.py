@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from roster.records.native import HASH, kernel
+from roster.state import hash_snapshot
 from roster.state.store import StoreDamagedError, StoreInUseError, ValueDamagedError
 from roster.state.store_files import directory_name, state_directory
 
 if TYPE_CHECKING:
-    from roster.state.lmdb_store import LmdbStore
+    from roster.state.file_store import TaskStore
 
 log = logging.getLogger("roster.spark")
 
@@ -27,7 +29,7 @@ UNUSED = 60.0
 """Seconds after which an open store that no task has used is closed: its partition may be another application's."""
 _MOST_OPEN = 50  # each maps a TiB of addresses
 
-_open: dict[Path, tuple[LmdbStore, float]] | None = None
+_open: dict[Path, tuple[TaskStore, float]] | None = None
 """Stores that stay open, not locked, and when each was used last; None: this process closes each behind its task."""
 
 
@@ -37,17 +39,33 @@ def keep_open() -> None:
     _open = {}
 
 
+def open_store(path: Path, *, is_ordered: bool, read_only: bool = False) -> TaskStore:
+    """Open a store with the engine for entries in the order of keys, or with the one for others; see `FileStore`."""
+    if is_ordered:
+        from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
+
+        return LmdbStore(path, read_only=read_only)
+    from roster.state.hash_store import HashStore  # noqa: PLC0415 - as above
+
+    if not hash_snapshot.has_loops():
+        hash_snapshot.use(kernel(None, HASH))
+    return HashStore(path, read_only=read_only)
+
+
+def open_for_reading(path: Path) -> TaskStore:
+    """Open a store with the engine that has written it."""
+    return open_store(path, is_ordered=not (path / "data" / "head").exists(), read_only=True)
+
+
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[LmdbStore]:
+def opened(path: Path, *, is_ordered: bool = True) -> Iterator[TaskStore]:
     """Open a store for writing, by one thread at a time; closed after an error, else it may stay open.
 
     Raises StoreInUseError, and the errors of opening a store.
     """
-    from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
-
     store, _ = (_open or {}).pop(path, (None, 0.0))
     if store is None or not store.resume():
-        store = LmdbStore(path)
+        store = open_store(path, is_ordered=is_ordered)
     try:
         yield store
     except BaseException:
@@ -72,12 +90,13 @@ class Place:
     """Where a host keeps the stores of one changelog topic.
 
     directory: None for `roster-state` in the host's directory of temporary files. topic_id: a topic recreated under the
-    same name has other stores.
+    same name has other stores. is_ordered: whether the stores' entries lie in the order of keys.
     """
 
     directory: str | None
     changelog: str
     topic_id: str
+    is_ordered: bool = True
 
     @property
     def root(self) -> Path:
@@ -96,7 +115,7 @@ class Place:
         return self.root / f"{task}.{number}"
 
     @contextlib.contextmanager
-    def open(self, task: str) -> Iterator[LmdbStore]:
+    def open(self, task: str) -> Iterator[TaskStore]:
         """Open the task's store for writing, or another copy if a hanging process holds it.
 
         Raises StoreInUseError if all copies are in use, and the errors of opening a store.
@@ -105,7 +124,7 @@ class Place:
         with contextlib.ExitStack() as stack:
             while True:
                 try:
-                    store = stack.enter_context(opened(path))
+                    store = stack.enter_context(opened(path, is_ordered=self.is_ordered))
                     break
                 except StoreInUseError:
                     if time.monotonic() < until:
@@ -119,7 +138,7 @@ class Place:
             yield store
 
 
-def on_sound(store: LmdbStore, work: Callable[[], T]) -> T:
+def on_sound(store: TaskStore, work: Callable[[], T]) -> T:
     """Return the result of `work` on a store; a damaged store is recreated, and the work repeated."""
     try:
         return work()

@@ -37,7 +37,7 @@ FIELD = "join_table"
 
 def table_place(directory: str | None, group: str, topic: str, topic_id: str) -> Place:
     """Return where the stores of a table lie, which each group has of its own."""
-    return Place(directory, f"{group}-{topic}-table", topic_id)
+    return Place(directory, f"{group}-{topic}-table", topic_id, is_ordered=False)
 
 
 @dataclass(frozen=True)

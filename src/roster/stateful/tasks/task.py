@@ -33,9 +33,9 @@ from roster.pipeline.tasks.reader import (
     read_together,
 )
 from roster.pipeline.tasks.writer import conformed
-from roster.records.native import kernel
+from roster.records.native import HASH, Compiled, kernel
 from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
-from roster.state import checksums
+from roster.state import checksums, hash_snapshot
 from roster.state.definition import Definition, OtherDefinitionError
 from roster.state.source_times import NOTICE
 from roster.state.source_times import labelled as with_labels
@@ -85,7 +85,7 @@ class TopologyPlan(SentOnce):
     """The plan of a pipeline's tasks; pickled to the executors.
 
     stores: by name, in the order of operators. output: topic of the results, None if they are rows. encoding: of them.
-    tables: where the stores of joined tables are, by topic.
+    tables: where the stores of joined tables are, by topic. loops: of stores without order, None if there are none.
     """
 
     plans: tuple[SubtopologyPlan, ...]
@@ -93,6 +93,7 @@ class TopologyPlan(SentOnce):
     output: str | None
     encoding: RecordEncoding = AS_JSON
     tables: Mapping[str, Place] = field(default_factory=dict)
+    loops: Compiled | None = None
 
     @property
     def places(self) -> list[Place]:
@@ -237,6 +238,8 @@ class StatefulTask(PartitionTask):
     def _begin(self, task: int) -> None:
         """Load the loops of stores, and note where the task runs."""
         checksums.use(kernel(self._config.compiled))
+        if self._work.loops is not None:
+            hash_snapshot.use(kernel(self._work.loops, HASH))
         if self._restore_jobs.ran is not None and (places := self._work.places_by_log):
             self._restore_jobs.ran.add({task: process_id(next(iter(places.values())))})
 

@@ -1,0 +1,502 @@
+"""A store in a hash index and a heap of entries, for state that needs no order of keys; made for batches.
+
+Entries are written behind each other. A batch is first only written; then `head` says that it counts, and the index
+gets its slots, which a process that dies in between leaves to the next one. A pending batch is one that the index does
+not get yet. Whatever is written may be written again, so nothing is locked or copied for it: `head` has two halves, and
+one word, written at once, says which of them counts. Segments that are mostly of entries written anew since are freed,
+a few with each batch. The files are mapped into memory, on a local disk; they do not shrink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+from typing_extensions import override
+
+from roster.state.byte_slices import Bytes, Numbers, as_bytes, large_binary
+from roster.state.file_store import Column, FileStore
+from roster.state.hash_snapshot import SEGMENT, HashSnapshot, Head, Noted, Pieces, hash_loops, mapped
+from roster.state.pending import Pending
+from roster.state.store import (
+    PendingError,
+    Position,
+    StateError,
+    StoreDamagedError,
+    StoreFullError,
+    StoreMissingError,
+    disk_error,
+)
+from roster.wire.columns.hash_layout import (
+    BAD,
+    CHECK_BITS,
+    FULL,
+    HEAD,
+    KEY,
+    MOST_BYTES,
+    NONE,
+    SEGMENT_BITS,
+    UNIT_BITS,
+    VALUE,
+    checked,
+)
+
+_FIRST = 1 << UNIT_BITS
+"""Offset of the first entry: a slot has none of 0."""
+_LEAST_BITS, _PAGE = 9, 1 << 12
+_STEP, _MOST_STEP = 1 << 16, 64 << 20
+"""Bytes by which the heap grows at least and at most, if a batch needs no more."""
+_FULL, _FILLED = 0.6, 0.45
+"""Share of slots in use at which an index is replaced, and at most in the new one."""
+_LEAST_GARBAGE = 4 * SEGMENT
+_AREA = struct.Struct("<II")
+"""Length and checksum of half of the head."""
+_WORD_BYTES = 64
+
+
+class HashStore(FileStore[HashSnapshot]):
+    """A store of one task; see `roster.state.file_store.FileStore`."""
+
+    layout = 3
+    is_ordered = False
+    main_file = "head"
+    _at: HashSnapshot
+    """The files as they are mapped now."""
+    _slots: Numbers
+
+    @property
+    @override
+    def _lengths(self) -> object:
+        names = ("head", "heap", "segments", f"index.{self._at.head.index}")
+        return [(self._files.data / name).stat().st_size for name in names]
+
+    @property
+    @override
+    def _version(self) -> object:
+        return int(self._words[0])
+
+    @override
+    def _close(self) -> None:
+        for name in ("_at", "_slots", "_words", "_head_bytes"):
+            self.__dict__.pop(name, None)
+
+    @override
+    def _open(self) -> None:
+        hash_loops()
+        if not self._main.exists():
+            self._make()
+        self._map_head()
+        self._refresh()
+        if not self._read_only:
+            for path in self._files.data.glob("index.*"):  # of a process that died as it made one
+                if path.name != f"index.{self._at.head.index}":
+                    path.unlink()
+
+    def _make(self) -> None:
+        """Make the files of an empty store; the head comes last."""
+        data = self._files.data
+        for path in data.iterdir():
+            path.unlink()
+        head = Head(seed=int.from_bytes(os.urandom(7), "big"), bits=_LEAST_BITS, position=Position())
+        for name, size in (("heap", _STEP), ("segments", _PAGE), ("index.0", 8 << _LEAST_BITS)):
+            _grow(data / name, size)
+        self._word = 0
+        self._write_head_file(head.encode())
+
+    def _map_head(self) -> None:
+        self._head_bytes = self._map(self.main_file)
+        if len(self._head_bytes) < _WORD_BYTES + 2 * _AREA.size:
+            raise self._damaged(f"its head has {len(self._head_bytes)} bytes")
+        self._words = self._head_bytes[:8].view(np.int64)
+        self._word = -1
+
+    def _damaged(self, reason: str) -> StoreDamagedError:
+        return StoreDamagedError(self._files.path, f"the files are damaged ({reason})")
+
+    def _refresh(self) -> None:
+        """Read the head if it was written since, and map what it says."""
+        word, is_new = int(self._words[0]), self._word < 0
+        if word == self._word:
+            return
+        number = word >> CHECK_BITS
+        if not 0 < number < 1 << 57 or checked(number) != word:
+            raise self._damaged("its head does not have its checksum")
+        begin, room = self._area(number)
+        size, crc = _AREA.unpack(self._head_bytes[begin : begin + _AREA.size].tobytes())
+        content = self._head_bytes[begin + _AREA.size : begin + _AREA.size + min(size, room)].tobytes()
+        if size > room or google_crc32c.value(content) != crc:
+            raise self._damaged("its head does not have its checksum")
+        head = Head.decode(content)
+        if is_new or head.index != self._at.head.index:
+            self._map_index(head)
+        heap_bytes = (self._files.data / "heap").stat().st_size
+        heap = self._map("heap") if is_new or heap_bytes != len(self._at.heap) else self._at.heap
+        segments = self._map("segments").view(np.int64)
+        if len(segments) < 2 * max(-(-len(heap) // SEGMENT), head.tail + 1):
+            raise self._damaged(f"it has {len(segments) // 2} segments for {len(heap)} bytes")
+        self._at = HashSnapshot(self._files.path, head, heap, self._slots, segments)
+        used = (head.tail << SEGMENT_BITS) + self._fill_of(head.tail)
+        if used > max(len(heap), (head.tail << SEGMENT_BITS) + _FIRST):
+            raise self._damaged(f"its heap has {len(heap)} bytes, {used} are in use")
+        self._word = word
+
+    def _map(self, name: str) -> Bytes:
+        path = self._files.data / name
+        if not path.exists() or not path.stat().st_size:
+            raise self._damaged(f"{name} is missing")
+        return mapped(path, writable=not self._read_only)
+
+    def _map_index(self, head: Head) -> None:
+        data = self._map(f"index.{head.index}")
+        if len(data) != 8 << head.bits:
+            raise self._damaged(f"its index has {len(data)} bytes, {8 << head.bits} are in use")
+        self._slots = data.view(np.int64)
+
+    def _area(self, number: int) -> tuple[int, int]:
+        """Return where half of the head begins, and the most bytes of its content."""
+        size = (len(self._head_bytes) - _WORD_BYTES) // 2
+        return _WORD_BYTES + (number & 1) * size, size - _AREA.size
+
+    def _note(self, head: Head) -> None:
+        """Write the head: all that was written before counts with it."""
+        content, number = head.encode(), (self._word >> CHECK_BITS) + 1
+        begin, room = self._area(number)
+        if len(content) > room:
+            self._write_head_file(content)
+            self._map_head()
+            self._word, self._inode = int(self._words[0]), self._main.stat().st_ino
+        else:
+            whole = _AREA.pack(len(content), google_crc32c.value(content)) + content
+            self._head_bytes[begin : begin + len(whole)] = np.frombuffer(whole, np.uint8)
+            self._words[0] = self._word = checked(number)
+            os.utime(self._main)  # a write to mapped memory need not say when
+        self._at.head = head
+
+    def _write_head_file(self, content: bytes) -> None:
+        """Replace the file of the head by one with room for this content and more."""
+        size = max(_PAGE, 1 << (2 * len(content)).bit_length())
+        number = (self._word >> CHECK_BITS) + 1
+        whole = bytearray(_WORD_BYTES + 2 * size)
+        whole[:8] = checked(number).to_bytes(8, "little")
+        begin = _WORD_BYTES + (number & 1) * size
+        area = _AREA.pack(len(content), google_crc32c.value(content)) + content
+        whole[begin : begin + len(area)] = area
+        scratch = self._files.data / "head.new"
+        scratch.write_bytes(whole)
+        scratch.replace(self._main)
+
+    @override
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[HashSnapshot]:
+        while True:
+            self._reopen_if_replaced()
+            with self._files.access(), self._translated():
+                self._refresh()
+                if self._at.head.applying is None:
+                    yield self._at
+                    return
+            self._complete()
+
+    def _complete(self) -> None:
+        """Let the index have what a process that died in the middle, or had an error, has left."""
+        with self._files.access(write=True), self._translated(), self._writable():
+            self._refresh()
+            self._recover()
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
+        """Map the files for writing, in a reader too."""
+        if not self._read_only:
+            yield
+            return
+        if not self._main.exists():
+            raise StoreMissingError(f"store {self._files.path}: it is gone")
+        self._read_only = False
+        try:
+            self._open()
+            yield
+        finally:
+            self._read_only = True
+            self._open()
+
+    def _recover(self) -> None:
+        pieces = self._at.head.applying
+        if pieces is None:
+            return
+        slots, segments, entries = self._at.slots, self._at.segments, 0
+        segments[1::2] = 0
+        for where in self._at.live():
+            np.add.at(segments, 2 * (where >> SEGMENT_BITS) + 1, self._at.sizes(where))
+            entries += len(where)
+        self._at.head = replace(self._at.head, entries=entries, used=int(np.count_nonzero(slots)))
+        self._index(pieces)
+        self._note(self._at.head)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._check_writable()
+        with self._files.access(write=True), self._translated():
+            self._refresh()
+            self._recover()
+            try:
+                yield
+            except BaseException:
+                self._word = -1  # what was not noted does not count
+                raise
+
+    @override
+    def load(self, batches: Iterable[tuple[Column, Column]], position: Position | Callable[[], Position]) -> None:
+        with self._writing():
+            pieces = [piece for keys, values in batches for piece in self._append(keys, values)]
+            head = self._at.head
+            reached = position() if callable(position) else position
+            self._apply(pieces, reached, head.pending)
+            self._free_segments(pieces)
+            self._note(self._at.head)
+
+    @override
+    def keep(self, pending: Pending, before: Position | None = None) -> tuple[int, int]:
+        kept = self.kept
+        with self._writing():
+            noted = self._at.head.pending
+            if before is not None and kept is not None and noted is not None:
+                self._apply(noted.pieces, before, None)
+                self._free_segments(noted.pieces)
+            elif noted is not None:
+                raise PendingError(f"store {self._files.path}: settle the pending batch before the next one")
+            pieces = self._append(pending.keys, pending.values)
+            self._note(replace(self._at.head, pending=Noted(pending.token, pending.position, pieces)))
+            sizes = self._at.entries, self._at.disk_bytes
+        self._remember(pending, sum(end - begin for begin, end in pieces))
+        return sizes
+
+    @override
+    def settle(self, token: str | None, position: Position | None = None) -> bool:
+        with self.snapshot() as snapshot:
+            noted = snapshot.head.pending
+        if noted is None:
+            return False
+        is_committed = noted.token == token
+        with self._writing():
+            if is_committed:
+                self._apply(noted.pieces, noted.position if position is None else position, None)
+                self._free_segments(noted.pieces)
+                self._note(self._at.head)
+            else:
+                self._note(replace(self._at.head, pending=None))
+        return is_committed
+
+    @override
+    def clear(self) -> None:
+        self._check_writable()
+        with self._files.access(write=True), self._translated():
+            self._close()
+            self._main.unlink()
+            self._open()
+            self._inode = self._main.stat().st_ino
+
+    def _append(self, keys: Column, values: Column) -> list[tuple[int, int]]:
+        """Write entries behind the last ones, and return where they are; the index does not have them yet."""
+        keys, values = large_binary(keys), large_binary(values)
+        rows = len(keys)
+        is_there = np.ones(rows, np.uint8)
+        if values.null_count:
+            is_there = values.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+        (key_bytes, key_ends), (data, ends) = as_bytes(keys), as_bytes(values)
+        sizes = HEAD + np.diff(key_ends) + np.diff(ends)
+        if rows and sizes.max() >= NONE:
+            raise StateError(f"store {self._files.path}: a key with its value has more than 4 GiB")
+        left = np.concatenate([[0], np.cumsum((sizes + _FIRST - 1) >> UNIT_BITS << UNIT_BITS)])
+        pieces: list[tuple[int, int]] = []
+        state, row, tail = np.zeros(1, np.int64), 0, self._at.head.tail
+        while row < rows:
+            begin = self._fill_of(tail)
+            limit = SEGMENT
+            size = int(left[row + 1] - left[row])
+            if begin + size > limit:
+                if begin > self._begin_of(tail):
+                    tail = self._free_segment(tail)
+                    continue
+                tail = self._free_run(size)
+                begin = self._begin_of(tail)
+                limit = begin + size
+            pos = (tail << SEGMENT_BITS) + begin
+            upto = min(pos + int(left[-1] - left[row]), (tail << SEGMENT_BITS) + limit)
+            self._extend_heap(upto)
+            end = hash_loops().hash_append(
+                *(row, rows, key_ends, key_bytes, ends, data, is_there),
+                *(self._at.head.seed, self._at.heap, pos, upto, state),
+            )
+            row = int(state[0])
+            self._fill(tail, end - (tail << SEGMENT_BITS))
+            if pieces and pieces[-1][1] == pos:
+                pieces[-1] = pieces[-1][0], end
+            else:
+                pieces.append((pos, end))
+        self._at.head = replace(self._at.head, tail=tail)
+        return pieces
+
+    @staticmethod
+    def _begin_of(segment: int) -> int:
+        return 0 if segment else _FIRST
+
+    def _fill_of(self, segment: int) -> int:
+        """Return up to where a segment is filled, more than its size if others behind it belong to it."""
+        word = int(self._at.segments[2 * segment])
+        if checked(word >> CHECK_BITS) != word:
+            raise self._damaged("a segment does not have its checksum")
+        return max(word >> CHECK_BITS, self._begin_of(segment))
+
+    def _fill(self, segment: int, size: int) -> None:
+        self._at.segments[2 * segment] = checked(size)
+
+    @property
+    def _count(self) -> int:
+        """How many segments the heap has, the last one maybe in part."""
+        return -(-len(self._at.heap) // SEGMENT)
+
+    def _free_segment(self, behind: int) -> int:
+        """Return a segment that has nothing, for new entries."""
+        fills = self._at.segments[: 2 * self._count : 2]
+        for begin in (behind, 0):
+            free = np.flatnonzero(fills[begin:] == 0)
+            if len(free):
+                return begin + int(free[0])
+        self._reserve(self._count + 1)
+        return self._count
+
+    def _free_run(self, size: int) -> int:
+        """Return the first one of free segments for one large entry, and mark those behind it."""
+        run = -(-(size + _FIRST) // SEGMENT)
+        free = np.flatnonzero(self._at.segments[: 2 * self._count : 2] == 0)
+        starts = free[: max(len(free) - run + 1, 0)]
+        together = starts[free[run - 1 :] - starts == run - 1]
+        first = int(together[0]) if len(together) else self._count
+        self._reserve(first + run)
+        self._at.segments[2 * (first + 1) : 2 * (first + run) : 2] = checked(1)
+        return first
+
+    def _reserve(self, segments: int) -> None:
+        """Let the table have this many segments."""
+        if segments << SEGMENT_BITS > MOST_BYTES:
+            raise StoreFullError(f"store {self._files.path}: it has reached its limit of {MOST_BYTES} bytes")
+        if len(self._at.segments) < 2 * segments:
+            _grow(self._files.data / "segments", 2 * self._at.segments.nbytes + 16 * segments)
+            self._at.segments = mapped(self._files.data / "segments", writable=True).view(np.int64)
+
+    def _extend_heap(self, size: int) -> None:
+        if size <= len(self._at.heap):
+            return
+        self._reserve(-(-size // SEGMENT))
+        ample = max(size, len(self._at.heap) + min(max(len(self._at.heap) // 4, _STEP), _MOST_STEP))
+        self._reserve(-(-ample // SEGMENT))
+        path = self._files.data / "heap"
+        _grow(path, -(-ample // _STEP) * _STEP)
+        self._at.heap = mapped(path, writable=True)
+
+    def _apply(self, pieces: Pieces, position: Position, pending: Noted | None) -> None:
+        """Let the index have written entries; all of them count from the first moment on."""
+        head = replace(self._at.head, position=position, pending=pending)
+        if pieces:
+            self._note(replace(head, applying=pieces))
+            self._index(pieces)
+        else:
+            self._at.head = head
+
+    def _index(self, pieces: Pieces) -> None:
+        state = np.array([self._at.head.used, self._at.head.entries, 0], np.int64)
+        apply = hash_loops().hash_apply
+        for begin, end in pieces:
+            state[2], result = begin, FULL
+            while result == FULL:
+                room = int(len(self._at.slots) * _FULL)
+                segments, scratch = self._at.segments, self._at.scratch
+                result = apply(int(state[2]), end, *self._at.index, room, segments, scratch, state)
+                if result == BAD:
+                    raise self._damaged("a slot or an entry does not have its checksum")
+                if result == FULL:
+                    self._rebuild(int(state[1]))
+                    state[0] = state[1]
+        self._at.head = replace(self._at.head, used=int(state[0]), entries=int(state[1]), applying=None)
+
+    def _rebuild(self, entries: int) -> None:
+        """Write an index with room for more, and use it from now on."""
+        head = self._at.head
+        bits = max(_LEAST_BITS, math.ceil(math.log2((entries + 1) / _FILLED)))
+        head = replace(head, bits=bits, index=head.index + 1, used=entries, entries=entries)
+        path, before = self._files.data / f"index.{head.index}", self._files.data / f"index.{head.index - 1}"
+        path.unlink(missing_ok=True)  # of a process that died here
+        _grow(path, 8 << bits)
+        old = self._at.slots
+        self._map_index(head)
+        rebuilt = hash_loops().hash_rebuild(
+            old, len(old), self._slots, bits, head.seed, self._at.heap, len(self._at.heap)
+        )
+        if rebuilt != entries:
+            raise self._damaged("entries are missing")
+        self._at.slots = self._slots
+        self._note(head)
+        before.unlink()
+
+    def _free_segments(self, written: Pieces) -> None:
+        """Free segments with few entries of the index, as much as a batch has written; no batch may be pending."""
+        budget = SEGMENT + 2 * sum(end - begin for begin, end in written)
+        while budget > 0 and self._at.head.pending is None:
+            numbers = self._at.segments[: 2 * self._count]
+            fills, live = numbers[::2] >> CHECK_BITS, numbers[1::2]
+            garbage = np.where(fills > 1, fills - live, 0)
+            garbage[self._at.head.tail] = 0
+            if garbage.sum() <= max(_LEAST_GARBAGE, live.sum() // 2):
+                return
+            segment = int(garbage.argmax())
+            budget -= _STEP + self._empty(segment, int(live[segment]))
+
+    def _empty(self, segment: int, live: int) -> int:
+        """Write the entries of a segment anew that the index has, and free it; return their bytes."""
+        fill, start = self._fill_of(segment), segment << SEGMENT_BITS
+        where = self._at.walk(start + self._begin_of(segment), start + fill)
+        keys = self._at.column(where, KEY)
+        is_live = self._at.find(keys) == where
+        where, keys = where[is_live], keys.filter(pa.array(is_live))
+        if int(self._at.sizes(where).sum()) != live:
+            raise self._damaged("entries are missing")
+        if live:
+            pieces = self._append(keys, self._at.column(where, VALUE))
+            self._apply(pieces, self._at.head.position, None)
+        # The entries of a batch that the index has in part may be in this segment.
+        self._note(self._at.head)
+        run = -(-(fill - self._begin_of(segment) + _FIRST) // SEGMENT) if fill > SEGMENT else 1
+        self._at.segments[2 * segment : 2 * (segment + run) : 2] = 0
+        return live
+
+    @override
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise disk_error(self._files.path, error) from error
+
+
+def _grow(path: Path, size: int) -> None:
+    """Let a file have this size, with room on the disk for all of it, or leave it as it is."""
+    with path.open("ab") as file:
+        before = file.tell()
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), before, size - before)
+            else:
+                for _ in range(before, size, _STEP):
+                    file.write(bytes(min(_STEP, size - file.tell())))
+                file.flush()
+        except OSError:
+            file.truncate(before)
+            raise
