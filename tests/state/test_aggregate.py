@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import statistics
 
 import pyarrow as pa
@@ -424,3 +425,44 @@ def test_the_bytes_of_a_key():
         bytes.fromhex("01 4e 00ff 0000" + "01 7fffffffffffffff"),
         bytes.fromhex("00" + "01 8000000000000002"),
     ]
+
+
+STRUCTS = pa.struct(
+    [("x", pa.float64()), ("d", pa.decimal128(6, 2)), ("inner", pa.struct([("text", pa.string()), ("n", pa.int16())]))]
+)
+structs = st.fixed_dictionaries(
+    {
+        "x": st.none() | st.sampled_from([-1.5, -0.0, 0.0, 2.0, float("nan"), float("-inf")]),
+        "d": st.none() | st.decimals(-2, 2, places=2),
+        "inner": st.none() | st.fixed_dictionaries({"text": st.none() | texts, "n": st.none() | st.integers(-2, 2)}),
+    }
+)
+
+
+def as_spark_compares(value):
+    if isinstance(value, dict):
+        return [(item is not None, as_spark_compares(item)) for item in value.values()]
+    if isinstance(value, float):
+        return (math.isnan(value), 0 if math.isnan(value) else value)
+    return value.encode() if isinstance(value, str) else value if value is not None else 0
+
+
+@given(st.lists(st.lists(st.none() | structs, min_size=1, max_size=4), min_size=1, max_size=3))
+@settings(max_examples=examples(60))
+def test_structs_are_compared_field_by_field_as_spark_does(tmp_path_factory, batches):
+    by = Aggregate(Kind.MIN, "s")
+    operator = Aggregation(
+        ("k",), {"least": Aggregate(Kind.MIN_BY, "s", by=by), "most": Aggregate(Kind.MAX_BY, "s", by=by)}
+    )
+    with LmdbStore(tmp_path_factory.mktemp("structs")) as store:
+        for number, batch in enumerate(batches):
+            rows = pa.table([pa.array([1] * len(batch)), pa.array(batch, STRUCTS)], ["k", "s"])
+            update = operator(rows, store)
+            store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
+    (result,) = update.results.to_pylist()
+    known = [value for batch in batches for value in pa.array(batch, STRUCTS).to_pylist() if value is not None]
+    wanted = {
+        "least": min(known, key=as_spark_compares, default=None),
+        "most": max(known, key=as_spark_compares, default=None),
+    }
+    assert repr({name: result[name] for name in wanted}) == repr(wanted)

@@ -52,7 +52,7 @@ from roster.state.byte_slices import (
 from roster.state.collected import Collected, joined, lists_of
 from roster.state.event_time import NONE_LATE, Lateness
 from roster.state.expressions import FUNCTIONS
-from roster.state.keys import encode_keys, is_text
+from roster.state.keys import encode_keys, is_text, sortable
 from roster.state.rows import is_nested, unpacked
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
 from roster.state.type_texts import text_of
@@ -448,6 +448,8 @@ def _nested(aggregates: Mapping[str, Aggregate], nothing: pa.Table) -> dict[str,
         for argument in aggregate.chain():
             if not is_nested(kind := _naming(name, argument.column_of, nothing).type):
                 continue
+            if argument is not aggregate and aggregate.kind in (Kind.MIN_BY, Kind.MAX_BY) and pa.types.is_struct(kind):
+                continue
             if argument is not aggregate or aggregate.kind not in OPAQUE:
                 problem = f"column {argument.column!r} is {kind}, whose values are not compared or added up"
                 fix = "take a field of it, or first, last, min_by, max_by or collect_list"
@@ -590,7 +592,7 @@ def _comparable(column: Column) -> Column:
     """Return values that Arrow sorts as Spark does."""
     if pa.types.is_floating(column.type):
         numbers = column.cast(pa.float64()).fill_null(0).to_numpy()
-        return pa.array(_sortable(numbers), mask=column.is_null().to_numpy())
+        return pa.array(sortable(numbers), mask=column.is_null().to_numpy())
     return column.cast(pa.binary()) if is_text(column.type) else column
 
 
@@ -643,21 +645,9 @@ def _is_kept(kind: Kind, name: str, old: Structs, batch: Mapping[str, npt.NDArra
     if kind in (Kind.LAST, Kind.LAST_VALID):
         return ~batch[has_of(name)] if kind is Kind.LAST_VALID else np.zeros(len(old), np.bool_)
     order = name if kind in (Kind.MIN, Kind.MAX) else order_of(name)
-    now, before = _sortable(batch[order]), _sortable(old[order])
+    now, before = sortable(batch[order]), sortable(old[order])
     is_better = now < before if kind in (Kind.MIN, Kind.MIN_BY) else now > before
     return old[has_of(order)] & ~(batch[has_of(order)] & is_better)
-
-
-def _sortable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values that are ordered as Spark's: NaN is the largest number, zeros are equal."""
-    if values.dtype.kind == "V":
-        data = np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.itemsize)[:, ::-1].copy()
-        data[:, 0] ^= 0x80
-        return data.view(f"S{values.itemsize}").ravel()
-    if values.dtype.kind != "f":
-        return values
-    bits = np.where(np.isnan(values), np.nan, values + 0.0).view(np.int64)
-    return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
 
 
 def _merge_moments(name: str, old: Structs, batch: Mapping[str, npt.NDArray[Any]], new: Structs) -> None:

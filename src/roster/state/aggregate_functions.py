@@ -17,6 +17,7 @@ import pyarrow as pa
 from roster.state import collected, decimals
 from roster.state.byte_slices import fixed
 from roster.state.expressions import Expression, evaluate, names_of
+from roster.state.keys import ordered
 from roster.state.rows import is_nested, packed
 from roster.state.store import StateError
 
@@ -162,7 +163,8 @@ class Aggregate:
     @property
     def source(self) -> tuple[Any, ...]:
         """What the values are computed from, the same for aggregates of the same column or expression."""
-        return self.column, self.expression, self.by if self.kind is Kind.SET else None
+        is_ordered = self.kind in (Kind.MIN, Kind.MAX)  # of structs others are bytes that do not sort
+        return self.column, self.expression, self.by if self.kind is Kind.SET else None, is_ordered
 
     def stored(self, name: str) -> list[tuple[str, Aggregate]]:
         """Return the parts of the named result, by columns of the state's row; the first has the result's name."""
@@ -192,7 +194,9 @@ class Aggregate:
         if self.kind is Kind.SET and self.by is not None:
             return collected.rows_of([replace(argument, by=None).values(table) for argument in self.chain()])
         column = self.column_of(table)
-        return packed(column) if is_nested(column.type) else column
+        if not is_nested(column.type):
+            return column
+        return ordered(column) if self.kind in (Kind.MIN, Kind.MAX) else packed(column)
 
     def column_of(self, table: pa.Table) -> Any:
         """Return the column of a table as it is. Raises StateError as `values` does."""

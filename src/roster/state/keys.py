@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.byte_slices import Bytes, Column, Numbers, as_bytes, gathered
+from roster.state.byte_slices import Bytes, Column, Numbers, as_bytes, gathered, raw
 from roster.state.store import StateError
 
 _NULL, _PRESENT = b"\x00", b"\x01"
@@ -31,6 +31,43 @@ def encode_keys(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
     parts = [_encoded(table, name) for name in columns]
     joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined])
+
+
+def ordered(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return structs as bytes that sort as Spark compares them, field by field; null for null.
+
+    Raises StateError for a field that is a list or a map.
+    """
+    structs = column.combine_chunks()
+    fields = [_comparable(part, field.name) for part, field in zip(structs.flatten(), structs.type, strict=True)]
+    names = [str(place) for place in range(len(fields))]
+    keys = encode_keys(pa.table(fields, names), names).combine_chunks()
+    return pa.chunked_array([pc.if_else(structs.is_valid(), keys, pa.scalar(None, pa.binary()))])
+
+
+def _comparable(column: pa.Array, name: str) -> pa.Array:
+    kind, missing = column.type, column.is_null()
+    if pa.types.is_struct(kind):
+        return ordered(pa.chunked_array([column])).combine_chunks()
+    if pa.types.is_floating(kind):
+        return pa.array(sortable(column.cast(pa.float64()).fill_null(0).to_numpy()), mask=missing.to_numpy(False))
+    if pa.types.is_decimal128(kind):
+        return pa.array(sortable(raw(column)).tolist(), pa.binary(), mask=missing.to_numpy(False))
+    if pa.types.is_nested(kind) or pa.types.is_decimal(kind):
+        raise StateError(f"field {name!r} is {kind}, whose values are not compared; leave it out")
+    return column
+
+
+def sortable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values that are ordered as Spark's: NaN is the largest number, zeros are equal."""
+    if values.dtype.kind == "V":
+        data = np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.itemsize)[:, ::-1].copy()
+        data[:, 0] ^= 0x80
+        return data.view(f"S{values.itemsize}").ravel()
+    if values.dtype.kind != "f":
+        return values
+    bits = np.where(np.isnan(values), np.nan, values + 0.0).view(np.int64)
+    return bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
 
 
 def decode_keys(keys: Column | Sequence[bytes], kinds: Sequence[pa.DataType]) -> list[pa.Array]:

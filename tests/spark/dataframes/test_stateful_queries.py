@@ -106,7 +106,10 @@ def by_price(records: DataFrame) -> DataFrame:
 
 
 def everything(records: DataFrame) -> DataFrame:
-    return parsed(records).where("order >= 0").agg(F.count("*").alias("orders"), F.sum("price").alias("revenue"))
+    rows = parsed(records).where("order >= 0").withColumn("named", F.struct("price", F.struct("shop", "order")))
+    dearest, cheapest = F.max("named").alias("dearest"), F.min_by("tags", "named")
+    listed = F.size(F.collect_list("named")).alias("listed")
+    return rows.agg(F.count("*").alias("orders"), F.sum("price").alias("revenue"), dearest, cheapest, listed)
 
 
 def open_windows(records: DataFrame) -> DataFrame:

@@ -65,6 +65,7 @@ _KINDS = {
 }
 """Functions by the class of Spark's."""
 _IGNORING_NULLS = {Kind.FIRST: Kind.FIRST_VALID, Kind.LAST: Kind.LAST_VALID}
+_OF_STRUCTS = {Kind.MIN: Kind.MIN_BY, Kind.MAX: Kind.MAX_BY}
 _ALL = (1 << 31) - 1
 """Values of a list or a set: all of them, as in Spark."""
 _OWN = (START, END, "session")
@@ -502,6 +503,8 @@ def _both(one: Java, other: Java, jvm: Java) -> Java:
 
 def _of(kind: Kind, rows: Rows, arguments: Sequence[Java], names: Sequence[str]) -> Aggregate:
     columns = [rows.add(name, each) for name, each in zip(names, arguments, strict=True)]
+    if kind in _OF_STRUCTS and arguments[0].dataType().typeName() == "struct":
+        return Aggregate(_OF_STRUCTS[kind], columns[0], by=Aggregate(Kind.MIN, columns[0]))
     if kind in (Kind.MIN_BY, Kind.MAX_BY):
         return Aggregate(kind, columns[0], by=Aggregate(Kind.MIN, columns[1]))
     found = Aggregate(kind, columns[-1])
