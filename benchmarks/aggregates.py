@@ -53,7 +53,7 @@ from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
 from roster.records.produce import KafkaWriter
 from roster.spark import KafkaSink, Pipeline, Progress, State, Window, read_stream, session, write_stream
-from roster.stateful.repartition_topic import Purge
+from roster.stateful.repartition import Purge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

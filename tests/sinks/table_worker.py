@@ -14,7 +14,7 @@ from roster.model import TopicPartition
 from roster.pipeline.batch import Batch, Owner, Range
 from roster.pipeline.errors import SinkFencedError
 from roster.pipeline.spark_schemas import arrow_schema
-from roster.sinks.tasks.updates import retracted
+from roster.sinks.tasks.upsert import retracted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

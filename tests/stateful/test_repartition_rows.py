@@ -21,7 +21,7 @@ from roster.pipeline.errors import PipelineError
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.state.source_times import DELAY, NOTICE, SOURCE, UNLABELLED, Notice, SourceClock
 from roster.state.store import StateError
-from roster.stateful.repartition_topic import Purge
+from roster.stateful.repartition import Purge
 from roster.stateful.tasks.other_stream import spread, together
 from roster.stateful.tasks.repartition import RepartitionTopic
 

@@ -17,7 +17,7 @@ from roster.pipeline.errors import PipelineError
 from roster.spark import Window
 from roster.spark.operations import Operations
 from roster.stateful.changelogs import open_changelog
-from roster.stateful.repartition_topic import check_all_are_read, open_repartition_topic
+from roster.stateful.repartition import check_all_are_read, open_repartition_topic
 from roster.stateful.tasks.repartition import RepartitionTopic
 
 if TYPE_CHECKING:

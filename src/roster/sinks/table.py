@@ -32,7 +32,7 @@ from roster.sinks.tasks.database import unknown_record
 from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
 from roster.sinks.tasks.partitions import check_partition_by, is_supported
 from roster.sinks.tasks.rules import CheckedWriter, Rules
-from roster.sinks.tasks.updates import UpdateWriter, collected
+from roster.sinks.tasks.upsert import UpdateWriter, collected
 from roster.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge, file_rows
 
 log = logging.getLogger("roster.spark")

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from roster.pipeline.tasks.writer import written
 from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
-from roster.sinks.tasks.updates import Updates
+from roster.sinks.tasks.upsert import Updates
 from roster.state.keys import encode_keys
 
 TARGET_FILE_BYTES = 16 << 20

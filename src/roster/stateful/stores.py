@@ -25,7 +25,7 @@ from roster.stateful.definition_check import DefinitionCheck
 from roster.stateful.due_tasks import DueTasks, Idleness, TaskRun, Timers
 from roster.stateful.input_backlog import InputBacklog
 from roster.stateful.membership import task_member
-from roster.stateful.repartition_topic import Purge, check_all_are_read, open_repartition_topic
+from roster.stateful.repartition import Purge, check_all_are_read, open_repartition_topic
 from roster.stateful.restore_schedule import Copies
 from roster.stateful.source_names import SourceNames
 from roster.stateful.store_targets import StoreTargets

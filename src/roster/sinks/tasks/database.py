@@ -24,7 +24,7 @@ from roster.pipeline.errors import SinkFencedError
 from roster.pipeline.tasks.writer import conformed
 from roster.records.produce import WriteError
 from roster.sinks.tasks.sql_values import DELETED, ROW, Limit, final_error, prepared
-from roster.sinks.tasks.updates import is_retracted, last_of_keys
+from roster.sinks.tasks.upsert import is_retracted, last_of_keys
 from roster.state.bad_rows import bad_rows
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from roster.pipeline.tasks.writer import TaskOutput, conformed
 from roster.sinks.tasks.parquet import ParquetWriter
 from roster.sinks.tasks.partitions import NULL, folder
 from roster.sinks.tasks.sql_values import final_error
-from roster.sinks.tasks.updates import UpdateWriter, is_retracted
+from roster.sinks.tasks.upsert import UpdateWriter, is_retracted
 from roster.state.bad_rows import bad_rows
 
 _LONGEST_NAME = 255

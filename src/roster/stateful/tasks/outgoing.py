@@ -15,7 +15,7 @@ from roster.pipeline.tasks.missing_values import Look
 from roster.pipeline.tasks.result_records import as_records
 from roster.pipeline.tasks.writer import conformed
 from roster.sinks.tasks.encoded_values import RecordEncoding
-from roster.sinks.tasks.updates import retracted
+from roster.sinks.tasks.upsert import retracted
 from roster.state.source_times import NOTICE, Notice, SourceClock, labelled, source_of
 from roster.stateful.tasks.bad_records import Aside
 from roster.stateful.tasks.catch_up import StoreTarget
