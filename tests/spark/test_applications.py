@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,13 +17,13 @@ import pytest
 from roster.spark import ParquetSink
 from tests.spark.apps.standalone import Standalone
 from tests.spark.programs import APPS, START_SECONDS, Application
+from tests.spark.spark_topics import Topics
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from roster.client import MemberDescription
-    from tests.spark.spark_topics import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -126,30 +127,45 @@ def test_paused_killed_and_restarted_mid_batch_no_record_is_lost_or_doubled(topi
 
 
 @pytest.mark.gate
-def test_dataframes_with_state_lose_and_double_nothing_when_they_are_killed_amid_sparks_stage(
-    topics: Topics, tmp_path: Path
+@pytest.mark.parametrize("broker", ["roster", pytest.param("apache", marks=pytest.mark.real)])
+def test_dataframes_with_state_lose_and_double_nothing_whatever_comes_amid_sparks_stage(
+    request: pytest.FixtureRequest, topics: Topics, tmp_path: Path, broker: str
 ) -> None:
-    story = Story(topics, 4, tmp_path)
-    holds = [tmp_path / "hold-first", tmp_path / "hold-second"]
-    kinds = [["--dataframe", "--state", str(tmp_path / name)] for name in ("one", "two")]
-    with (
-        story.application("first", holds[0], *kinds[0]) as first,
-        story.application("second", holds[1], *kinds[1]) as second,
-    ):
+    """A rebalance, a pause beyond the session, a killed driver, and all of the last application killed."""
+    with contextlib.ExitStack() as stack:
+        if broker == "apache":
+            topics = stack.enter_context(Topics(request.getfixturevalue("apache_kafka").bootstrap))
+        story = Story(topics, 4, tmp_path)
+        names = ["first", "second", "third"]
+        holds = [tmp_path / f"hold-{name}" for name in names]
+        kinds = [["--dataframe", "--state", str(tmp_path / name)] for name in names]
+        first, second = (
+            stack.enter_context(story.application(*each[:2], *each[2]))
+            for each in list(zip(names, holds, kinds, strict=True))[:2]
+        )
         both_have_a_share(topics, story.group, 4)
         story.fill(4000)
         story.until_all_is_committed()
         story.assert_exact()
+        story.hold(holds[0])
+        with story.application("third", holds[2], *kinds[2]):
+            until(lambda: len(story.members()) == 3, START_SECONDS, "a third application is in the group")
+            holds[0].unlink()
+            story.fill(1000)
+            story.until_all_is_committed()
+            story.assert_exact()
+        both_have_a_share(topics, story.group, 4)
+        paused_until_its_partitions_moved(story, first, holds[0], 4)
         driver_killed(story, first, holds[0])
         story.hold(holds[1])
         second.signal(signal.SIGKILL)
         holds[1].unlink()
-    with story.application("restarted", holds[0], *kinds[0], "--most", "100"):
-        story.until_all_is_committed()
-        story.assert_exact()
+        with story.application("restarted", holds[0], *kinds[0], "--most", "100"):
+            story.until_all_is_committed()
+            story.assert_exact()
 
 
-def paused_until_its_partitions_moved(story: Story, paused: Application, hold: Path) -> None:
+def paused_until_its_partitions_moved(story: Story, paused: Application, hold: Path, partitions: int = 2) -> None:
     """Paused mid-batch and awake again after a take-over, it writes nothing more under its old member id."""
     story.hold(hold)
     paused.signal(signal.SIGSTOP)
@@ -162,7 +178,7 @@ def paused_until_its_partitions_moved(story: Story, paused: Application, hold: P
     old_ids = {entry["member"] for entry in known} - {owner.member_id}
     assert old_ids
     paused.signal(signal.SIGCONT)
-    both_have_a_share(story.topics, story.group)
+    both_have_a_share(story.topics, story.group, partitions)
     story.fill(1000)
     story.until_all_is_committed()
     assert not old_ids & {entry["member"] for entry in entries(story.out)[len(known) :]}
