@@ -60,7 +60,8 @@ explore: $(READY)demo,test  ## new examples of all properties, new seeds of the 
 
 test-spark-oldest: $(OLDEST)/.ready  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/pipeline/test_options.py \
-		tests/pipeline/tasks/test_arrow_function.py tests/spark/jobs/test_query_events.py tests/stateful/test_aggregates.py
+		tests/pipeline/tasks/test_arrow_function.py tests/spark/jobs/test_query_events.py tests/stateful/test_aggregates.py \
+		tests/spark/dataframes/test_plans.py tests/spark/dataframes/test_arrow_path.py
 
 $(OLDEST)/.ready: pyproject.toml constraints.txt
 	mkdir -p $(OLDEST)

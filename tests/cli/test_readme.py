@@ -179,7 +179,7 @@ def test_the_recording_is_a_small_picture_of_a_group_that_names_no_machine():
 def test_the_readme_and_getting_started_can_be_done_one_after_the_other():
     """In one group the second program finds that the first has read everything."""
     pages = [(ROOT / name).read_text() for name in ("README.md", "docs/getting-started.md")]
-    groups = [set(re.findall(r'group="(\w+)"', page)) for page in pages]
+    groups = [set(re.findall(r'queryName\("(\w+)"\)', page)) for page in pages]
     assert groups[0]
     assert groups[1]
     assert groups[0] & groups[1] == set()

@@ -160,7 +160,7 @@ def test_dataframes_with_state_lose_and_double_nothing_whatever_comes_amid_spark
         story.hold(holds[1])
         second.signal(signal.SIGKILL)
         holds[1].unlink()
-        with story.application("restarted", holds[0], *kinds[0], "--most", "100"):
+        with story.application("restarted", holds[0], *kinds[0]):
             story.until_all_is_committed()
             story.assert_exact()
 

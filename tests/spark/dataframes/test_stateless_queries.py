@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -269,6 +272,23 @@ def test_a_union_of_one_topic_reads_it_twice_and_of_two_is_refused(
     other = reader(spark, topics, "another").load().select("offset")
     with pytest.raises(PipelineError, match="the frame has several sources"):
         write_stream(frame.union(other)).queryName(group).format("console").start()
+
+
+def test_ctrl_c_finishes_the_batch_and_leaves_the_group(
+    spark: SparkSession, topics: Topics, orders: str, group: str
+) -> None:
+    query = write_stream(reader(spark, topics, orders).load()).queryName(group).format("noop").start()
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        until(lambda: query.lastProgress is not None and signal.getsignal(signal.SIGINT) is not before, 120, "it runs")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    query.awaitTermination()
+    assert (query.isActive, query.exception()) == (False, None)
+    assert topics.admin.describe_group(group).members == []
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_jdbc_to_postgresql_is_its_own_sink_and_to_others_sparks_writer(spark: SparkSession, topics: Topics) -> None:

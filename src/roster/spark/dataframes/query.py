@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import uuid
 from collections import deque
@@ -12,6 +13,7 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from roster.pipeline.batch import Progress
+from roster.pipeline.driver.signals import stopping
 from roster.spark.dataframes.observed import ObservedMetrics
 from roster.spark.jobs.query_events import end_waits, query_id, query_progress
 from roster.spark.pipeline import Pipeline
@@ -97,9 +99,11 @@ class StreamQuery:
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """Wait for the end, up to `timeout` seconds; raise what ended the query.
 
-        With a timeout return whether it has ended.
+        With a timeout return whether it has ended. Meanwhile SIGINT and SIGTERM of a program finish the batch, commit,
+        leave the group and end the query.
         """
-        has_ended = self._pipeline.wait(timeout)
+        with contextlib.nullcontext() if hasattr(sys, "ps1") else stopping(self._pipeline._stop):
+            has_ended = self._pipeline.wait(timeout)
         return None if timeout is None else has_ended
 
     def stop(self) -> None:
