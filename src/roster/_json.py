@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeAlias
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object, as `json.loads` returns and `json.dumps` writes it."""
 
 
 def loads(text: str | bytes) -> Any:

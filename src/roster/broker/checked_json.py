@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster._files import write_atomically
-from roster._json import loads
+from roster._json import JsonObject, loads
 from roster.broker.errors import BrokerStartError
 from roster.wire.records import crc32c
 
@@ -23,7 +23,7 @@ def encode_checked(what: Mapping[str, object]) -> bytes:
     return json.dumps({**what, _CHECKSUM: _checksum(what)}, indent=1).encode() + b"\n"
 
 
-def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
+def read_checked(path: Path, fields: Set[str]) -> tuple[JsonObject, bool]:
     """Return the fields, and True if the file had a checksum (files of Roster 0.1.0 lack it).
 
     Raise BrokerStartError, naming the file, for bytes that are not JSON, a checksum that does not fit and fields other

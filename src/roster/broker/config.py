@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from roster._json import JsonObject
 from roster.broker.errors import BrokerStartError
 from roster.broker.security.config import BrokerSecurity
 from roster.coordinator.config import CoordinatorConfig
@@ -250,7 +251,7 @@ class BrokerConfig:
             KeyError: no part has a field of that name.
 
         """
-        by_part: dict[str, dict[str, Any]] = {part: {} for part in SETTING_NAMES}
+        by_part: dict[str, JsonObject] = {part: {} for part in SETTING_NAMES}
         for name, value in settings.items():
             part = next((part for part, names in SETTING_NAMES.items() if name in names), None)
             if part is None:

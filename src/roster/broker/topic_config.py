@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from roster._json import JsonObject
 from roster.broker.errors import RefusedError
 from roster.wire import ErrorCode
 from roster.wire.compression import Compression
@@ -170,7 +171,7 @@ def topic_codec(settings: Mapping[str, str]) -> Compression | None:
 def log_config(base: LogConfig, settings: Mapping[str, str]) -> LogConfig:
     """The broker's log settings with a topic's own on top; nothing expires without the policy `delete`."""
     named = {name: field for name, field in _LOG_FIELDS.items() if name in settings}
-    own: dict[str, Any] = {field: _number(TOPIC_SETTINGS[name], settings[name]) for name, field in named.items()}
+    own: JsonObject = {field: _number(TOPIC_SETTINGS[name], settings[name]) for name, field in named.items()}
     if "delete" not in cleanup_policies(settings):
         own |= {"retention_ms": -1, "retention_bytes": -1}
     return replace(base, **own)

@@ -11,9 +11,10 @@ import logging
 import shutil
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster._files import sync_path, write_atomically
+from roster._json import JsonObject
 from roster.broker.checked_json import add_checksums, encode_checked, read_checked
 from roster.broker.config import MAX_PARTITIONS_PER_TOPIC
 from roster.broker.errors import BrokerStartError, RefusedError
@@ -67,9 +68,9 @@ class Topic:
         """True if only the newest record of each key is kept."""
         return "compact" in cleanup_policies(self.settings)
 
-    def describe(self, partitions: int) -> dict[str, Any]:
+    def describe(self, partitions: int) -> JsonObject:
         """Return the contents of `topic.json`."""
-        what: dict[str, Any] = {
+        what: JsonObject = {
             "id": str(uuid.UUID(bytes=self.id)),
             "partitions": partitions,
             "settings": self.settings,
@@ -100,7 +101,7 @@ class TopicCatalogue:
         self._by_id: dict[bytes, Topic] = {}
         self._by_metric: dict[str, str] = {}
         """Names by the names of their metrics in Kafka, which have `_` for `.`: no two topics may share one."""
-        self._unchecked: dict[Path, dict[str, Any]] = {}
+        self._unchecked: dict[Path, JsonObject] = {}
         self._changing = asyncio.Lock()
 
     def __iter__(self) -> Iterator[Topic]:
@@ -156,7 +157,7 @@ class TopicCatalogue:
             )
         logger.warning("%s is not a topic and is ignored; nothing else belongs in %s", directory, self._root)
 
-    def _load_topic(self, directory: Path, what: dict[str, Any], is_checked: bool, now_ms: int) -> None:
+    def _load_topic(self, directory: Path, what: JsonObject, is_checked: bool, now_ms: int) -> None:
         path = directory / _DESCRIPTION
         try:
             settings = {str(name): str(value) for name, value in what["settings"].items()}

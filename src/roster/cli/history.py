@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from roster._json import JsonObject
 from roster.assignors import ASSIGNORS, Assignor
 from roster.cli.admin import admin
 from roster.cli.errors import UserError, explained_imports, one_line
@@ -26,8 +27,6 @@ from roster.console.text import escaped
 from roster.model import TopicPartition, parse_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow as pa
 
     from roster.client import Admin
@@ -116,7 +115,7 @@ def show(
 
 def _rebalances(
     table: pa.Table, begin: datetime | None, end: datetime | None, generation: int | None
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     rows = [
         row
         for row in table.to_pylist()
@@ -129,15 +128,15 @@ def _rebalances(
     return rows
 
 
-def _add_moves(rows: list[dict[str, Any]], moves: pa.Table) -> None:
-    moves_at: dict[datetime, list[dict[str, Any]]] = {}
+def _add_moves(rows: list[JsonObject], moves: pa.Table) -> None:
+    moves_at: dict[datetime, list[JsonObject]] = {}
     for move in moves.to_pylist():
         moves_at.setdefault(move["ended_at"], []).append(_without(move, "group", "generation", "ended_at"))
     for row in rows:
         row["moves"] = moves_at.get(row["ended_at"], [])
 
 
-def _show_rebalance(row: Mapping[str, Any]) -> None:
+def _show_rebalance(row: JsonObject) -> None:
     phases = [f"{name} {row[f'{name}_ms']} ms" for name in ("join", "assign", "sync") if row[f"{name}_ms"] is not None]
     click.echo(f"phases: {', '.join(phases) or 'not known'}")
     click.echo(f"plan: {escaped(row['proof'] or '') or 'its leader does not say how good it is'}")
@@ -161,7 +160,7 @@ def _partition(text: str) -> tuple[str, int]:
     return topic, int(number)
 
 
-def _without(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _without(row: JsonObject, *names: str) -> JsonObject:
     return {name: value for name, value in row.items() if name not in names}
 
 
@@ -184,11 +183,11 @@ def _show_owners(
     print_table(("from", "until", "member", "client", "host"), rows, f"no member owned {wanted[0]}-{wanted[1]} then")
 
 
-def _member(row: Mapping[str, Any]) -> tuple[str, str, str]:
+def _member(row: JsonObject) -> tuple[str, str, str]:
     return row["instance_id"] or row["member_id"], row["client_id"], row["host"].lstrip("/")
 
 
-def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
+def _line(row: JsonObject) -> tuple[object, ...]:
     total, longest = row["standstill_partition_seconds"], row["standstill_longest_seconds"]
     lag = row["lag_records"]
     missing = row["missing_generations"]
@@ -202,7 +201,7 @@ def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _why(cause: Mapping[str, Any]) -> str:
+def _why(cause: JsonObject) -> str:
     text = _TOLD[cause["kind"]]
     if cause["member_id"] is not None:
         name, client, host = _member(cause)

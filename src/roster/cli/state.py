@@ -6,11 +6,12 @@ import contextlib
 import struct
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import pyarrow as pa
 
+from roster._json import JsonObject
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import json_option
 from roster.cli.output import print_found
@@ -57,7 +58,7 @@ def describe(directory: Path, as_json: bool) -> None:
     print_found(as_json, stores, columns, rows, "no stores", shorten=("changelog", "store"))
 
 
-def _cell(described: dict[str, Any], column: str) -> object:
+def _cell(described: JsonObject, column: str) -> object:
     if column == "operator":
         return described["definition"].get("operator", "-")
     if column == "input offsets":
@@ -65,7 +66,7 @@ def _cell(described: dict[str, Any], column: str) -> object:
     return described[column]
 
 
-def _described(path: Path) -> dict[str, Any]:
+def _described(path: Path) -> JsonObject:
     with _store(path) as store:
         position, size = store.position(), sum(at.stat().st_size for at in (path / "data").iterdir() if at.is_file())
         written = datetime.fromtimestamp(store.written_at, UTC).isoformat(timespec="seconds")
@@ -82,7 +83,7 @@ def _described(path: Path) -> dict[str, Any]:
         }
 
 
-def _definition(store: TaskStore) -> dict[str, Any]:
+def _definition(store: TaskStore) -> JsonObject:
     """Return a store's definition, or why it cannot be read; nothing for an empty store."""
     try:
         record = Noted.of(store)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from roster._json import loads
+from roster._json import JsonObject, loads
 from roster.cli.errors import UserError
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, PARTITIONERS, Target, cluster_options, imported, json_option
@@ -120,7 +120,7 @@ def import_(
     click.echo(f"{records} records; group {group} goes on from {begin}")
 
 
-def _described(definition: Path) -> dict[str, Any]:
+def _described(definition: Path) -> JsonObject:
     """Return what a file of --definition says. Raises UserError for other content."""
     try:
         return dict(loads(definition.read_bytes()))
@@ -134,7 +134,7 @@ def _seed(
     definition: Path,
     topics: tuple[str, ...],
     offsets: str,
-    placed: dict[str, Any],
+    placed: JsonObject,
     target: Target,
 ) -> None:
     """Make tables the state of a group. placed: which store, and how its keys are placed."""
@@ -176,7 +176,7 @@ def _show(exported: Export, *, as_json: bool) -> None:
     print_table(_COLUMNS, rows, f"group {manifest.group} has no entries yet", shorten=("store",))
 
 
-def _document(exported: Export) -> dict[str, Any]:
+def _document(exported: Export) -> JsonObject:
     manifest = exported.manifest
     parts = [(store, part, files) for store, saved in manifest.stores.items() for part, files in saved.files.items()]
     parts += [(topic, "on their way", files) for topic, (_, files) in manifest.on_their_way.items()]
@@ -219,7 +219,7 @@ def migrate(group: str, place: str, into: str, definition: Path, via: str, targe
     with spark_starter(target, "state migrate") as spark:
         from roster.spark.state import migrate_state
 
-        more: dict[str, Any] = {"security": target.security, "on_progress": show_progress}
+        more: JsonObject = {"security": target.security, "on_progress": show_progress}
         records = migrate_state(spark, target.bootstrap, group, into, function, document, via, **more)
     click.echo(f"{records} records; group {into} goes on from the offsets of the export of {group}")
 

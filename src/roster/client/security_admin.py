@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Collection
 from typing import Any
 
+from roster._json import JsonObject
 from roster.client.cluster import Cluster, expect
 from roster.client.errors import AuthorizationError, BrokerError, UnknownUserError
 from roster.model.acl import AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
@@ -131,7 +132,7 @@ def _binding(resource: Any, acl: Any) -> AclBinding:
     )
 
 
-def _fields(wanted: AclFilter) -> dict[str, Any]:
+def _fields(wanted: AclFilter) -> JsonObject:
     return {
         "resource_type_filter": wanted.resource_type,
         "resource_name_filter": wanted.resource_name,

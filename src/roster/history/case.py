@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from roster._json import JsonObject
 from roster.assignors import find_assignor
 from roster.member.assign_group import assign_group
 from roster.member.group_snapshot import GroupSnapshot
@@ -41,7 +42,7 @@ class Case:
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Case:
+    def from_json(cls, document: JsonObject) -> Case:
         """Read a document that `as_json` made."""
         offsets = document["offsets"]
         group = GroupSnapshot(

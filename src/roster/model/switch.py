@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from roster._json import loads
+from roster._json import JsonObject, loads
 from roster.model.offsets import OffsetAndMetadata
 from roster.model.topics import TopicPartition
 
@@ -108,7 +108,7 @@ class Request(NamedTuple):
         return request if all(isinstance(text, str) for text in request) else None
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str) -> JsonObject:
     """Return the JSON object in a text, an empty one if there is none."""
     try:
         value = loads(text)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from roster._json import JsonObject
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.model.offsets import Arrival
 from roster.model.topics import offsets_by_topic
@@ -203,7 +204,7 @@ class BatchFigures:
     stores: Mapping[str, Mapping[str, StoreProgress]] = field(default_factory=dict)
     """Stores by name and task, of the tasks that run here and have taken part in a batch."""
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> JsonObject:
         """Return these figures by name."""
         return {figure.name: getattr(self, figure.name) for figure in dataclasses.fields(BatchFigures)}
 

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from roster._json import JsonObject
 from roster.pipeline.errors import PipelineError, reason_of
 from roster.pipeline.spark_schemas import column_differences, column_types
 from roster.saved.export import STORES, Export, export
@@ -71,7 +72,7 @@ def migrate_state(
         ClientError: the cluster does not answer.
 
     """
-    more: dict[str, Any] = {"security": security, "on_progress": on_progress}
+    more: JsonObject = {"security": security, "on_progress": on_progress}
     try:
         begun = Folder(via)
         if begun.names():

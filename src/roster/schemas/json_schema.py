@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster._json import JsonObject
 from roster.wire.avro.schema import SchemaError
 
 T = TypeVar("T")
@@ -140,7 +141,7 @@ class _Types:
             raise _problem(path, f"an {kind} of unnamed parts has no column")
         return _FORMATS.get(schema.get("format", ""), pa.string()) if kind == "string" else _SIMPLE[kind]
 
-    def _resolved(self, raw: object, place: _Place, path: tuple[str, ...]) -> tuple[dict[str, Any], _Place]:
+    def _resolved(self, raw: object, place: _Place, path: tuple[str, ...]) -> tuple[JsonObject, _Place]:
         """Return the schema that one refers to, and where it is."""
         document, open_ = place
         self._count += 1
@@ -186,7 +187,7 @@ class _Types:
         kinds = {self.type_of(alternative, place, path) for alternative in schemas if alternative != {"type": "null"}}
         return _the_one(kinds, {pa.int64(), pa.float64()}, pa.float64(), path)
 
-    def _object(self, raw: dict[str, Any], place: _Place, path: tuple[str, ...]) -> pa.StructType:
+    def _object(self, raw: JsonObject, place: _Place, path: tuple[str, ...]) -> pa.StructType:
         required = raw["required"] if isinstance(raw.get("required"), list) else ()  # a boolean in old drafts
         fields = [
             self._field(name, property_, place, (*path, name), is_required=name in required)
@@ -197,7 +198,7 @@ class _Types:
         return pa.struct(fields)
 
 
-def _kinds(raw: Mapping[str, Any]) -> set[str]:
+def _kinds(raw: JsonObject) -> set[str]:
     """Return the types of values other than null."""
     kinds = raw.get("type", [])
     if not kinds:

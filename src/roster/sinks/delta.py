@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from typing_extensions import override
 
 from roster._extras import missing_error
+from roster._json import JsonObject
 from roster.model import TopicPartition
 from roster.pipeline.batch import Batch
 from roster.pipeline.errors import PipelineError
@@ -361,8 +362,8 @@ def _text(value: object) -> str | None:
 def _statistics(file: WrittenFile) -> str:
     """Return the number of rows, and each plain column's extremes and nulls, from the file's own metadata."""
     footer = pq.read_metadata(pa.BufferReader(file.footer))
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
+    least: JsonObject = {}
+    most: JsonObject = {}
     nulls: dict[str, int] = {}
     for index in range(footer.num_columns):
         column = footer.schema.column(index)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from roster._json import JsonObject
 from roster.pipeline.errors import PipelineError
 from roster.sinks.tasks.rules import Rules, delta_log, delta_problem
 
@@ -56,7 +57,7 @@ def check_writable(table: DeltaTable, *, is_upsert: bool) -> None:
     protocol, configuration = table.protocol(), table.metadata().configuration
     if has_mapping(table):
         raise _refused(f"the table has column mapping ({_MAPPING} {configuration[_MAPPING]})")
-    entry: dict[str, Any] = {
+    entry: JsonObject = {
         "minReaderVersion": protocol.min_reader_version,
         "minWriterVersion": protocol.min_writer_version,
     }
@@ -130,8 +131,8 @@ def _refused(problem: str) -> PipelineError:
     return PipelineError(problem, field=_NAME, fix="Write to a table without, or with foreach_batch")
 
 
-def _fields(table: DeltaTable) -> list[dict[str, Any]]:
-    fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
+def _fields(table: DeltaTable) -> list[JsonObject]:
+    fields: list[JsonObject] = json.loads(table.schema().to_json())["fields"]
     return fields
 
 
@@ -145,7 +146,7 @@ def _nullable(field: Any) -> Any:
     return {name: True if name in flags else _nullable(part) for name, part in field.items()}
 
 
-def _plain_type(field: Mapping[str, Any]) -> Any:
+def _plain_type(field: JsonObject) -> Any:
     """Return the type of a field without what it says of nulls, and without metadata."""
 
     def plain(kind: Any) -> Any:

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster._json import JsonObject
+from roster.model.arrays import Array
 from roster.model.topology import repeated
 from roster.state import decimals
 from roster.state.aggregate_functions import (
@@ -134,7 +136,7 @@ class Layout:
     breaks_ties: bool = False
     """True if of rows with an equal order that of the least value is chosen, whichever comes first."""
 
-    def described(self) -> dict[str, dict[str, Any]]:
+    def described(self) -> dict[str, JsonObject]:
         """Describe the stored state of each result, for people and JSON: kind, column, stored type."""
         return {
             name: {
@@ -373,10 +375,10 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
-def _cells(column: Column) -> npt.NDArray[Any]:
+def _cells(column: Column) -> Array:
     """Return a chunked column of stored parts as rows in memory have them; zero or nothing for null."""
     if pa.types.is_decimal(column.type):
-        cells: npt.NDArray[Any] = raw(column.combine_chunks())
+        cells: Array = raw(column.combine_chunks())
     else:
         cells = column.fill_null(b"" if pa.types.is_binary(column.type) else 0).to_numpy()
     return cells
@@ -607,7 +609,7 @@ def _ranked(column: Column) -> tuple[Any, Any]:
 
 def _merge(layout: Layout, by_key: pa.Table, old: Structs, new: Structs) -> None:
     """Set the new rows from the batch's rows and the old ones."""
-    batch: dict[str, npt.NDArray[Any]] = {}
+    batch: dict[str, Array] = {}
     for name in layout.stored:
         column = by_key[name]
         batch[has_of(name)] = column.is_valid().to_numpy()
@@ -636,7 +638,7 @@ def _merge(layout: Layout, by_key: pa.Table, old: Structs, new: Structs) -> None
             _merge_moments(name, old, batch, new)
 
 
-def _is_kept(kind: Kind, name: str, old: Structs, batch: Mapping[str, npt.NDArray[Any]]) -> Any:
+def _is_kept(kind: Kind, name: str, old: Structs, batch: Mapping[str, Array]) -> Any:
     """Return where the value that was chosen before the batch stays."""
     if kind is Kind.FIRST:
         return old[count_of(name)] > 0
@@ -650,7 +652,7 @@ def _is_kept(kind: Kind, name: str, old: Structs, batch: Mapping[str, npt.NDArra
     return old[has_of(order)] & ~(batch[has_of(order)] & is_better)
 
 
-def _merge_moments(name: str, old: Structs, batch: Mapping[str, npt.NDArray[Any]], new: Structs) -> None:
+def _merge_moments(name: str, old: Structs, batch: Mapping[str, Array], new: Structs) -> None:
     """Set mean and squared distances, by the formula of Chan, Golub and LeVeque."""
     mean, count = mean_of(name), count_of(name)
     total = np.maximum(old[count] + batch[count], 1)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from roster._json import loads
+from roster._json import JsonObject, loads
 from roster.state.aggregate import Layout
 from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.entries import Entries
@@ -88,7 +88,7 @@ class Definition:
         migrate: Migrate = None,
     ) -> Definition:
         """Return the definition for an operator. layout: of the values, None for times of first rows, or no values."""
-        document: dict[str, Any] = {**kept, "keys": _columns(keys)}
+        document: JsonObject = {**kept, "keys": _columns(keys)}
         if has_variables:
             document["variables"] = True
         elif sides is not None:
@@ -110,7 +110,7 @@ class Definition:
             else {n: function for n, function in (self.migrate or {}).items() if callable(function)}
         )
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> JsonObject:
         """Return it for other programs, with the variables of a processor."""
         return {**self.document, "variables": json.loads(self.registry)} if self.registry else dict(self.document)
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
+from roster._json import JsonObject
 from roster.state.keys import encode_keys
 from roster.state.store import Snapshot, StateError, Store
 
@@ -99,7 +100,7 @@ class Entries(ABC):
         """
         self.check_part(part)
 
-    def described(self, reads: Sequence[Read]) -> dict[str, Any]:
+    def described(self, reads: Sequence[Read]) -> JsonObject:
         """Describe the columns beside the key where they differ within the store, for people."""
         return {}
 

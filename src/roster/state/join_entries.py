@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
+from roster._json import JsonObject
 from roster.state.entries import Entries, QueryError, Read, Row, Span, behind, first_of, in_order, kinds_of
 from roster.state.keys import decode_keys
 from roster.state.rows import RowLayout
@@ -39,7 +39,7 @@ class JoinEntries(Entries):
             raise QueryError("side", f"{part!r} is not possible", f"Use {SIDES[0]!r} or {SIDES[1]!r}")
 
     @override
-    def described(self, reads: Sequence[Read]) -> dict[str, Any]:
+    def described(self, reads: Sequence[Read]) -> JsonObject:
         return {"sides": {side: {"value": kinds_of(layout.columns)} for side, layout in self._layouts.items()}}
 
     @override

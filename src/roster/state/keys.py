@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.model.arrays import Array
 from roster.state.byte_slices import Bytes, Column, Numbers, as_bytes, gathered, raw
 from roster.state.store import StateError
 
@@ -58,7 +59,7 @@ def _comparable(column: pa.Array, name: str) -> pa.Array:
     return column
 
 
-def sortable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def sortable(values: Array) -> Array:
     """Return values that are ordered as Spark's: NaN is the largest number, zeros are equal."""
     if values.dtype.kind == "V":
         data = np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.itemsize)[:, ::-1].copy()

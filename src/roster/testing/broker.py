@@ -61,7 +61,7 @@ class BrokerThread:
         self.loop = ClockLoop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="roster-broker", daemon=True)
 
-    def run(self, work: Coroutine[Any, Any, T], timeout: float = START_SECONDS) -> T:
+    def run(self, work: Coroutine[None, None, T], timeout: float = START_SECONDS) -> T:
         """Run a coroutine in the broker's loop and return what it returns; `timeout` in seconds."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 

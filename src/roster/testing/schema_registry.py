@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
+from roster._json import JsonObject
 from roster.schemas.registry import authorization
 from roster.wire.avro.columns import layout
 from roster.wire.avro.program import Programs
@@ -181,10 +182,10 @@ class SchemaRegistry:
             raise _RefusedError(_NO_VERSION, f"Version {version} not found.")
         return number
 
-    def _shown(self, schema: _Schema | None, key: str = "") -> dict[str, Any]:
+    def _shown(self, schema: _Schema | None, key: str = "") -> JsonObject:
         if schema is None:
             raise _RefusedError(_NO_SCHEMA, f"Schema {key} not found")
-        shown: dict[str, Any] = {"id": self._schemas.index(schema) + 1, "guid": schema.guid, "schema": schema.text}
+        shown: JsonObject = {"id": self._schemas.index(schema) + 1, "guid": schema.guid, "schema": schema.text}
         if schema.kind != "AVRO":
             shown["schemaType"] = schema.kind
         if schema.references:

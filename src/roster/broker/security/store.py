@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster._files import write_atomically
+from roster._json import JsonObject
 from roster.broker.checked_json import encode_checked, read_checked
 from roster.broker.errors import BrokerStartError
 from roster.model.acl import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
@@ -89,7 +90,7 @@ class SecurityStore:
                 self.on_change()
 
 
-def _credentials(known: Mapping[str, Any]) -> dict[str, ScramCredential]:
+def _credentials(known: JsonObject) -> dict[str, ScramCredential]:
     return {
         mechanism: ScramCredential(
             mechanism,
@@ -111,7 +112,7 @@ def _described(known: Mapping[str, ScramCredential]) -> dict[str, object]:
     }
 
 
-def _acl(entry: Mapping[str, Any]) -> AclBinding:
+def _acl(entry: JsonObject) -> AclBinding:
     return AclBinding(
         ResourceType[entry["resource_type"]],
         str(entry["resource_name"]),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.json as pajson
 
+from roster._json import JsonObject
 from roster.cli.demo.oracle import Figures, Group, Groups
 from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
@@ -134,11 +135,11 @@ def keys_in_output(path: Path) -> Groups:
     return {(row["key"],): Figures(row["records_sum"]) for row in _added_up(path, ["key"], ["records"])}
 
 
-def _added_up(path: Path, by: list[str], sums: list[str]) -> list[dict[str, Any]]:
+def _added_up(path: Path, by: list[str], sums: list[str]) -> list[JsonObject]:
     table = pads.dataset(path, format="parquet").to_table() if path.is_dir() else None
     if not table:
         return []
-    rows: list[dict[str, Any]] = table.group_by(by).aggregate([(name, "sum") for name in sums]).to_pylist()
+    rows: list[JsonObject] = table.group_by(by).aggregate([(name, "sum") for name in sums]).to_pylist()
     return rows
 
 
@@ -230,7 +231,7 @@ def windows_of(values: Iterable[bytes]) -> Groups:
     return _groups(values, key_of, ("departed", "minutes"))
 
 
-def _groups(values: Iterable[bytes], group_of: Callable[[Mapping[str, Any]], Group], sums: tuple[str, ...]) -> Groups:
+def _groups(values: Iterable[bytes], group_of: Callable[[JsonObject], Group], sums: tuple[str, ...]) -> Groups:
     rows = [json.loads(value) for value in values]
     return {group_of(row): Figures(row["flights"], tuple(row[name] or 0 for name in sums)) for row in rows}
 

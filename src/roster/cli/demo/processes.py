@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roster._json import JsonObject
+
 if TYPE_CHECKING:
     import queue
     from collections.abc import Mapping, Sequence
@@ -23,7 +25,7 @@ class ChildMessage(NamedTuple):
     """A JSON line that a child wrote."""
 
     child: str
-    message: dict[str, Any]
+    message: JsonObject
 
 
 class Child:

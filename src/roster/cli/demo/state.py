@@ -5,10 +5,9 @@ Each group is a `roster.console.GroupHistory`, as in `roster groups watch`; appl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from roster._json import JsonObject
 from roster.console.events import Event as GroupEvent
 from roster.console.events import EventKind
 from roster.console.history import GroupHistory
@@ -204,7 +203,7 @@ class DemoState:
         if names != self.shared_since[0]:
             self.shared_since = (names, self.now)
 
-    def hear_application(self, name: str, message: Mapping[str, Any]) -> None:
+    def hear_application(self, name: str, message: JsonObject) -> None:
         """Process an application's message: Spark is up, a batch's progress, or the gaps of its copies."""
         app = self.applications[name]
         if app.status == "killed":

@@ -8,6 +8,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlencode
 
+from roster._json import JsonObject
 from roster.cli.demo.engine import Demo
 from roster.cli.demo.jobs import totals_of
 from roster.cli.errors import Failure
@@ -36,7 +37,7 @@ class TakeoverDemo(Demo):
         self.all_is_counted()
         self._ask_again(aircraft)
 
-    def _ask(self, name: str, path: str, **query: str) -> dict[str, Any] | None:
+    def _ask(self, name: str, path: str, **query: str) -> JsonObject | None:
         job = self.jobs[0]
         return ask(self.environment.server(name, job.group), f"/stores/{job.store}/{path}", **query)
 
@@ -66,7 +67,7 @@ class TakeoverDemo(Demo):
 
     def _ask_again(self, aircraft: str) -> None:
         """Ask the survivor for the same aircraft, whose task it runs now."""
-        answers: list[dict[str, Any]] = []
+        answers: list[JsonObject] = []
 
         def answered() -> bool:
             if (answer := self._ask(HEIR, "get", key=aircraft)) is not None:
@@ -122,11 +123,11 @@ class TakeoverDemo(Demo):
             return sum(admin.end_offsets(partitions).values())
 
 
-def ask(server: Address, path: str, **query: str) -> dict[str, Any] | None:
+def ask(server: Address, path: str, **query: str) -> JsonObject | None:
     """Return an application's answer, None if it has none: it is starting, a task moves, or the key does not exist."""
     try:
         with urllib.request.urlopen(f"http://{server}{path}?{urlencode(query)}", timeout=_ANSWER_TIMEOUT_S) as response:
-            document: dict[str, Any] = json.load(response)
+            document: JsonObject = json.load(response)
             return document
     except (OSError, http.client.HTTPException):
         return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from roster._json import JsonObject
 from roster.cli.admin import admin
 from roster.cli.errors import Failure
 from roster.cli.options import NAME, Target, cluster_options, json_option
@@ -110,7 +111,7 @@ def identity(member: MemberDescription | MemberSeen) -> dict[str, object]:
     return {name: getattr(member, name) for name in ("member_id", "instance_id", "client_id", "host")}
 
 
-def _tasks(group: GroupDescription) -> list[dict[str, Any]]:
+def _tasks(group: GroupDescription) -> list[JsonObject]:
     return [
         {
             "task": str(task.task),

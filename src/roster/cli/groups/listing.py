@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from roster._json import JsonObject
 from roster.cli.admin import admin
 from roster.cli.options import Target, cluster_options, json_option
 from roster.cli.output import print_found
@@ -58,7 +59,7 @@ def _described(cluster: Admin, listed: Sequence[GroupListing]) -> dict[str, Grou
     return descriptions
 
 
-def _document(listed: GroupListing, described: GroupDescription | None, lag: TotalLag | None) -> dict[str, Any]:
+def _document(listed: GroupListing, described: GroupDescription | None, lag: TotalLag | None) -> JsonObject:
     return {
         "group": listed.group_id,
         "state": listed.state,
@@ -71,6 +72,6 @@ def _document(listed: GroupListing, described: GroupDescription | None, lag: Tot
     }
 
 
-def _row(document: dict[str, Any], lag: TotalLag | None) -> tuple[object, ...]:
+def _row(document: JsonObject, lag: TotalLag | None) -> tuple[object, ...]:
     kinds = (document[name] or None for name in ("state", "type", "protocol_type"))
     return (document["group"], *kinds, document["members"], None if lag is None or lag.known is None else lag)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from roster._json import JsonObject
 from roster.cli.strict_json import InputError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 def read_object(
     value: object, path: str, known: Collection[str] | None = None, needed: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> JsonObject:
     """Read an object; `known` are the fields it may have, `needed` those it must."""
     if not isinstance(value, dict):
         raise InputError(path, f"must be an object, not {shown(value)}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Protocol
 
+from roster._json import JsonObject
 from roster.client import Ownership
 from roster.client.member_statistics import MemberStatistics
 from roster.model import TopicPartition
@@ -148,7 +149,7 @@ class Reporter:
             return
         taken, gone = after - before, before - after
         lost = gone & ownership.lost
-        where: dict[str, Any] = {
+        where: JsonObject = {
             "owned": len(after),
             "generation": ownership.generation if ownership.generation >= 0 else None,
         }
@@ -340,7 +341,7 @@ def _seconds(ms: int) -> int:
     return -(-ms // 1000)
 
 
-def _held(progress: Progress) -> dict[str, Any]:
+def _held(progress: Progress) -> JsonObject:
     """Return which partition holds the time of most event time back, and by how many seconds; nothing if none does."""
     stores = [store for tasks in progress.stores.values() for store in tasks.values() if store.held_by]
     if not stores:

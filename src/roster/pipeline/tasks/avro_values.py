@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +39,7 @@ class AvroColumns(ValueColumns):
         self._reader: AvroReader | None = None
         self._programs: dict[Key, tuple[int | None, str]] = {}
 
-    def __getstate__(self) -> Mapping[str, Any]:
+    def __getstate__(self) -> Mapping[str, object]:
         """Leave out machine code that is loaded, and what belongs to it."""
         return self.__dict__ | {"_reader": None, "_programs": {}}
 

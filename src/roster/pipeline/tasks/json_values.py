@@ -99,7 +99,7 @@ class JsonReader:
         self._compiled = compiled(JSON) if is_flat(fields) else None
         self._flat: FlatJson | None = None
 
-    def __getstate__(self) -> Mapping[str, Any]:
+    def __getstate__(self) -> Mapping[str, object]:
         """Leave out machine code that is loaded."""
         return self.__dict__ | {"_flat": None}
 

@@ -243,7 +243,7 @@ class ProtobufColumns(ValueColumns):
         self._handler: Any = None
         self._parser: Any = None
 
-    def __getstate__(self) -> Mapping[str, Any]:
+    def __getstate__(self) -> Mapping[str, object]:
         """Leave out what only this process has."""
         return self.__dict__ | {"_handler": None, "_parser": None, "_paths": {}}
 

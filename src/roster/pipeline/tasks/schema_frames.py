@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +63,7 @@ class Known:
     writers: dict[Key, Writer] = field(default_factory=dict)
     absent: dict[Key, float] = field(default_factory=dict)
 
-    def __getstate__(self) -> Mapping[str, Any]:
+    def __getstate__(self) -> Mapping[str, object]:
         """Forget what the registry is to be asked for again."""
         now = time.monotonic()
         for key in [key for key, until in self.absent.items() if until < now]:

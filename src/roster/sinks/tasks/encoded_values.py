@@ -48,7 +48,7 @@ class ProtobufValues:
     prefix: bytes
     cached: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def __getstate__(self) -> Mapping[str, Any]:
+    def __getstate__(self) -> Mapping[str, object]:
         """Leave out what only this process has."""
         return self.__dict__ | {"cached": {}}
 

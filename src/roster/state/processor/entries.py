@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
+from roster._json import JsonObject
 from roster.state.entries import Entries, Placed, QueryError, Read, Row, Span, first_of, in_order, kinds_of
 from roster.state.keys import decode_keys, key_end
 from roster.state.processor.variables import REGISTRY_KEY, Entry, Variable, decode_registry
@@ -50,7 +51,7 @@ class VariableEntries(Entries):
             raise QueryError("variable", f"{name!r} is a {known[name].kind}, of several rows", "Use prefix")
 
     @override
-    def described(self, reads: Sequence[Read]) -> dict[str, Any]:
+    def described(self, reads: Sequence[Read]) -> JsonObject:
         return {"variables": {name: _columns(entry) for name, entry in _known(reads).items()}}
 
     @override
@@ -125,7 +126,7 @@ def _known(reads: Sequence[Read]) -> dict[str, Entry]:
     return known
 
 
-def _columns(entry: Entry) -> dict[str, Any]:
+def _columns(entry: Entry) -> JsonObject:
     """Return a variable's own columns, with the fields in each."""
     key = {} if entry.map_key is None else {"user_map_key": kinds_of(entry.map_key)}
     return key | {VALUE_OF[entry.kind]: kinds_of(entry.written[-1].schema)}

@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from roster._json import loads
+from roster._json import JsonObject, loads
 from roster.model import TopicPartition
 from roster.model.topics import offsets_by_topic
 from roster.state.definition import Definition, Document, Noted
@@ -129,7 +128,7 @@ class Manifest:
             raise FolderError(f"{folder.shown}: {MANIFEST} cannot be read ({error})") from None
 
 
-def _store(store: SavedStore) -> dict[str, Any]:
+def _store(store: SavedStore) -> JsonObject:
     return {
         "changelog": store.changelog,
         "partitions": store.partitions,
@@ -146,11 +145,11 @@ def _store(store: SavedStore) -> dict[str, Any]:
     }
 
 
-def _task(store: SavedStore, number: int) -> dict[str, Any]:
+def _task(store: SavedStore, number: int) -> JsonObject:
     marks = {key[1:].decode(): value for key, value in store.marks.get(number, {}).items()}
     times = {name: _moment(read_time(value)) for name, value in marks.items() if name.endswith(_TIME)}
     record = store.notes.get(number)
-    own: dict[str, Any] = {}
+    own: JsonObject = {}
     if record is not None:
         own = {"inputs": dict(record.inputs)}
         own |= {"releases": list(record.releases)} if record.releases else {}

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from roster._errors import RosterError
+from roster._json import JsonObject
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAMED = ("record", "error", "enum", "fixed")
@@ -158,14 +159,14 @@ class _Parser:
             raise SchemaError(f"the union {_short(raw)} is empty or has a type twice")
         return Type("union", branches=branches)
 
-    def _named(self, kind: str, raw: Mapping[str, Any], space: str, depth: int) -> Type:
+    def _named(self, kind: str, raw: JsonObject, space: str, depth: int) -> Type:
         name = _full(_name(raw), raw.get("namespace", space))
         inside = name.rpartition(".")[0]
         if name in self.named or name in self.open or name in PRIMITIVES:
             raise SchemaError(f"the name {name} is taken")
         before = self.count
         aliases = tuple(_full(alias, inside) for alias in _texts(raw, "aliases"))
-        common: dict[str, Any] = {"name": name, "aliases": aliases}
+        common: JsonObject = {"name": name, "aliases": aliases}
         if kind == "enum":
             type_ = Type("enum", symbols=_symbols(raw, name), default_symbol=raw.get("default"), **common)
             if type_.default_symbol is not None and type_.default_symbol not in type_.symbols:
@@ -182,7 +183,7 @@ class _Parser:
         self.named[name], self.sizes[name] = type_, self.count - before
         return type_
 
-    def _fields(self, raw: Mapping[str, Any], name: str, space: str, depth: int) -> tuple[Field, ...]:
+    def _fields(self, raw: JsonObject, name: str, space: str, depth: int) -> tuple[Field, ...]:
         entries = raw.get("fields")
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise SchemaError(f"{name} has no list of fields")
@@ -198,7 +199,7 @@ class _Parser:
         return tuple(fields)
 
 
-def _logical(kind: str, raw: Mapping[str, Any], size: int) -> dict[str, Any]:
+def _logical(kind: str, raw: JsonObject, size: int) -> JsonObject:
     """Return the fields of a logical type; none for one that the specification has ignored."""
     logical = raw.get("logicalType")
     if not isinstance(logical, str) or kind not in _LOGICAL.get(logical, ()):
@@ -214,14 +215,14 @@ def _logical(kind: str, raw: Mapping[str, Any], size: int) -> dict[str, Any]:
     return {"logical": logical, "precision": precision, "scale": scale}
 
 
-def _symbols(raw: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _symbols(raw: JsonObject, name: str) -> tuple[str, ...]:
     symbols = _texts(raw, "symbols")
     if not symbols or len(set(symbols)) < len(symbols):
         raise SchemaError(f"{name} has no symbols, or one of them twice")
     return symbols
 
 
-def _name(raw: Mapping[str, Any]) -> str:
+def _name(raw: JsonObject) -> str:
     name = raw.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise SchemaError(f"{_short(name)} is not a name")
@@ -232,7 +233,7 @@ def _full(name: str, space: object) -> str:
     return f"{space}.{name}" if isinstance(space, str) and space and "." not in name else name
 
 
-def _texts(raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def _texts(raw: JsonObject, key: str) -> tuple[str, ...]:
     texts = raw.get(key, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise SchemaError(f"{key} of {_short(raw.get('name'))} is not a list of names")

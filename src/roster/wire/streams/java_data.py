@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from struct import Struct as Packing
 from struct import error as struct_error
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from roster.model.arrays import Array
 from roster.wire.codec.runtime import bad_count, bad_text, cut_short
 from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
@@ -75,7 +74,7 @@ class Cursor:
             raise bad_count(self.where(field), count, self.left, least)
         return count
 
-    def rows(self, field: str, row: np.dtype[np.void]) -> npt.NDArray[Any]:
+    def rows(self, field: str, row: np.dtype[np.void]) -> Array:
         """Read rows of constant size after their int32 count, as a view of the bytes."""
         count = self.count(field, row.itemsize)
         self.at += count * row.itemsize
@@ -109,7 +108,7 @@ def utf(text: str, where: str) -> bytes:
     return _UINT16.pack(len(data)) + data
 
 
-def rows(columns: tuple[npt.NDArray[Any], ...], row: np.dtype[np.void]) -> bytes:
+def rows(columns: tuple[Array, ...], row: np.dtype[np.void]) -> bytes:
     """Encode columns as rows of constant size after their int32 count."""
     table = np.empty(len(columns[0]), row)
     for name, column in zip(row.names or (), columns, strict=True):
