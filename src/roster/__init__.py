@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster._errors import RosterError
 from roster._extras import MissingExtraError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["MissingExtraError", "RosterError", "__version__", "lead"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load `lead`, and numpy with it, on first use: `import roster` alone stays quick."""
     if name == "lead":
         return import_module("roster.member.assign_group").lead

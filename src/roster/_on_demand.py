@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
 
 
-def on_demand(package: str, modules: Sequence[str]) -> Callable[[str], Any]:
+def on_demand(package: str, modules: Sequence[str]) -> Callable[[str], object]:
     """Return the `__getattr__` of `package`: it looks for a name in `modules` in this order, and imports no further.
 
     Static tools need the imports all the same, under `if TYPE_CHECKING`.
     """
 
-    def find(name: str) -> Any:
+    def find(name: str) -> object:
         # Import machinery asks packages for names such as `__path__`.
         for module in () if name.startswith("__") else modules:
             value = vars(import_module(f"{package}.{module}")).get(name, find)

@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def roster_broker_settings() -> dict[str, Any]:
+def roster_broker_settings() -> dict[str, object]:
     """Settings of every broker: override it in a conftest.py; a marker's settings take precedence."""
     return {}
 
@@ -65,7 +65,7 @@ def roster_broker_process(request: pytest.FixtureRequest, tmp_path_factory: Any)
         yield broker
 
 
-def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
+def _marked(request: pytest.FixtureRequest) -> dict[str, object]:
     """Return the settings of the test's markers; those nearest to the test take precedence."""
     settings: dict[str, Any] = {}
     for mark in reversed(list(request.node.iter_markers(MARKER))):

@@ -103,8 +103,8 @@ class PendingReplies:
 
     def __init__(self) -> None:
         self._tokens = itertools.count(1)
-        self._waiting: dict[int, Callable[[Any], None]] = {}
-        self._futures: set[asyncio.Future[Any]] = set()
+        self._waiting: dict[int, Callable[[object], None]] = {}
+        self._futures: set[asyncio.Future[object]] = set()
 
     def begin(self, answered: Callable[[Any], None]) -> int:
         """Return a new token; `answered` is called with the reply to it, unless it is given up."""
@@ -118,7 +118,7 @@ class PendingReplies:
 
     async def ask(self, send: Callable[[int], None]) -> Any:
         """Call `send` with a new token and return the reply to it."""
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         token = self.begin(lambda message: None if reply.done() else reply.set_result(message))
         self._futures.add(reply)
         try:
@@ -175,7 +175,7 @@ class Shell(Generic[NameT]):
         """Give the coordinator an event, and carry its effects out."""
         raise NotImplementedError
 
-    def _read(self, log: PartitionLog) -> tuple[Any, ...]:
+    def _read(self, log: PartitionLog) -> tuple[object, ...]:
         """Read the records of a partition, in a thread. Raises WireError if one is malformed."""
         raise NotImplementedError
 
@@ -266,7 +266,7 @@ class Shell(Generic[NameT]):
         """Give the coordinator a timer that is due."""
         self._completed(TimerExpired(name, wall_ms()))
 
-    def _completed(self, event: Any) -> None:
+    def _completed(self, event: object) -> None:
         """Give the coordinator an event that no request waits for."""
         if self._stopped:
             return

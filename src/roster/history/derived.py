@@ -20,7 +20,7 @@ from roster.model.arrays import Int64
 from roster.wire import WireError
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, decode_value
 
-Columns: TypeAlias = dict[str, Any]
+Columns: TypeAlias = dict[str, object]
 """Columns of a table by name: lists, or arrays of Arrow or NumPy."""
 ENDS = "ends"
 TIME = pa.timestamp("us", "UTC")

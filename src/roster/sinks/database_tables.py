@@ -85,7 +85,11 @@ class PositionsTable:
         return {TopicPartition(topic, part): (offset, commit) for topic, part, offset, commit in rows}
 
     def store(
-        self, connection: sa.Connection, ends: Mapping[TopicPartition, int], token: str, known: Collection[Any]
+        self,
+        connection: sa.Connection,
+        ends: Mapping[TopicPartition, int],
+        token: str,
+        known: Collection[TopicPartition],
     ) -> None:
         """Store new positions, of partitions that are `known` and others. Raises IntegrityError if these are, too."""
         columns = self.table.c
@@ -127,14 +131,14 @@ class Layout:
         counts = connection.execute(sa.select(*rows)).one()
         return next((attempt.name for attempt, count in zip(staged, counts, strict=True) if count != attempt.rows), "")
 
-    def moves(self, staged: Sequence[Staged], only: tuple[int, int, int] | None = None) -> list[Any]:
+    def moves(self, staged: Sequence[Staged], only: tuple[int, int, int] | None = None) -> Sequence[sa.Executable]:
         """Return the statements that move the rows of staging, in the order of the tasks, into the table.
 
         only: of one task, by its index, the rows from a number up to before another one.
         """
         number = None if only is None else only[0]
 
-        def selected(rows: Any) -> Any:
+        def selected(rows: sa.FromClause) -> Any:
             select = sa.select(*self._values(rows))
             return select if only is None else select.where(rows.c[ROW] >= only[1], rows.c[ROW] < only[2])
 
@@ -148,7 +152,7 @@ class Layout:
         if (insert := _UPSERTS.get(self.dialect)) is None:
             is_same = self._is_same(last, nulls=True)
             return [self._delete(is_same), self._inserting(self.table.insert(), rows_of_keys)]
-        statements: list[Any] = []
+        statements: list[sa.Executable] = []
         if any(attempt.deletes for attempt in staged):
             statements.append(self._delete(self._is_same(last, nulls=False) & last.c[DELETED].is_(sa.true())))
         if any(attempt.nulls for attempt in staged):
@@ -174,18 +178,18 @@ class Layout:
                 return error
             return None
 
-        for index, each in enumerate(staged):
-            if bad := bad_rows(each.numbered, functools.partial(attempt, index)):
-                refused[each.task] = {row: server.error_text(error) for row, error in bad.items()}
+        for index, of_task in enumerate(staged):
+            if bad := bad_rows(of_task.numbered, functools.partial(attempt, index)):
+                refused[of_task.task] = {row: server.error_text(error) for row, error in bad.items()}
         trial.rollback()
         return refused
 
-    def _inserting(self, insert: Any, rows: Any) -> Any:
+    def _inserting(self, insert: sa.Insert, rows: sa.SelectBase) -> sa.Insert:
         """Return the INSERT of the rows that a query finds."""
         # SQLite's tables may ask to ignore what breaks a constraint, or to replace it.
         return insert.prefix_with("OR ABORT", dialect="sqlite").from_select(self.schema.names, rows)
 
-    def _values(self, rows: Any) -> list[Any]:
+    def _values(self, rows: sa.FromClause) -> list[Any]:
         """Return the columns of staging as the table's; JSON came as text."""
         return [
             sa.cast(rows.c[field.name], self.table.c[field.name].type)
@@ -194,7 +198,7 @@ class Layout:
             for field in self.schema
         ]
 
-    def _last_of_keys(self, staged: Sequence[Staged]) -> Any:
+    def _last_of_keys(self, staged: Sequence[Staged]) -> sa.Subquery:
         """Return the query for the last row of each key: of the last task, and there the last one."""
         tables = enumerate(self.staging(staged))
         rows = sa.union_all(
@@ -205,12 +209,12 @@ class Layout:
         ranked = sa.select(*rows.c, rank.label("roster_rank")).subquery("ranked")
         return sa.select(ranked).where(ranked.c.roster_rank == 1).subquery("last_rows")
 
-    def _is_same(self, last: Any, *, nulls: bool) -> Any:
+    def _is_same(self, last: sa.Subquery, *, nulls: bool) -> sa.ColumnElement[bool]:
         """Return the condition that keys are equal; `nulls` are equal too, but no index finds these."""
         pairs = [(self.table.c[name], last.c[name]) for name in self.keys]
         return sa.and_(*(mine.is_not_distinct_from(other) if nulls else mine == other for mine, other in pairs))
 
-    def _delete(self, which: Any) -> Any:
+    def _delete(self, which: sa.ColumnElement[bool]) -> sa.Delete:
         return self.table.delete().where(sa.exists(sa.literal_column("1")).where(which))
 
     def _replacing(self, insert: Any) -> Any:

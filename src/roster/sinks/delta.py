@@ -257,7 +257,7 @@ class DeltaSink(TableSink[DeltaTable]):
         except Exception as error:  # of another writer's commit, for example: there is a next time
             log.warning("%s: files that were replaced stay there: %s", self._where, named(error))
 
-    def _filesystem(self) -> Any:
+    def _filesystem(self) -> object:
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
 
@@ -383,14 +383,14 @@ def _is_statistic(value: object) -> bool:
     return isinstance(value, (str, int, datetime.date)) and not isinstance(value, bool)
 
 
-def _least(value: Any) -> Any:
+def _least(value: object) -> object:
     """Return a minimum as the protocol writes it, not above the value: times in milliseconds, texts cut off."""
     if isinstance(value, datetime.datetime):
         return _instant(value)
     return value[:_LONGEST_STATISTIC] if isinstance(value, str) else _plain(value)
 
 
-def _most(value: Any) -> Any:
+def _most(value: object) -> object:
     """Return a maximum as the protocol writes it, not below the value; None if there is none."""
     if isinstance(value, datetime.datetime):
         below = datetime.timedelta(microseconds=-value.microsecond % 1000)
@@ -406,5 +406,5 @@ def _instant(value: datetime.datetime) -> str:
     return plain.isoformat(timespec="milliseconds") + ("" if value.tzinfo is None else "Z")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime.date) else value

@@ -24,7 +24,7 @@ COMPRESSIONS = {
 }
 """Names of `spark.sql.parquet.compression.codec` that pyarrow writes, with pyarrow's; `lz4` is framed as in Hadoop."""
 
-_TIMESTAMPS: dict[str, dict[str, Any]] = {
+_TIMESTAMPS: dict[str, dict[str, object]] = {
     "INT96": {"use_deprecated_int96_timestamps": True},
     "TIMESTAMP_MICROS": {"coerce_timestamps": "us"},
     "TIMESTAMP_MILLIS": {"coerce_timestamps": "ms", "allow_truncated_timestamps": True},

@@ -3,7 +3,7 @@
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roster._extras import EXTRAS, missing_error
 
@@ -113,7 +113,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a name on first use: a task's process needs only the reader, and starts faster without the rest."""
     for module, names in _HOMES.items():
         if name in names:

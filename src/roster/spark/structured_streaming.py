@@ -79,11 +79,11 @@ class ProgressCommitter(StreamingQueryListener):
                 self._ended.discard(name)
             self._wake()
 
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+    def onQueryProgress(self, event: object) -> None:  # noqa: N802
         """Have the thread commit what the batch has done."""
         self._wake()
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+    def onQueryIdle(self, event: object) -> None:  # noqa: N802
         """Do nothing: nothing has changed."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802

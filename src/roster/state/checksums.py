@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from operator import add
-from typing import Any, Protocol
+from typing import Protocol
 
 import google_crc32c
 import numpy as np
@@ -27,11 +27,11 @@ _RESIDUE = 0x48674BC7
 class Loops(Protocol):
     """The loops of `roster.wire.columns.checksum_kernel`, compiled or as plain Python."""
 
-    def seal(self, *arguments: Any) -> int:
+    def seal(self, *arguments: object) -> int:
         """Write values with their checksums."""
         ...
 
-    def unsound(self, *arguments: Any) -> int:
+    def unsound(self, *arguments: object) -> int:
         """Count values that do not have theirs."""
         ...
 

@@ -110,7 +110,7 @@ class Head:
         return cls(seed, bits, Position(*position), entries, used, index, tail, applying, pending)
 
 
-def _position(position: Position) -> list[Any]:
+def _position(position: Position) -> list[object]:
     return [position.changelog, dict(position.inputs)]
 
 

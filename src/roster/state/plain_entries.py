@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 from typing_extensions import override
@@ -87,5 +86,5 @@ class PlainEntries(_Whole):
         return self._layout.with_results(keys, rows)
 
 
-def _moments(times: Any) -> pa.Array:
+def _moments(times: object) -> pa.Array:
     return pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC"))

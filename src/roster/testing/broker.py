@@ -13,7 +13,7 @@ import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from roster.broker import Broker, BrokerConfig
 from roster.broker.config import SETTING_NAMES
@@ -27,7 +27,7 @@ START_SECONDS = 30.0
 T = TypeVar("T")
 
 
-def quick_config(data_dir: Path, **settings: Any) -> BrokerConfig:
+def quick_config(data_dir: Path, **settings: object) -> BrokerConfig:
     """Return a configuration for tests: a port that the system chooses, and groups that do not wait for late joiners.
 
     `settings` are fields of BrokerConfig or of its parts. Raises KitArgumentError for any other name.
@@ -40,7 +40,7 @@ def quick_config(data_dir: Path, **settings: Any) -> BrokerConfig:
 
 
 @contextlib.contextmanager
-def running_broker(data_dir: Path | None = None, **settings: Any) -> Iterator[Broker]:
+def running_broker(data_dir: Path | None = None, **settings: object) -> Iterator[Broker]:
     """Run a broker in a thread; `settings` are those of BrokerConfig, such as `auto_create_topics=True`.
 
     Without a data directory a temporary one is used. Clients connect to `broker.bootstrap`.

@@ -39,7 +39,7 @@ class StoredRecord:
         return json.loads(self.value or b"null")
 
 
-def as_record(given: Any, now_ms: int) -> Record:
+def as_record(given: object, now_ms: int) -> Record:
     """Return the record for a value, or for a key and a value, that a test produces."""
     if isinstance(given, tuple):
         if len(given) != _KEY_AND_VALUE:

@@ -11,7 +11,6 @@ import datetime
 import decimal
 import json
 import math
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,7 +85,7 @@ def _dumps(value: object) -> str:
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Nested values as types that the json module can write."""
     if isinstance(value, dict):
         return {str(name): _plain(inner) for name, inner in value.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 import numpy as np
@@ -143,7 +143,7 @@ def plan(
     return _plan_lines(lines, assignor, explained=explained)
 
 
-def _chosen(names: Sequence[str | Assignor], options: Mapping[str, Any], *, with_lag: bool) -> list[Assignor]:
+def _chosen(names: Sequence[str | Assignor], options: Mapping[str, object], *, with_lag: bool) -> list[Assignor]:
     chosen = names or [name for name, assignor in ASSIGNORS.items() if with_lag or not assignor.wants_lag]
     known = assignors_with(options, chosen)
     return [known[assignor] if isinstance(assignor, str) else assignor for assignor in dict.fromkeys(chosen)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from roster._json import JsonObject
 from roster.cli.strict_json import InputError
@@ -30,7 +30,7 @@ def read_object(
     return value
 
 
-def read_list(value: object, path: str, read: Callable[[Any, str], T]) -> list[T]:
+def read_list(value: object, path: str, read: Callable[[object, str], T]) -> list[T]:
     """Read a list, each item by `read`."""
     if not isinstance(value, list):
         raise InputError(path, f"must be a list, not {shown(value)}")

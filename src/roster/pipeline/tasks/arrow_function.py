@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -147,7 +146,7 @@ def place_of(error: BaseException) -> str:
     return f"{own[-1].filename.rpartition('/')[2]}, line {own[-1].lineno}, in {own[-1].name}"
 
 
-def _shape(kind: pa.DataType) -> Any:
+def _shape(kind: pa.DataType) -> object:
     """Reduce a type to what Spark distinguishes: not the width of offsets, a time's zone, names inside lists."""
     if pa.types.is_struct(kind):
         return ("struct", tuple((kind.field(n).name, _shape(kind.field(n).type)) for n in range(kind.num_fields)))
@@ -164,7 +163,7 @@ def _shape(kind: pa.DataType) -> Any:
     return kind
 
 
-def _fits(given: Any, wanted: Any) -> bool:
+def _fits(given: object, wanted: object) -> bool:
     """Return True for equal types, and for a column of nulls in place of any type."""
     if given == pa.null():
         return True

@@ -181,7 +181,7 @@ class DeadLetters:
         self._letter(None, value, headers, pa.nulls(1, _TIMESTAMP))
 
     def _error_headers(
-        self, row: Mapping[str, Any], error: BaseException, stage: str, name: str
+        self, row: Mapping[str, object], error: BaseException, stage: str, name: str
     ) -> list[tuple[str, bytes]]:
         """Return headers by their names in Kafka Connect; all values are text, including numbers."""
         if isinstance(error, FunctionError) and error.__cause__ is not None:

@@ -75,12 +75,12 @@ class SlotProbe:
             self._error = error
 
 
-def worker_report() -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
+def worker_report() -> Callable[[Iterable[int]], Iterable[dict[str, object]]]:
     """Return a task that yields what `check_worker` looks at, and loads what a pipeline's tasks need."""
     names = list(_PARTS)
 
     # A nested function is pickled by value, so a worker without Roster can load it if it uses nothing of this module.
-    def report(numbers: Iterable[int]) -> Iterable[dict[str, Any]]:
+    def report(numbers: Iterable[int]) -> Iterable[dict[str, object]]:
         list(numbers)  # Spark ends a worker that has not read its input to the end
         missing = {}
         for name in names:

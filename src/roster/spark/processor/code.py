@@ -149,7 +149,7 @@ def taken(results: Results, field: str, *, valid: bool) -> pa.Table | None:
         results.clear()
 
 
-def failure(field: str, name: str, key: tuple[Any, ...] | None, error: BaseException) -> FunctionError:
+def failure(field: str, name: str, key: tuple[object, ...] | None, error: BaseException) -> FunctionError:
     """Return the error for user code that raised or returned wrong results: it names the call, the line and the key."""
     text = " ".join(str(error).split())
     if not isinstance(error, StateError):

@@ -31,7 +31,7 @@ _METHODS = ("init", "handleInputRows", "handleExpiredTimer", "handleInitialState
 
 def processing(
     spark: SparkSession,
-    processor: Any,
+    processor: object,
     keys: tuple[str, ...],
     output_schema: str | StructType,
     *,

@@ -91,7 +91,7 @@ def keys_in_pandas(columns: Sequence[pa.Array], zone: str, *, in_numpy: bool) ->
     return list(zip(*(_key_values(column, zone, in_numpy) for column in columns), strict=True))
 
 
-def _key_values(column: pa.Array, zone: str, in_numpy: bool) -> list[Any]:
+def _key_values(column: pa.Array, zone: str, in_numpy: bool) -> list[object]:
     convert = _to_series(column.type, zone)
 
     def values(part: pa.Array) -> Iterator[Any]:
@@ -137,7 +137,7 @@ def _varies(column: pa.Array) -> bool:
     return bool(column.null_count and (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)))
 
 
-def _widened(kind: Any) -> Any:
+def _widened(kind: object) -> object:
     wide = {"i": "int64", "f": "float64"}
     return np.dtype(wide[kind.kind]) if isinstance(kind, np.dtype) and kind.kind in wide else kind
 
@@ -166,7 +166,7 @@ class FrameResults:
                 self._refuse(frame)
 
     def _add(self, frame: pd.DataFrame) -> None:
-        labels: Sequence[Any] = list(frame.columns)
+        labels: Sequence[object] = list(frame.columns)
         has_names = any(isinstance(label, str) for label in labels)
         names = self._schema.names
         wrong = self._exact or not has_names

@@ -118,7 +118,7 @@ class _Operator:
         return overlay.get(REGISTRY_KEY) or b""
 
 
-def _as_in_state(column: pa.Array, zone: str | None) -> list[Any]:
+def _as_in_state(column: pa.Array, zone: str | None) -> list[object]:
     """Return values as state variables have them: times without a zone, in this one or in the process's."""
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
         return column.to_pylist()  # type: ignore[no-any-return]

@@ -117,7 +117,7 @@ def _refused(error: Exception) -> _QueryError:
     return _QueryError(HTTPStatus.INTERNAL_SERVER_ERROR, "query", text)
 
 
-def _answer(target: str, stores: Stores) -> Mapping[str, Any]:
+def _answer(target: str, stores: Stores) -> Mapping[str, object]:
     parts = urlsplit(target)
     path = [unquote(part) for part in parts.path.split("/") if part]
     try:
@@ -147,7 +147,7 @@ def _check_fields(query: Query, fields: Sequence[str]) -> None:
         raise _QueryError(HTTPStatus.BAD_REQUEST, unknown[0], "this query has no such field", fix)
 
 
-def _described(served: Served) -> Mapping[str, Any]:
+def _described(served: Served) -> Mapping[str, object]:
     view = served.view
     return {
         "store": served.name,
@@ -159,7 +159,7 @@ def _described(served: Served) -> Mapping[str, Any]:
     }
 
 
-def _get(served: Served, query: Query) -> Mapping[str, Any]:
+def _get(served: Served, query: Query) -> Mapping[str, object]:
     number = _number(query, "partition", None, least=0)
     key = served.view.parsed(query.get("key", []))
     stale, local = _flag(query, "stale"), _flag(query, "local")
@@ -169,13 +169,13 @@ def _get(served: Served, query: Query) -> Mapping[str, Any]:
     return {"row": row, "behind": behind}
 
 
-def _prefix(served: Served, query: Query) -> Mapping[str, Any]:
+def _prefix(served: Served, query: Query) -> Mapping[str, object]:
     limit = _number(query, "limit", DEFAULT_LIMIT)
     values = served.view.parsed(query.get("key", []))
     return _rows(served, query, served.view.prefix_span(values, limit, _part(served, query)))
 
 
-def _range(served: Served, query: Query) -> Mapping[str, Any]:
+def _range(served: Served, query: Query) -> Mapping[str, object]:
     view, limit = served.view, _number(query, "limit", DEFAULT_LIMIT)
     start, stop = (view.parsed(query.get(name, [])) for name in ("start", "stop"))
     return _rows(served, query, view.range_span(start, stop, limit, _part(served, query)))
@@ -186,7 +186,7 @@ def _rows(served: Served, query: Query, span: Span) -> Mapping[str, Any]:
     return {"rows": answer.rows, "behind": answer.behind}
 
 
-def _entries(served: Served, query: Query) -> Mapping[str, Any]:
+def _entries(served: Served, query: Query) -> Mapping[str, object]:
     if query.get("definition") != [served.fingerprint]:
         raise _QueryError(
             HTTPStatus.CONFLICT,
@@ -207,7 +207,7 @@ def _entries(served: Served, query: Query) -> Mapping[str, Any]:
 
 
 _COMMON = ("variable", "side", "stale", "local")
-_METHODS: Mapping[str, tuple[tuple[str, ...], Callable[[Served, Query], Mapping[str, Any]]]] = {
+_METHODS: Mapping[str, tuple[tuple[str, ...], Callable[[Served, Query], Mapping[str, object]]]] = {
     "get": (("key", "partition", *_COMMON), _get),
     "prefix": (("key", "limit", *_COMMON), _prefix),
     "range": (("start", "stop", "limit", *_COMMON), _range),

@@ -131,7 +131,7 @@ class StateView:
         """
         return self.got(key, self.part(variable, side), stale=stale, local=local, partition=partition)[0]
 
-    def parsed(self, texts: Sequence[str]) -> list[Any]:
+    def parsed(self, texts: Sequence[str]) -> list[object]:
         """Parse values of the first key columns from text. Raises PipelineError for text that does not fit."""
         if len(texts) > len(self._keys):
             return list(texts)  # too many: refused on use
@@ -141,7 +141,7 @@ class StateView:
             raise PipelineError(str(error), field="key") from None
 
     def got(
-        self, key: Sequence[Any], part: str | None, *, stale: bool, local: bool, partition: int | None = None
+        self, key: Sequence[object], part: str | None, *, stale: bool, local: bool, partition: int | None = None
     ) -> tuple[Row | None, dict[str, int]]:
         """Return the row as `get` does, and the lag of the copy that it was read from."""
         span = Span(self._encoded(key, whole=True), is_key=True, part=part)
@@ -211,12 +211,12 @@ class StateView:
         with _as_pipeline_error():
             return spark.createDataFrame(self._entries.table(answers.by_task(), span.part))
 
-    def prefix_span(self, values: Sequence[Any], limit: int | None, part: str | None) -> Span:
+    def prefix_span(self, values: Sequence[object], limit: int | None, part: str | None) -> Span:
         """Return the span that `prefix` reads."""
         start = self._encoded(values)
         return Span(start, behind(start), limit, part=part)
 
-    def range_span(self, start: Sequence[Any], stop: Sequence[Any], limit: int | None, part: str | None) -> Span:
+    def range_span(self, start: Sequence[object], stop: Sequence[object], limit: int | None, part: str | None) -> Span:
         """Return the span that `range` reads."""
         return Span(self._encoded(start), self._encoded(stop) or None, limit, part=part)
 
@@ -292,7 +292,7 @@ class StateView:
             )
         return tasks
 
-    def _encoded(self, values: Sequence[Any], *, whole: bool = False) -> bytes:
+    def _encoded(self, values: Sequence[object], *, whole: bool = False) -> bytes:
         names = self._keys.names
         if len(values) > len(names) or (whole and len(values) < len(names)):
             raise PipelineError(f"{len(values)} values given", field="key", fix=f"The columns are {', '.join(names)}")

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.model.arrays import Bool
 from roster.pipeline.tasks.result_records import key_of_records
 from roster.state.byte_slices import as_bytes
 from roster.state.definition import Definition
@@ -52,16 +53,16 @@ def placing_keys(definition: Definition) -> pa.Schema:
     return pa.schema([field for field in definition.keys if not (is_windowed and field.name == START)])
 
 
-def _murmur2(keys: Any) -> Places:
+def _murmur2(keys: pa.Array) -> Places:
     places: Places = murmur2_of(*as_bytes(keys))
     return places
 
 
-def _crc32(keys: Any) -> Places:
+def _crc32(keys: pa.Array) -> Places:
     return np.fromiter((zlib.crc32(key) for key in keys.to_pylist()), np.int64, len(keys))
 
 
-def _fnv1a(keys: Any) -> Places:
+def _fnv1a(keys: pa.Array) -> Places:
     """Return the 32 bits of the hash as a signed number, which clients make a partition of in several ways."""
     data, offsets = as_bytes(keys)
     sizes = np.diff(offsets)
@@ -81,7 +82,7 @@ def _fnv1a(keys: Any) -> Places:
     return places
 
 
-PARTITIONERS: Mapping[str, Callable[[Any], Places]] = {
+PARTITIONERS: Mapping[str, Callable[[pa.Array], Places]] = {
     "murmur2": _murmur2,
     "crc32": _crc32,
     "fnv1a": lambda keys: np.abs(_fnv1a(keys)),
@@ -96,7 +97,7 @@ fnv1a-unsigned: franz-go's first imitation of Sarama.
 """
 
 
-def _big_endian(column: Any, kind: str) -> Any:
+def _big_endian(column: pa.Array, kind: str) -> pa.Array:
     whole = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
     data = np.ascontiguousarray(whole.astype(kind))
     size = data.dtype.itemsize
@@ -115,7 +116,7 @@ class Placement(NamedTuple):
     form: str
     partitioner: str
 
-    def record_keys(self, rows: pa.Table) -> Any:
+    def record_keys(self, rows: pa.Table) -> pa.Array:
         """Return the record key of each row as bytes, null for none."""
         if self.form in ("text", "json"):
             record_keys = key_of_records(rows, self.columns).cast(pa.binary())
@@ -133,18 +134,18 @@ class Placement(NamedTuple):
         return f"{', '.join(self.columns)}{form} ({self.partitioner})"
 
 
-def partitions_of(record_keys: Any, partitioner: str, count: int) -> Places:
+def partitions_of(record_keys: pa.Array, partitioner: str, count: int) -> Places:
     """Return the partition of each record key among `count`, NO_KEY for null."""
     return _among(*_hashes(record_keys, partitioner), count)
 
 
-def _hashes(record_keys: Any, partitioner: str) -> tuple[Places, Any]:
+def _hashes(record_keys: pa.Array, partitioner: str) -> tuple[Places, Bool]:
     """Return the hash of each record key, and a mask of those that are there."""
     has = record_keys.is_valid().to_numpy(zero_copy_only=False)
     return PARTITIONERS[partitioner](record_keys.fill_null(b"")), has
 
 
-def _among(hashes: Places, has: Any, count: int) -> Places:
+def _among(hashes: Places, has: Bool, count: int) -> Places:
     return np.where(has, hashes % count, NO_KEY)
 
 
@@ -200,7 +201,7 @@ class SeenKeys(NamedTuple):
         empty = np.empty((0, len(PARTITIONERS)), np.int64)
         return cls(partition, empty, dict.fromkeys(PARTITIONERS, empty))
 
-    def with_records(self, record_keys: Any, count: int) -> SeenKeys:
+    def with_records(self, record_keys: pa.Array, count: int) -> SeenKeys:
         """Return these and the keys of some records. count: partitions of the topic."""
         present = record_keys.drop_null()
         places = np.unique(np.stack([place(present) for place in PARTITIONERS.values()], axis=1), axis=0)

@@ -192,7 +192,7 @@ def notice_row(notice: bytes, columns: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def with_source(batch: pa.RecordBatch, sources: Any, delays: Any) -> pa.RecordBatch:
+def with_source(batch: pa.RecordBatch, sources: object, delays: object) -> pa.RecordBatch:
     """Return rows with labels. sources, delays: of each row, or the same for all."""
     arrays = [np.broadcast_to(np.asarray(labels, np.int64), batch.num_rows) for labels in (sources, delays)]
     columns = [*batch.columns, *map(pa.array, arrays), pa.nulls(batch.num_rows, pa.binary())]

@@ -57,7 +57,7 @@ class TableType(type):
         return cast("TableType", dataclasses.dataclass(slots=True, kw_only=True, eq=False, repr=False)(cls))
 
 
-def _default(row: Field) -> Any:
+def _default(row: Field) -> object:
     if row.default == () and row.kind == "array":
         return dataclasses.field(default_factory=list)
     if row.default == () and row.kind == "struct":
