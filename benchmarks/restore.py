@@ -1,12 +1,13 @@
 """Cold restore: from a changelog partition that `roster broker` has to a store that is not there yet.
 
     python -m benchmarks restore
-    python -m benchmarks.restore [--megabytes 100] [--keys N] [--rounds 3] [--folder DIR]
+    python -m benchmarks.restore [--megabytes 100] [--keys N] [--ordered] [--rounds 3] [--folder DIR]
 
 Fetch, record batches, columns, store, as a task does it, in a process of its own without Spark and without the broker.
 Keys have 16 bytes and come in random order, values have 100 bytes, 40 of them random. `keys`: how many there are, by
 default as many as records. `megabytes` of keys and values need four times as much disk below DIR. The restored entries
-are compared with what was written, by the sum of their CRC-32C.
+are compared with what was written, by the sum of their CRC-32C. The store is that of an aggregate; with
+`--ordered` that of windows.
 """
 
 from __future__ import annotations
@@ -33,9 +34,13 @@ from roster.records.fetch_decisions import Settings
 from roster.records.native import kernel
 from roster.records.produce import KafkaWriter
 from roster.state import checksums
-from roster.state.lmdb_store import LmdbStore
+from roster.state.cleaning import store_bytes
+from roster.state.file_store import TaskStore
+from roster.state.hash_store import HashStore
 from roster.stateful.tasks.catch_up import StoreTarget, catch_up
+from roster.stateful.tasks.store_location import open_store
 from roster.testing.broker import BrokerProcess
+from roster.wire.columns.hash_layout import KEY, VALUE
 
 BATCH, ENTRY = 100_000, 116
 LOG = TopicPartition("log", 0)
@@ -75,7 +80,7 @@ def watched() -> list[int]:
     return most
 
 
-def restore(bootstrap: str, folder: str, records: int, expected: int) -> None:
+def restore(bootstrap: str, folder: str, records: int, expected: int, *, is_ordered: bool) -> None:
     """Restore once, in this process."""
     addresses = parse_addresses(bootstrap)
     checksums.use(kernel())
@@ -83,22 +88,34 @@ def restore(bootstrap: str, folder: str, records: int, expected: int) -> None:
     def fetch(_: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         return read_ranges(addresses, "bench", [(*LOG, start, end)], Settings(is_committed=True))
 
-    with tempfile.TemporaryDirectory(dir=folder) as place, LmdbStore(Path(place) / "store") as store:
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as place,
+        open_store(Path(place) / "store", is_ordered=is_ordered) as store,
+    ):
         most = watched()
         began, wall = time.process_time(), time.monotonic()
         catch_up(store, StoreTarget(LOG, 0, records, {}, None), fetch)
         took, passed, memory = time.process_time() - began, time.monotonic() - wall, most[0]
-        size = (store.path / "data" / "data.mdb").stat().st_size >> 20
+        size = store_bytes(store.path) >> 20
         print(
             f"{records:>12,} records{took:9.2f} CPU s{passed:9.1f} s{records / took / 1e6:8.2f} M/s of a core"
             f"{memory:7,} MB of memory{size:8,} MB of file, load {os.getloadavg()[0]:.0f}",
             flush=True,
         )
-        found, start = 0, b""
-        while some := store.scan(start, limit=BATCH):
-            found += sum(google_crc32c.value(key + value) for key, value in some)
-            start = some[-1][0] + b"\0"
-        assert found == expected, "the restored entries are not those of the log"
+        assert sum(google_crc32c.value(key + value) for key, value in entries(store)) == expected, "other entries"
+
+
+def entries(store: TaskStore) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries; a store without order reads all of them for each scan, so its parts are taken as they lie."""
+    if isinstance(store, HashStore):
+        with store.snapshot() as snapshot:
+            for where in snapshot.live():
+                yield from zip(*(snapshot.column(where, part).to_pylist() for part in (KEY, VALUE)), strict=True)
+        return
+    start = b""
+    while some := store.scan(start, limit=BATCH):
+        yield from some
+        start = some[-1][0] + b"\0"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -106,6 +123,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--keys", type=int)
+    parser.add_argument("--ordered", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", default=tempfile.gettempdir())
     given = parser.parse_args(words)
@@ -118,7 +136,7 @@ def main(words: Sequence[str] | None = None) -> None:
             admin.create_topic(LOG.topic, 1)
         expected = fill(broker.bootstrap, records, given.keys or records)
         for _ in range(given.rounds):
-            work = [broker.bootstrap, folder, str(records), str(expected)]
+            work = [broker.bootstrap, folder, str(records), str(expected), str(given.ordered)]
             subprocess.run([sys.executable, "-m", "benchmarks.restore", "--restore", *work], check=True)
 
 
@@ -130,6 +148,6 @@ def run(*, quick: bool) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--restore"]:
-        restore(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+        restore(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), is_ordered=sys.argv[6] == "True")
     else:
         main()

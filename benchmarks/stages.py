@@ -1,11 +1,13 @@
 """Where the CPU time of a stateful task goes: each stage of a batch, for each operator.
 
     python -m benchmarks stages
-    python -m benchmarks.stages [--records 100000] [--keys 10000] [--many 1000000] [--rounds 10] [--only aggregate …]
+    python -m benchmarks.stages [--records 100000] [--keys 10000] [--many 1000000] [--zipf 0] [--rounds 10]
+                                [--only aggregate …]
 
 One process, one core, without Spark and sockets: the functions that a task calls, one after the other, on batches of
 `records` rows of `keys` keys in random order (`many` for the aggregate of many keys, whose store has them all before).
-Values are JSON objects of a key, a price and a time. Figures are million records a second of a core, medians of the
+Values are JSON objects of a key, a price and a time. With `zipf`, the key of rank n is as often as n to the power of
+minus that number. Figures are million records a second of a core, medians of the
 rounds: read, record batches into columns; parse, JSON into rows; store, reads of the operator, and the batch before
 applied and this one kept; operator, the rest of it; changelog and results, up to encoded records. The rows of
 `repartition` are written to its topic and read back.
@@ -35,12 +37,14 @@ from roster.state import Position, checksums
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.deduplicate import Deduplication
-from roster.state.lmdb_store import LmdbStore
+from roster.state.file_store import TaskStore
 from roster.state.pending import Pending
 from roster.state.sessions import SessionAggregation
 from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
 from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.store_location import open_store
+from roster.stateful.tasks.subtopology import definition_of
 from roster.wire.columns.reader import Part, RecordColumns, scan
 from roster.wire.columns.writer import Encoder, framed
 
@@ -101,25 +105,32 @@ class TimedReads:
         return timed if callable(found) else found
 
 
+def key_name(number: int) -> str:
+    """The key of a number."""
+    return f"key {number:08}"
+
+
 class Bench:
     """Batches of one operator."""
 
-    def __init__(self, records: int, keys: int) -> None:
-        self.records, self._chance = records, np.random.default_rng(1)
-        self._names = [f"key {number:08}" for number in range(keys)]
+    def __init__(self, records: int, keys: int, zipf: float = 0.0) -> None:
+        self.records, self.keys, self._chance = records, keys, np.random.default_rng(1)
+        weights = np.arange(1, keys + 1, dtype=np.float64) ** -zipf
+        self._upto = np.cumsum(weights) / weights.sum()
+        self._ranks = self._chance.permutation(keys)
         self._encoder, self._json = Encoder(kernel(None, WRITE), 4), JsonReader(ROWS)
         self.stages = Stages()
 
     def values(self, number: int) -> pa.RecordBatch:
         """The records of a batch."""
-        places = self._chance.integers(0, len(self._names), self.records)
+        drawn = np.searchsorted(self._upto, self._chance.random(self.records))
+        names = [key_name(place) for place in self._ranks[np.minimum(drawn, self.keys - 1)].tolist()]
         prices = self._chance.integers(100_000, 1_000_000, self.records) / 100
         seconds = START + STEP_S * (number + np.arange(self.records) / self.records)
         at = np.datetime_as_string((seconds * 1e6).astype("datetime64[us]"))
-        given = zip(places.tolist(), prices.tolist(), at.tolist(), strict=True)
-        texts = [f'{{"key":"{self._names[p]}","price":{price},"at":"{time}Z"}}'.encode() for p, price, time in given]
-        keys = [self._names[place].encode() for place in places.tolist()]
-        return pa.RecordBatch.from_pydict({"key": pa.array(keys), "value": pa.array(texts)})
+        given = zip(names, prices.tolist(), at.tolist(), strict=True)
+        texts = [f'{{"key":"{name}","price":{price},"at":"{time}Z"}}'.encode() for name, price, time in given]
+        return pa.RecordBatch.from_pydict({"key": pa.array([name.encode() for name in names]), "value": texts})
 
     def encoded(self, rows: pa.Table) -> list[Any]:
         """Records of rows with key and value, in one partition."""
@@ -146,7 +157,7 @@ class Bench:
         key, value = as_records(table, keys)
         self.encoded(pa.table({"key": key.cast(pa.binary()), "value": value.cast(pa.binary())}))
 
-    def turn(self, store: LmdbStore, operator: Any, number: int) -> None:
+    def turn(self, store: TaskStore, operator: Any, number: int) -> None:
         """One batch."""
         rows, stages = self.read(number), self.stages
         if isinstance(operator, StreamJoin):
@@ -179,13 +190,17 @@ class Bench:
                     pass
 
 
-def measured(name: str, records: int, keys: int, rounds: int) -> None:
+def measured(name: str, records: int, keys: int, rounds: int, zipf: float = 0.0) -> None:
     """Print an operator's line."""
-    bench, operator = Bench(records, keys), OPERATORS[name]
-    with tempfile.TemporaryDirectory() as folder, LmdbStore(Path(folder) / "store") as store:
+    bench, operator = Bench(records, keys, zipf), OPERATORS[name]
+    is_ordered = operator is None or definition_of(operator, ROWS).is_ordered
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_store(Path(folder) / "store", is_ordered=is_ordered) as store,
+    ):
         if name == "aggregate, many":
             for begin in range(0, keys, 200_000):
-                known = [f"key {number:08}" for number in range(begin, min(begin + 200_000, keys))]
+                known = [key_name(number) for number in range(begin, min(begin + 200_000, keys))]
                 update = operator(pa.table({"key": known, "price": np.zeros(len(known))}), store)
                 store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position())
         work: Callable[[int], None] = (
@@ -205,13 +220,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--many", type=int, default=1_000_000)
+    parser.add_argument("--zipf", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--only", action="append", choices=OPERATORS, help="an operator; several; default: all")
     given = parser.parse_args(words)
     checksums.use(kernel())
     print(f"{'operator: keys':30}{''.join(f'{stage:>11}' for stage in STAGES)}{'all':>11}")
     for name in given.only or OPERATORS:
-        measured(name, given.records, given.many if name == "aggregate, many" else given.keys, given.rounds)
+        measured(name, given.records, given.many if name == "aggregate, many" else given.keys, given.rounds, given.zipf)
 
 
 def run(*, quick: bool) -> None:

@@ -50,7 +50,7 @@ from benchmarks.applications import kill_tree, say
 from roster.client import Admin, ClientError
 from roster.model import TopicPartition
 from roster.state import StateError
-from roster.state.lmdb_store import LmdbStore
+from roster.stateful.tasks.store_location import open_for_reading
 from roster.testing.broker import BrokerProcess
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Copies:
     def _positions(self, partition: int) -> Iterator[int]:
         """Yield the changelog offset of each store of a task; one that cannot be read now is where it was."""
         for path in [path for disk in list(self._disks) for path in disk.glob(f"*/*/0_{partition}")]:
-            with contextlib.suppress(StateError), LmdbStore(path, read_only=True) as store:
+            with contextlib.suppress(StateError), open_for_reading(path) as store:
                 self._reached[path] = store.position().changelog
             if path in self._reached:
                 yield self._reached[path]

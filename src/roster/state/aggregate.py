@@ -95,21 +95,27 @@ class Update:
 
 
 def aggregate(
-    table: pa.Table, store: Store | Snapshot, keys: Sequence[str], aggregates: Mapping[str, Aggregate]
+    table: pa.Table,
+    store: Store | Snapshot,
+    keys: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+    *,
+    in_order: bool = False,
 ) -> Update:
     """Update the aggregates of a batch's keys. Nothing is written: the caller commits the changes.
 
     aggregates: by the name of the result's column. Integers are int64, floats, averages and variances float64; dates,
     timestamps, booleans, text and bytes keep their type, and text is compared as its bytes are, as Spark does; decimals
     keep it, too, but for sums and averages, which have more digits. Raises StateError for missing columns or other
-    types, and for a sum beyond int64 or 38 digits.
+    types, and for a sum beyond int64 or 38 digits. in_order: the update is in the order of keys, else of their first
+    rows.
     """
     layout = Layout.of(table.schema, keys, aggregates)
     by_key = grouped(table, keys, layout)
     encoded = large_binary(encode_keys(by_key, keys))
-    # In the order of keys, in which the store has them: it need not sort them for each read and write.
-    order = pa.array(sorted_places(encoded))
-    by_key, encoded = by_key.take(order), encoded.take(order)
+    if in_order:  # as a store in LMDB has them, which then need not sort them for each read and write
+        order = pa.array(sorted_places(encoded))
+        by_key, encoded = by_key.take(order), encoded.take(order)
     old = layout.decode(store.multi_get(encoded))
     new = np.zeros(len(encoded), dtype=layout.memory)
     _merge(layout, by_key, old, new)

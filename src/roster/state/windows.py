@@ -164,7 +164,7 @@ class WindowedAggregation(EventTimeAggregation):
         check_names({START, END}, table, self.aggregates)
         clock = Clock.over(table, self.window.column, store)
         placed, taken = self._placed(table, clock.times, clock.has, clock.at)
-        update = aggregate(placed, store, self.result_keys, self.aggregates)
+        update = aggregate(placed, store, self.result_keys, self.aggregates, in_order=True)
         results, changes = self._closed(placed.schema, update, store, clock.now)
         late, lateness = left_out(table, taken, clock.times, clock.at)
         counted: dict[str, Any] = {"late": len(table) - len(taken), "late_rows": late, "lateness": lateness}
