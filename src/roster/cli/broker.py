@@ -111,7 +111,7 @@ def broker(
     http: Address | None,
     http_config: Path | None,
     log_level: str,
-    **settings: Any,
+    **settings: object,
 ) -> None:
     """Run a Kafka-compatible broker in this process until SIGTERM or Ctrl-C.
 

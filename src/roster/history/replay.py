@@ -103,7 +103,7 @@ def _steps(history: GroupHistory) -> Iterator[_Step]:
     seconds_per_record = np.array([history.positions.seconds_per_record(tp) for tp in tps], float)
     usual = np.nanmedian(seconds_per_record) if np.isfinite(seconds_per_record).any() else None
     rank = np.argsort(member_order(*zip(*((m.member_id, m.instance_id) for m in group.members), strict=True)))
-    layouts: dict[tuple[object, ...], tuple[dict[str, Any], Int32, Int64]] = {}
+    layouts: dict[tuple[object, ...], tuple[dict[str, object], Int32, Int64]] = {}
     for row, number in enumerate(chosen):
         now = timeline.rebalances[number].now
         order = np.argsort(rank[now.member])
@@ -137,7 +137,7 @@ def _steps(history: GroupHistory) -> Iterator[_Step]:
 
 def _layout(
     group: Generations, used: Sequence[int], counts: Int64, first: Int64
-) -> tuple[dict[str, Any], Int32, Int64]:
+) -> tuple[dict[str, object], Int32, Int64]:
     """Return the problem of a member for each subscription that is used, [subscriptions] the number of each in it, and
     [partitions] the number of each partition over all steps.
     """

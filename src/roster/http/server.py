@@ -259,7 +259,7 @@ class _Protocol(H11Protocol):
         if self.is_waiting:
             self.transport.abort()
 
-    def _end_without_body(self, cycle: Any) -> None:
+    def _end_without_body(self, cycle: object) -> None:
         if cycle is self.cycle and cycle.more_body:
             self.transport.abort()
 

@@ -100,7 +100,7 @@ class BatchSink(Sink):
         return {}
 
     @override
-    def write(self, df: DataFrame, batch: Batch) -> Any:
+    def write(self, df: DataFrame, batch: Batch) -> object:
         """As in `Sink`; not needed where `task_writer` always returns a writer and the pipeline has no transform."""
         raise NotImplementedError
 
@@ -149,7 +149,7 @@ class CustomSink(BatchSink):
         return self._sink.claim(partitions, owner, committed)
 
     @override
-    def write(self, df: DataFrame, batch: Batch) -> Any:
+    def write(self, df: DataFrame, batch: Batch) -> object:
         return self._sink.write(df, batch)
 
     @override

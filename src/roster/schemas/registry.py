@@ -214,7 +214,7 @@ class Registry:
                         raise
         raise problem
 
-    def _once(self, method: str, url: str, body: Mapping[str, str] | None) -> Any:
+    def _once(self, method: str, url: str, body: Mapping[str, str] | None) -> object:
         data = None if body is None else json.dumps(body).encode()
         request = Request(url, data, self._headers, method=method)  # noqa: S310 - of http or https
         try:

@@ -402,7 +402,7 @@ def _published(name: str, version: int, index: int) -> str:
     return f"{parent}{slash}part-{version:010}-{index:05}{suffix}"
 
 
-def _nest(flat: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+def _nest(flat: Mapping[TopicPartition, object]) -> dict[str, dict[str, object]]:
     nested: dict[str, dict[str, Any]] = {}
     for (topic, partition), value in sorted(flat.items(), key=lambda item: item[0]):
         nested.setdefault(topic, {})[str(partition)] = value

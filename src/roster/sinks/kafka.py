@@ -326,7 +326,7 @@ def _fix_of(error: ClientError | OtherClusterError, group: str, *, optional: boo
 _FIELD = "KafkaSink"
 
 
-def _compression(value: Any) -> Compression:
+def _compression(value: object) -> Compression:
     try:
         return Compression[str(value).upper()]
     except KeyError:

@@ -402,7 +402,7 @@ class TableSink(PositionedSink, Generic[Table]):
             with contextlib.suppress(OSError):
                 written.writer.remove(file.name)
 
-    def _file_writer(self, path: str, columns: pa.Schema, names: tuple[str, ...], filesystem: Any) -> ParquetWriter:
+    def _file_writer(self, path: str, columns: pa.Schema, names: tuple[str, ...], filesystem: object) -> ParquetWriter:
         """Return a writer of files below `path`, partitioned by `names`; the log has their values and footers."""
         return ParquetWriter(
             path,

@@ -194,7 +194,7 @@ def _groups(files: Sequence[DataFile], touched: set[int], target: int) -> list[l
     return [group for group in groups if not touched.isdisjoint(group)]
 
 
-class _Values(Sequence[Any]):
+class _Values(Sequence[object]):
     """The values of an array, for a search that looks at a few of them."""
 
     def __init__(self, array: pa.Array) -> None:

@@ -136,7 +136,7 @@ _FURTHER = {
 """Functions with further arguments, and what these are."""
 
 
-def _further(kind: Kind, nodes: list[Any]) -> tuple[Any, ...]:
+def _further(kind: Kind, nodes: list[object]) -> tuple[object, ...]:
     """Return the arguments behind a column. Raises StateError for others than the function's."""
     values = [_value(node) for node in nodes]
     first, is_only = values[0] if values else None, len(values) == 1
@@ -155,7 +155,7 @@ def _further(kind: Kind, nodes: list[Any]) -> tuple[Any, ...]:
     raise StateError(f"{kind.value} takes a column and {_FURTHER[kind]}")
 
 
-def _is_most(value: Any) -> bool:
+def _is_most(value: object) -> bool:
     return isinstance(value, int) and value > 0
 
 

@@ -17,7 +17,7 @@ from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.table_join import FIELD, Rows, TableSide, table_place
 
 
-def joined_source(sources: Any) -> tuple[str]:
+def joined_source(sources: object) -> tuple[str]:
     """Return the topic of the rows to join. Raises PipelineError unless it is one, by its name."""
     if not isinstance(sources, tuple) or len(sources) != 1:
         what = "a table is joined with one topic, by its name"
@@ -81,7 +81,7 @@ class TableJoins:
         self._sides: tuple[TableSide, ...] = ()
 
     @classmethod
-    def open(cls, options: Options, rows: Iterable[Rows], sources: Any, number: int = 0) -> TableJoins:
+    def open(cls, options: Options, rows: Iterable[Rows], sources: object, number: int = 0) -> TableJoins:
         """Open the tables of these joins; see `Tables.open`. Raises PipelineError and ClientError.
 
         number: of the sub-topology.

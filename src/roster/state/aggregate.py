@@ -485,7 +485,7 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     columns: dict[str, Column] = {key: table[key] for key in keys if key in table.column_names}
     if missing := [key for key in keys if key not in columns]:
         raise StateError(f"keys: there is no column {missing[0]!r} among {', '.join(table.column_names)}")
-    values_of: dict[Any, Any] = {}  # the parts of a result, and often several results, are of one expression
+    values_of: dict[object, object] = {}  # the parts of a result, and often several results, are of one expression
     for name, aggregate in layout.stored.items():
         if aggregate.source not in values_of:
             values_of[aggregate.source] = _values(name, aggregate, table)
@@ -527,7 +527,7 @@ class _Grouping:
     name: str
     column: Column
     function: str
-    options: Any = None
+    options: object = None
     values: Column | None = None
 
 
@@ -574,7 +574,7 @@ def _as_stored(column: Column, layout: Layout, name: str) -> Column:
     return FUNCTIONS["cast to double"](column) if layout.row[name] == "<f8" else _numbers(column)
 
 
-def _choices(kind: Kind, column: Column, *by: Column) -> tuple[Any, Any]:
+def _choices(kind: Kind, column: Column, *by: Column) -> tuple[object, object]:
     """Return the place of each row, and the row at each place; a group's least place is chosen.
 
     The place of a row that cannot be chosen is null.
@@ -604,7 +604,7 @@ def _comparable(column: Column) -> Column:
     return column.cast(pa.binary()) if is_text(column.type) else column
 
 
-def _ranked(column: Column) -> tuple[Any, Any]:
+def _ranked(column: Column) -> tuple[object, object]:
     """Return the place of each text, and the texts as bytes in their order."""
     encoded = column.cast(pa.binary()).combine_chunks().dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)

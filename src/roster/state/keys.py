@@ -123,7 +123,7 @@ def _numbers(data: Bytes, start: Numbers, has: npt.NDArray[np.bool_], kind: pa.D
     return (numbers if width is None else numbers.cast(width)).cast(kind)
 
 
-def _value_at(key: bytes, start: int, kind: pa.DataType) -> tuple[Any, int]:
+def _value_at(key: bytes, start: int, kind: pa.DataType) -> tuple[object, int]:
     """Return the value that begins there, and where the next one does."""
     if key[start : start + 1] == _NULL:
         return None, start + 1

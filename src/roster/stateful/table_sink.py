@@ -46,7 +46,7 @@ class TableStateSink(BatchSink):
         self._kafka, self._switching = kafka, switching
         self._records: BatchSink = kafka
         self._last = stores.plans[-1]
-        self._handle: Any = None
+        self._handle: object = None
         self._gaps: dict[TopicPartition, int] = {}
         """End of the results of partitions whose state may be behind."""
         self._replayed: frozenset[TaskId] = frozenset()
@@ -195,7 +195,7 @@ class _BothOutputs:
     def write(self, rows: pa.RecordBatch) -> None:
         (self._records if is_record(rows) else self._results).write(rows)
 
-    def close(self) -> tuple[Any, Any]:
+    def close(self) -> tuple[object, object]:
         return self._results.close(), self._records.close()
 
     def abort(self) -> None:

@@ -59,7 +59,7 @@ class GatedRequest(Generic[RequestT, ResponseT]):
 
     async def take(self, field: str, is_allowed: Callable[[Any], bool]) -> list[Any]:
         """Remove the unauthorized items of an array, and return them."""
-        allowed, refused = list[Any](), list[Any]()
+        allowed, refused = list[object](), list[object]()
         async for item in in_slices(getattr(self.request, field) or ()):
             (allowed if is_allowed(item) else refused).append(item)
         if refused:

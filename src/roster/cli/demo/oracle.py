@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pandas as pd
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ["carrier", "tailnum", "time_hour", "dep_delay", "distance"]
 
-Group: TypeAlias = tuple[Any, ...]
+Group: TypeAlias = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)

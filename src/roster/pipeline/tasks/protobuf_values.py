@@ -132,7 +132,7 @@ class Message:
         """Return the descriptor of the message, by Google's own library."""
         return self._pool().FindMessageTypeByName(self.name)
 
-    def parser(self) -> Any:
+    def parser(self) -> object:
         """Return the class of the message, by Google's own library."""
         from google.protobuf.message_factory import GetMessageClass
 

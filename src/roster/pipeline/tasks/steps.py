@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +36,7 @@ class Chain:
 
     def __call__(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield what the last one makes of the results of those before."""
-        batches: Iterator[Any] = iter((batch,))
+        batches: Iterator[object] = iter((batch,))
         for function in self._functions:
             batches = _each(function, batches)
         return batches

@@ -48,7 +48,7 @@ class FrameWriter(Protocol):
     def task(self, read: RowFunction | None) -> RowFunction:
         """Return the function for `mapInArrow`; `read` makes its input from Spark's rows, None: uses those."""
 
-    def write(self, rows: DataFrame) -> list[Any]:
+    def write(self, rows: DataFrame) -> list[object]:
         """Write the rows that the tasks make; return what the sink needs for its commit, never empty."""
 
 

@@ -51,7 +51,7 @@ class ParquetWriter:
     compression: str = "snappy"
     row_group_bytes: int = 64 << 20
     target_file_bytes: int = 256 << 20
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     """Key-value metadata of each file."""
     filesystem: FileSystem | None = None

@@ -208,7 +208,7 @@ def _no_folder(name: str, values: pa.Array) -> pa.Array:
     return pc.take(pa.array(is_bad, pa.bool_()), encoded.indices)
 
 
-def delta_log(fields: Any, protocol: JsonObject, configuration: Mapping[str, str]) -> str:
+def delta_log(fields: object, protocol: JsonObject, configuration: Mapping[str, str]) -> str:
     """Return the first entry of the log of a Delta table with these fields."""
     metadata = {
         "id": "00000000-0000-0000-0000-000000000000",

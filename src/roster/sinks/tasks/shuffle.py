@@ -54,7 +54,7 @@ class ExchangeWriter:
         """Return stage 1."""
         return EncodeBatches(EncodingWriter(self.writer), read)
 
-    def write(self, rows: DataFrame) -> list[Any]:
+    def write(self, rows: DataFrame) -> list[object]:
         """Write the rows of `ENCODED`, each partition from one task; return one list of `Written`."""
         return [_write_exchanged(rows, replace(self.writer, identity=self.begin()))]
 
@@ -151,7 +151,7 @@ def _again(context: SparkContext, stages: set[int]) -> list[Written]:
 def _row(batch: EncodedBatch, task: int, number: int) -> pa.RecordBatch:
     body = batch.body
     values = (batch.topic, batch.partition, task, number, body.records, int(body.compression))
-    values_and_data: tuple[Any, ...] = (*values, body.base_timestamp, body.max_timestamp, body.data)
+    values_and_data: tuple[object, ...] = (*values, body.base_timestamp, body.max_timestamp, body.data)
     arrays = [pa.array([value], kind) for value, kind in zip(values_and_data, _TYPES, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, _NAMES)
 

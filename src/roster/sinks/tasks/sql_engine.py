@@ -39,7 +39,7 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
     """Return an engine with one connection. Raises ModuleNotFoundError without the driver, and ArgumentError."""
     url = sa.make_url(address)
     name = url.get_backend_name()
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     if name == "postgresql":
         arguments = dict(PATIENCE)
     elif url.drivername.endswith("+pymysql"):
@@ -47,7 +47,7 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
     elif name == "sqlite":
         arguments = {"timeout": LOCK_SECONDS}
     arguments = {key: value for key, value in arguments.items() if key not in url.query}
-    options: dict[str, Any] = {"isolation_level": "READ COMMITTED"} if name in _SETTINGS else {}
+    options: dict[str, object] = {"isolation_level": "READ COMMITTED"} if name in _SETTINGS else {}
     engine = sa.create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=arguments, **options)
 
     @sa.event.listens_for(engine, "connect")
@@ -69,7 +69,7 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
     return engine
 
 
-def _check_packets(rows: Sequence[Mapping[str, Any]], most: int) -> None:
+def _check_packets(rows: Sequence[Mapping[str, object]], most: int) -> None:
     """Raise WriteError for a row that MariaDB does not take: it closes the connection, as if it went away."""
     for row in rows:
         large = (value.encode() if isinstance(value, str) else value for value in row.values())

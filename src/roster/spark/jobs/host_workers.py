@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence, Set
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext
@@ -87,7 +86,9 @@ class HostWorkers(Workers):
         return next(iter(self._links.values()), None) if host is None else self._links.get(host)
 
     @override
-    def run(self, work: Any, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)) -> list[Any]:
+    def run(
+        self, work: object, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)
+    ) -> list[object]:
         links = [link for host in hosts if (link := self._link(host)) is not None]
         try:
             return run(links, work, arrivals)

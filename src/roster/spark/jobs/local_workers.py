@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark import SparkContext, SparkFiles
 from typing_extensions import override
@@ -123,7 +123,9 @@ class LocalWorkers(Workers):
         return len(hosts) == 1 or sum(worker.link.is_ready for worker in self._workers) >= len(hosts)
 
     @override
-    def run(self, work: Any, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)) -> list[Any]:
+    def run(
+        self, work: object, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)
+    ) -> list[object]:
         if len(hosts) == 1:
             self.start()
         chosen = [worker for worker in self._workers if len(hosts) == 1 or worker.link.is_ready][: len(hosts)]

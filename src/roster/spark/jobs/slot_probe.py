@@ -38,7 +38,7 @@ class SlotProbe:
         self._context, self._tasks = context, tasks
         self._job_group = f"roster-{group}-slot-{uuid.uuid4().hex[:8]}"
         self._description = f"{group}: waits for executors"
-        self._found: Mapping[str, Any] = {}
+        self._found: Mapping[str, object] = {}
         self._error: Exception | None = None
         self._thread = InheritableThread(target=self._run, name=f"roster-slot-{group}", daemon=True)
 

@@ -108,7 +108,7 @@ class SparkJobs:
 
 def check_session(spark: SparkSession) -> None:
     """Raise PipelineError unless the session is a running classic one."""
-    context: Any = getattr(spark, "_sc", None)
+    context: object = getattr(spark, "_sc", None)
     if context is None:
         raise PipelineError(
             f"{type(spark).__module__}.{type(spark).__name__} is not a classic Spark session",

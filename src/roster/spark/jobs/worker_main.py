@@ -60,7 +60,7 @@ class Answer(NamedTuple):
     """
 
     results: list[Any]
-    updates: dict[int, Any]
+    updates: dict[int, object]
     problem: str
     memory: int
 
@@ -157,9 +157,9 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, task: bytes) -> None:
         super().__init__(io.BytesIO(task))
-        self._made: dict[int, Any] = {}
+        self._made: dict[int, object] = {}
 
-    def persistent_load(self, number: int) -> Any:
+    def persistent_load(self, number: int) -> object:
         """Return the part of this number."""
         if number not in self._made:
             self._made[number] = pickle.loads(_parts[number])  # noqa: S301 - from the driver
@@ -174,7 +174,7 @@ def _answer(request: Request, number: int) -> bytes:
     take_arrivals(request.arrivals)
     _note_parts(request)
     try:
-        work: Callable[[Iterable[int]], Iterable[Any]] = _Unpickler(request.task).load()
+        work: Callable[[Iterable[int]], Iterable[object]] = _Unpickler(request.task).load()
         results = list(work(iter((request.number,))))
         updates = {number: each._value for number, each in _accumulatorRegistry.items()}
         return pickle.dumps((results, updates, "", _memory()))

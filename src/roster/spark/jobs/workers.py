@@ -92,7 +92,9 @@ class Workers(ABC):
         """Return True if each of these hosts has a worker of its own; None: any host. Of several each must be ready."""
 
     @abstractmethod
-    def run(self, work: Any, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)) -> list[Any]:
+    def run(
+        self, work: object, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)
+    ) -> list[object]:
         """Run a task on each host, a function that is given its number and yields results; return these in order.
 
         arrivals: records that tasks need not read.
@@ -214,7 +216,7 @@ def _received(connection: Connection) -> Answer:
     return Answer(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from our own process
 
 
-def run(links: Sequence[Link], work: Any, arrivals: Sequence[Arrival]) -> list[Any]:
+def run(links: Sequence[Link], work: object, arrivals: Sequence[Arrival]) -> list[object]:
     """Run one task on each worker at the same time, as `Workers.run`."""
     busy: list[Link] = []
     answers: list[Answer] = []
@@ -256,7 +258,7 @@ class _Pickler(cloudpickle.Pickler):
         self._known = known
         self.parts: dict[int, tuple[SentOnce, bytes]] = {}
 
-    def persistent_id(self, value: Any) -> int | None:
+    def persistent_id(self, value: object) -> int | None:
         """Return the number of a part."""
         if not isinstance(value, SentOnce):
             return None
@@ -266,7 +268,7 @@ class _Pickler(cloudpickle.Pickler):
         return number
 
 
-def _pickled(work: Any, known: Mapping[int, SentOnce]) -> tuple[bytes, dict[int, tuple[SentOnce, bytes]]]:
+def _pickled(work: object, known: Mapping[int, SentOnce]) -> tuple[bytes, dict[int, tuple[SentOnce, bytes]]]:
     """Return a task's bytes without its parts, and those parts that are not known, with theirs."""
     file = io.BytesIO()
     pickler = _Pickler(file, known)

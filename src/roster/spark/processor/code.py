@@ -81,7 +81,7 @@ class ProcessorCode:
         except (Exception, SystemExit) as error:
             self.fail("handleInputRows", key, error)
 
-    def timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
+    def timer(self, key: tuple[object, ...], at: int, now: Now) -> None:
         """Call `handleExpiredTimer`; the timer is removed afterwards."""
         times, info = self._timer_values(now), ExpiredTimerInfo(at)
         try:
@@ -122,13 +122,15 @@ class ProcessorCode:
             self._times = now, TimerValues(-1, -1) if has_none else TimerValues(*now)
         return self._times[1]
 
-    def _guard(self, method: str, key: tuple[Any, ...] | None, call: Callable[..., Any], *arguments: Any) -> None:
+    def _guard(
+        self, method: str, key: tuple[object, ...] | None, call: Callable[..., object], *arguments: object
+    ) -> None:
         try:
             call(*arguments)
         except (Exception, SystemExit) as error:
             self.fail(method, key, error)
 
-    def fail(self, method: str, key: tuple[Any, ...] | None, error: BaseException) -> NoReturn:
+    def fail(self, method: str, key: tuple[object, ...] | None, error: BaseException) -> NoReturn:
         """Raise the FunctionError for what a method raised."""
         raise failure("transform_with_state", method, key, error) from error
 

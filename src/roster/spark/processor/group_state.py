@@ -48,7 +48,7 @@ class GroupStateCode:
         """Call the function with the rows of a key."""
         self._call(key, self._frames.part(begin, end), now, has_timed_out=False)
 
-    def timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
+    def timer(self, key: tuple[object, ...], at: int, now: Now) -> None:
         """Call the function for a key that has timed out."""
         self._call(key, self._frames.empty, now, has_timed_out=True)
 

@@ -42,7 +42,7 @@ from roster.state.store import Snapshot, StateError, Store
 AnyValue = TypeVar("AnyValue", bound=ValueState)
 AnyList = TypeVar("AnyList", bound=ListState)
 AnyMap = TypeVar("AnyMap", bound=MapState)
-Key: TypeAlias = tuple[Any, ...]
+Key: TypeAlias = tuple[object, ...]
 MakeKeys: TypeAlias = Callable[[Sequence[pa.Array]], list[Key]]
 """Makes the keys that user code gets of the columns of keys."""
 

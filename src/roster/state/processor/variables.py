@@ -32,7 +32,7 @@ class _Written:
     schema: pa.Schema
     expires: bool
 
-    def to_json(self) -> list[Any]:
+    def to_json(self) -> list[object]:
         return [base64.b64encode(self.schema.serialize().to_pybytes()).decode(), self.expires]
 
     @classmethod
@@ -259,7 +259,7 @@ def _adapter(was: pa.DataType, now: pa.DataType, make: MakeStruct | None) -> Cal
     return float if pa.types.is_floating(now) and pa.types.is_integer(was) else None
 
 
-def _or_null(adapt: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+def _or_null(adapt: Callable[[object], object] | None) -> Callable[[object], object]:
     return lambda value: value if value is None or adapt is None else adapt(value)
 
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from struct import Struct as Packing
 from struct import error as struct_error
 from struct import unpack_from
-from typing import Any
 
 from roster.wire.codec.fields import FIXED, MAX_STRING_BYTES, Field
 from roster.wire.codec.runtime import bad_count, bad_length, bad_presence, bad_text, cut_short, ends_inside, skip_tags
@@ -17,7 +16,7 @@ from roster.wire.codec.varint import read_uvarint
 from roster.wire.errors import WireError
 
 
-def reader_source(cls: type[Message] | type[Struct], version: int) -> tuple[str, dict[str, Any]]:
+def reader_source(cls: type[Message] | type[Struct], version: int) -> tuple[str, dict[str, object]]:
     """Return the source of `compiled(data, pos, end) -> (message, position after it)`, for bytes, and its globals."""
     return _ReadCompiler(cls, version).compile()
 
@@ -70,7 +69,7 @@ class _ReadCompiler:
         self.run: list[tuple[str, str, str]] = []
         """Fields of constant size that are not read yet: (format, variable, path)."""
 
-    def compile(self) -> tuple[str, dict[str, Any]]:
+    def compile(self) -> tuple[str, dict[str, object]]:
         out = self.out
         with out.block("def compiled(data, pos, end):"):
             self.structure(self.cls, "message", "", "end")

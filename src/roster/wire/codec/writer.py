@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from struct import Struct as Packing
 from struct import pack
-from typing import Any
 
 from roster.wire.codec.fields import FIXED, Field
 from roster.wire.codec.runtime import exactly_16, length_prefix, text_prefix
@@ -14,7 +13,7 @@ from roster.wire.codec.varint import SHORT, encode_uvarint
 from roster.wire.errors import WireError
 
 
-def writer_source(cls: type[Message] | type[Struct], version: int) -> tuple[str, dict[str, Any]]:
+def writer_source(cls: type[Message] | type[Struct], version: int) -> tuple[str, dict[str, object]]:
     """Return the source of `compiled(message, add)`, which calls `add` with each piece, and its globals."""
     return _WriteCompiler(cls, version).compile()
 
@@ -38,7 +37,7 @@ class _WriteCompiler:
         self.run: list[tuple[str, str]] = []
         """Values of constant size that are not written yet: (format, expression); "x" is a zero byte, without one."""
 
-    def compile(self) -> tuple[str, dict[str, Any]]:
+    def compile(self) -> tuple[str, dict[str, object]]:
         out = self.out
         with out.block("def compiled(message, add):"):
             self.structure(self.cls, "message", "", "add")
