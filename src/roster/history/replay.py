@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from roster._json import JsonObject
 from roster.assignors import Assignor, RebalanceProtocol, make_plan
 from roster.history.derived import REBALANCE, GroupHistory, column
 from roster.history.generations import Generation, Generations
@@ -55,7 +55,7 @@ class _Step:
     """
 
     now: Generation
-    problem: Mapping[str, Any]
+    problem: JsonObject
     place: Int64
     name: Int32
     seconds: Float64 | None

@@ -128,7 +128,7 @@ class Layout:
     """Columns of the state's rows."""
 
     aggregates: Mapping[str, Aggregate]
-    row: np.dtype[Any]
+    row: np.dtype[np.void]
     kinds: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Types of results that are not numbers, by aggregate."""
     stored: Mapping[str, Aggregate] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class Layout:
         }
 
     @property
-    def memory(self) -> np.dtype[Any]:
+    def memory(self) -> np.dtype[np.void]:
         """Columns of rows in memory, which include the bytes of texts."""
         if not (texts := self.texts):
             return self.row
@@ -402,7 +402,7 @@ def _numbers(column: Column) -> Column:
     return column.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(column.type) else column.cast(pa.int64())
 
 
-def row_of(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
+def row_of(fields: Sequence[tuple[str, str]]) -> np.dtype[np.void]:
     """Return the columns of the state's rows. Raises StateError if an aggregate has the name of another column."""
     if twice := repeated([name for name, _ in fields]):
         raise StateError(f"aggregate {twice[0]!r}: the state has a column of this name; choose another")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ def times_of(table: pa.Table, column: str) -> tuple[Times, npt.NDArray[np.bool_]
     """
     if column not in table.column_names:
         raise StateError(f"window: no column {column!r} among {', '.join(table.column_names)}")
-    values: Any = table[column].combine_chunks()
+    values: pa.Array = table[column].combine_chunks()
     if not pa.types.is_timestamp(values.type):
         raise StateError(f"window: column {column!r} is {values.type}, no timestamp")
     numbers = values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.int64())

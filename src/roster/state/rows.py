@@ -66,7 +66,7 @@ class RowLayout:
     """
 
     columns: pa.Schema
-    header: np.dtype[Any]
+    header: np.dtype[np.void]
     nested: Mapping[int, RowLayout]
 
     @classmethod

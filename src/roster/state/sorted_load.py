@@ -11,7 +11,7 @@ import json
 import shutil
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -142,7 +142,7 @@ class SortedLoad:
                     break
             return sum(self._merged) == entries
 
-    def _batch(self, file: Any, run: _Run) -> Any:
+    def _batch(self, file: pa.ipc.RecordBatchFileReader, run: _Run) -> pa.RecordBatch:
         file.seek(run.at)
         content = file.read_buffer(run.bytes)
         if not self.is_merging and google_crc32c.value(np.frombuffer(content, np.uint8)) != run.crc:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.request
-from typing import Any
 from urllib.parse import urlencode
 
 from roster._json import JsonObject
@@ -43,7 +42,7 @@ class TakeoverDemo(Demo):
 
     def _ask_across(self) -> str:
         """Ask one application for an aircraft whose task runs in the other; return the aircraft."""
-        job, row = self.jobs[0], dict[str, Any]()
+        job, row = self.jobs[0], JsonObject()
         (column,) = job.key
 
         def answered() -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -172,7 +172,7 @@ class _File:
         self._with_footer = writer.with_footers
         if parent := self._path.rpartition("/")[0]:
             self._filesystem.create_dir(parent, recursive=True)
-        self._footers: list[Any] = []
+        self._footers: list[pq.FileMetaData] = []
         self._sink = self._filesystem.open_output_stream(self._path)
         self._parquet = pq.ParquetWriter(
             self._sink,

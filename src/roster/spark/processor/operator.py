@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from roster._clock import wall_ms
 from roster.spark.processor.code import Given
 from roster.spark.processor.handle import SchemaReader, make_row
 from roster.spark.processor.rows import RowCode, in_zone
+from roster.state.definition import Document
 from roster.state.pending import WithChanges
 from roster.state.processor.batch import Code, Key, KeyedState, Plan, TimeMode, plain_keys, take
 from roster.state.processor.overlay import Overlay
@@ -52,7 +53,7 @@ class _Operator:
         return self.plan.event_time
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def kept(self) -> Document:
         """Definition of the state besides its variables, by name."""
         return {"operator": self.name, "time_mode": self.plan.mode.value, "event_time": self.plan.event_time}
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -13,6 +12,7 @@ from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.steps import applied
 from roster.pipeline.tasks.writer import conformed
 from roster.state.aggregate import Layout, Update
+from roster.state.definition import Document
 from roster.state.source_times import NOTICE, labelled
 from roster.state.store import Snapshot, Store
 from roster.stateful.tasks.bad_records import results_aside, set_aside
@@ -73,7 +73,7 @@ class Around:
         return self.operator.result_keys
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def kept(self) -> Document:
         """What is kept, by name."""
         return self.operator.kept
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from roster.pipeline.tasks.result_records import as_records
 from roster.pipeline.tasks.writer import conformed
 from roster.sinks.tasks.encoded_values import RecordEncoding
 from roster.sinks.tasks.upsert import retracted
+from roster.state.byte_slices import Column
 from roster.state.source_times import NOTICE, Notice, SourceClock, labelled, source_of
 from roster.stateful.tasks.bad_records import Aside
 from roster.stateful.tasks.catch_up import StoreTarget
@@ -214,7 +215,9 @@ class Outgoing:
             yield letter.append_column("partition", pa.nulls(1, pa.int32())).select(_LETTER.names).cast(_LETTER)
 
 
-def _addressed(keys: Any, values: Any, partitions: Any = None, times: Any = None, *, topic: str) -> pa.Table:
+def _addressed(
+    keys: Column, values: Column, partitions: Column | None = None, times: Column | None = None, *, topic: str
+) -> pa.Table:
     """Return records for a topic; a null partition is derived from the key, a null timestamp is the time of writing."""
     rows = len(keys)
     columns = [

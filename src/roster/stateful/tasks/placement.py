@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -101,7 +101,7 @@ def _big_endian(column: pa.Array, kind: str) -> pa.Array:
     whole = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
     data = np.ascontiguousarray(whole.astype(kind))
     size = data.dtype.itemsize
-    plain: Any = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(data), [None, pa.py_buffer(data)])
+    plain: pa.Array = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(data), [None, pa.py_buffer(data)])
     return pc.if_else(column.is_null(), pa.scalar(None, pa.binary()), plain.cast(pa.binary()))
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.pipeline.batch import StoreProgress
 from roster.pipeline.errors import FunctionError, SinkFencedError
-from roster.state.definition import STATE_KEY, Definition, Noted
+from roster.state.definition import STATE_KEY, Definition, Document, Noted
 from roster.state.event_time import STREAM_TIME_KEY, idle_changes, stream_time_after, with_entries
 from roster.state.evolution import Evolved, evolution
 from roster.state.pending import Pending, WithChanges
@@ -46,7 +46,7 @@ class Operator(Protocol):
         """Columns of the results that form the record key."""
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def kept(self) -> Document:
         """The operator's name, and the arguments that define the state's entries; for JSON."""
 
     def key_columns(self, columns: pa.Schema, /) -> pa.Schema:

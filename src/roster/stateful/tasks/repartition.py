@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -104,7 +103,7 @@ class RepartitionTopic:
         else:
             labels = np.zeros(count, np.int64) if clock is None else clock.labels(rows)
         values = self.layout.appended(pa.repeat(b"", count), rows, labels, np.arange(count))
-        partitions: Any = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
+        partitions: pa.Array = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
         if self.partitions is not None and count:
             whole = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
             places = partitions_of(whole, "murmur2", self.partitions)
