@@ -188,7 +188,7 @@ def test_settings_of_the_consumer_are_typed_as_they_are_declared() -> None:
     [
         ({"dir": "stores"}, "State.dir: 'stores' is not an absolute path. For example '/var/lib/roster'"),
         ({"standbys": -1}, "State.standbys: -1 is not a whole number from 0 to 2147483647"),
-        ({"max_bytes": 10_000}, "State.max_bytes: 10000 is not a whole number from 65536 to"),
+        ({"max_bytes": 10_000}, "State.max_bytes: 10000 is not a whole number from 131072 to"),
         ({"cleanup_delay_ms": 999}, "State.cleanup_delay_ms: 999 is not a whole number from 1000 to"),
         ({"application_server": "0.0.0.0:80"}, "State.application_server: '0.0.0.0:80' is not an address that other"),
         ({"application_server": "h"}, "State.application_server: 'h' is not host:port"),

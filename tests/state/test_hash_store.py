@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -161,8 +163,31 @@ def test_a_store_has_a_limit_and_a_key_too(tmp_path: Path, monkeypatch: pytest.M
     assert MOST_BYTES == 128 << 30
 
 
-def test_keys_of_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With so small an index half of all keys begin at one of few slots; equal tags are left to the next test."""
+@pytest.mark.parametrize("can_allocate", [True, False])
+def test_a_full_disk_leaves_a_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_allocate: bool
+) -> None:
+    """Where a file system allocates, and where zeros have to be written."""
+    if not can_allocate:
+        monkeypatch.delattr(os, "posix_fallocate")
+    changed = {b"%d" % key: b"%d" % key * 500 for key in range(1_000)}
+    with HashStore(tmp_path) as store:
+        store.commit(list(changed), list(changed.values()), Position(1))
+        check(store, changed, list(changed))
+    path, limits = tmp_path / "file", resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_bytes(b"before")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            hash_store._grow(path, 200_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == b"before"
+    hash_store._grow(path, 200_000)
+    assert path.read_bytes() == b"before" + bytes(200_000 - 6)
+
+
+def test_removed_keys_and_new_ones_share_an_index(tmp_path: Path) -> None:
     with HashStore(tmp_path) as store:
         names = [b"%d" % n for n in range(300)]
         store.commit(names, names, Position(1))

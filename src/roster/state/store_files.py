@@ -27,7 +27,7 @@ from roster._files import write_atomically
 from roster._json import loads
 from roster.state.store import StoreInUseError
 
-LEAST_ROOM = 1 << 16
+LEAST_ROOM = 1 << 17
 """Least bytes that a store takes."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
