@@ -70,7 +70,7 @@ def brute_force(rows: list[Any], within: int, grace: int, how: str) -> tuple[Cou
         partners = [(at, m) for key, at, m in right if k is not None and key == k and abs(at - t) <= within]
         for at, m in partners:
             found[(k, t, n, at, None if m is None else "\u00e9" * m)] += 1
-        if not partners and how == "left" and (k is None or t + within + grace < now):
+        if not partners and how == "left" and t + within + grace < now:
             found[(k, t, n, None, None)] += 1
     return found, len(rows) - len(left) - len(right)
 

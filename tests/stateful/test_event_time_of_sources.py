@@ -33,6 +33,7 @@ from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin, in_columns
 from roster.state.windows import Window, WindowedAggregation
+from roster.stateful import input_backlog
 from roster.stateful.input_backlog import InputBacklog
 from roster.stateful.tasks import subtopology
 from roster.stateful.tasks.by_source import by_source
@@ -46,7 +47,7 @@ from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, lab
 from tests.examples_tried import examples
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
 TIME = pa.timestamp("us", "UTC")
@@ -63,6 +64,14 @@ SESSIONS = SessionAggregation(("k",), COUNTS, Window.session("t", SIZE * SECOND,
 WITHIN = 4
 SELDOM = Deduplication(("k",), "w", 20 * SECOND)
 FIRST = Deduplication(("k", "t"), "t", GRACE * SECOND)
+EVER = Deduplication(("k", "t"), None)
+HOP = 2
+HOPS = WindowedAggregation(
+    ("k",),
+    {"m": Aggregate.parse("max(t)")},
+    Window("t", SIZE * SECOND, every=HOP * SECOND, grace=GRACE * SECOND),
+    final=True,
+)
 JOIN = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, keeps_all=False)
 OUTER = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, keeps_all=True)
 Row = tuple[str, int]
@@ -135,7 +144,7 @@ class Timers:
 
 
 TIMERS = Timers()
-WINDOWS_, UPDATES_, SESSIONS_ = Renamed(WINDOWS), Renamed(UPDATES), Renamed(SESSIONS)
+WINDOWS_, UPDATES_, SESSIONS_, HOPS_ = Renamed(WINDOWS), Renamed(UPDATES), Renamed(SESSIONS), Renamed(HOPS)
 FIRST_ = with_function(FIRST, COLUMNS, ArrowFunction(lambda batch: batch, COLUMNS), COLUMNS, "s")
 PLACED, TOTALS = ("k", "window_start", "n"), ("k", "window_start", "total")
 CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
@@ -175,6 +184,13 @@ CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
         [("k",), FIRST, ("t",), wider("count(*)", "t", ("t",), GRACE)],
         (("t", "total"), "times"),
     ),
+    "repartition, ever, final": ([("k",), EVER, wider("count(*)", "t")], (TOTALS, "first rows")),
+    "repartition, hops, final": ([("k",), HOPS_, wider("count(*)", "m")], (TOTALS, "largest of hops")),
+    "repartition, hops, repartition, final": (
+        [("k",), HOPS_, ("k",), wider("count(*)", "m")],
+        (TOTALS, "largest of hops"),
+    ),
+    "repartition, outer, final": ([("k",), OUTER, wider("count(*)", "t")], (TOTALS, "pairs of windows")),
     "repartition, repartition, final": ([("t",), ("k",), WINDOWS], (PLACED, "n")),
     "3 repartitions, updates, final": ([("k",), ("t",), ("k",), UPDATES_, wider("max(n)")], (TOTALS, "max")),
     "final, repartition, repartition, final": (
@@ -226,8 +242,19 @@ class World:
         *,
         is_mapped: bool = False,
         topics: int = 1,
+        is_live: bool = False,
     ) -> None:
-        """topics: how many the logs are dealt to, one after the other."""
+        """topics: how many the logs are dealt to, one after the other. is_live: rows come while others are read."""
+        largest = [accumulate((time for _, time in log), max) for log in logs]
+        rows = [
+            (at, log, row)
+            for log, times in zip(logs, largest, strict=True)
+            for at, row in zip(times, [*log], strict=True)
+        ]
+        self.to_come = sorted(rows, key=lambda row: row[0]) if is_live else []
+        """Rows of all logs in the order of time, so that none is further behind the others than in its own log."""
+        for log in logs if is_live else ():
+            log.clear()
         self.rng, self.logs, self.clock = rng, logs, 0.0
         self.plans = plans_of(chain, is_mapped=is_mapped, topics=topics)
         self.topics: dict[TopicPartition, list[Any]] = {
@@ -381,6 +408,7 @@ class World:
         rng, flying = self.rng, list[Any]()
         for _ in range(rng.choice([5, 30, 60])):
             self.clock += rng.choice([0, 0.4, 2])
+            self._come(rng.choice([0, 0, 1, 5]))
             step = rng.random()
             busy = {self.task_of(at) for _, batch, _ in flying for at in batch.ranges}
             apps = [app for app in self.apps if all(app is not planned[0] for planned in flying)]
@@ -399,8 +427,14 @@ class World:
                     backlog.took()
         self._end()
 
+    def _come(self, count: int) -> None:
+        for _, log, row in self.to_come[:count]:
+            log.append(row)
+        self.to_come = self.to_come[count:]
+
     def _end(self) -> None:
         """Close everything by last rows of each source, and read all until nobody has anything to tell."""
+        self._come(len(self.to_come))
         for at, log in self.topics.items():
             if at.topic in {*INPUTS, "right"}:
                 log.extend((key, END * number) for number in range(1, 5) for key in ENDS)
@@ -450,12 +484,12 @@ def kept(log: list[Row], size: int, grace: int = GRACE) -> list[Row]:
     return rows
 
 
-def first_rows(log: list[Row]) -> list[tuple[Row, int]]:
+def first_rows(log: list[Row], grace: int = GRACE) -> list[tuple[Row, int]]:
     """The rows that are not late and repeat none, and the largest time of their log at each."""
     largest, rows = -1, dict[Row, int]()
     for key, time in log:
         largest = max(largest, time)
-        if time + GRACE >= largest:
+        if time + grace >= largest:
             rows.setdefault((key, time), largest)
     return [*rows.items()]
 
@@ -486,6 +520,15 @@ def sessions_of(rows: list[Row]) -> list[tuple[str, int, int]]:
         else:
             ended.append((time, time, key, 1))
     return [(key, start, number) for _, start, key, number in sorted(ended)]
+
+
+def largest_of_hops(rows: Iterable[Row]) -> list[Row]:
+    """Key and largest time of each window that others overlap."""
+    largest: dict[tuple[str, int], int] = {}
+    for key, time in rows:
+        for start in range(window_of(time, HOP), time - SIZE, -HOP):
+            largest[key, start] = max(time, largest.get((key, start), 0))
+    return [(key, time) for (key, _), time in largest.items()]
 
 
 def window_of(time: int, size: int = SIZE) -> int:
@@ -519,21 +562,28 @@ def seldom(windows: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def chain_problem(
-    rng: random.Random, name: str, delay: int = GRACE, *, is_mapped: bool = False, topics: int = 1
+    rng: random.Random,
+    name: str,
+    delay: int = GRACE,
+    *,
+    is_mapped: bool = False,
+    topics: int = 1,
+    is_live: bool = False,
 ) -> str:
     """How a run of a chain of operators differs from the plain computation, "" if it does not."""
     chain, columns = CHAINS[name]
-    if TIMERS in chain or SESSIONS_ in chain:
+    if any(step in (TIMERS, SESSIONS_, HOPS_) for step in chain):
         delay = min(delay, GRACE)  # of timers, which rows are late depends on batches, as in Spark
     logs, rights = logs_of(rng, delay), list[list[Row]]()
     if columns[-1] == "first rows":
         logs = [[(f"{key}{number}", time) for key, time in log] for number, log in enumerate(logs)]
-    size = 0 if any(step is own for step in chain for own in (JOIN, OUTER, FIRST, FIRST_)) else SIZE
-    rows = [kept(log, size, LONG if UPDATES_ in chain else GRACE) for log in logs]
+    size = 0 if any(step is own for step in chain for own in (JOIN, OUTER, FIRST, FIRST_, EVER)) else SIZE
+    grace = END if EVER in chain else LONG if UPDATES_ in chain else GRACE
+    rows = [kept(log, size, grace) for log in logs]
     late = sum(map(len, logs)) - sum(map(len, rows))
     in_time = list[Any]()
     if columns[-1] == "first rows":
-        of_logs = [first_rows(log) for log in logs]
+        of_logs = [first_rows(log, grace) for log in logs]
         if FIRST_ in chain:
             of_logs = [among_themselves(part) for of in of_logs for part in by_partition(of, lambda each: each[0][0])]
         in_time = [row for of in of_logs for row in kept_by(of, 2 * SIZE)]
@@ -546,7 +596,7 @@ def chain_problem(
     of_tasks = [[row for log in rows[begin : begin + topics] for row in log] for begin in range(0, len(rows), topics)]
     by_task = [Counter((key, window_of(time)) for key, time in of) for of in of_tasks]
     together = sum(by_task, Counter())
-    world = World(rng, logs, chain, is_mapped=is_mapped, topics=topics)
+    world = World(rng, logs, chain, is_mapped=is_mapped, topics=topics, is_live=is_live)
     if JOIN in chain or OUTER in chain:
         given = sorted((row for log in logs_of(rng, 0) for row in log), key=lambda row: row[1])
         rights = by_partition(given, lambda row: row[0])
@@ -565,6 +615,7 @@ def chain_problem(
         "first rows": lambda: totals([Counter(in_time)], sum),
         "sessions": lambda: totals([Counter(in_time)], sum),
         "sizes": lambda: totals([Counter((n, start) for (_, start), n in together.items())], sum),
+        "largest of hops": lambda: totals([Counter(largest_of_hops(row for of in rows for row in of))], sum),
         "sizes of tasks": lambda: totals([Counter((n, k[1]) for of in by_task for k, n in of.items())], sum),
         "times": lambda: Counter((t, n) for t, n in Counter(t for _, t in {row for of in rows for row in of}).items()),
         "pairs": lambda: joined,
@@ -605,6 +656,21 @@ def test_rows_are_late_only_within_their_partition_and_results_are_those_of_a_pl
 @settings(max_examples=examples(5, quick=1))
 def test_steps_behind_a_repartition_do_not_make_rows_late(name: str, seed: int) -> None:
     assert chain_problem(random.Random(seed), name, GRACE, is_mapped=True) == ""
+
+
+LIVE = [
+    *("final", "repartition, final", "repartition, final, final", "repartition, repartition, final"),
+    *("final, repartition, final", "repartition, final, repartition, final"),
+]
+
+
+@pytest.mark.parametrize("name", LIVE)
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=examples(5))
+def test_rows_that_come_while_others_are_read_are_not_late(name: str, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(input_backlog, "_FEW", 0)
+        assert chain_problem(random.Random(seed), name, is_live=True) == ""
 
 
 @given(seed=st.integers(0, 1 << 32))

@@ -25,7 +25,6 @@ from roster.state.event_time import (
     stream_time_change,
     time_bytes,
     with_entries,
-    without_at,
 )
 from roster.state.keys import encode_keys
 from roster.state.store import Snapshot, StateError, Store
@@ -101,7 +100,7 @@ class Deduplication:
         _, firsts = np.unique(encoded.indices.to_numpy(), return_index=True)
         known = zip(firsts, keys, store.multi_get(keys), strict=True)
         new = {key: first for first, key, value in known if value is None}
-        results = without_at(table).take(pa.array(np.sort(np.array(list(new.values()), np.int64))))
+        results = table.take(pa.array(np.sort(np.array(list(new.values()), np.int64))))
         values = pa.array([time_bytes(0)] * len(new), pa.binary())
         return Update(results, pa.table({"key": pa.array(list(new), pa.binary()), "value": values}))
 

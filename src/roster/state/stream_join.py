@@ -177,8 +177,7 @@ class StreamJoin:
         changes |= dict.fromkeys(_waiting_keys(codes, lefts.codes, lefts.times, is_new & ~over), b"")
         gone = [key for key, _ in store.scan(WAITING_KEY, WAITING_KEY + _encoded_number(bound)) if key not in changes]
         changes |= dict.fromkeys(gone)
-        without_key = without_at(left.table.filter(pa.array(left.fresh & ~left.has_key)))
-        alone = [lefts.table.filter(pa.array(over)), without_key, self._expired(gone, left.layout, store)]
+        alone = [lefts.table.filter(pa.array(over)), self._expired(gone, left.layout, store)]
         return alone, changes
 
     def _expired(self, gone: list[bytes], layout: RowLayout, store: Store | Snapshot) -> pa.Table:
@@ -268,7 +267,7 @@ class _Side:
             stream_times, now = mine[AT].to_numpy(), read_time(of_sources)
         fresh = has & (times + microseconds(join.grace) >= stream_times)
         has_key = np.ones(len(mine), np.bool_)
-        for name in join.keys:
+        for name in join.keys if number == RIGHT or not join.keeps_all else ():  # so none of them pairs
             has_key &= mine[name].is_valid().to_numpy()
         keys = encode_keys(mine, join.keys)
         layout = RowLayout.of(without_at(mine).schema)

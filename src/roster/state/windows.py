@@ -142,8 +142,12 @@ class WindowedAggregation(EventTimeAggregation):
 
     @property
     def lag(self) -> int:
-        """Microseconds that the start of a result may be behind the largest one so far."""
-        return 0 if self.final else microseconds(self.window.size + self.window.grace)
+        """Microseconds that a time within a result's window may be behind the largest one so far.
+
+        Final results are in the order of their windows, so their starts and ends are not behind.
+        """
+        size, given = self.window.size, self.window
+        return microseconds(size - given.hop if self.final else size + given.grace)
 
     @property
     def kept(self) -> Mapping[str, object]:

@@ -31,23 +31,23 @@ from roster.stateful.tasks.operator_steps import Around
 from roster.stateful.tasks.processing import Operator
 
 
-def by_source(operator: Operator, lag: int = 0, *, passes: bool = False, is_relayed: bool = False) -> Operator:
+def by_source(operator: Operator, lag: int = 0, *, passed: str | None = None, is_relayed: bool = False) -> Operator:
     """Return the operator for rows with labels and notices; steps that follow it stay outside.
 
-    lag: microseconds that rows of a source may be behind its largest one so far. passes: results keep the
-    labels of their rows, for the next operator. is_relayed: rows of a source come through several tasks.
+    lag: microseconds that rows of a source may be behind its largest one so far. passed: column of times by which
+    results keep the labels of their rows, for the next operator. is_relayed: a source's rows come through many tasks.
     """
-    return _inside(operator, lambda inner: BySource(inner, lag, passes, is_relayed))
+    return _inside(operator, lambda inner: BySource(inner, lag, passed, is_relayed))
 
 
-def behind(operator: Operator, hold: int | None, lag: int, *, is_sorted: bool, passes: bool) -> Operator:
+def behind(operator: Operator, hold: int | None, lag: int, *, is_sorted: bool, passed: str | None) -> Operator:
     """Return an operator that gets the results of another one.
 
     hold: the least time of the sources that hold the task back, None if none does. lag: microseconds that a row may be
     behind the largest one so far. is_sorted: rows without labels are put in the order of time: they come in that
     of keys.
     """
-    return _inside(operator, lambda inner: Behind(inner, lag, passes, hold=hold, is_sorted=is_sorted))
+    return _inside(operator, lambda inner: Behind(inner, lag, passed, hold=hold, is_sorted=is_sorted))
 
 
 def _inside(operator: Operator, around: Callable[[Operator], Around]) -> Operator:
@@ -61,8 +61,13 @@ class BySource(Around):
     """Its operator gets labelled rows."""
 
     lag: int
-    passes: bool = False
+    passed: str | None = None
     is_relayed: bool = False
+
+    @property
+    def column(self) -> str | None:
+        """The column of times of its rows, None if neither it nor the next operator goes by any."""
+        return self.time_column or self.passed
 
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
         """Return results and changes of a batch's rows."""
@@ -83,7 +88,7 @@ class BySource(Around):
         return np.flatnonzero(table[NOTICE].is_null().to_numpy(zero_copy_only=False))
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
-        return SourceTimes.over(table, self.time_column, store, key, self.lag, is_relayed=self.is_relayed)
+        return SourceTimes.over(table, self.column, store, key, self.lag, is_relayed=self.is_relayed)
 
     def _with_times(self, table: pa.Table, store: Any, operator: Callable[[pa.Table, Any], Update]) -> Update:
         is_join = isinstance(self.operator, StreamJoin)
@@ -95,14 +100,14 @@ class BySource(Around):
         if times is None:
             return operator(table.select(plain), store)
         rows = times.rows
-        if self.time_column is not None:
+        if self.column is not None:
             if not self.has_variables:  # a processor's watermark is that of the whole batch
                 rows = rows.append_column(AT, pa.array(times.at))
             rows = rows.append_column(OF, pa.array(times.sources))
         if is_join:
             rows = pa.concat_tables([rows, table.filter(table[IS_OTHER]).select(plain)], promote_options="default")
         update = operator(rows, WithChanges(store, {NOW_KEY: time_bytes(times.now)}))
-        results = self._passed(update.results) if self.passes else without_at(update.results)
+        results = self._passed(update.results) if self.passed is not None else without_at(update.results)
         update = replace(update, results=results)
         update = replace(update, hold=times.hold, has_sources=True, held_by=times.held_by, held_ms=times.held // 1000)
         update = replace(update, time_of_sources=None if times.now == NEVER else times.now)
@@ -112,7 +117,7 @@ class BySource(Around):
 
     def _passed(self, results: pa.Table) -> pa.Table:
         """Return results with the labels of their rows."""
-        times, has = times_of(results, self.time_column or "")
+        times, has = times_of(results, self.passed or "")
         delays = pa.array(np.where(has, results[AT].to_numpy() - times, 0))
         labels = (results[OF], delays, pa.nulls(len(results), pa.binary()))
         rows = without_at(results)

@@ -115,11 +115,11 @@ class Sent:
     def of_task(self, plan: SubtopologyPlan, partition: int, updates: Sequence[Update]) -> SourceClock:
         """Return the clock of a task with operators, whose rows follow. updates: of each operator in the batch."""
         clock = self.clock(plan.source_at(TopicPartition(self.topic.topic, partition)))
-        is_in_order = plan.nodes[-1].is_final and not plan.lag()
+        is_in_order = plan.nodes[-1].is_final and not self.topic.lag
         if plan.is_relay:
             clock.time = updates[0].time_of_sources
         else:
-            clock.is_untimed = not is_in_order and (plan.has_sources or plan.lag() > 0)
+            clock.is_untimed = not is_in_order and (plan.has_sources or self.topic.lag > 0)
         clock.hold = updates[0].hold
         clock.waits = clock.hold is not None or any(update.waits for update in updates)
         self.tasks = plan.source_at(TopicPartition(self.topic.topic, 0)), self.backlog.partitions

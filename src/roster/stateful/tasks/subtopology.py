@@ -21,6 +21,7 @@ from roster.state.source_times import NOTICE, source_of
 from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
 from roster.state.stream_join import WAITING_KEY
+from roster.state.windows import END, START
 from roster.stateful.tasks.by_source import behind, by_source
 from roster.stateful.tasks.operator_steps import innermost, sides_of
 from roster.stateful.tasks.other_stream import OtherSide
@@ -165,24 +166,33 @@ class SubtopologyPlan:
         updates: in the batch, of the operators in front of it.
         """
         node, lag, following = self.nodes[number], self.lag(number), self.nodes[number + 1 : number + 2]
-        passes = node.passes and any(node.time_column == follower.time_column is not None for follower in following)
+        own, columns = node.time_column, [follower.time_column for follower in following]
+        columns = [
+            name for name in columns if name and (name == own or (own is None and _has_times(node.columns, name)))
+        ]
+        passed = own if self.is_relay else next(iter(columns), None) if node.passes else None
         if not number and self.has_sources:
             is_relayed = self.repartition_source is not None and self.repartition_source.is_relayed
-            operator = by_source(node.operator, lag, passes=passes or self.is_relay, is_relayed=is_relayed)
+            operator = by_source(node.operator, lag, passed=passed, is_relayed=is_relayed)
             return operator, with_labels(node.columns)
         if number and node.time_column is not None and (updates[0].has_sources or lag):
             front = self.nodes[number - 1]
             is_sorted = not (front.is_final and "session" in front.operator.kept)
-            operator = behind(node.operator, updates[0].hold, lag, is_sorted=is_sorted, passes=passes)
+            operator = behind(node.operator, updates[0].hold, lag, is_sorted=is_sorted, passed=passed)
             is_labelled = NOTICE in updates[-1].results.column_names
             return operator, with_labels(node.columns) if is_labelled else node.columns
         return node.operator, node.columns
 
-    def lag(self, number: int | None = None) -> int:
-        """Return the microseconds that rows of a node, or else of the output, may be behind the largest one so far."""
+    def lag(self, number: int | None = None, column: str | None = None) -> int:
+        """Return the microseconds that rows of a node, or else of the output, may be behind the largest one so far.
+
+        column: of times, that the operator behind the output goes by.
+        """
         lag = 0 if self.repartition_source is None else self.repartition_source.lag
-        for node in self.nodes[:number]:
-            lag = 0 if node.is_final else lag + node.lag
+        columns = [*(node.time_column for node in self.nodes[1:]), column]
+        for node, following in zip(self.nodes[:number], columns, strict=False):
+            is_in_order = node.is_final and following in (START, END)
+            lag = 0 if is_in_order else node.lag if node.is_final else lag + node.lag
         return lag
 
     def source_at(self, partition: TopicPartition) -> int:
@@ -238,7 +248,8 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
         is_same = sink.then is None and all(table.then is None for table in following.tables)
         column = (own or later)[0]
         time = column if is_same and _has_times(sink.columns, column) else None
-        topic = replace(sink, is_labelled=True, is_relayed=plans[number].is_relay, time=time, lag=done[number].lag())
+        topic = replace(sink, is_labelled=True, is_relayed=plans[number].is_relay, time=time)
+        topic = replace(topic, lag=done[number].lag(column=column))
         done[number] = replace(done[number], repartition_sink=topic)
         done[number + 1] = replace(done[number + 1], repartition_source=topic)
     return tuple(done)
