@@ -305,6 +305,35 @@ def test_kafka_gets_results_once_with_their_own_key_and_headers(
     assert sorted(found) == sorted((row["hour"], row["value"]) for row in wanted(spark, hours))
 
 
+def test_state_goes_on_where_a_part_moves_between_roster_and_spark(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path
+) -> None:
+    """Each release has another step in front of the state or behind it."""
+    source, out = topics.create(2), topics.create(1, name="totals")
+    producer = idempotent_producer(topics.bootstrap, {})
+    only_spark = "soundex(shop) <> ''"
+    releases: list[tuple[Callable[[DataFrame], DataFrame], str, str]] = [
+        (lambda rows: rows, "true", "RR"),
+        (lambda rows: rows.where(only_spark), "true", "SS"),
+        (lambda rows: rows, only_spark, "RS"),
+        (lambda rows: rows.where("price > 0"), "orders > 0", "RR"),
+    ]
+    for number, (step, condition, where) in enumerate(releases):
+        for shop, price in (("a", 1.5), ("b", 0.25 + number)):
+            producer.produce(source, json.dumps({"shop": shop, "price": price}), shop)
+        assert producer.flush(60) == 0
+        records = stream(spark, topics, source, **{"roster.state.dir": str(tmp_path)})
+        rows = step(records.select(F.from_json(F.col("value").cast("string"), FIELDS).alias("o")).select("o.*"))
+        totals = rows.groupBy("shop").agg(F.count("*").alias("orders"), F.sum("price").alias("revenue"))
+        results = totals.where(condition).select(F.col("shop").alias("key"), F.to_json(F.struct("*")).alias("value"))
+        steps = program_of(Plan.of(results), "update", headers=False, takes_results=True).steps
+        assert steps[0][0] + steps[-1][0] == where
+        started(results, group, "update").format("kafka").option("topic", out).start().awaitTermination()
+    values = [json.loads(value) for _, _, value in committed_records(topics, out) if value]
+    assert [row["orders"] for row in values if row["shop"] == "a"] == [1, 2, 3, 4]
+    assert [row["revenue"] for row in values if row["shop"] == "b"] == [0.25, 1.5, 3.75, 7.0]
+
+
 def test_files_get_results_once_and_functions_and_other_formats_too(
     spark: SparkSession, topics: Topics, orders: str, group: str, tmp_path: Path
 ) -> None:
