@@ -184,7 +184,8 @@ class FramedTask:
 
 
 def _sent(sink: BatchSink, rows: DataFrame, batch: Batch) -> None:
-    """Write records by a sink that is bound."""
+    """Write records by a sink that is bound, in a task for each core: each has connections of its own."""
+    rows = rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism)
     writer = sink.task_writer(batch, rows.schema)
     if isinstance(writer, TaskWriter):
         work: Any = WriteTask(writer)

@@ -104,9 +104,14 @@ TRIED: Counter[str] = Counter()
 BEHIND = st.sampled_from(["true", "a0 is not null", "true"])
 
 
-def program(rows: DataFrame, steps: Any, keys: list[str], window: Any, aggregates: list[str], behind: str) -> DataFrame:
+def stepped(rows: DataFrame, steps: Any) -> DataFrame:
     for column, text in steps:
         rows = rows.where(text) if column == "where" else rows.withColumn(column, F.expr(text))
+    return rows
+
+
+def program(rows: DataFrame, steps: Any, keys: list[str], window: Any, aggregates: list[str], behind: str) -> DataFrame:
+    rows = stepped(rows, steps)
     if aggregates == ["distinct"]:
         return rows.dropDuplicates(["k", "n"]).select("k", "n") if keys else rows.select("k", "d", "m").distinct()
     grouping = [F.expr(key).alias(f"key{number}") for number, key in enumerate(keys)]
@@ -216,7 +221,8 @@ def compare(
         keys = [name for name in found.columns if name.startswith("key") or name == "window"]
         if mode == "update":
             told = last_of(told, keys)
-            wanted = [row for row in wanted if keys or rows]
+            if not told and not keys and stepped(of_records(records[0].union(records[1])), parts[0]).isEmpty():
+                wanted = []  # of no rows Spark has a row of zeros
         assert sorted(map(repr, told)) == sorted(map(repr, wanted)), path.steps
 
 
