@@ -129,7 +129,7 @@ def _stateful(
     _check_idle(options, plans, sink)
     can_switch = _check_paused(options, plans)
     own, output, encoding = KafkaSink(options.bootstrap, security=options.security), None, AS_JSON
-    if frames is not None:
+    if frames is not None and frames.behind is not None:
         kafka = frames.kafka_sink(sink, own)
     elif isinstance(sink, (ParquetSink, PositionedSink)):
         _check_table(plans, sink)
@@ -146,7 +146,7 @@ def _stateful(
         stores = Stores.open(options, plans, GrownInput(jobs.spark, config), kafka, output, encoding)
         opened.callback(stores.close)
         switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
-        if frames is not None:
+        if frames is not None and frames.behind is not None:
             sink = frames.state_sink(sink, kafka, stores, switching)
         elif sink is not kafka:
             sink = TableStateSink(sink, from_arrow_schema(plans[-1].columns), kafka, stores, switching)

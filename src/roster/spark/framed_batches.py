@@ -28,7 +28,17 @@ from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.pipeline.spark_types import SparkSession
 from roster.pipeline.tasks.reader import ReadTask
-from roster.pipeline.tasks.writer import RESULT, TaskWriter, WriteTask, conformed, results_of
+from roster.pipeline.tasks.writer import (
+    RESULT,
+    RowFunction,
+    TaskWriter,
+    Writer,
+    WriteTask,
+    conformed,
+    result_row,
+    results_of,
+    written,
+)
 from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
 from roster.sinks.positions import PositionedSink
@@ -51,12 +61,12 @@ Framed = Callable[[DataFrame], DataFrame]
 class Frames:
     """What Spark does with the rows of a pipeline.
 
-    before: makes the rows of records; None: the tasks do. behind: makes the sink's rows of results. results: columns
-    of the results, with Spark's types.
+    before: makes the rows of records; None: the tasks do. behind: makes the sink's rows of results; None: the tasks
+    make records of them. results: columns of the results, with Spark's types.
     """
 
     before: Framed | None
-    behind: Framed
+    behind: Framed | None
     results: StructType
 
     @property
@@ -67,6 +77,7 @@ class Frames:
     def rows(self, made: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the records, and the sink's rows, of what the tasks have made."""
         results = made.where(F.col("topic").isNull()).select("result.*")
+        assert self.behind is not None
         return made.where(F.col("topic").isNotNull()).select(_RECORD), self.behind(results)
 
     @staticmethod
@@ -85,7 +96,9 @@ class FramedRunner(SparkRunner):
     """Runs the batches of a pipeline whose rows Spark makes."""
 
     def __init__(self, jobs: SparkJobs, work: StatefulBatches, frames: Frames) -> None:
-        super().__init__(jobs, work, frames.columns, transform=lambda df: df)
+        is_written = frames.behind is None
+        columns = as_struct(ROWS) if is_written else frames.columns
+        super().__init__(jobs, work, columns, transform=None if is_written else lambda df: df)
         self._batches, self._frames = work, frames
         self._kept: list[DataFrame] = []
 
@@ -107,69 +120,105 @@ class FramedRunner(SparkRunner):
     def _frame(self, tasks: Splits, *, quiet: bool = False) -> DataFrame:
         """Run the batch's tasks; return what they have made."""
         self._forget()
-        topology, spark, before = self._batches.topology, self._jobs.spark, self._frames.before
-        inputs = (
-            []
-            if before is None
-            else [split for task in tasks for split in task if topology.task_of(split).subtopology == 0]
-        )
-        # A task for each of them behind the others, which keep their numbers.
-        rest = [[split for split in task if split not in inputs] for task in tasks]
-        alone = [*rest, *([split] for split in inputs)]
-        reading: Any = self._reading(alone)
-        made = []
-        if any(rest) or not inputs or self._batches.restores:
-            made.append(spark.range(0, len(rest), 1, len(rest)).mapInArrow(self._task(reading), self._columns))
-        if inputs:
-            assert before is not None
-            made.append(self._staged(before, reading, alone, len(rest), len(inputs)))
+        columns = arrow_schema(self._columns)
+        made = self._stages(tasks, lambda read: FramedTask(read, columns), self._columns)
         for frame in made:
             self._kept.append(frame.localCheckpoint(eager=True))
             if self._failed.value:
                 raise self._function_error()
         return self._kept[0] if len(made) == 1 else self._kept[0].union(self._kept[1])
 
-    def _staged(self, before: Framed, reading: StatefulTask, alone: Splits, first: int, count: int) -> DataFrame:
-        """Return what the tasks from this number on make of the rows that Spark makes of their records."""
-        config = self._batches.config
-        read: Any = ReadTask(config, alone, None, self._counted)
-        ids = self._jobs.spark.range(first, first + count, 1, count)
-        rows = before(ids.mapInArrow(read, config.schema))
-        made = rows.mapInArrow(self._task(reading, first), self._columns)
-        partitions = made._jdf.queryExecution().toRdd().getNumPartitions()
-        if partitions == 0:  # Spark sees that there is no row
-            return ids.mapInArrow(self._task(reading, is_empty=True), self._columns)
-        if partitions != count:
-            problem = f"Spark makes {partitions} partitions of {count}, so rows would leave the tasks with their state"
-            raise PipelineError(problem, field="write_stream")
+    @override
+    def _results(self, writer: Writer, tasks: Splits) -> list[Any]:
+        """Run the batch's tasks, which write what they make; return what their outputs returned."""
+        self._is_ready = True
+        frame, *others = self._stages(
+            tasks,
+            (lambda read: WrittenTask(read, writer)) if isinstance(writer, TaskWriter) else writer.task,
+            RESULT if isinstance(writer, TaskWriter) else writer.rows,
+        )
+        for other in others:
+            frame = frame.union(other)
+        return results_of(frame.collect()) if isinstance(writer, TaskWriter) else writer.write(frame)
+
+    def _stages(
+        self, tasks: Splits, then: Callable[[RowFunction], RowFunction], columns: str | StructType
+    ) -> list[DataFrame]:
+        """Return what becomes of what the tasks make: of those that read by themselves, and of the others.
+
+        then: makes of what runs a task what runs it and goes on. columns: of the rows then.
+        """
+        topology, spark, before = self._batches.topology, self._jobs.spark, self._frames.before
+        inputs = [
+            split for task in tasks for split in task if before is not None and topology.task_of(split).subtopology == 0
+        ]
+        # A task for each of them behind the others, which keep their numbers.
+        rest = [[split for split in task if split not in inputs] for task in tasks]
+        alone = [*rest, *([split] for split in inputs)]
+        reading: Any = self._reading(alone)
+
+        def task(first: int | None = None, *, is_empty: bool = False) -> Any:
+            return then(StagedTask(reading, first, is_empty=is_empty))
+
+        made = []
+        if any(rest) or not inputs or self._batches.restores:
+            made.append(spark.range(0, len(rest), 1, len(rest)).mapInArrow(task(), columns))
+        if before is not None and inputs:
+            config = self._batches.config
+            read: Any = ReadTask(config, alone, None, self._counted)
+            ids = spark.range(len(rest), len(alone), 1, len(inputs))
+            staged = before(ids.mapInArrow(read, config.schema)).mapInArrow(task(len(rest)), columns)
+            partitions = staged._jdf.queryExecution().toRdd().getNumPartitions()
+            if partitions == 0:  # Spark sees that there is no row
+                staged = ids.mapInArrow(task(is_empty=True), columns)
+            elif partitions != len(inputs):
+                count = f"{partitions} partitions of {len(inputs)}"
+                problem = f"Spark makes {count}, so rows would leave the tasks with their state"
+                raise PipelineError(problem, field="write_stream")
+            made.append(staged)
         return made
 
-    def _task(self, reading: StatefulTask, first: int | None = None, *, is_empty: bool = False) -> Any:
-        return FramedTask(reading, arrow_schema(self._columns), first, is_empty=is_empty)
 
+class StagedTask:
+    """Runs tasks with state, on rows of Spark's or on those that they read: a function for `mapInArrow`."""
 
-class FramedTask:
-    """The function for `mapInArrow`: runs tasks with state; yields records, and results in a struct."""
-
-    def __init__(self, task: StatefulTask, columns: pa.Schema, first: int | None, *, is_empty: bool) -> None:
-        """`columns` are those of `Frames`.
-
-        first: the number of the first partition's task, if the rows are those given; None: they name tasks.
-        """
-        self._task, self._columns, self._first, self._is_empty = task, columns, first, is_empty
-        self._results = pa.schema(list(columns.field("result").type))
+    def __init__(self, task: StatefulTask, first: int | None, *, is_empty: bool) -> None:
+        """first: the number of the first partition's task, if the rows are those given; None: they name tasks."""
+        self._task, self._first, self._is_empty = task, first, is_empty
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the tasks make."""
         if self._first is None:
             self._task.made = iter(()) if self._is_empty else None
-            made = self._task(batches)
-        else:
-            context = TaskContext.get()
-            assert context is not None
-            self._task.made = batches
-            made = self._task.read([self._first + context.partitionId()])
-        for batch in made:
+            return self._task(batches)
+        context = TaskContext.get()
+        assert context is not None
+        self._task.made = batches
+        return self._task.read([self._first + context.partitionId()])
+
+
+class WrittenTask:
+    """Writes what tasks make, and returns a row with the result."""
+
+    def __init__(self, read: RowFunction, writer: TaskWriter) -> None:
+        self._read, self._writer = read, writer
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all; yield one record batch of `RESULT`."""
+        yield result_row(written(self._writer, self._read(batches)))
+
+
+class FramedTask:
+    """Makes records, and results in a struct, of what tasks make."""
+
+    def __init__(self, read: RowFunction, columns: pa.Schema) -> None:
+        """`columns` are those of `Frames`."""
+        self._read, self._columns = read, columns
+        self._results = pa.schema(list(columns.field("result").type))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        for batch in self._read(batches):
             yield self._record(batch) if is_record(batch) else self._result(batch)
 
     def _record(self, batch: pa.RecordBatch) -> pa.RecordBatch:

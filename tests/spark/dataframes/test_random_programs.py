@@ -125,7 +125,7 @@ def run(made: Program, batches: list[DataFrame], folder: Path) -> DataFrame:
     frames, (declared,) = made.declared.frames, made.declared.operators
     results: list[pa.RecordBatch] = []
     operator, behind = declared.stateful.operator, None
-    if frames is None:
+    if frames is None or frames.behind is None:
         behind, columns = chained(declared.after, StructType())
         assert behind is not None
     else:
@@ -140,7 +140,7 @@ def run(made: Program, batches: list[DataFrame], folder: Path) -> DataFrame:
     table = pa.Table.from_batches(results, schema=wanted).combine_chunks()
     made_rows: Any = table if len(table) else []  # PySpark cannot take nested columns without rows
     frame = batches[0].sparkSession.createDataFrame(made_rows, columns)
-    return frame if frames is None else frames.behind(frame)
+    return frame if frames is None or frames.behind is None else frames.behind(frame)
 
 
 def rows_of(made: Program, batch: DataFrame) -> pa.Table:

@@ -314,7 +314,8 @@ def test_state_goes_on_where_a_part_moves_between_roster_and_spark(
     only_spark = "soundex(shop) <> ''"
     releases: list[tuple[Callable[[DataFrame], DataFrame], str, str]] = [
         (lambda rows: rows, "true", "RR"),
-        (lambda rows: rows.where(only_spark), "true", "SS"),
+        (lambda rows: rows.where(only_spark), "true", "SR"),
+        (lambda rows: rows.where(only_spark), only_spark, "SS"),
         (lambda rows: rows, only_spark, "RS"),
         (lambda rows: rows.where("price > 0"), "orders > 0", "RR"),
     ]
@@ -330,8 +331,8 @@ def test_state_goes_on_where_a_part_moves_between_roster_and_spark(
         assert steps[0][0] + steps[-1][0] == where
         started(results, group, "update").format("kafka").option("topic", out).start().awaitTermination()
     values = [json.loads(value) for _, _, value in committed_records(topics, out) if value]
-    assert [row["orders"] for row in values if row["shop"] == "a"] == [1, 2, 3, 4]
-    assert [row["revenue"] for row in values if row["shop"] == "b"] == [0.25, 1.5, 3.75, 7.0]
+    assert [row["orders"] for row in values if row["shop"] == "a"] == [1, 2, 3, 4, 5]
+    assert [row["revenue"] for row in values if row["shop"] == "b"] == [0.25, 1.5, 3.75, 7.0, 11.25]
 
 
 def test_files_get_results_once_and_functions_and_other_formats_too(
@@ -482,7 +483,7 @@ def test_what_runs_where_is_told(
     ]
     assert steps[0][-1] == "Roster: the rest, in the same tasks"
     assert steps[1][0] == "Spark: the program up to the state, in the tasks that read, for lower(shop)"
-    assert steps[1][-1] == "Spark: the rest, with the results of each batch"
+    assert steps[1][-1].startswith("Spark: the rest, with the results of each batch, for ")
     assert steps[2][0].startswith("Spark: the program up to the state, in the tasks that read, for uuid(")
 
 

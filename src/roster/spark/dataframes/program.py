@@ -65,16 +65,16 @@ def program_of(
         after: list[Step] = [Filtered(pc.field(name)) for name in operator.conditions]
         subtopologies[-1].operators.append(DeclaredOperator(operator.stateful(), after))
         steps.append(f"Roster: {operator.text}; state {operator.name}")
-    results, why = Results.of(kept[-1], columns, spark), ""
-    if before is None and not takes_results:
-        why = ", as the sink takes DataFrames"
-    elif before is None:
+    results, why = Results.of(kept[-1], columns, spark), ", as the sink takes DataFrames"
+    if takes_results and not by_spark:
         try:
             subtopologies[-1].steps.append(results_of(kept[-1], results, frame.root))
-            steps.append("Roster: the rest, in the same tasks")
-            return Program(Declared(subtopologies, has_own_results=True), steps)
         except LeftToSparkError as error:
             why = f", for {error}"
+        else:
+            steps.append("Roster: the rest, in the same tasks")
+            frames = None if before is None else Frames(before, None, columns)
+            return Program(Declared(subtopologies, frames=frames, has_own_results=True), steps)
     at_stop, typed = kept[-1].behind(results)
     behind = _in_turn(typed, applying(plan_over(frame.root, spark._jvm, kept[-1].node, at_stop), spark))
     steps.append(f"Spark: the rest, with the results of each batch{why}")
