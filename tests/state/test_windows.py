@@ -58,13 +58,15 @@ def outcome(path: Any, operator: Any, tables: list[pa.Table]) -> tuple[list[dict
 @given(
     st.lists(ROW, max_size=25),
     st.lists(st.integers(0, 99), max_size=4),
-    st.sampled_from([(4, None, 0), (4, None, 3), (6, 2, 0), (6, 3, 5)]),
+    st.sampled_from(
+        [(4, None, 0, 0), (4, None, 3, 0), (6, 2, 0, 0), (6, 3, 5, 0), (5, 2, 0, 1), (7, 5, 2, 4), (4, None, 1, 3)]
+    ),
 )
 @settings(max_examples=examples(40))
 def test_windows_equal_a_computation_row_by_row(
     tmp_path_factory: Any, rows: list[Any], cuts: list[int], shape: Any
 ) -> None:
-    size, every, grace = shape
+    size, every, grace, begin = shape
     hop = every or size
     now, late = -(10**9), 0
     windows: dict[tuple[int, Any], list[int]] = {}
@@ -73,13 +75,14 @@ def test_windows_equal_a_computation_row_by_row(
             late += 1
             continue
         now = max(now, t)
-        starts = [t // hop * hop - back * hop for back in range(size // hop)]
+        starts = [start for start in range(t, t - size, -1) if (start - begin) % hop == 0]
         for start in starts:
             if start + size + grace > now:
                 windows.setdefault((start, k), []).append(n)
         late += starts[0] + size + grace <= now
     closed = {place for place in windows if place[0] + size + grace <= now}
-    window = Window("t", size * SECOND, None if every is None else every * SECOND, grace * SECOND)
+    every = None if every is None else every * SECOND
+    window = Window("t", size * SECOND, every, grace * SECOND, begin * SECOND)
 
     def told(found: list[dict[str, Any]]) -> list[Any]:
         for each in found:
@@ -212,7 +215,8 @@ def test_durations_are_taken_in_sparks_words(text: str, given: dict[str, float])
         (lambda: Window("t", "1 hour 5"), "size='1 hour 5' is not a duration"),
         (lambda: Window("t", "999999999999 weeks"), "size='999999999999 weeks' is not a duration"),
         (lambda: Window("t", "1 microsecond"), "size='1 microsecond' is not 1 or more whole milliseconds"),
-        (lambda: Window("t", SECOND, 2 * SECOND), "size 0:00:01 is not a multiple of every 0:00:02; choose an every"),
+        (lambda: Window("t", SECOND, 2 * SECOND), "every 0:00:02 is longer than size 0:00:01, so rows would be"),
+        (lambda: Window("t", 3 * SECOND, SECOND, start=SECOND), "start 0:00:01 is not less than every 0:00:01"),
         (lambda: Window("t", SECOND, grace=-SECOND), "grace=.* is not 0 or more whole"),
         (lambda: Deduplication(("k",), "t", timedelta()), "within=.* is not a positive timedelta"),
         (lambda: run(Window("n", SECOND)), "window: column 'n' is int64, no timestamp"),

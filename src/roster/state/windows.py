@@ -30,7 +30,7 @@ _KIND = pa.timestamp("ms", "UTC")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Window:
-    """Windows of event time, aligned to the epoch.
+    """Windows of event time, aligned to the epoch or a time after it.
 
     Durations are whole milliseconds, given as a timedelta or in Spark's words: "1 hour".
 
@@ -39,9 +39,10 @@ class Window:
         size: length of a window.
         every: time from the start of one window to the next; None: `size`, so that windows do not overlap.
         grace: time after a window's end for which rows are taken.
+        start: time from the epoch to the start of a window, less than `every`.
 
     Raises:
-        StateError: a duration is not positive, or `size` is not a multiple of `every`.
+        StateError: a duration is not positive, or `every` is longer than `size`.
 
     """
 
@@ -49,18 +50,26 @@ class Window:
     size: timedelta
     every: timedelta | None
     grace: timedelta
+    start: timedelta
 
     def __init__(
-        self, column: str, size: Duration, every: Duration | None = None, grace: Duration = timedelta()
+        self,
+        column: str,
+        size: Duration,
+        every: Duration | None = None,
+        grace: Duration = timedelta(),
+        start: Duration = timedelta(),
     ) -> None:
         object.__setattr__(self, "column", column)
         object.__setattr__(self, "size", _duration("size", size, 1))
         object.__setattr__(self, "every", None if every is None else _duration("every", every, 1))
         object.__setattr__(self, "grace", _duration("grace", grace, 0))
+        object.__setattr__(self, "start", _duration("start", start, 0))
         hop = self.hop
-        if self.size % hop:
-            problem = f"size {self.size} is not a multiple of every {hop}; choose an every that divides it"
-            raise StateError(f"window: {problem}")
+        if hop > self.size:
+            raise StateError(f"window: every {hop} is longer than size {self.size}, so rows would be in no window")
+        if self.start >= hop:
+            raise StateError(f"window: start {self.start} is not less than every {hop}")
 
     @property
     def hop(self) -> timedelta:
@@ -153,6 +162,8 @@ class WindowedAggregation(EventTimeAggregation):
     def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         window = {"column": self.window.column, "size": str(self.window.size), "every": str(self.window.hop)}
+        if self.window.start:
+            window["start"] = str(self.window.start)
         return {"operator": "aggregate", "window": window}
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
@@ -177,11 +188,13 @@ class WindowedAggregation(EventTimeAggregation):
     def _placed(self, table: pa.Table, times: Times, has: np.ndarray, stream_times: Times) -> tuple[pa.Table, Times]:
         """Return a row for each open window of each row, and the indexes of rows with one."""
         hop, size = microseconds(self.window.hop), microseconds(self.window.size)
-        newest = np.floor_divide(times, hop) * hop
+        begin = microseconds(self.window.start)
+        newest = np.floor_divide(times - begin, hop) * hop + begin
         parts = []
-        for back in range(size // hop):
+        for back in range(-(-size // hop)):
             start = newest - back * hop
-            rows = np.flatnonzero(has & (start + size + microseconds(self.window.grace) > stream_times))
+            is_open = start + size + microseconds(self.window.grace) > stream_times
+            rows = np.flatnonzero(has & (times < start + size) & is_open)
             column = pa.array(start[rows] // 1000, pa.int64()).cast(_KIND)
             parts.append((rows, table.take(pa.array(rows)).add_column(0, START, [column])))
         # In the order of rows, so that sums of floats do not depend on the number of windows.

@@ -199,12 +199,18 @@ def counted_in_pandas(records: DataFrame) -> DataFrame:
     return done.where("orders > 0")
 
 
+def shifted(records: DataFrame) -> DataFrame:
+    """Windows with a start time, and a slide that does not divide their length."""
+    return timed(records).groupBy(F.window("at", "50 minutes", "20 minutes", "7 minutes"), "shop").count()
+
+
 PROGRAMS: dict[str, tuple[Callable[[DataFrame], DataFrame], str, list[str]]] = {
     "totals": (totals, "update", ["shop"]),
     "counted once": (counted_once, "append", []),
     "code": (counted, "update", ["shop"]),
     "enriched": (enriched, "update", ["shop", "loud"]),
     "tumbling": (tumbling, "append", []),
+    "shifted": (shifted, "append", []),
     "open windows": (open_windows, "update", ["window", "word"]),
     "code in pandas": (counted_in_pandas, "update", ["place"]),
     "hours": (hours, "append", []),
@@ -506,11 +512,6 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         r"skewness\(.* \(Use another function, .*; median\(",
     ),
     "a key": (lambda df: parsed(df).groupBy(F.split("tags", " ")).count(), "update", "is a key of the type array"),
-    "a start time": (
-        lambda df: timed(df).groupBy(F.window("at", "1 hour", "1 hour", "10 minutes")).count(),
-        "append",
-        "a window with a start time",
-    ),
     "the time itself": (lambda df: timed(df).groupBy("at").count(), "append", "by the time of the watermark itself"),
     "an earlier window": (
         lambda df: timed(df).withColumn("w", F.window("at", "1 hour")).groupBy("w").count(),

@@ -582,16 +582,11 @@ def _window(
         session = _checked(lambda: SessionWindow(column, gap, delay))
         return session, child, f"sessions of {column}, until {gap} without a row, final {delay} later"
     size, hop, begin = _sizes(end)
-    if begin or size % hop:
-        raise PipelineError(
-            "a window with a start time, or a length that is no multiple of its slide",
-            field=FIELD,
-            fix="Use window(time, length, slide) with a slide that divides the length",
-        )
-    window = _checked(lambda: Window(column, size, None if hop == size else hop, delay))
+    window = _checked(lambda: Window(column, size, None if hop == size else hop, delay, begin % hop))
     # Roster deals rows to overlapping windows itself, so that each goes to its task once.
     below = made.children[0] if made.kind == "Expand" else child
-    return window, below, f"windows of {column}, {size} long, every {hop}, final {delay} later"
+    since = f", from {begin % hop} on" if begin % hop else ""
+    return window, below, f"windows of {column}, {size} long, every {hop}{since}, final {delay} later"
 
 
 def _gap(end: Java, jvm: Java) -> timedelta:
