@@ -260,8 +260,9 @@ def test_a_table_is_a_store_where_nothing_else_has_state(spark: SparkSession, to
         return made.write(KafkaSink(topics.bootstrap, out))
 
     def copies(name: str) -> dict[TopicPartition, int]:
-        roots: Any = [SimpleNamespace(root=root, is_ordered=False) for root in {path.parent for path in stores_below(tmp_path / name)}]
-        found = {task.partition: at for root in roots for task, at in stores_found(root).items()}
+        roots = {path.parent for path in stores_below(tmp_path / name)}
+        places: Any = [SimpleNamespace(root=root, is_ordered=False) for root in roots]
+        found = {task.partition: at for place in places for task, at in stores_found(place).items()}
         return {TopicPartition(cities, number): at for number, at in found.items()}
 
     def rows() -> list[dict[str, Any]]:
