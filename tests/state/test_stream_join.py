@@ -27,8 +27,9 @@ RIGHT = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("said
 COLUMNS = joined_columns(LEFT, RIGHT)
 
 
-def operator(within: int, grace: int, how: str) -> StreamJoin:
-    return StreamJoin(("k",), ("t", "at"), ("at", "said"), within * SECOND, grace * SECOND, how == "left")
+def operator(within: int, grace: int, how: str, bounds: tuple[int, int] | None = None) -> StreamJoin:
+    given = None if bounds is None else (bounds[0] * SECOND, bounds[1] * SECOND)
+    return StreamJoin(("k",), ("t", "at"), ("at", "said"), within * SECOND, grace * SECOND, how == "left", given)
 
 
 def moment(t: int | None) -> Any:
@@ -61,16 +62,19 @@ def on_time(rows: list[Any], grace: int) -> tuple[list[Any], int]:
     return taken, now
 
 
-def brute_force(rows: list[Any], within: int, grace: int, how: str) -> tuple[Counter[Any], int]:
+def brute_force(
+    rows: list[Any], within: int, grace: int, how: str, bounds: tuple[int, int] | None = None
+) -> tuple[Counter[Any], int]:
+    low, high = bounds or (-within, within)
     lefts, rights = ([row for other, *row in rows if other == side] for side in (False, True))
     left, _ = on_time(lefts, grace)
     right, now = on_time(rights, grace)
     found: Counter[Any] = Counter()
     for k, t, n in left:
-        partners = [(at, m) for key, at, m in right if k is not None and key == k and abs(at - t) <= within]
+        partners = [(at, m) for key, at, m in right if k is not None and key == k and low <= at - t <= high]
         for at, m in partners:
             found[(k, t, n, at, None if m is None else "\u00e9" * m)] += 1
-        if not partners and how == "left" and t + within + grace < now:
+        if not partners and how == "left" and t + high + grace < now:
             found[(k, t, n, None, None)] += 1
     return found, len(rows) - len(left) - len(right)
 
@@ -98,11 +102,18 @@ def case(seed: int) -> tuple[list[Any], list[int]]:
 
 
 @given(
-    st.integers(0, 1 << 32), st.sampled_from([(4, 0), (3, 5), (10, 10), (1, 50)]), st.sampled_from(["inner", "left"])
+    st.integers(0, 1 << 32),
+    st.sampled_from([(4, 0), (3, 5), (10, 10), (1, 50)]),
+    st.sampled_from(["inner", "left"]),
+    st.sampled_from([None, (0, 1), (-1, 0), (1, 1), (-1, -1)]),
 )
 @settings(max_examples=examples(40), deadline=None)
-def test_joins_equal_brute_force(tmp_path_factory: Any, seed: int, shape: tuple[int, int], how: str) -> None:
-    join = operator(*shape, how)
+def test_joins_equal_brute_force(
+    tmp_path_factory: Any, seed: int, shape: tuple[int, int], how: str, ends_of: tuple[int, int] | None
+) -> None:
+    """ends_of: of the bounds, in parts of the time of the join."""
+    bounds = None if ends_of is None else (ends_of[0] * shape[0] - (ends_of[0] > 0), ends_of[1] * shape[0])
+    join = operator(*shape, how, bounds)
     rows, ends = case(seed)
     found: Counter[Any] = Counter()
     late = 0
@@ -116,12 +127,12 @@ def test_joins_equal_brute_force(tmp_path_factory: Any, seed: int, shape: tuple[
             assert update.late == sum(map(len, update.late_rows))
             for row in update.results.to_pylist():
                 found[(row["k"], seconds(row["t"]), row["n"], seconds(row["at"]), row["said"])] += 1
-        assert (found, late) == brute_force(rows, *shape, how)
+        assert (found, late) == brute_force(rows, *shape, how, bounds)
         # Rows leave the state as time passes on both sides.
         end = [(False, "z", 1000, 0), (True, "z", 1000, 0)]
         update = join(table_of(end), store)
         store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position(99))
-        assert len(store.scan(stop=b"\xff")) == 2
+        assert all(key[10:].startswith(b"\x01z") for key, _ in store.scan(stop=b"\xff"))
 
 
 def test_stored_rows_are_read_as_they_were() -> None:

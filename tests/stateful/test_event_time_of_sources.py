@@ -278,7 +278,7 @@ class World:
         )
         return {
             plan.subtopology.number: InputBacklog(
-                admin, "g", plan.subtopology.sources, plan.source_at, lambda: self.clock, is_sent=plan.is_labelling
+                admin, "g", plan.subtopology.sources, plan.sources_at, lambda: self.clock, is_sent=plan.is_labelling
             )
             for plan in self.plans
             if plan.is_labelling or plan.is_by_split

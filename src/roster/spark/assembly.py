@@ -43,8 +43,9 @@ from roster.spark.queries.pages import Served
 from roster.spark.queries.served_stores import served_stores
 from roster.spark.stateful_batches import BetweenStatefulBatches, StatefulBatches
 from roster.spark.stateful_operators import check_assignors, check_operator, check_options, with_steps
-from roster.spark.steps import chained
+from roster.spark.steps import BySpark, chained
 from roster.state.definition import Definition
+from roster.state.event_time import microseconds
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
 from roster.stateful.store_cleaner import Cleaning, cleaning
@@ -129,7 +130,7 @@ def _stateful(
     _check_idle(options, plans, sink)
     can_switch = _check_paused(options, plans)
     own, output, encoding = KafkaSink(options.bootstrap, security=options.security), None, AS_JSON
-    if frames is not None and frames.behind is not None:
+    if frames is not None and frames.last is not None:
         kafka = frames.kafka_sink(sink, own)
     elif isinstance(sink, (ParquetSink, PositionedSink)):
         _check_table(plans, sink)
@@ -146,7 +147,7 @@ def _stateful(
         stores = Stores.open(options, plans, GrownInput(jobs.spark, config), kafka, output, encoding)
         opened.callback(stores.close)
         switching = Switching(options.group, stores.admin, paused=options.paused) if can_switch else None
-        if frames is not None and frames.behind is not None:
+        if frames is not None and frames.last is not None:
             sink = frames.state_sink(sink, kafka, stores, switching)
         elif sink is not kafka:
             sink = TableStateSink(sink, from_arrow_schema(plans[-1].columns), kafka, stores, switching)
@@ -304,8 +305,11 @@ def subtopology_plans(
         leaving = None
         if plan is not declared.last:
             leaving, columns = _repartition(options.group, subtopology, declared.subtopologies[number + 1], columns)
+            if plan.operators and (made := _by_spark(plan.operators[-1])) is not None:
+                delay = None if made.delay is None else microseconds(made.delay)
+                leaving = replace(leaving, is_framed=True, delay=delay)
             sources = (leaving.topic,)
-        plans.append(SubtopologyPlan(subtopology, tuple(nodes), arriving, leaving, tables))
+        plans.append(SubtopologyPlan(subtopology, tuple(nodes), arriving, leaving, tables, branches=plan.branches))
         arriving = leaving
     _check_names(columns)
     if not declared.has_own_results:
@@ -336,8 +340,14 @@ def _node(
         times = (getattr(operator.stateful.operator, "time_column", None) for operator in behind)
         sortable = {field.name for field in results if not pa.types.is_nested(field.type)}
         order = next((time for time in times if time in sortable), None)
-    node = OperatorNode(operator, rows, stateful.store, stateful.late, other, order, stateful.migrate)
-    return node, from_arrow_schema(results)
+    parts = operator, rows, stateful.store, stateful.late, other, order, stateful.migrate, stateful.sides
+    made = _by_spark(declared)
+    return OperatorNode(*parts), from_arrow_schema(results) if made is None else made.columns
+
+
+def _by_spark(declared: DeclaredOperator) -> BySpark | None:
+    """Return what Spark makes of an operator's results, None if they go on as they are."""
+    return next((step for step in declared.after if isinstance(step, BySpark)), None)
 
 
 def _check_names(columns: StructType | pa.Schema) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
@@ -34,13 +34,15 @@ class DeclaredOperator:
 class DeclaredSubtopology:
     """A part of a pipeline between repartitionings: its input, its steps and its operators.
 
-    by: None for the first, which reads the pipeline's topics. tables: joined before all operators.
+    by: None for the first, which reads the pipeline's topics. tables: joined before all operators. branches: topics of
+    each of the programs that Spark makes rows by, if there are several.
     """
 
     by: Repartition | None = None
     before: list[Step] = field(default_factory=list)
     tables: list[DeclaredTable] = field(default_factory=list)
     operators: list[DeclaredOperator] = field(default_factory=list)
+    branches: tuple[Sequence[str], ...] = ()
 
     @property
     def steps(self) -> list[Step]:

@@ -122,6 +122,8 @@ class Stateful:
     """True if a batch's results are not in the order of its input rows."""
     migrate: Migrate = None
     """How results come from those of the state's earlier definition."""
+    sides: tuple[Sequence[str], ...] = ()
+    """Of a join whose rows of both sides come together: names of the sources of each."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,9 +30,13 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class BySpark:
-    """What Spark makes of the rows of a stage, so that they have these columns."""
+    """What Spark makes of the rows of a stage, so that they have these columns.
+
+    delay: how far times of rows to come may be behind the time of the operator in front, None if by any time.
+    """
 
     columns: StructType
+    delay: timedelta | None = None
 
     def resolved(self, _: StructType, /) -> tuple[None, StructType]:
         """Return the columns."""

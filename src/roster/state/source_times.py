@@ -14,7 +14,7 @@ So an operator's results depend on the order of each source's records alone, whi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -30,7 +30,9 @@ from roster.state.event_time import NEVER, STREAM_TIME_KEY, Times, stream_time, 
 from roster.state.store import Snapshot, Store
 
 SOURCES_KEY = b"\xfftimes of sources"
-"""Key of the sources in a store."""
+"""Key of the sources in a store; of a join whose sides have sources each, those of the left one."""
+RIGHT_SOURCES_KEY = SOURCES_KEY + b" right"
+"""Key of those of the right one."""
 SOURCE, DELAY, NOTICE = "\0source", "\0delay", "\0notice"
 """Columns of rows from a repartition topic: the source, 0 for none; microseconds behind its time; or a notice alone."""
 UNLABELLED = 0
@@ -50,6 +52,11 @@ _KNOWN = np.dtype([("source", "<i8"), ("time", "<i8"), ("ended", "<i8")])
 def source_of(topic: str, partition: int) -> int:
     """Return the number of a source, the same in all applications and releases."""
     return (crc32(topic.encode()) + partition) % _SOURCES + 1
+
+
+def nearest(source: int, names: Sequence[str]) -> str:
+    """Return the name that `source_of` made a number of, among these."""
+    return min(names, key=lambda name: (source - source_of(name, 0)) % _SOURCES)
 
 
 def labels(source: int, delays: Times) -> Times:
@@ -105,6 +112,12 @@ class Notice(NamedTuple):
         waiting, holds, tasks = more or ((), (), ())
         own = tuple(waiting), dict(holds), tuple(tasks)
         return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended), *own)
+
+    def among(self, is_own: Callable[[int], bool]) -> Notice:
+        """Return what it says of some sources, none of which are tasks."""
+        behind, reading, ended = (tuple(filter(is_own, each)) for each in (self.behind, self.reading, self.ended))
+        times = {source: time for source, time in self.times.items() if is_own(source)}
+        return Notice(self.batch, behind, reading, times, ended)
 
     def is_gone(self, source: int) -> bool:
         """Return whether a source was a task that is there no longer."""
@@ -174,21 +187,24 @@ class SourceTimes(NamedTuple):
         lag: int = 0,
         *,
         is_relayed: bool = False,
+        entry_key: bytes = SOURCES_KEY,
+        is_own: Callable[[int], bool] | None = None,
     ) -> SourceTimes | None:
         """Return the times of rows and notices; None if no source is known, as with an earlier release's senders.
 
         column: of times, None if the operator does not go by any. key: of the stream time. lag: microseconds that rows
         of a source may be behind its largest one so far. is_relayed: rows of a source come through several tasks, which
-        tell the time.
+        tell the time. entry_key: of what is known. is_own: tells which sources of notices count, None: all.
         """
         is_notice = table[NOTICE].is_valid().to_numpy(zero_copy_only=False)
         source = table[SOURCE].to_numpy()
-        (stored,) = store.multi_get([SOURCES_KEY])
+        (stored,) = store.multi_get([entry_key])
         if stored is None and not is_notice.any() and not source.any():
             return None
         before, known = stream_time(store, key), Known.decode(stored)
         places, rows = np.flatnonzero(is_notice), np.flatnonzero(~is_notice)
         notices = [Notice.decode(data) for data in table[NOTICE].filter(pa.array(is_notice)).to_pylist()]
+        notices = notices if is_own is None else [notice.among(is_own) for notice in notices]
         plain = table.drop_columns([SOURCE, DELAY, NOTICE]).filter(pc.invert(pa.array(is_notice)))
         source, delay = source[rows], table[DELAY].to_numpy()[rows]
         times = np.full(len(rows), NEVER)
@@ -350,6 +366,13 @@ class SourceClock:
     waits: bool = False
     time: int | None = field(default=None, init=False)
     """The largest time so far in microseconds, None without one."""
+    passed: int | None = field(default=None, init=False)
+    """A time before which no further row of the source is; None if that is not known."""
+
+    @property
+    def told(self) -> int | None:
+        """The time that others hear of."""
+        return max((each for each in (self.time, self.passed) if each is not None), default=None)
 
     def labels(self, rows: pa.Table) -> Times:
         """Return the labels of the next rows."""

@@ -1,5 +1,7 @@
 """Join of two streams within a time: pairs of rows with equal keys whose times differ by at most that time.
 
+With `bounds` the right row's time less the left one's is between these two, which are within that time.
+
 A row is late if it is older than the largest time of its own side by more than the grace period. All pairs of rows that
 are not late are found, whichever side comes first; they depend only on the order of each side's records. A row is kept
 until the other side's time exceeds its own by the join's time plus the grace period. Then no partner can arrive any
@@ -12,7 +14,7 @@ more, and a left outer join emits a left row that had none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -27,6 +29,7 @@ from roster.state.byte_slices import Structs, spread
 from roster.state.event_time import (
     AT,
     NOW_KEY,
+    OF,
     Lateness,
     Times,
     left_out,
@@ -56,6 +59,8 @@ WAITING_KEY = b"\x05"
 """First byte of the keys of left rows that have had no partner."""
 TIME_KEYS = (b"\xffleft time", b"\xffright time")
 """Keys of the stream times of both sides."""
+NOW_KEYS = (NOW_KEY, NOW_KEY + b" right")
+"""Keys of their times after a batch, for sides whose rows name their sources."""
 _NEIGHBOURS = np.array([-1, 0, 1])
 Chosen = npt.NDArray[np.bool_]
 
@@ -64,8 +69,9 @@ Chosen = npt.NDArray[np.bool_]
 class StreamJoin:
     """The operator of `join`. Rows of both sides come in one table, see `joined_columns`.
 
-    times: columns with the times of both sides. right: columns of the right side in the results. Raises StateError for
-    a time that is not positive or a grace period below 0, and for columns that do not fit.
+    times: columns with the times of both sides. right: columns of the right side in the results. bounds: of the right
+    row's time less the left one's; None: `within` both ways. Keys and times may be columns that both sides share.
+    Raises StateError for a time that is not positive or a grace period below 0, and for columns that do not fit.
     """
 
     keys: tuple[str, ...]
@@ -74,6 +80,7 @@ class StreamJoin:
     within: timedelta
     grace: timedelta
     keeps_all: bool
+    bounds: tuple[timedelta, timedelta] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.within, timedelta) or self.within <= timedelta():
@@ -92,6 +99,12 @@ class StreamJoin:
         return self.times[0]
 
     @property
+    def span(self) -> tuple[int, int]:
+        """Least and largest microseconds from a left row's time to that of a partner."""
+        low, high = (-self.within, self.within) if self.bounds is None else self.bounds
+        return microseconds(low), microseconds(high)
+
+    @property
     def lag(self) -> int:
         """Microseconds that a time of a pair may be behind the largest one so far."""
         return microseconds(2 * self.within + self.grace)
@@ -100,7 +113,8 @@ class StreamJoin:
     def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         how = "left" if self.keeps_all else "inner"
-        return {"operator": "join", "times": list(self.times), "within": str(self.within), "how": how}
+        bounds = {} if self.bounds is None else {"bounds": [str(each) for each in self.bounds]}
+        return {"operator": "join", "times": list(self.times), "within": str(self.within), "how": how, **bounds}
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
@@ -112,24 +126,32 @@ class StreamJoin:
 
     def sides(self, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
         """Return the columns of both sides' rows, which are the state's values."""
-        own = [field for field in columns if field.name != IS_OTHER and not field.name.startswith(OTHER)]
-        others = [field for field in columns if field.name.startswith(OTHER)]
-        return pa.schema(own), pa.schema([field.with_name(field.name.removeprefix(OTHER)) for field in others])
+        left, right = (self.names(columns.names, number) for number in (LEFT, RIGHT))
+        of_right = [columns.field(name).with_name(name.removeprefix(OTHER)) for name in right]
+        return pa.schema([columns.field(name) for name in left]), pa.schema(of_right)
+
+    def names(self, columns: Sequence[str], number: int) -> list[str]:
+        """Return the columns of one side, of a table with rows of both."""
+        plain = [name for name in columns if name != IS_OTHER and not name.startswith(OTHER)]
+        if number == LEFT:
+            return plain
+        shared = {name for name in (*self.keys, self.times[1], AT, OF) if OTHER + name not in columns}
+        return [name for name in columns if name.startswith(OTHER) or (name in plain and name in shared)]
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return a batch's pairs, and the rows to keep."""
         sides = [_Side.of(self, number, table, store) for number in (LEFT, RIGHT)]
         codes = _numbered(sides)
-        within = microseconds(self.within)
-        for side in sides:
-            side.kept_from = sides[1 - side.number].now - microseconds(self.grace) - within
+        within, (low, high) = microseconds(self.within), self.span
+        for side, latest in zip(sides, (high, -low), strict=True):
+            side.kept_from = sides[1 - side.number].now - microseconds(self.grace) - latest
         needed = _Needed.of(sides, within)
         kept = needed.read(store, codes, [side.layout for side in sides])
         (old_left, old_right), (left, right) = kept, [side.rows() for side in sides]
         lefts, rights = _Rows.joined(old_left, left), _Rows.joined(old_right, right)
         known = len(old_left.times)
-        of_new = _pairs(left, rights, within)
-        of_old = _pairs(old_left, right, within)
+        of_new = _pairs(left, rights, self.span)
+        of_old = _pairs(old_left, right, self.span)
         at_left = np.concatenate([of_old[0], of_new[0] + known])
         at_right = np.concatenate([of_old[1] + len(old_right.times), of_new[1]])
         results = [self._results(lefts.table, at_left, rights.table, at_right)]
@@ -255,15 +277,14 @@ class _Side:
     def of(cls, join: StreamJoin, number: int, table: pa.Table, store: Store | Snapshot) -> _Side:
         is_mine = pc.fill_null(table[IS_OTHER], False)
         mine = table.filter(is_mine if number == RIGHT else pc.invert(is_mine)).combine_chunks()
-        names = [name for name in table.column_names if name.startswith(OTHER) == (number == RIGHT)]
-        mine = mine.select([name for name in names if name != IS_OTHER])
+        mine = mine.select(join.names(table.column_names, number))
         mine = mine.rename_columns([name.removeprefix(OTHER) for name in mine.column_names])
         before = stream_time(store, TIME_KEYS[number])
         times, has = times_of(mine, join.times[number])
         stream_times = running(times, before)
         now = int(stream_times[-1]) if len(stream_times) else before
-        (of_sources,) = store.multi_get([NOW_KEY])
-        if number == LEFT and of_sources is not None:
+        (of_sources,) = store.multi_get([NOW_KEYS[number]])
+        if of_sources is not None:
             stream_times, now = mine[AT].to_numpy(), read_time(of_sources)
         fresh = has & (times + microseconds(join.grace) >= stream_times)
         has_key = np.ones(len(mine), np.bool_)
@@ -363,11 +384,11 @@ def _kept(sides: list[_Side], codes: pa.Array, store: Store | Snapshot, within: 
     return pa.concat_tables(changes)
 
 
-def _pairs(left: _Rows, right: _Rows, within: int) -> tuple[Times, Times]:
+def _pairs(left: _Rows, right: _Rows, span: tuple[int, int]) -> tuple[Times, Times]:
     """Return the indexes in both sides of rows that pair."""
     order = np.lexsort((right.times, right.codes))
-    low = _before(right.codes, right.times, left.codes, left.times - within, inclusive=False)
-    high = _before(right.codes, right.times, left.codes, left.times + within, inclusive=True)
+    low = _before(right.codes, right.times, left.codes, left.times + span[0], inclusive=False)
+    high = _before(right.codes, right.times, left.codes, left.times + span[1], inclusive=True)
     return np.repeat(np.arange(len(low)), high - low), order[spread(low, high - low)]
 
 

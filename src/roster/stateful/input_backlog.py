@@ -29,16 +29,16 @@ class InputBacklog:
         admin: Admin,
         group: str,
         topics: Collection[str],
-        source_at: Callable[[TopicPartition], int],
+        sources_at: Callable[[TopicPartition], Collection[int]],
         now: Callable[[], float] = time.monotonic,
         *,
         is_sent: bool = True,
     ) -> None:
-        """source_at: returns the source that a partition's rows have; it has been read if all its partitions have.
+        """sources_at: returns the sources that a partition's rows have; one has been read if all its partitions have.
 
         is_sent: others hear of it, behind a repartition.
         """
-        self._source_at, self._is_sent = source_at, is_sent
+        self._sources_at, self._is_sent = sources_at, is_sent
         self._admin, self._group, self._topics, self._now = admin, group, topics, now
         self._partitions: list[TopicPartition] = []
         self._looked = float("-inf")
@@ -86,7 +86,7 @@ class InputBacklog:
         self._is_committed = False
         is_left = {at for at, end in read.items() if end < self._ends.get(at, end + 1)}
         self._behind = (self._behind - read.keys()) | is_left
-        behind, reading = {*map(self._source_at, self._behind)}, {*map(self._source_at, read)}
+        behind, reading = self._sources_of(self._behind), self._sources_of(read)
         return Backlog(
             secrets.randbits(62) + 1,
             tuple(sorted(behind - reading)),
@@ -95,6 +95,9 @@ class InputBacklog:
             max(at.partition for at in self._partitions) + 1,
             frozenset(self._behind),
         )
+
+    def _sources_of(self, partitions: Collection[TopicPartition]) -> set[int]:
+        return {source for at in partitions for source in self._sources_at(at)}
 
     def committed(self, batch: Batch) -> None:
         """Record that the last batch that reads the input is committed, if this is one."""

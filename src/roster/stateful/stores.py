@@ -99,7 +99,7 @@ class Stores:
         """Deletes processed records of repartition topics."""
         self.input_backlogs = {
             plan.subtopology.number: InputBacklog(
-                self.admin, options.group, plan.subtopology.sources, plan.source_at, is_sent=plan.is_labelling
+                self.admin, options.group, plan.subtopology.sources, plan.sources_at, is_sent=plan.is_labelling
             )
             for plan in self.plans
             if plan.is_labelling or plan.is_by_split

@@ -129,7 +129,7 @@ def run(made: Program, batches: list[DataFrame], folder: Path) -> DataFrame:
         behind, columns = chained(declared.after, StructType())
         assert behind is not None
     else:
-        columns = frames.results
+        columns = frames.last.results
     wanted = arrow_schema(columns)
     with LmdbStore(folder) as store:
         for number, batch in enumerate(batches):
@@ -140,14 +140,15 @@ def run(made: Program, batches: list[DataFrame], folder: Path) -> DataFrame:
     table = pa.Table.from_batches(results, schema=wanted).combine_chunks()
     made_rows: Any = table if len(table) else []  # PySpark cannot take nested columns without rows
     frame = batches[0].sparkSession.createDataFrame(made_rows, columns)
-    return frame if frames is None or frames.behind is None else frames.behind(frame)
+    return frame if frames is None or frames.last is None else frames.last.make(frame)
 
 
 def rows_of(made: Program, batch: DataFrame) -> pa.Table:
     """The rows of the operator, by Spark or by Roster."""
     frames = made.declared.frames
-    if frames is not None and frames.before is not None:
-        rows = frames.before(batch)
+    if frames is not None and frames.before:
+        (branch,) = frames.before
+        rows = branch.make(batch)
         wanted, parts = arrow_schema(rows.schema), iter(rows.toArrow().to_batches())
     else:
         records = arrow_schema(batch.schema)

@@ -204,9 +204,78 @@ def shifted(records: DataFrame) -> DataFrame:
     return timed(records).groupBy(F.window("at", "50 minutes", "20 minutes", "7 minutes"), "shop").count()
 
 
+def sides(records: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Two streams of one topic, each with its own steps."""
+    paid = parsed(records).where("amount > 2 or order < 0").withWatermark("at", "10 minutes")
+    columns = F.col("order").alias("paying"), F.col("shop").alias("at_shop"), F.col("at").alias("paid"), "tags"
+    return timed(records).drop("tags").where("amount < 4"), paid.select(*columns)
+
+
+IN_TIME = "shop = at_shop and paid >= at - interval 5 minutes and paid < at + interval 40 minutes"
+
+
+def joined(records: DataFrame) -> DataFrame:
+    """An inner join, with a condition that is neither a key nor a time."""
+    left, right = sides(records)
+    return left.join(right, F.expr(f"{IN_TIME} and order <> paying")).select("shop", "order", "paying", "paid", "tags")
+
+
+def left_joined(records: DataFrame) -> DataFrame:
+    left, right = sides(records)
+    return left.alias("l").join(right, F.expr(IN_TIME), "left").select("shop", "order", "price", "paying", "paid")
+
+
+def right_joined(records: DataFrame) -> DataFrame:
+    left, right = sides(records)
+    return left.join(right, F.expr(IN_TIME), "right").select(F.col("at_shop").alias("shop"), "order", "paying", "paid")
+
+
+def counted_pairs(records: DataFrame) -> DataFrame:
+    """An aggregate behind a join."""
+    pairs = joined(records).withColumn("longer", F.length("tags") * 2)
+    return pairs.groupBy(F.window("paid", "2 hours"), "shop").agg(F.count("*").alias("n"), F.sum("longer"))
+
+
+def busiest(records: DataFrame) -> DataFrame:
+    """An aggregate behind an aggregate, with HAVING and a function of Python in between."""
+    double = F.udf(lambda number: number * 2, "long")
+    hours = timed(records).groupBy(F.window("at", "1 hour"), F.lower("shop").alias("shop")).agg(F.count("*").alias("n"))
+    many = hours.alias("hours").where("n > 1").withColumn("n2", double("n"))
+    return many.groupBy(F.window("window", "6 hours"), "shop").agg(F.max("n2").alias("most"), F.count("*").alias("of"))
+
+
+def largest(records: DataFrame) -> DataFrame:
+    """An aggregate of the windows of an aggregate."""
+    hours = timed(records).groupBy(F.window("at", "1 hour", "15 minutes").alias("hour"), "shop").count()
+    return hours.alias("hours").groupBy("hour").agg(F.max("count").alias("most"), F.max("shop").alias("shop"))
+
+
+def earlier(records: DataFrame) -> DataFrame:
+    """A window that is made in front of groupBy()."""
+    rows = timed(records).select(F.window("at", "1 hour").alias("hour"), "shop", "amount").where("amount < 4")
+    return rows.groupBy("hour", "shop").agg(F.sum("amount"))
+
+
+def two_parts(records: DataFrame) -> DataFrame:
+    """A union of two programs over one topic."""
+    dear = timed(records).where("price > 5 or order < 0").select("shop", "at", F.lit("dear").alias("kind"))
+    many = timed(records).where("amount > 1 or order < 0").select("shop", "at", F.lit("many").alias("kind"))
+    return (
+        dear.unionByName(many).groupBy(F.window("at", "50 minutes", "20 minutes", "7 minutes"), "shop", "kind").count()
+    )
+
+
 PROGRAMS: dict[str, tuple[Callable[[DataFrame], DataFrame], str, list[str]]] = {
     "totals": (totals, "update", ["shop"]),
     "counted once": (counted_once, "append", []),
+    "joined": (joined, "append", []),
+    "left joined": (left_joined, "append", []),
+    "busiest": (busiest, "append", []),
+    "largest": (largest, "append", []),
+    "earlier": (earlier, "append", []),
+    "two parts": (two_parts, "append", []),
+    "right joined": (right_joined, "append", []),
+    "counted pairs": (counted_pairs, "append", []),
     "code": (counted, "update", ["shop"]),
     "enriched": (enriched, "update", ["shop", "loud"]),
     "tumbling": (tumbling, "append", []),
@@ -513,11 +582,6 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
     ),
     "a key": (lambda df: parsed(df).groupBy(F.split("tags", " ")).count(), "update", "is a key of the type array"),
     "the time itself": (lambda df: timed(df).groupBy("at").count(), "append", "by the time of the watermark itself"),
-    "an earlier window": (
-        lambda df: timed(df).withColumn("w", F.window("at", "1 hour")).groupBy("w").count(),
-        "append",
-        "is not made in groupBy|by a window made earlier",
-    ),
     "sessions that change": (
         lambda df: timed(df).groupBy(F.session_window("at", "1 minute"), "shop").count(),
         "update",
@@ -528,22 +592,44 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "update",
         "is a key of the type struct",
     ),
-    "a union": (
-        lambda df: parsed(df).union(parsed(df)).groupBy("shop").count(),
-        "update",
-        r"union\(\) beside operators",
+    "an aggregate in front of a union": (
+        lambda df: tumbling(df).union(tumbling(df)),
+        "append",
+        r"Aggregate in front of union\(\) \(Write it to a topic, and read that",
     ),
-    "totals of totals": (
+    "first rows in front of a join": (
+        lambda df: sides(df)[0].dropDuplicates(["order", "at"]).join(sides(df)[1], F.expr(IN_TIME)),
+        "append",
+        r"Deduplicate in front of join\(\) of two streams",
+    ),
+    "a join without a time": (
+        lambda df: sides(df)[0].join(sides(df)[1], F.expr("shop = at_shop and paid >= at")),
+        "append",
+        r"has not both bounds of the time between their rows\. For example a\.key = b\.key and",
+    ),
+    "a join without a key": (
+        lambda df: sides(df)[0].join(sides(df)[1], F.expr(IN_TIME.replace("=", "<>", 1))),
+        "append",
+        "has no columns that are equal",
+    ),
+    "a full join": (
+        lambda df: sides(df)[0].join(sides(df)[1], F.expr(IN_TIME), "full"),
+        "append",
+        "of the kind FullOuter. Use an inner, a left or a right outer join",
+    ),
+    "an outer join with a condition": (
+        lambda df: sides(df)[0].join(sides(df)[1], F.expr(f"{IN_TIME} and order <> paying"), "left"),
+        "append",
+        r"an outer join\(\) of two streams with the condition .*order.*paying",
+    ),
+    "a join of other times": (
         lambda df: (
-            timed(df)
-            .groupBy(F.window("at", "1 hour"))
-            .count()
-            .alias("hours")
-            .groupBy(F.window("window", "2 hours"))
-            .count()
+            sides(df.withColumn("x", F.lit(1)))[0]
+            .withColumn("then", F.col("at") + F.expr("interval 1 hour"))
+            .join(sides(df)[1], F.expr(IN_TIME.replace("at ", "then ").replace("then -", "then -")))
         ),
         "append",
-        "an operator behind the aggregate",
+        "without the time of a watermark|has not both bounds",
     ),
     "files of updates": (totals, "update parquet", "files take no updates of earlier rows"),
 }

@@ -203,8 +203,8 @@ def test_an_error_of_the_program_ends_the_query_and_is_told(
 REFUSED: dict[str, tuple[Callable[[DataFrame, DataFrame], Any], str]] = {
     "two streams": (lambda df, _: df.alias("a").join(df.alias("b"), "key"), r"join\(\) of two streams"),
     "everything at once": (
-        lambda df, _: df.alias("a").join(df.alias("b"), "key").limit(3),
-        r"limit\(\): a stream has no end; join\(\) of two streams",
+        lambda df, _: df.orderBy("key").limit(3),
+        r"limit\(\): a stream has no end; orderBy\(\): a stream has no order",
     ),
     "an order": (lambda df, _: df.orderBy("offset"), "a stream has no order"),
     "a table in front": (lambda df, t: t.withColumn("key", F.lit(b"")).join(df, "key", "left"), "Spark: .*[Oo]uter"),
@@ -260,18 +260,22 @@ def test_names_that_a_reader_lacks_are_told(spark: SparkSession) -> None:
         read_stream(spark).format("rate")
 
 
-def test_a_union_of_one_topic_reads_it_twice_and_of_two_is_refused(
-    spark: SparkSession, topics: Topics, orders: str, group: str
-) -> None:
-    frame = reader(spark, topics, orders).load().select("offset")
+def test_a_union_reads_each_part_of_its_topic(spark: SparkSession, topics: Topics, orders: str, group: str) -> None:
+    frame = reader(spark, topics, orders).load().select("offset", "topic")
     counts: list[int] = []
-    both = frame.where("offset < 3").union(frame.where("offset >= 3"))
+    producer = idempotent_producer(topics.bootstrap, {})
+    another = topics.create(1, name="another")
+    for number in range(5):
+        producer.produce(another, str(number))
+    assert producer.flush(60) == 0
+    other = reader(spark, topics, another).load().select("offset", "topic").where("offset > 1")
+    both = frame.where("offset < 3").union(frame.where("offset >= 3")).union(other)
     query = write_stream(both).queryName(group).foreachBatch(lambda df, _: counts.append(df.count()))
     query.trigger(availableNow=True).start().awaitTermination()
-    assert sum(counts) == 40
-    other = reader(spark, topics, "another").load().select("offset")
-    with pytest.raises(PipelineError, match="the frame has several sources"):
-        write_stream(frame.union(other)).queryName(group).format("console").start()
+    assert sum(counts) == 43
+    latest = reader(spark, topics, another).option("startingOffsets", "latest").load().select("offset", "topic")
+    with pytest.raises(PipelineError, match="the frame has sources with different options"):
+        write_stream(frame.union(latest)).queryName(group).format("console").start()
 
 
 def test_ctrl_c_finishes_the_batch_and_leaves_the_group(

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
-from itertools import pairwise
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from py4j.java_gateway import get_field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -24,15 +22,16 @@ from roster.spark.column_expressions import class_of, members
 from roster.spark.dataframes.plan import (
     FIELD,
     Java,
+    Narrow,
     Node,
     Plan,
     PlanOver,
-    alias_of,
     analyzed,
-    plan_over,
+    narrow_ways,
     projected,
     scala_object,
 )
+from roster.spark.dataframes.windows import SESSION, is_window, longest, made_at, time_in, time_of, window_of
 from roster.spark.stateful_operators import Stateful
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import ALL_ROWS, Aggregate, Kind
@@ -70,8 +69,10 @@ _ALL = (1 << 31) - 1
 """Values of a list or a set: all of them, as in Spark."""
 _OWN = (START, END, "session")
 """Columns that windows make."""
-_SESSION = "spark.sessionWindow"
-"""Mark in the metadata of sessions."""
+_DELAY = "spark.watermarkDelayMs"
+"""Mark in the metadata of columns of event time."""
+_WATERMARK = "EventTimeWatermark"
+_CODE = ("TransformWithStateInPySpark", "TransformWithStateInPandas", "FlatMapGroupsInPandasWithState")
 _AS_KEYS = ("string", "binary", "boolean", "byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
 _AS_TEXT = ("float", "double", "decimal")
 """Types of keys that are text in the state, and come back as they were."""
@@ -96,11 +97,11 @@ class Rows:
         )
         if (same := next(known, None)) is not None:
             return same
-        name = self._free(name, taken)
+        name = self.free(name, taken)
         self.columns[name] = expression
         return name
 
-    def _free(self, name: str, taken: Iterable[str]) -> str:
+    def free(self, name: str, taken: Iterable[str]) -> str:
         """Return a name that no other column has in any case, and that Spark finds without quotes."""
         name = name.replace(".", " ").replace("`", "'")
         used = {other.lower() for other in (*self.columns, *taken)}
@@ -118,7 +119,7 @@ class Rows:
                 field=FIELD,
                 fix="Name its fields, or make text of it",
             )
-        name = self._free(name, _OWN)
+        name = self.free(name, _OWN)
         self.columns[name] = expression
         if plain in _AS_TEXT:
             self.text[name] = expression.dataType().simpleString()
@@ -145,8 +146,9 @@ class Kept:
 
     node: of the plan. below: the node whose rows it takes. rows: their columns. keys: those that place the rows.
     results: makes the columns of the results, as Spark has them, of those of the rows. outputs: makes the node's own
-    output of attributes of the results. kind: names the store where nothing else does. conditions: columns that say
-    which results go on to the next operator.
+    output of attributes of the results. kind: names the store where nothing else does. sides: of a join, the node of
+    each and the columns of its rows, in place of `below` and those of `rows`. rest: conditions of results.
+    delay: how far event times of results to come may be behind the operator's time, None if by any time.
     """
 
     node: Node
@@ -161,13 +163,25 @@ class Kept:
     is_by_key: bool = False
     text: str = ""
     name: str = ""
-    conditions: list[str] = field(default_factory=list)
+    sides: Sequence[tuple[Node, Mapping[str, Java]]] = ()
+    rest: Sequence[Java] = ()
+    delay: timedelta | None = None
 
     def stateful(self) -> Stateful:
         """Return the operator for the pipeline."""
         if isinstance(self.operator, Stateful):
             return replace(self.operator, store=self.name)
         return Stateful(self.operator, self.name, has_updates=self.has_updates, is_by_key=self.is_by_key)
+
+    def ways(self, side: int, jvm: Java, stop: Node | None = None, at_stop: PlanOver | None = None) -> list[Narrow]:
+        """Return the ways to the operator's rows, of one side of a join; `stop` and `at_stop` as for `narrow_ways`."""
+        below, columns = self.sides[side] if self.sides else (self.below, self.rows.columns)
+        named = [(each, name, None) for name, each in columns.items()]
+
+        def rows(over: PlanOver) -> PlanOver:
+            return lambda records: projected(named, over(records), jvm)
+
+        return [Narrow(way.leaf, rows(way.over)) for way in narrow_ways(below, jvm, stop, at_stop)]
 
     def behind(self, results: Results) -> tuple[PlanOver, Callable[[DataFrame], DataFrame]]:
         """Return what makes the node's plan of a plan with the results, and what is done with their frame before."""
@@ -177,7 +191,10 @@ class Kept:
         def over(made: Java) -> Java:
             by_name = {column.name(): column for column in members(made.output())}
             own = [(by_name[name], name, column.exprId()) for name, column in fixed.items()]
-            return projected(outputs, projected(own, made, jvm), jvm)
+            plan = projected(outputs, projected(own, made, jvm), jvm)
+            for condition in self.rest:
+                plan = jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(condition, plan)
+            return plan
 
         return over, self.rows.without_text
 
@@ -197,8 +214,9 @@ class Results:
         return cls(columns, {column.name(): column for column in members(template.output())}, spark._jvm)
 
 
-Makers = Mapping[str, Callable[[Node, Node, Sequence[Node], str, Java], Kept]]
-"""What makes an operator of a node, of the plan's root, the nodes above, the output mode and the JVM."""
+Maker = Callable[[Node, Node, Sequence[Node], str, Java], Kept]
+"""Makes an operator of a node, of the plan's root, the nodes above, the output mode and the JVM."""
+Makers = Mapping[str, Maker]
 
 
 def chain_of(plan: Plan, mode: str, makers: Makers) -> list[Kept]:
@@ -207,26 +225,40 @@ def chain_of(plan: Plan, mode: str, makers: Makers) -> list[Kept]:
     Raises PipelineError for what Roster lacks.
     """
     jvm, root = plan.jvm, plan.root
-    found, problems = list[Kept](), list[PipelineError]()
+    kept, problems = list[Kept](), list[PipelineError]()
     above: list[Node] = []
     node = root
     while not node.is_leaf:
         streaming = [child for child in node.children if child.is_streaming]
-        maker = makers.get(node.kind)
-        if maker is not None:
+        if (maker := _maker_of(node, makers)) is not None:
             try:
-                found.insert(0, maker(node, root, above, mode, jvm))
+                kept.insert(0, maker(node, root, above, mode, jvm))
             except PipelineError as error:
                 problems.append(error)
         if len(streaming) != 1:
-            if found or problems or any(each.kind in makers and each.is_streaming for each in node.all()):
-                raise PipelineError("union() beside operators with state", field=FIELD, fix="Subscribe to both topics")
+            problems += _in_front_of(node, streaming, makers)
             break
         above.append(node)
         node = streaming[0]
     _raise(problems)
-    _name(found, root)
-    return found
+    _name(kept, root)
+    return kept
+
+
+def _maker_of(node: Node, makers: Makers) -> Maker | None:
+    """Return what makes an operator of a node, None if it keeps no state: a join with a table is none."""
+    is_table_join = node.kind == "Join" and not all(child.is_streaming for child in node.children)
+    return None if is_table_join else makers.get(node.kind)
+
+
+def _in_front_of(node: Node, children: Sequence[Node], makers: Makers) -> Iterator[PipelineError]:
+    """Yield the problems with operators in front of a union, or a join of two streams."""
+    name = "join() of two streams" if node.kind == "Join" else f"{node.kind.lower()}()"
+    for below in (each for child in children for each in child.all()):
+        if below.is_streaming and _maker_of(below, makers) is not None:
+            problem = f"{below.kind} in front of {name}"
+            fix = f"Write it to a topic, and read that in front of the {node.kind.lower()}"
+            yield PipelineError(problem, field=FIELD, fix=fix)
 
 
 def _raise(problems: Sequence[PipelineError]) -> None:
@@ -237,88 +269,13 @@ def _raise(problems: Sequence[PipelineError]) -> None:
         raise PipelineError("; ".join(f"{each.problem} ({each.fix})" for each in problems), field=FIELD)
 
 
-def rows_over(kept: Sequence[Kept], jvm: Java) -> PlanOver:
-    """Return what makes the plan of the first operator's rows of the records' plan.
-
-    A further operator follows only what passes its rows on as they are: then what is computed in between can be
-    computed in front, with conditions as columns. Raises PipelineError for others.
-    """
-    layers = _Layers(plan_over(kept[0].below, jvm, is_narrow=True), jvm)
-    for before, operator in pairwise(kept):
-        if not isinstance(before.operator, Deduplication):
-            raise PipelineError(
-                f"an operator behind the aggregate {before.name}",
-                field=FIELD,
-                fix="Write the aggregate to a topic, and let another query go on from there",
-            )
-        needed = {*before.keys, before.operator.column}
-        own = {name: each for name, each in before.rows.columns.items() if name in needed}
-        layers.add(members(before.below.java.output()), own)
-        for node in reversed(between(operator.below, before.node)):
-            before.conditions += layers.climb(node)
-    return layers.over(kept[-1].rows.columns)
-
-
 def between(node: Node, stop: Node) -> list[Node]:
     """Return a node and those that its rows come through, down to another one."""
-    found = []
+    nodes = []
     while node is not stop:
-        found.append(node)
+        nodes.append(node)
         node = next(child for child in node.children if child.is_streaming)
-    return found
-
-
-class _Layers:
-    """A plan that grows upwards, with columns that are carried along to its top."""
-
-    def __init__(self, make: PlanOver, jvm: Java) -> None:
-        self._make, self._jvm = make, jvm
-        self._carried: dict[str, Java] = {}
-        self._meant: dict[str, Java] = {}
-        """The expression that each carried column is."""
-
-    def _project(self, columns: Sequence[Java]) -> None:
-        """Have another projection on top."""
-        make, columns = self._make, self._jvm.PythonUtils.toSeq(list(columns))
-        project = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project
-        self._make = lambda records: project(columns, make(records))
-
-    def add(self, output: Sequence[Java], columns: Mapping[str, Java]) -> None:
-        """Carry further columns, beside the output of the plan so far. Raises PipelineError for another of a name."""
-        new = {name: each for name, each in columns.items() if not self._has(name, each)}
-        named = [alias_of(each, name, self._jvm) for name, each in new.items()]
-        self._project([*output, *self._carried.values(), *named])
-        self._carried |= {name: each.toAttribute() for name, each in zip(new, named, strict=True)}
-        self._meant |= new
-
-    def _has(self, name: str, expression: Java) -> bool:
-        known = self._meant.get(name)
-        if known is not None and not known.semanticEquals(expression):
-            fix = f"Give the later one another name, as in withColumn({name + '_2'!r}, ...)"
-            raise PipelineError(f"two columns {name!r}, of two operators", field=FIELD, fix=fix)
-        return known is not None
-
-    def climb(self, node: Node) -> list[str]:
-        """Put a node on top; return the columns of what it filters by. Raises PipelineError for one that makes rows."""
-        if node.kind == "Project":
-            self._project([*members(node.java.projectList()), *self._carried.values()])
-        elif node.kind == "Filter":
-            name = f"goes on {len(self._carried)}"
-            self.add(members(node.java.output()), {name: node.java.condition()})
-            return [name]
-        elif node.kind not in ("SubqueryAlias", "View", "EventTimeWatermark"):
-            raise PipelineError(
-                f"{node.kind} between two operators with state",
-                field=FIELD,
-                fix="Move it in front of both, or write to a topic in between",
-            )
-        return []
-
-    def over(self, columns: Mapping[str, Java]) -> PlanOver:
-        """Return what makes the plan with the carried columns and these on top."""
-        new = {name: each for name, each in columns.items() if not self._has(name, each)}
-        both = [(each, name, None) for name, each in (self._carried | new).items()]
-        return lambda records: projected(both, self._make(records), self._jvm)
+    return nodes
 
 
 def _name(kept: Sequence[Kept], root: Node) -> None:
@@ -338,6 +295,14 @@ def _name(kept: Sequence[Kept], root: Node) -> None:
         )
 
 
+def checked(make: Callable[[], T]) -> T:
+    """Return what a function makes, with a PipelineError for an error of Roster's."""
+    try:
+        return make()
+    except RosterError as error:
+        raise PipelineError(str(error), field=FIELD) from None
+
+
 class _Grouping:
     """What a groupBy() groups by: keys, at most one window, and what they are of the results."""
 
@@ -352,13 +317,13 @@ class _Grouping:
         self.time: DataType | None = None
         grouping = members(node.java.groupingExpressions())
         for expression in grouping:
-            if _is_window(expression):
+            if is_window(expression):
                 self._add_window(expression)
             else:
                 self._add_key(expression)
         self.text.append(f"by {', '.join(self.keys)}" if self.keys else "over all rows")
         if not self.keys:
-            self.keys.append(self.rows.add_key("all", _literal("", "StringType", jvm)))
+            self.keys.append(self.rows.add_key("all", literal_of("", "StringType", jvm)))
 
     def _add_key(self, expression: Java) -> None:
         key = self.rows.add_key(_name_of(expression, self._outputs, self._jvm), expression)
@@ -367,26 +332,41 @@ class _Grouping:
 
     def _add_window(self, expression: Java) -> None:
         jvm = self._jvm
-        is_session = _SESSION in json.loads(expression.metadata().json())
+        is_session = SESSION in json.loads(expression.metadata().json())
         if is_session and (self._watermark is None or not self._is_final):
             fix = 'Use outputMode("append") with a watermark'
             raise PipelineError("sessions that are not final, which Spark has not either", field=FIELD, fix=fix)
         if self._watermark is None:
-            field_of: Java = jvm.org.apache.spark.sql.catalyst.expressions.GetStructField
-            start, end = (
-                self.rows.add_key(f"{expression.name()} {part}", field_of(expression, number, _none(jvm)))
-                for number, part in enumerate(("start", "end"))
-            )
-            self.keys += [start, end]
+            self._bounds_as_keys(expression)
             self.text.append("windows that never close, as there is no watermark")
-            self.values.append((expression, _struct(start, end, jvm)))
             return
         if self.window is not None:
             raise PipelineError("two windows in one groupBy()", field=FIELD, fix="Use one")
-        self.window, self.below, shown = _window(expression, self._child, self._watermark[1], self.rows, jvm)
+        delay = self._watermark[1]
+        if (made := made_at(expression, self._child)) is None:
+            grace = delay + longest(expression, self._child)
+            _, end = self._bounds_as_keys(expression)
+            self.window = Window(end, timedelta(milliseconds=1), grace=grace)
+            self.text.append(f"windows made earlier, final {grace} after their ends")
+            return
+        time = time_in(made.struct)
+        self.window, shown = checked(lambda: window_of(made.struct, self.rows.add(text_of(time), time), delay, jvm))
+        # Roster deals rows to overlapping windows itself, so that each goes to its task once.
+        self.below = made.node.children[0] if made.node.kind == "Expand" else self._child
         self.time = type_of(expression.dataType())["start"].dataType  # type: ignore[index]
         self.text.append(shown)
         self.values.append((expression, _struct(START, END, jvm)))
+
+    def _bounds_as_keys(self, window: Java) -> tuple[str, str]:
+        """Return the keys that tell windows apart."""
+        field_of: Java = self._jvm.org.apache.spark.sql.catalyst.expressions.GetStructField
+        start, end = (
+            self.rows.add_key(f"{window.name()} {part}", field_of(window, number, _none(self._jvm)))
+            for number, part in enumerate(("start", "end"))
+        )
+        self.keys += [start, end]
+        self.values.append((window, _struct(start, end, self._jvm)))
+        return start, end
 
     def operator(self, aggregates: Mapping[str, Aggregate]) -> Any:
         """Return Roster's operator. Raises PipelineError for one whose results are never final."""
@@ -416,7 +396,7 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Ja
             if any(call.semanticEquals(other) for other, _ in calls):
                 continue
             is_whole = class_of(output) == "Alias" and class_of(output.child()) == "AggregateExpression"
-            name = str(output.name()) if is_whole else _text(call)
+            name = str(output.name()) if is_whole else text_of(call)
             while name.lower() in {other.lower() for other in (*made, *group.rows.columns, *_OWN)}:
                 name += "_"
             try:
@@ -431,7 +411,7 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Ja
 
     def results(given: StructType) -> StructType:
         struct = StructType()
-        for own in _results_of(operator, given):
+        for own in results_of(operator, given):
             is_time = group.time is not None and own.name in (START, END)
             struct.add(own.name, group.time if is_time and group.time else kinds.get(own.name, own.dataType))
         return struct
@@ -448,12 +428,13 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Ja
         has_updates=not is_final,
         is_by_key=not is_final,
         text=text,
+        delay=group.window.grace if is_final and group.window is not None else None,
     )
 
 
 def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
     """Return an aggregate, and add the columns that it needs. Raises PipelineError for others than Roster has."""
-    function, text = call.aggregateFunction(), _text(call)
+    function, text = call.aggregateFunction(), text_of(call)
     name = class_of(function)
     condition = call.filter().get() if call.filter().isDefined() else None
     arguments = members(function.children())
@@ -475,8 +456,8 @@ def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
         arguments, condition = _counted(arguments, condition, jvm)
         if not arguments:
             return Aggregate(kind, ALL_ROWS)
-    suffix = "" if condition is None else f" where {_text(condition)}"
-    names = [_text(each) + suffix for each in arguments]
+    suffix = "" if condition is None else f" where {text_of(condition)}"
+    names = [text_of(each) + suffix for each in arguments]
     found = _of(kind, rows, [_where(condition, each, jvm) for each in arguments], names)
     return replace(found, arguments=further)
 
@@ -484,7 +465,7 @@ def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
 def _counted(arguments: list[Java], condition: Java, jvm: Java) -> tuple[list[Java], Java]:
     """Return what a count counts the values of, and where; nothing for all rows."""
     if all(each.foldable() and each.eval(None) is not None for each in arguments):
-        return ([] if condition is None else [_literal(1, "IntegerType", jvm)]), condition
+        return ([] if condition is None else [literal_of(1, "IntegerType", jvm)]), condition
     for each in arguments[1:]:
         condition = _both(condition, jvm.org.apache.spark.sql.catalyst.expressions.IsNotNull(each), jvm)
     return arguments[:1], condition
@@ -530,7 +511,8 @@ _FURTHER: dict[Kind, Callable[[Java, Sequence[Java]], tuple[object, ...]]] = {
 """What functions have besides a column."""
 
 
-def _literal(value: Java, kind: str, jvm: Java) -> Java:
+def literal_of(value: Java, kind: str, jvm: Java) -> Java:
+    """Return a literal of a type of Catalyst's."""
     literal: Java = jvm.org.apache.spark.sql.catalyst.expressions.Literal
     return literal.create(value, scala_object(jvm.org.apache.spark.sql.types, kind))
 
@@ -555,110 +537,31 @@ def _replaced(expression: Java, values: Sequence[tuple[Java, Java]], jvm: Java) 
     return expression.withNewChildren(jvm.PythonUtils.toSeq([_replaced(each, values, jvm) for each in children]))
 
 
-def _is_window(expression: Java) -> bool:
-    """Return True for a column that Spark has made of window() or session_window()."""
-    if class_of(expression) != "AttributeReference":
-        return False
-    marks = json.loads(expression.metadata().json())
-    return _SESSION in marks or "spark.timeWindow" in marks
+def watermark_of(node: Node) -> tuple[list[Java], timedelta] | None:
+    """Return the columns of event time at a node, and how long its rows may be late; None without a watermark.
 
-
-def _window(
-    expression: Java, child: Node, delay: timedelta, rows: Rows, jvm: Java
-) -> tuple[Window | SessionWindow, Node, str]:
-    """Return the window of a groupBy(), the node whose rows it takes, and its description. Raises PipelineError."""
-    own, made = expression.exprId().id(), child
-    while (struct := _struct_of(made, own)) is None:
-        if made.kind != "Filter":
-            fix = "Write window(...) into groupBy()"
-            raise PipelineError(f"the window {expression.name()} is not made in groupBy()", field=FIELD, fix=fix)
-        made = made.children[0]
-    _, start, _, end = members(struct.children())
-    times = [each.child() for each in _all(start) if class_of(each) == "PreciseTimestampConversion"]
-    times = [each for each in times if each.dataType().typeName().startswith("timestamp")]
-    column = rows.add(_text(times[0]), times[0])
-    if not any(class_of(each) == "Remainder" for each in _all(end)):
-        gap = _gap(end, jvm)
-        session = _checked(lambda: SessionWindow(column, gap, delay))
-        return session, child, f"sessions of {column}, until {gap} without a row, final {delay} later"
-    size, hop, begin = _sizes(end)
-    window = _checked(lambda: Window(column, size, None if hop == size else hop, delay, begin % hop))
-    # Roster deals rows to overlapping windows itself, so that each goes to its task once.
-    below = made.children[0] if made.kind == "Expand" else child
-    since = f", from {begin % hop} on" if begin % hop else ""
-    return window, below, f"windows of {column}, {size} long, every {hop}{since}, final {delay} later"
-
-
-def _gap(end: Java, jvm: Java) -> timedelta:
-    """Return the gap of a session, of the expression of its end. Raises PipelineError for one that rows decide."""
-    literals = [each for each in _all(end) if class_of(each) == "Literal"]
-    intervals = [each for each in literals if each.dataType().typeName() in ("string", "interval")]
-    if len(literals) != 1 or len(intervals) != 1:
-        raise PipelineError("a session's gap that rows decide", field=FIELD, fix="Use one of fixed length")
-    value = intervals[0].value()
-    if intervals[0].dataType().typeName() == "string":
-        value = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.stringToInterval(value)
-    return _time_of(value)
-
-
-def _checked(make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except RosterError as error:
-        raise PipelineError(str(error), field=FIELD) from None
-
-
-def _struct_of(node: Node, own: int) -> Java:
-    """Return the struct that a node makes a window of, None if it does not make this one."""
-    if node.kind == "Project":
-        for each in members(node.java.projectList()):
-            if (
-                class_of(each) == "Alias"
-                and each.exprId().id() == own
-                and class_of(each.child()) == "CreateNamedStruct"
-            ):
-                return each.child()
-    if node.kind == "Expand":
-        for place, each in enumerate(members(node.java.output())):
-            if each.exprId().id() == own:
-                first = node.java.projections().apply(0).apply(place)
-                return next((part for part in _all(first) if class_of(part) == "CreateNamedStruct"), None)
-    return None
-
-
-def _sizes(end: Java) -> tuple[timedelta, timedelta, timedelta]:
-    """Return length, slide and start time of a window, of the arithmetic that Spark makes of its end."""
-    numbers: dict[str, list[int]] = {"Add": [], "Remainder": [], "Subtract": []}
-    for each in _all(end):
-        if class_of(each) in numbers and class_of(number := members(each.children())[1]) == "Literal":
-            numbers[class_of(each)].append(int(str(number.value())))
-    begin = numbers["Subtract"][-1] if numbers["Subtract"] else 0
-    size, hop = numbers["Add"][0], numbers["Remainder"][0]
-    return timedelta(microseconds=size), timedelta(microseconds=hop), timedelta(microseconds=begin)
-
-
-def _time_of(interval: Java) -> timedelta:
-    months, days, micros = (get_field(interval, name) for name in ("months", "days", "microseconds"))
-    if months:
-        raise PipelineError("months have no fixed length", field=FIELD, fix="Say it in days")
-    return timedelta(days=days, microseconds=micros)
-
-
-def watermark_of(node: Node) -> tuple[Java, timedelta] | None:
-    """Return the event time and the delay of the watermark below a node, None without one. Raises PipelineError."""
-    found = [each for each in node.all() if each.kind == "EventTimeWatermark" and each.is_streaming]
-    if len(found) > 1:
-        raise PipelineError("two watermarks", field=FIELD, fix="Use one")
-    if not found:
+    Results of an aggregate, and of code, are never late.
+    """
+    if not any(each.kind == _WATERMARK and each.is_streaming for each in node.all()):
         return None
-    return found[0].java.eventTime(), _time_of(found[0].java.delay())
+    times = [each for each in members(node.java.output()) if _DELAY in json.loads(each.metadata().json())]
+    return times, max(_delays(node), default=timedelta())
+
+
+def _delays(node: Node) -> Iterator[timedelta]:
+    """Yield the delays of the watermarks that the rows of a node have come through since the last aggregate."""
+    if node.kind == _WATERMARK:
+        yield time_of(node.java.delay())
+    if node.kind not in ("Aggregate", *_CODE):
+        for child in node.children:
+            yield from _delays(child) if child.is_streaming else ()
 
 
 def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
     (child,) = node.children
     own, watermark = members(child.java.output()), watermark_of(child)
     keys = own if node.kind == "Distinct" else members(node.java.keys())
-    time = None if watermark is None else next((each for each in own if each.semanticEquals(watermark[0])), None)
+    time = None if watermark is None else next(iter(watermark[0]), None)
     is_within = node.kind == "DeduplicateWithinWatermark"
     if is_within and time is None:
         raise PipelineError(
@@ -666,10 +569,7 @@ def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: 
             field=FIELD,
             fix="Keep that column up to there",
         )
-    needed = {each.exprId().id() for each in members(root.java.output())}
-    for upper in above:
-        needed |= {each.exprId().id() for each in members(upper.java.references().toSeq())}
-    rows = Rows()
+    needed, rows = used_above(root, above), Rows()
     for each in own:
         if each.exprId().id() in needed:
             rows.add(str(each.name()), each)
@@ -689,6 +589,16 @@ def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: 
     return Kept(node, child, rows, by, operator, _same, outputs, "keys", text=text)
 
 
+def used_above(root: Node, above: Sequence[Node], further: Sequence[Java] = ()) -> set[int]:
+    """Return the ids of the columns that the nodes above a node use, or these expressions."""
+    used = members(root.java.output())
+    for upper in (*(node.java for node in above), *further):
+        used += members(upper.references().toSeq())
+    for node in above:
+        used += members(node.children[0].java.output()) if node.kind == "Distinct" else []
+    return {each.exprId().id() for each in used}
+
+
 def _key_of(key: Java, rows: Rows) -> str:
     """Return the column of a key: that of the row, or one of its own."""
     if key.dataType().typeName() in _AS_KEYS:
@@ -700,24 +610,24 @@ def _same(columns: StructType) -> StructType:
     return columns
 
 
-def _all(expression: Java) -> Iterator[Java]:
-    yield expression
-    for child in members(expression.children()):
-        yield from _all(child)
-
-
 def _struct(start: str, end: str, jvm: Java) -> Callable[[dict[str, Java]], Java]:
     """Return what makes a window's struct of two columns."""
     expressions = jvm.org.apache.spark.sql.catalyst.expressions
 
     def made(by_name: dict[str, Java]) -> Java:
-        parts = [_literal("start", "StringType", jvm), by_name[start], _literal("end", "StringType", jvm), by_name[end]]
+        parts = [
+            literal_of("start", "StringType", jvm),
+            by_name[start],
+            literal_of("end", "StringType", jvm),
+            by_name[end],
+        ]
         return expressions.CreateNamedStruct(jvm.PythonUtils.toSeq(parts))
 
     return made
 
 
-def _results_of(operator: Any, given: StructType) -> StructType:
+def results_of(operator: Any, given: StructType) -> StructType:
+    """Return the columns of an operator's results, of those of its rows. Raises PipelineError."""
     try:
         return from_arrow_schema(operator(arrow_schema(given).empty_table(), NoState()).results.schema)
     except RosterError as error:
@@ -731,10 +641,10 @@ def _name_of(expression: Java, outputs: Sequence[Java], jvm: Java) -> str:
     for output in outputs:
         if class_of(output) == "Alias" and output.child().semanticEquals(expression):
             return str(output.name())
-    return _text(expression)
+    return text_of(expression)
 
 
-def _text(expression: Java) -> str:
+def text_of(expression: Java) -> str:
     """Return the text of an expression, columns by their names alone."""
     text = str(expression.sql())
     for column in members(expression.references().toSeq()):

@@ -40,7 +40,7 @@ _ROW_BY_ROW = {
     *("MapInPandas", "MapInArrow", "PythonMapInArrow", "Repartition", "RepartitionByExpression"),
     *("Join", "Union", "CollectMetrics", _WATERMARK, _LEAF),
 }
-"""Nodes whose rows follow from one batch alone; of joins those with a table, of unions those of one source."""
+"""Nodes whose rows follow from one batch alone; of joins those with a table."""
 _REFUSED = {
     "UpdateEventTimeWatermarkColumn": "transformWithState(eventTimeColumnName=...): leave it out",
     "Sort": "orderBy(): a stream has no order",
@@ -82,7 +82,19 @@ class Node:
     @cached_property
     def is_leaf(self) -> bool:
         """True if a batch's records take its place."""
-        return self.kind == _LEAF or (self.kind == "Project" and MARK in (_options(self.children[0]) or ()))
+        is_mark = self.kind == "Project" and self.children[0].kind == _LEAF and MARK in self.children[0].options
+        return self.kind == _LEAF or is_mark
+
+    @cached_property
+    def options(self) -> Mapping[str, str]:
+        """Options of a leaf's source, by names in lower case as Spark keeps them; of other nodes none."""
+        if self.kind != _LEAF:
+            return self.children[0].options if self.is_leaf else {}
+        return {str(name).lower(): str(value) for name, value in self.java.extraOptions().items()}
+
+
+Topics = Callable[[Node], Sequence[str] | None]
+"""The topics of a leaf; None if all records are of them."""
 
 
 def leaf(spark: SparkSession, source: str, *, headers: bool) -> DataFrame:
@@ -118,28 +130,21 @@ class Plan:
         """Return True if a node of one of these kinds has a stream's rows."""
         return any(node.kind in with_state and node.is_streaming for node in self.root.all())
 
-    def sources(self) -> tuple[set[str], list[Mapping[str, str]]]:
-        """Return the marks of the leaves of a streaming frame, and the options of leaves of Spark's own Kafka source.
+    def sources(self) -> list[Mapping[str, str]]:
+        """Return the options of the leaves of a streaming frame: of each its mark, or those of Spark's Kafka source.
 
         Raises PipelineError for a frame that does not stream, and for leaves of other sources.
         """
-        marks: set[str] = set()
-        kafka: list[Mapping[str, str]] = []
-        for node in self.root.all():
-            if (options := _options(node)) is None:
-                continue
-            if MARK in options:
-                marks.add(options[MARK])
-            elif node.java.sourceName() == "kafka":
-                kafka.append(options)
-            else:
+        leaves = [node for node in self.root.all() if node.kind == _LEAF]
+        for node in leaves:
+            if MARK not in node.options and node.java.sourceName() != "kafka":
                 problem = f"the frame reads the source {node.java.sourceName()!r}"
                 fix = "Read Kafka by read_stream, and other sources by Spark's own queries"
                 raise PipelineError(problem, field=FIELD, fix=fix)
-        if not marks and not kafka:
+        if not leaves:
             fix = "Make it of read_stream(spark)"
             raise PipelineError("the frame is not one of a stream", field=FIELD, fix=fix)
-        return marks, kafka
+        return [node.options for node in leaves]
 
 
 def check_streaming(plan: Plan, output_mode: str, with_state: Collection[str]) -> None:
@@ -151,9 +156,7 @@ def check_streaming(plan: Plan, output_mode: str, with_state: Collection[str]) -
     for node in plan.root.all():
         if not node.is_streaming or node.kind in with_state:
             continue
-        if node.kind == "Join" and all(child.is_streaming for child in node.children):
-            problems.append("join() of two streams: use join(...) of Pipeline")
-        elif node.kind not in _ROW_BY_ROW:
+        if node.kind not in _ROW_BY_ROW:
             problems.append(_REFUSED.get(node.kind, f"{node.kind} has no counterpart"))
     if problems:
         raise PipelineError(
@@ -169,9 +172,9 @@ def check_streaming(plan: Plan, output_mode: str, with_state: Collection[str]) -
         raise PipelineError(f"Spark: {reason_of(error)}", field=FIELD) from None
 
 
-def on_batch(plan: Plan) -> Callable[[DataFrame], DataFrame]:
+def on_batch(plan: Plan, topics: Topics) -> Callable[[DataFrame], DataFrame]:
     """Return the function that applies what a streaming frame says to a batch's records."""
-    return applying(plan_over(plan.root, plan.jvm), plan.df.sparkSession)
+    return applying(plan_over(plan.root, plan.jvm, topics), plan.df.sparkSession)
 
 
 def applying(over: PlanOver, spark: Any) -> Callable[[DataFrame], DataFrame]:
@@ -187,38 +190,95 @@ def applying(over: PlanOver, spark: Any) -> Callable[[DataFrame], DataFrame]:
 
 
 def plan_over(
-    node: Node, jvm: Java, stop: Node | None = None, at_stop: PlanOver | None = None, *, is_narrow: bool = False
+    node: Node, jvm: Java, topics: Topics, stop: Node | None = None, at_stop: PlanOver | None = None
 ) -> PlanOver:
     """Return what makes a plan of this one: a batch's plan in place of its leaves, and no watermarks.
 
-    stop: `at_stop` makes what takes the place of this node. is_narrow: rows stay in their partition: tables are joined
-    by broadcast, and repartition() is left out. The plan is walked here, once: each call into the JVM costs a batch
-    time.
+    stop: `at_stop` makes what takes the place of this node. The plan is walked here, once: each call into the JVM costs
+    a batch time.
     """
     if node is stop:
         assert at_stop is not None
         return at_stop
     if not node.is_streaming:
         return lambda _: node.java
-    if node.kind == _WATERMARK or (is_narrow and node.kind in _MOVING):
-        return plan_over(node.children[0], jvm, stop, at_stop, is_narrow=is_narrow)
+    if node.kind == _WATERMARK:
+        return plan_over(node.children[0], jvm, topics, stop, at_stop)
     if node.is_leaf:
-        columns = members(node.java.output())
-        return lambda batch: placed(columns, batch, jvm)
-    parts = [plan_over(child, jvm, stop, at_stop, is_narrow=is_narrow) for child in node.children]
-    if is_narrow and node.kind == "Join":
-        parts = [
-            part if child.is_streaming else _broadcast(child.java, jvm)
-            for part, child in zip(parts, node.children, strict=True)
-        ]
+        return _leaf_over(node, jvm, topics(node))
+    parts = [plan_over(child, jvm, topics, stop, at_stop) for child in node.children]
     return lambda batch: node.java.withNewChildren(jvm.PythonUtils.toSeq([part(batch) for part in parts]))
 
 
-def _broadcast(table: Java, jvm: Java) -> PlanOver:
+def _leaf_over(node: Node, jvm: Java, topics: Sequence[str] | None) -> PlanOver:
+    """Return what takes the place of a leaf: a batch's records of these topics, None: all."""
+    columns = members(node.java.output())
+    if topics is None:
+        return lambda batch: placed(columns, batch, jvm)
+    expressions, logical = (
+        jvm.org.apache.spark.sql.catalyst.expressions,
+        jvm.org.apache.spark.sql.catalyst.plans.logical,
+    )
+    topic = next(column for column in columns if column.name() == "topic")
+    names = jvm.PythonUtils.toSeq([expressions.Literal.create(name, topic.dataType()) for name in topics])
+    return lambda batch: logical.Filter(expressions.In(topic, names), placed(columns, batch, jvm))
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A way from a leaf to a node on which rows stay in their partition; `over` makes the node's plan.
+
+    leaf: None where the way begins at an operator with state.
+    """
+
+    leaf: Node | None
+    over: PlanOver
+
+
+def narrow_ways(node: Node, jvm: Java, stop: Node | None = None, at_stop: PlanOver | None = None) -> list[Narrow]:
+    """Return the ways to a node from the leaves: several where there is a union. stop: as for `plan_over`.
+
+    Tables are joined by broadcast, and repartition() is left out.
+    """
+    if node is stop:
+        assert at_stop is not None
+        return [Narrow(None, at_stop)]
+    if node.is_leaf:
+        columns = members(node.java.output())
+        return [Narrow(node, lambda batch: placed(columns, batch, jvm))]
+    if node.kind == _WATERMARK or node.kind in _MOVING:
+        return narrow_ways(node.children[0], jvm, stop, at_stop)
+    ways = [
+        (child, way) for child in node.children if child.is_streaming for way in narrow_ways(child, jvm, stop, at_stop)
+    ]
+    if node.kind == "Union":
+        return [Narrow(way.leaf, _as_in_union(node, child, way.over, jvm)) for child, way in ways]
+    return [Narrow(way.leaf, _with_child(node, child, way.over, jvm)) for child, way in ways]
+
+
+def _as_in_union(union: Node, child: Node, over: PlanOver, jvm: Java) -> PlanOver:
+    """Return what makes the rows of one child of a union, by the names and ids of its columns."""
+    pairs = zip(members(child.java.output()), members(union.java.output()), strict=True)
+    columns = [(own, of.name(), of.exprId()) for own, of in pairs]
+    return lambda records: projected(columns, over(records), jvm)
+
+
+def _with_child(node: Node, child: Node, over: PlanOver, jvm: Java) -> PlanOver:
+    """Return what makes a node's plan with another streaming child; the others are tables."""
+    others = [_broadcast(other.java, jvm) if node.kind == "Join" else other.java for other in node.children]
+    place = node.children.index(child)
+
+    def made(records: Java) -> Java:
+        parts = [*others[:place], over(records), *others[place + 1 :]]
+        return node.java.withNewChildren(jvm.PythonUtils.toSeq(parts))
+
+    return made
+
+
+def _broadcast(table: Java, jvm: Java) -> Java:
     """Return a table's plan with the hint that each task gets the whole of it."""
     logical = jvm.org.apache.spark.sql.catalyst.plans.logical
-    hinted = logical.ResolvedHint(table, logical.HintInfo(jvm.scala.Option.apply(scala_object(logical, "BROADCAST"))))
-    return lambda _: hinted
+    return logical.ResolvedHint(table, logical.HintInfo(jvm.scala.Option.apply(scala_object(logical, "BROADCAST"))))
 
 
 def placed(columns: Sequence[Java], batch: Java, jvm: Java) -> Java:
@@ -262,10 +322,3 @@ def moves_rows(df: Any) -> list[str]:
         if node.startswith(_WIDE):
             found.append(node.split("(")[0].split(" ")[0])
     return found
-
-
-def _options(node: Node) -> dict[str, str] | None:
-    """Return the options of a leaf, by names in lower case as Spark keeps them; None for other nodes."""
-    if node.kind != _LEAF:
-        return None
-    return {str(name).lower(): str(value) for name, value in node.java.extraOptions().items()}

@@ -53,10 +53,13 @@ class _Given:
         arguments: dict[str, Any] = {"store": "", "migrate": None, "event_time": None, "delay": "0 seconds"}
         if "event" in mode.lower():
             watermark = watermark_of(node.children[0])
-            if watermark is None or str(watermark[0].name()) not in by_name:
+            times = (
+                [] if watermark is None else [name for each in watermark[0] if (name := str(each.name())) in by_name]
+            )
+            if watermark is None or not times:
                 fix = "Keep the column of withWatermark() up to there"
                 raise PipelineError("timers of event time without a watermark", field=FIELD, fix=fix)
-            arguments |= {"event_time": str(watermark[0].name()), "delay": watermark[1]}
+            arguments |= {"event_time": times[0], "delay": watermark[1]}
         output = StructType()
         for each in members(node.java.output()):
             output.add(str(each.name()), type_of(each.dataType()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode, urlsplit
@@ -21,7 +22,7 @@ from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
 from roster.spark.console_sink import ConsoleSink
 from roster.spark.dataframes.observed import ObservedMetrics
-from roster.spark.dataframes.plan import FIELD, Plan, check_streaming
+from roster.spark.dataframes.plan import FIELD, MARK, Plan, Topics, check_streaming
 from roster.spark.dataframes.program import WITH_STATE, program_of
 from roster.spark.dataframes.query import KEPT, StreamQuery
 from roster.spark.dataframes.reader import marked_source
@@ -190,7 +191,7 @@ class StreamWriter(WithOptions):
 
     def _started(self, table: str | None) -> StreamQuery:
         df, frame = self._df, Plan.of(self._df)
-        source = self._source(frame)
+        source, topics = self._source(frame)
         if not (group := source.group or self._name):
             fix = 'Call queryName("..."), or set the source\'s option kafka.group.id'
             raise PipelineError("the query has no name, so its consumer group has none", field="queryName", fix=fix)
@@ -229,6 +230,7 @@ class StreamWriter(WithOptions):
             headers=source.has_headers,
             keyed_by=source.keyed_by,
             takes_results=takes_results(sink, df.columns),
+            topics=(lambda leaf: topics(leaf) or source.topics) if has_state else topics,
         )
         pipeline._take(program.declared)
         if has_state:
@@ -252,13 +254,17 @@ class StreamWriter(WithOptions):
             fix = 'Use outputMode("append") with a watermark, or foreachBatch'
             raise PipelineError("files take no updates of earlier rows", field="outputMode", fix=fix)
 
-    def _source(self, frame: Plan) -> Source:
-        marks, kafka = frame.sources()
-        sources = [*map(marked_source, sorted(marks)), *(source_of(_of_kafka(each)) for each in kafka)]
-        if any(each != sources[0] for each in sources):
-            fix = 'One .option("subscribe", "a,b") reads several topics'
-            raise PipelineError("the frame has several sources", field=FIELD, fix=fix)
-        return sources[0]
+    def _source(self, frame: Plan) -> tuple[Source, Topics]:
+        """Return what all leaves read, and the topics of each; None if all read the same ones."""
+        sources = [_source_of_leaf(options) for options in frame.sources()]
+        first = sources[0]
+        if all(each == first for each in sources):
+            return first, lambda _: None
+        if any(isinstance(each.topics, str) or replace(each, topics=first.topics) != first for each in sources):
+            fix = "Give them the same ones, and topics by subscribe"
+            raise PipelineError("the frame has sources with different options", field=FIELD, fix=fix)
+        topics = list(dict.fromkeys(name for each in sources for name in each.topics))
+        return replace(first, topics=topics), lambda leaf: _source_of_leaf(leaf.options).topics
 
     def _milliseconds(self, interval: str) -> int:
         """Return an interval as Spark reads it."""
@@ -333,6 +339,10 @@ def _postgres_sink(options: Mapping[str, str]) -> Sink | None:
     if not url.startswith("postgresql://") or named.keys() - {"user", "password"}:
         return None
     return PostgresSink(f"{url}{'&' if '?' in url else '?'}{urlencode(named)}" if named else url, table)
+
+
+def _source_of_leaf(options: Mapping[str, str]) -> Source:
+    return marked_source(options[MARK]) if MARK in options else source_of(_of_kafka(options))
 
 
 def _of_kafka(options: Mapping[str, str]) -> Mapping[str, str]:

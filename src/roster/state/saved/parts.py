@@ -23,7 +23,7 @@ from roster.state.saved.columns import Saved, duration, entry_table
 from roster.state.saved.join_sides import SavedSides
 from roster.state.saved.plain import SavedAggregates, SavedFirstRows, SavedSessions
 from roster.state.saved.variables import EXPIRY, POSITION, SCHEMA, SavedVariables
-from roster.state.source_times import SOURCES_KEY, Known
+from roster.state.source_times import RIGHT_SOURCES_KEY, SOURCES_KEY, Known
 from roster.state.windows import END, START
 
 _MARK = 0xFF
@@ -119,7 +119,7 @@ def merged_marks(marks_of_tasks: Iterable[Mapping[bytes, bytes]]) -> dict[bytes,
             before = merged.get(name, value)
             if name == REGISTRY_KEY:
                 merged[name] = _longest(before, value)
-            elif name == SOURCES_KEY:
+            elif name in (SOURCES_KEY, RIGHT_SOURCES_KEY):
                 merged[name] = Known.decode(before).with_other(Known.decode(value)).encode()
             elif name.endswith(_TIME):
                 merged[name] = max(before, value, key=read_time)

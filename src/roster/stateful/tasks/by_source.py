@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,21 +23,37 @@ from roster.state.event_time import (
     without_at,
 )
 from roster.state.pending import WithChanges
-from roster.state.source_times import DELAY, NOTICE, SOURCE, SOURCES_KEY, SourceTimes
+from roster.state.source_times import (
+    DELAY,
+    NOTICE,
+    RIGHT_SOURCES_KEY,
+    SOURCE,
+    SOURCES_KEY,
+    SourceTimes,
+    nearest,
+)
 from roster.state.store import Snapshot, Store
-from roster.state.stream_join import IS_OTHER, LEFT, TIME_KEYS, StreamJoin
+from roster.state.stream_join import IS_OTHER, LEFT, NOW_KEYS, RIGHT, TIME_KEYS, StreamJoin
 from roster.stateful.tasks.bad_records import set_aside
 from roster.stateful.tasks.operator_steps import Around
 from roster.stateful.tasks.processing import Operator
 
 
-def by_source(operator: Operator, lag: int = 0, *, passed: str | None = None, is_relayed: bool = False) -> Operator:
+def by_source(
+    operator: Operator,
+    lag: int = 0,
+    *,
+    passed: str | None = None,
+    is_relayed: bool = False,
+    sides: tuple[Sequence[str], ...] = (),
+) -> Operator:
     """Return the operator for rows with labels and notices; steps that follow it stay outside.
 
     lag: microseconds that rows of a source may be behind its largest one so far. passed: column of times by which
     results keep the labels of their rows, for the next operator. is_relayed: a source's rows come through many tasks.
+    sides: of a join, whose rows of both sides have labels: names of the sources of each.
     """
-    return _inside(operator, lambda inner: BySource(inner, lag, passed, is_relayed))
+    return _inside(operator, lambda inner: BySource(inner, lag, passed, is_relayed, sides))
 
 
 def behind(operator: Operator, hold: int | None, lag: int, *, is_sorted: bool, passed: str | None) -> Operator:
@@ -58,11 +74,12 @@ def _inside(operator: Operator, around: Callable[[Operator], Around]) -> Operato
 
 @dataclass(frozen=True)
 class BySource(Around):
-    """Its operator gets labelled rows."""
+    """Its operator gets labelled rows. of_sides: of a join, names of the sources of each side."""
 
     lag: int
     passed: str | None = None
     is_relayed: bool = False
+    of_sides: tuple[Sequence[str], ...] = ()
 
     @property
     def column(self) -> str | None:
@@ -90,7 +107,45 @@ class BySource(Around):
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
         return SourceTimes.over(table, self.column, store, key, self.lag, is_relayed=self.is_relayed)
 
+    def _of_side(self, number: int, table: pa.Table, store: Any) -> SourceTimes | None:
+        """Return the times of one side of a join; notices are in the left one's columns."""
+        is_mine = pc.equal(pc.fill_null(table[IS_OTHER], False), number == RIGHT)
+        rows = table.filter(pc.or_(is_mine, table[NOTICE].is_valid()))
+        names = [name for side in self.of_sides for name in side]
+        key = (SOURCES_KEY, RIGHT_SOURCES_KEY)[number]
+        time = self.operator.times[number]  # type: ignore[attr-defined] # of a join
+        is_own = lambda source: nearest(source, names) in self.of_sides[number]  # noqa: E731
+        return SourceTimes.over(rows, time, store, TIME_KEYS[number], entry_key=key, is_own=is_own)
+
+    def _both_sides(self, table: pa.Table, store: Any, operator: Callable[[pa.Table, Any], Update]) -> Update:
+        """Return a join's update; each side has the times of its own sources."""
+        times = [self._of_side(number, table, store) for number in (LEFT, RIGHT)]
+        parts, now = [], dict[bytes, bytes]()
+        for number, side in enumerate(times):
+            if side is None:  # nothing is known of it yet
+                continue
+            rows = side.rows.append_column(AT, pa.array(side.at)).append_column(OF, pa.array(side.sources))
+            parts.append(rows)
+            now[NOW_KEYS[number]] = time_bytes(side.now)
+        plain = [name for name in table.column_names if name not in {SOURCE, DELAY, NOTICE}]
+        rows = pa.concat_tables(parts) if parts else table.select(plain).slice(0, 0)
+        update = operator(rows, WithChanges(store, now))
+        entries = {
+            key: side.known
+            for key, side in zip((SOURCES_KEY, RIGHT_SOURCES_KEY), times, strict=True)
+            if side is not None and side.is_known_new
+        }
+        sides = [side for side in times if side is not None]
+        hold = min((side.hold for side in sides if side.hold is not None), default=None)
+        update = replace(update, results=without_at(update.results), hold=hold, has_sources=True)
+        if sides:
+            most = max(sides, key=lambda side: side.held)
+            update = replace(update, held_by=most.held_by, held_ms=most.held // 1000)
+        return replace(update, changes=with_entries(update.changes, list(entries), list(entries.values())))
+
     def _with_times(self, table: pa.Table, store: Any, operator: Callable[[pa.Table, Any], Update]) -> Update:
+        if self.of_sides and not self._is_warm_up(table):
+            return self._both_sides(table, store, operator)
         is_join = isinstance(self.operator, StreamJoin)
         plain = [name for name in table.column_names if name not in {SOURCE, DELAY, NOTICE}]
         if self._is_warm_up(table):

@@ -112,8 +112,13 @@ class Sent:
         self.clocks.append(SourceClock(source, self.topic.time))
         return self.clocks[-1]
 
-    def of_task(self, plan: SubtopologyPlan, partition: int, updates: Sequence[Update]) -> SourceClock:
-        """Return the clock of a task with operators, whose rows follow. updates: of each operator in the batch."""
+    def of_task(
+        self, plan: SubtopologyPlan, partition: int, updates: Sequence[Update], now_ms: int | None = None
+    ) -> SourceClock:
+        """Return the clock of a task with operators, whose rows follow. updates: of each operator in the batch.
+
+        now_ms: the time of the only operator after the batch.
+        """
         clock = self.clock(plan.source_at(TopicPartition(self.topic.topic, partition)))
         is_in_order = plan.nodes[-1].is_final and not self.topic.lag
         if plan.is_relay:
@@ -121,6 +126,8 @@ class Sent:
         else:
             clock.is_untimed = not is_in_order and (plan.has_sources or self.topic.lag > 0)
         clock.hold = updates[0].hold
+        if self.topic.delay is not None and now_ms is not None:
+            clock.passed = now_ms * 1000 - self.topic.delay + (self.topic.lag if clock.is_untimed else 0)
         clock.waits = clock.hold is not None or any(update.waits for update in updates)
         self.tasks = plan.source_at(TopicPartition(self.topic.topic, 0)), self.backlog.partitions
         # Others would not hear that it waits no longer.
@@ -131,7 +138,7 @@ class Sent:
         """Yield what those who read the rows have to know, for behind all of them."""
         if not self.clocks:
             return
-        times = {clock.source: clock.time for clock in self.clocks}
+        times = {clock.source: clock.told for clock in self.clocks}
         reading = self.backlog.reading
         waiting = tuple(clock.source for clock in self.clocks if clock.waits)
         ended = tuple(source for source in times if reading[source] and source not in waiting)

@@ -76,6 +76,13 @@ class Report(NamedTuple):
     stores: tuple[StoreProgress, ...] = ()
     is_notice: bool = False
 
+    def time_ms(self, *, has_sides: bool) -> int | None:
+        """Return the time of the last store's operator, of a join that of the side that is behind; None: unknown."""
+        store = self.stores[-1]
+        if has_sides and (store.stream_time_ms is None or store.other_time_ms is None):
+            return None
+        return min((each for each in (store.stream_time_ms, store.other_time_ms) if each is not None), default=None)
+
 
 def combined(reports: Sequence[Report]) -> Report:
     """Return the reports of a task's stores, which have one token, as one."""

@@ -55,9 +55,10 @@ class RepartitionTopic:
 
     before: the upstream sub-topology. keys: columns of the new key. columns: of the rows. then: function applied to
     rows that were read. partitions: of the topic, None: as many as the largest source has. is_labelled: whether rows
-    have labels of their sources. is_relayed: the labels are those that rows came with. time: column by which the first
-    operator behind it goes, None if `then` makes it. lag: microseconds that rows of a source may be behind its largest
-    one so far.
+    have labels of their sources. is_relayed: the labels are those that rows came with. is_framed: whether Spark makes
+    them of the operators' results. time: column by which the first operator behind it goes, None if `then` makes it.
+    lag: microseconds that rows of a source may be behind its largest one so far. delay: microseconds that times of rows
+    to come may be behind the time of the operator in front, None if they may be behind it by any time.
     """
 
     before: Subtopology
@@ -68,8 +69,10 @@ class RepartitionTopic:
     partitions: int | None = None
     is_labelled: bool = False
     is_relayed: bool = False
+    is_framed: bool = False
     time: str | None = None
     lag: int = 0
+    delay: int | None = None
 
     def __post_init__(self) -> None:
         if missing := [name for name in self.keys if name not in self.columns.names]:

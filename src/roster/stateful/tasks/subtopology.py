@@ -47,6 +47,7 @@ class OperatorNode:
     """A stateful operator with the steps after it, the columns of its input rows, and its store's name.
 
     in_order_of: column of times that a batch's results are sorted by, None: unsorted. migrate: of its definition.
+    sides: of a join whose rows of both sides come together, the names of the sources of each.
     """
 
     operator: Operator
@@ -56,6 +57,7 @@ class OperatorNode:
     other: OtherSide | None = None
     in_order_of: str | None = None
     migrate: Migrate = None
+    sides: tuple[Sequence[str], ...] = ()
 
     @property
     def has_timers(self) -> bool:
@@ -97,7 +99,7 @@ class OperatorNode:
         """True if it keeps something up to a stream time: windows, sessions, first times, rows of a join, timers."""
         kept = self.operator.kept
         has_event_timers = kept.get("time_mode") == TimeMode.EVENT.value
-        return self.other is not None or has_event_timers or not kept.keys().isdisjoint(("window", "session", "time"))
+        return has_event_timers or not kept.keys().isdisjoint(("window", "session", "time", "times"))
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class SubtopologyPlan:
     nodes: the operators in order; none if rows only get another key or are joined with tables. repartition_source: the
     topic it reads; None: the pipeline's. repartition_sink: the topic it writes; None: the pipeline's sink. tables:
     joined before the first operator, one after the other. is_by_split: each input partition of a task is a source.
+    branches: topics of each of the programs that Spark makes rows by, if there are several.
     """
 
     subtopology: Subtopology
@@ -115,6 +118,7 @@ class SubtopologyPlan:
     repartition_sink: RepartitionTopic | None = None
     tables: tuple[Rows, ...] = ()
     is_by_split: bool = False
+    branches: tuple[Sequence[str], ...] = ()
 
     @property
     def closes(self) -> bool:
@@ -173,7 +177,7 @@ class SubtopologyPlan:
         passed = own if self.is_relay else next(iter(columns), None) if node.passes else None
         if not number and self.has_sources:
             is_relayed = self.repartition_source is not None and self.repartition_source.is_relayed
-            operator = by_source(node.operator, lag, passed=passed, is_relayed=is_relayed)
+            operator = by_source(node.operator, lag, passed=passed, is_relayed=is_relayed, sides=node.sides)
             return operator, with_labels(node.columns)
         if number and node.time_column is not None and (updates[0].has_sources or lag):
             front = self.nodes[number - 1]
@@ -195,9 +199,19 @@ class SubtopologyPlan:
             lag = 0 if is_in_order else node.lag if node.is_final else lag + node.lag
         return lag
 
-    def source_at(self, partition: TopicPartition) -> int:
-        """Return the source that rows of an input partition have behind it: this partition, or its task."""
-        return source_of(min(self.own_sources) if self.nodes else partition.topic, partition.partition)
+    def source_at(self, partition: TopicPartition, branch: int = 0) -> int:
+        """Return the source that rows of an input partition have behind it: this partition, or its task.
+
+        branch: the number of the program that makes the rows.
+        """
+        if self.nodes:
+            return source_of(min(self.own_sources), partition.partition)
+        return source_of(source_name(partition.topic, self.branches[:branch]), partition.partition)
+
+    def sources_at(self, partition: TopicPartition) -> set[int]:
+        """Return the sources that rows of an input partition have, in all branches."""
+        own = [number for number, topics in enumerate(self.branches) if partition.topic in topics]
+        return {self.source_at(partition, branch) for branch in own or [0]}
 
     @property
     def time_of_splits(self) -> str | None:
@@ -219,6 +233,12 @@ class SubtopologyPlan:
         """The topics of its input rows, without the other sides of joins."""
         others = [node.other.topic for node in self.nodes if node.other is not None]
         return tuple(topic for topic in self.subtopology.sources if topic not in others)
+
+
+def source_name(topic: str, before: Sequence[Sequence[str]]) -> str:
+    """Return the name of a topic's sources in a branch; each branch has a time of its own. before: earlier branches."""
+    number = sum(topic in topics for topics in before)
+    return f"{topic} {number}" if number else topic
 
 
 def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:

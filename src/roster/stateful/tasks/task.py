@@ -166,6 +166,10 @@ class StatefulTask(PartitionTask):
         self._failed = failed
         self.made: Iterator[pa.RecordBatch] | None = None
         """The input rows, where they are not read here: of the only split."""
+        self.branch = 0
+        """The number of the program that has made them."""
+        self.framed: TaskAccumulator[dict[TaskId, Sent]] | None = None
+        """Collects what tasks would have sent, where Spark makes the rows to be sent of their results."""
 
     @cached_property
     def _committed(self) -> ReaderConfig:
@@ -227,7 +231,8 @@ class StatefulTask(PartitionTask):
                 counted = () if aside is None else (aside.records, aside.letters.sent, aside.letters.first)
                 self._looked(of_task[0], look, *counted)
             for outgoing in sent.values():
-                yield from outgoing.notices()
+                if not outgoing.topic.is_framed:
+                    yield from outgoing.notices()
 
     def restore_lanes(self, tasks: Iterable[int]) -> Iterator[Restored]:
         """Restore the copies assigned to otherwise idle Spark tasks."""
@@ -297,7 +302,7 @@ class StatefulTask(PartitionTask):
         else:
             for number in numbers:
                 rows, split = self._own_rows(plan, [number], look, aside), self._splits[number]
-                clock = sent.clock(plan.source_at(TopicPartition(split.topic, split.partition)))
+                clock = sent.clock(plan.source_at(TopicPartition(split.topic, split.partition), self.branch))
                 yield from self._outgoing.rows(rows, plan, look, sent, clock)
         yield from self._outgoing.letters(aside)
 
@@ -342,13 +347,21 @@ class StatefulTask(PartitionTask):
         if not target.is_paused:
             yield from self._outgoing.letters(aside)
         if plan.repartition_sink is not None:
-            clock = None if sent is None else sent.of_task(plan, task.partition, updates)
-            yield from self._outgoing.rows(rows, plan, look, sent, clock)
+            now_ms = reports[-1].time_ms(has_sides=bool(node.sides))
+            clock = None if sent is None else sent.of_task(plan, task.partition, updates, now_ms)
+            self._note_framed(task, plan.repartition_sink, sent)
+            is_framed = plan.repartition_sink.is_framed
+            yield from rows if is_framed else self._outgoing.rows(rows, plan, look, sent, clock)
             return
         if not target.is_replay and not target.is_paused:
             for part in self._outgoing.retracted(update, node):
                 yield from part.to_batches()
             yield from self._outgoing.table(update.results, plan, look)
+
+    def _note_framed(self, task: TaskId, topic: RepartitionTopic, sent: Sent | None) -> None:
+        """Note what the task would send, if Spark makes the rows."""
+        if topic.is_framed and self.framed is not None and sent is not None:
+            self.framed.add({task: sent})
 
     def _applied(
         self, node: OperatorNode, task: TaskId, target: StoreTarget, operator: Applies, *rest: Any

@@ -1,0 +1,142 @@
+"""Windows in a frame's plan: their lengths and times, of the arithmetic that Spark has made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from py4j.java_gateway import get_field
+
+from roster.pipeline.errors import PipelineError
+from roster.spark.column_expressions import class_of, members
+from roster.spark.dataframes.plan import Java, Node
+from roster.state.windows import SessionWindow, Window
+
+FIELD = "write_stream"
+SESSION = "spark.sessionWindow"
+"""Mark in the metadata of sessions."""
+_CONVERSION = "PreciseTimestampConversion"
+
+
+def is_window(expression: Java) -> bool:
+    """Return True for a column that Spark has made of window() or session_window()."""
+    if class_of(expression) != "AttributeReference":
+        return False
+    marks = json.loads(expression.metadata().json())
+    return SESSION in marks or "spark.timeWindow" in marks
+
+
+@dataclass(frozen=True)
+class Made:
+    """The struct that Spark makes a window of, and the node that makes it."""
+
+    struct: Java
+    node: Node
+
+
+def made_at(window: Java, child: Node) -> Made | None:
+    """Return where a window of a groupBy() is made right below it, None for one that was made earlier."""
+    node = child
+    while (struct := _struct_of(node, window.exprId().id())) is None:
+        if node.kind != "Filter":
+            return None
+        node = node.children[0]
+    return Made(struct, node)
+
+
+def longest(window: Java, child: Node) -> timedelta:
+    """Return how much earlier than its end a row of an earlier window may be; those of an aggregate are at the end.
+
+    Raises PipelineError for a window that is not found.
+    """
+    own, node = window.exprId().id(), child
+    while node.kind != "Aggregate":
+        if (struct := _struct_of(node, own)) is not None:
+            return _sizes(members(struct.children())[3])[0]
+        aliases = members(node.java.projectList()) if node.kind == "Project" else []
+        names = [each.child() for each in aliases if class_of(each) == "Alias" and each.exprId().id() == own]
+        own = next((each.exprId().id() for each in names if class_of(each) == "AttributeReference"), own)
+        streaming = [each for each in node.children if each.is_streaming]
+        if len(streaming) != 1:
+            fix = "Write window(...) into groupBy()"
+            raise PipelineError(f"the window {window.name()} is not made in groupBy()", field=FIELD, fix=fix)
+        node = streaming[0]
+    return timedelta()
+
+
+def time_in(struct: Java) -> Java:
+    """Return the time that a window is of."""
+    times = [each.child() for each in all_of(members(struct.children())[1]) if class_of(each) == _CONVERSION]
+    return next(each for each in times if each.dataType().typeName().startswith("timestamp"))
+
+
+def window_of(struct: Java, column: str, delay: timedelta, jvm: Java) -> tuple[Window | SessionWindow, str]:
+    """Return the window of a struct, and its description. column: of times. Raises PipelineError."""
+    end = members(struct.children())[3]
+    if not any(class_of(each) == "Remainder" for each in all_of(end)):
+        gap = _gap(end, jvm)
+        return SessionWindow(
+            column, gap, delay
+        ), f"sessions of {column}, until {gap} without a row, final {delay} later"
+    size, hop, begin = _sizes(end)
+    since = f", from {begin % hop} on" if begin % hop else ""
+    shown = f"windows of {column}, {size} long, every {hop}{since}, final {delay} later"
+    return Window(column, size, None if hop == size else hop, delay, begin % hop), shown
+
+
+def _gap(end: Java, jvm: Java) -> timedelta:
+    """Return the gap of a session, of the expression of its end. Raises PipelineError for one that rows decide."""
+    literals = [each for each in all_of(end) if class_of(each) == "Literal"]
+    intervals = [each for each in literals if each.dataType().typeName() in ("string", "interval")]
+    if len(literals) != 1 or len(intervals) != 1:
+        raise PipelineError("a session's gap that rows decide", field=FIELD, fix="Use one of fixed length")
+    value = intervals[0].value()
+    if intervals[0].dataType().typeName() == "string":
+        value = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.stringToInterval(value)
+    return time_of(value)
+
+
+def _struct_of(node: Node, own: int) -> Java:
+    """Return the struct that a node makes a window of, None if it does not make this one."""
+    if node.kind == "Project":
+        for each in members(node.java.projectList()):
+            if (
+                class_of(each) == "Alias"
+                and each.exprId().id() == own
+                and class_of(each.child()) == "CreateNamedStruct"
+            ):
+                return each.child()
+    if node.kind == "Expand":
+        for place, each in enumerate(members(node.java.output())):
+            if each.exprId().id() == own:
+                first = node.java.projections().apply(0).apply(place)
+                return next((part for part in all_of(first) if class_of(part) == "CreateNamedStruct"), None)
+    return None
+
+
+def _sizes(end: Java) -> tuple[timedelta, timedelta, timedelta]:
+    """Return length, slide and start time of a window, of the arithmetic that Spark makes of its end."""
+    numbers: dict[str, list[int]] = {"Add": [], "Remainder": [], "Subtract": []}
+    for each in all_of(end):
+        if class_of(each) in numbers and class_of(number := members(each.children())[1]) == "Literal":
+            numbers[class_of(each)].append(int(str(number.value())))
+    begin = numbers["Subtract"][-1] if numbers["Subtract"] else 0
+    size, hop = numbers["Add"][0], numbers["Remainder"][0]
+    return timedelta(microseconds=size), timedelta(microseconds=hop), timedelta(microseconds=begin)
+
+
+def time_of(interval: Java) -> timedelta:
+    """Return an interval as a timedelta. Raises PipelineError for months."""
+    months, days, micros = (get_field(interval, name) for name in ("months", "days", "microseconds"))
+    if months:
+        raise PipelineError("months have no fixed length", field=FIELD, fix="Say it in days")
+    return timedelta(days=days, microseconds=micros)
+
+
+def all_of(expression: Java) -> Iterator[Java]:
+    """Yield an expression and all in it."""
+    yield expression
+    for child in members(expression.children()):
+        yield from all_of(child)
