@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.model import TopicPartition
+from roster.model.tasks import TaskId
 from roster.pipeline.batch import Batch, Owner
 from roster.pipeline.batch_sink import BatchSink, Source
 from roster.pipeline.driver.switching import Switching
@@ -152,7 +153,7 @@ class FramedRunner(SparkRunner):
         """Run the batch's tasks; return what they have made."""
         self._forget()
         work = self._grouped(tasks)
-        work.reading.framed = self._jobs.context.accumulator({}, ByTask())
+        work.reading.framed = sent = self._jobs.context.accumulator({}, ByTask())
         columns, by_themselves = arrow_schema(self._columns), StagedTask(work.reading)
         for made in self._stages(work, lambda read: FramedTask(read, columns), self._columns):
             self._keep(made)
@@ -162,7 +163,7 @@ class FramedRunner(SparkRunner):
             self._keep(self._ids(len(work.packed), len(work.single)).mapInArrow(single, self._columns))
             made = self._kept[-1]
             for number in self._frames.between:
-                self._keep(self._sent_on(made, number, numbers, work))
+                self._keep(self._sent_on(made, number, numbers, work.single, sent.value))
         return functools.reduce(DataFrame.union, self._kept)
 
     @override
@@ -188,7 +189,7 @@ class FramedRunner(SparkRunner):
         branches = [[[split] for split in inputs if split.topic in branch.topics] for branch in frames.before]
         single = [[split] for split in singles]
         alone = [*packed, *single, *(task for branch in branches for task in branch)]
-        return _Work(packed, single, branches, alone, self._reading(alone))
+        return _Work(packed, single, branches, alone, cast("StatefulTask", self._reading(alone)))
 
     def _stages(
         self, work: _Work, then: Callable[[RowFunction], RowFunction], columns: str | StructType
@@ -237,21 +238,23 @@ class FramedRunner(SparkRunner):
         if self._failed.value:
             raise self._function_error()
 
-    def _sent_on(self, made: DataFrame, number: int, numbers: Sequence[int], work: _Work) -> DataFrame:
+    def _sent_on(
+        self, made: DataFrame, number: int, numbers: Sequence[int], single: Splits, sent: Mapping[TaskId, Sent]
+    ) -> DataFrame:
         """Return the records that Spark makes of the results of a sub-topology for the next one's repartition topic.
 
-        made: by tasks of one split. numbers: the sub-topology of each task.
+        made: by tasks of one split. numbers: the sub-topology of each task. single: their splits.
         """
         topology, stage = self._batches.topology, self._frames.between[number]
         plan = next(plan for plan in topology.plans if plan.subtopology.number == number)
         by_partition = {
-            place: work.reading.framed.value.get(topology.task_of(split))
-            for place, (split,) in enumerate(work.single)
+            place: sent.get(topology.task_of(split))
+            for place, (split,) in enumerate(single)
             if numbers[place] == number
         }
         column = result_of(number)
         rows = stage.make(made.where(F.col(column).isNotNull()).select(f"`{column}`.*"))
-        is_empty = not _has_partitions(rows, len(work.single))
+        is_empty = not _has_partitions(rows, len(single))
         sender: Any = FramedSender(plan, by_partition, arrow_schema(self._columns), is_empty=is_empty)
         return (made if is_empty else rows).mapInArrow(sender, self._columns)
 
@@ -266,7 +269,7 @@ class _Work:
     single: Splits
     branches: Sequence[Splits]
     alone: Splits
-    reading: Any
+    reading: StatefulTask
 
 
 def _has_partitions(rows: DataFrame, count: int) -> bool:
