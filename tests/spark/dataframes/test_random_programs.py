@@ -125,7 +125,7 @@ def run(made: Program, batches: list[DataFrame], folder: Path) -> DataFrame:
     frames, (declared,) = made.declared.frames, made.declared.operators
     results: list[pa.RecordBatch] = []
     operator, behind = declared.stateful.operator, None
-    if frames is None or frames.behind is None:
+    if frames is None or frames.last is None:
         behind, columns = chained(declared.after, StructType())
         assert behind is not None
     else:
