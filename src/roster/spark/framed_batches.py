@@ -30,7 +30,6 @@ from roster.pipeline.batch_sink import BatchSink, Source
 from roster.pipeline.driver.switching import Switching
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
-from roster.pipeline.spark_types import SparkSession
 from roster.pipeline.tasks.accumulators import ByTask
 from roster.pipeline.tasks.missing_values import Look
 from roster.pipeline.tasks.reader import ReadTask
@@ -431,12 +430,6 @@ class FramedSink(BatchSink):
         self._written: Any = None
 
     @override
-    def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
-        self._kafka.open(spark, group, timeout_ms)
-        if not self._is_one:
-            self._results.open(spark, group, timeout_ms)
-
-    @override
     def bind(self, source: Source) -> BatchSink:
         self._records = self._kafka.bind(source)
         return self
@@ -492,9 +485,3 @@ class FramedSink(BatchSink):
     @override
     def check_target(self) -> None:
         self._kafka.check_target()
-
-    @override
-    def close(self) -> None:
-        self._kafka.close()
-        if not self._is_one:
-            self._results.close()

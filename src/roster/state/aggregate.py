@@ -54,7 +54,7 @@ from roster.state.byte_slices import (
 from roster.state.collected import Collected, joined, lists_of
 from roster.state.event_time import NONE_LATE, Lateness
 from roster.state.expressions import FUNCTIONS
-from roster.state.keys import encode_keys, is_text, sortable
+from roster.state.keys import comparable, encode_keys, is_text, sortable
 from roster.state.rows import is_nested, unpacked
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
 from roster.state.type_texts import text_of
@@ -582,10 +582,10 @@ def _choices(kind: Kind, column: Column, *by: Column) -> tuple[object, object]:
     count, missing = len(column), np.zeros(len(column), np.bool_)
     if by:
         directions = ["ascending" if kind is Kind.MIN_BY else "descending", "ascending"]
-        comparable = [_comparable(order) for order in by]
+        orders = [order.cast(pa.binary()) if is_text(order.type) else comparable(order) for order in by]
         names = [str(number) for number in range(len(by))]
         sort_keys = list(zip(names, directions, strict=False))
-        rows = pc.sort_indices(pa.table(comparable, names), sort_keys=sort_keys).to_numpy()
+        rows = pc.sort_indices(pa.table(orders, names), sort_keys=sort_keys).to_numpy()
         missing = by[0].is_null().to_numpy()
     else:
         rows = np.arange(count) if kind in (Kind.FIRST, Kind.FIRST_VALID) else np.arange(count)[::-1]
@@ -594,14 +594,6 @@ def _choices(kind: Kind, column: Column, *by: Column) -> tuple[object, object]:
     places = np.empty(count, np.int64)
     places[rows] = np.arange(count)
     return pa.array(places, mask=missing), pa.array(rows)
-
-
-def _comparable(column: Column) -> Column:
-    """Return values that Arrow sorts as Spark does."""
-    if pa.types.is_floating(column.type):
-        numbers = column.cast(pa.float64()).fill_null(0).to_numpy()
-        return pa.array(sortable(numbers), mask=column.is_null().to_numpy())
-    return column.cast(pa.binary()) if is_text(column.type) else column
 
 
 def _ranked(column: Column) -> tuple[object, object]:

@@ -40,23 +40,30 @@ def ordered(column: pa.ChunkedArray) -> pa.ChunkedArray:
     Raises StateError for a field that is a list or a map.
     """
     structs = column.combine_chunks()
-    fields = [_comparable(part, field.name) for part, field in zip(structs.flatten(), structs.type, strict=True)]
+    fields = [_as_key(part, field.name) for part, field in zip(structs.flatten(), structs.type, strict=True)]
     names = [str(place) for place in range(len(fields))]
     keys = encode_keys(pa.table(fields, names), names).combine_chunks()
     return pa.chunked_array([pc.if_else(structs.is_valid(), keys, pa.scalar(None, pa.binary()))])
 
 
-def _comparable(column: pa.Array, name: str) -> pa.Array:
-    kind, missing = column.type, column.is_null()
+def _as_key(column: pa.Array, name: str) -> pa.Array:
+    """Return a field's values as a column of a key."""
+    kind = column.type
     if pa.types.is_struct(kind):
         return ordered(pa.chunked_array([column])).combine_chunks()
-    if pa.types.is_floating(kind):
-        return pa.array(sortable(column.cast(pa.float64()).fill_null(0).to_numpy()), mask=missing.to_numpy(False))
     if pa.types.is_decimal128(kind):
-        return pa.array(sortable(raw(column)).tolist(), pa.binary(), mask=missing.to_numpy(False))
+        return pa.array(sortable(raw(column)).tolist(), pa.binary(), mask=column.is_null().to_numpy(False))
     if pa.types.is_nested(kind) or pa.types.is_decimal(kind):
         raise StateError(f"field {name!r} is {kind}, whose values are not compared; leave it out")
-    return column
+    return comparable(column)
+
+
+def comparable(column: Column) -> Column:
+    """Return floats as integers that sort as Spark compares the floats, other values as they are."""
+    if not pa.types.is_floating(column.type):
+        return column
+    numbers = column.cast(pa.float64()).fill_null(0).to_numpy()
+    return pa.array(sortable(numbers), mask=np.asarray(column.is_null()))
 
 
 def sortable(values: Array) -> Array:

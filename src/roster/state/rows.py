@@ -206,9 +206,9 @@ def packed(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def unpacked(data: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the lists, maps or structs of this type that `packed` has made bytes of."""
-    has = data.is_valid().to_numpy(zero_copy_only=False)
-    nothing = _layout_of(kind).appended(pa.repeat(b"", 1), *_rows_of(pa.nulls(1, kind)))[0]
-    return _assembled(_layout_of(kind).decode(data.cast(pa.large_binary()).fill_null(nothing)), kind, has)
+    layout, has = _layout_of(kind), data.is_valid().to_numpy(zero_copy_only=False)
+    nothing = layout.appended(pa.repeat(b"", 1), *_rows_of(pa.nulls(1, kind)))[0]
+    return _assembled(layout.decode(data.cast(pa.large_binary()).fill_null(nothing)), kind, has)
 
 
 def _layout_of(kind: pa.DataType) -> RowLayout:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import cast
@@ -20,7 +20,7 @@ from roster.pipeline.tasks.flat_json import is_flat
 from roster.pipeline.tasks.json_values import JsonReader
 from roster.spark.column_expressions import class_of, members
 from roster.spark.dataframes.operators import Kept, Results, between, type_of
-from roster.spark.dataframes.plan import Java, Node, alias_of
+from roster.spark.dataframes.plan import WATERMARK, Java, Node, alias_of, conjuncts
 from roster.state import decimals
 
 _UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "Zulu", "UCT", "+00:00")
@@ -35,7 +35,7 @@ _SAME = ("Alias", "ParseToTimestamp", "Nvl")
 """Expressions that are another one: that below them, or in their place."""
 _SHORTEST_FROM = 19
 """The version of Java from which on a number's text is the shortest."""
-_PASSED = ("SubqueryAlias", "View", "EventTimeWatermark", "Repartition", "RepartitionByExpression")
+_PASSED = ("SubqueryAlias", "View", WATERMARK, "Repartition", "RepartitionByExpression")
 
 
 class LeftToSparkError(Exception):
@@ -83,7 +83,7 @@ class Scope:
         if node.kind == "Project":
             return self.with_columns(members(node.java.projectList()))
         if node.kind == "Filter":
-            self.conditions += [self.computed(part) for part in _conjuncts(node.java.condition())]
+            self.conditions += [self.computed(part) for part in conjuncts(node.java.condition())]
         elif node.kind not in _PASSED:
             raise LeftToSparkError(node.kind)
         return self
@@ -182,15 +182,6 @@ def named(root: Node) -> dict[str, Java]:
     if len(columns) < len(outputs):
         raise LeftToSparkError("two columns of one name")
     return columns
-
-
-def _conjuncts(condition: Java) -> Iterator[Java]:
-    """Yield what must all be true, in order: Spark asks each of the rows that are left."""
-    if class_of(condition) == "And":
-        for side in members(condition.children()):
-            yield from _conjuncts(side)
-    else:
-        yield condition
 
 
 @dataclass(frozen=True)
@@ -323,7 +314,7 @@ def _digits(kind: str) -> tuple[int, int]:
 
 
 def _of_java() -> str:
-    """Return the end of the names of functions whose texts of numbers are those of the driver's Java."""
+    """Return the suffix of the functions that write numbers as the driver's Java does."""
     jvm: Java = SparkSession.active()._jvm
     version = str(jvm.java.lang.System.getProperty("java.specification.version"))
     return "" if int(version.removeprefix("1.")) >= _SHORTEST_FROM else " before Java 19"

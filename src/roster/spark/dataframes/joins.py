@@ -19,10 +19,9 @@ from roster.spark.dataframes.operators import (
     used_above,
     watermark_of,
 )
-from roster.spark.dataframes.plan import Java, Node
+from roster.spark.dataframes.plan import FIELD, Java, Node, conjuncts
 from roster.state.stream_join import IS_OTHER, OTHER, StreamJoin
 
-_FIELD = "write_stream"
 _TIME = "time of the row"
 _ORDERED = {
     "LessThan": (True, 1),
@@ -72,22 +71,19 @@ def _condition(node: Node, sides: Sequence[Node], jvm: Java) -> _Condition:
     if not keys or times is None or not lows or not highs:
         lacking = "no columns that are equal" if not keys else "not both bounds of the time between their rows"
         fix = "For example a.key = b.key and b.time >= a.time and b.time <= a.time + interval 1 hour"
-        raise PipelineError(f"join() of two streams has {lacking}", field=_FIELD, fix=fix)
+        raise PipelineError(f"join() of two streams has {lacking}", field=FIELD, fix=fix)
     return _Condition(keys, times, max(lows), min(highs), rest)
 
 
 def _parts(condition: Java, jvm: Java) -> Iterator[Java]:
-    """Yield the conditions that are joined by AND."""
-    kind = class_of(condition)
-    if kind == "And":
-        for child in members(condition.children()):
-            yield from _parts(child, jvm)
-    elif kind == "Between":
-        expressions = jvm.org.apache.spark.sql.catalyst.expressions
-        yield expressions.GreaterThanOrEqual(condition.input(), condition.lower())
-        yield expressions.LessThanOrEqual(condition.input(), condition.upper())
-    else:
-        yield condition
+    """Yield the conditions that are joined by AND; BETWEEN is two of them."""
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    for part in conjuncts(condition):
+        if class_of(part) == "Between":
+            yield expressions.GreaterThanOrEqual(part.input(), part.lower())
+            yield expressions.LessThanOrEqual(part.input(), part.upper())
+        else:
+            yield part
 
 
 def _in_order(part: Java, sides: Sequence[Node]) -> tuple[Java, Java] | None:
@@ -167,22 +163,22 @@ def _join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -
     kind = class_of(node.java.joinType()).rstrip("$")
     if kind not in _HOW:
         fix = "Use an inner, a left or a right outer join"
-        raise PipelineError(f"a join() of two streams of the kind {kind}", field=_FIELD, fix=fix)
+        raise PipelineError(f"a join() of two streams of the kind {kind}", field=FIELD, fix=fix)
     sides = node.children[::-1] if kind == "RightOuter" else node.children
     watermarks = [watermark_of(side) for side in sides]
     condition = _condition(node, sides, jvm)
     if any(each is None or not _has(each[0], time) for each, time in zip(watermarks, condition.times, strict=True)):
         fix = "Call withWatermark() with the column that bounds the join, on both sides"
-        raise PipelineError("join() of two streams without the time of a watermark", field=_FIELD, fix=fix)
+        raise PipelineError("join() of two streams without the time of a watermark", field=FIELD, fix=fix)
     if condition.rest and kind != "Inner":
         said = " and ".join(map(text_of, condition.rest))
         fix = "Filter the rows of a side in front of the join, or use an inner join"
-        raise PipelineError(f"an outer join() of two streams with the condition {said}", field=_FIELD, fix=fix)
+        raise PipelineError(f"an outer join() of two streams with the condition {said}", field=FIELD, fix=fix)
     rows, names = _rows(condition, sides, used_above(root, above, condition.rest))
     delay = max(delay for _, delay in filter(None, watermarks))
     low, high = timedelta(microseconds=condition.low), timedelta(microseconds=condition.high)
     if low > high:
-        raise PipelineError("the bounds of time of a join() of two streams exclude each other", field=_FIELD)
+        raise PipelineError("the bounds of time of a join() of two streams exclude each other", field=FIELD)
     within = max(abs(low), abs(high), timedelta(milliseconds=1))
     keys = tuple(rows[0].columns)[: len(condition.keys)]
     operator = StreamJoin(keys, (_TIME, _TIME), tuple(names[1]), within, delay, kind != "Inner", (low, high))

@@ -8,13 +8,11 @@ from typing import Any
 
 from typing_extensions import override
 
-from roster.spark.dataframes.plan import Java, Plan
+from roster.spark.dataframes.plan import OBSERVED, Java, Plan
 from roster.spark.jobs.query_events import Observed
 
-OBSERVED = "CollectMetrics"
-"""The kind of node that `observe` makes."""
-_KEPT = 100
-"""Batches, as in `recentProgress`."""
+KEPT = 100
+"""Batches in `recentProgress`, as by default in Spark."""
 
 
 class ObservedMetrics(Observed):
@@ -37,7 +35,7 @@ class ObservedMetrics(Observed):
         if self._nodes:
             seen = {name: metrics for name, metrics in self._open.items() if metrics.future().isCompleted()}
             self._batches[batch] = {name: metrics.getRow() for name, metrics in seen.items()}
-            while len(self._batches) > _KEPT:
+            while len(self._batches) > KEPT:
                 del self._batches[next(iter(self._batches))]
             self.begin()
 

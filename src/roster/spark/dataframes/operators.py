@@ -21,6 +21,7 @@ from roster.pipeline.spark_schemas import arrow_schema
 from roster.spark.column_expressions import class_of, members
 from roster.spark.dataframes.plan import (
     FIELD,
+    WATERMARK,
     Java,
     Narrow,
     Node,
@@ -71,7 +72,6 @@ _OWN = (START, END, "session")
 """Columns that windows make."""
 _DELAY = "spark.watermarkDelayMs"
 """Mark in the metadata of columns of event time."""
-_WATERMARK = "EventTimeWatermark"
 _CODE = ("TransformWithStateInPySpark", "TransformWithStateInPandas", "FlatMapGroupsInPandasWithState")
 _AS_KEYS = ("string", "binary", "boolean", "byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
 _AS_TEXT = ("float", "double", "decimal")
@@ -542,7 +542,7 @@ def watermark_of(node: Node) -> tuple[list[Java], timedelta] | None:
 
     Results of an aggregate, and of code, are never late.
     """
-    if not any(each.kind == _WATERMARK and each.is_streaming for each in node.all()):
+    if not any(each.kind == WATERMARK and each.is_streaming for each in node.all()):
         return None
     times = [each for each in members(node.java.output()) if _DELAY in json.loads(each.metadata().json())]
     return times, max(_delays(node), default=timedelta())
@@ -550,7 +550,7 @@ def watermark_of(node: Node) -> tuple[list[Java], timedelta] | None:
 
 def _delays(node: Node) -> Iterator[timedelta]:
     """Yield the delays of the watermarks that the rows of a node have come through since the last aggregate."""
-    if node.kind == _WATERMARK:
+    if node.kind == WATERMARK:
         yield time_of(node.java.delay())
     if node.kind not in ("Aggregate", *_CODE):
         for child in node.children:

@@ -34,11 +34,13 @@ _COLUMNS = (
 )
 _HEADERS = "cast(null as array<struct<key:string,value:binary>>) headers"
 _LEAF = "StreamingRelationV2"
-_WATERMARK = "EventTimeWatermark"
+WATERMARK = "EventTimeWatermark"
+OBSERVED = "CollectMetrics"
+"""The kinds of nodes that `withWatermark` and `observe` make."""
 _ROW_BY_ROW = {
     *("Project", "Filter", "Generate", "Expand", "SubqueryAlias", "View", "ResolvedHint", "Sample"),
     *("MapInPandas", "MapInArrow", "PythonMapInArrow", "Repartition", "RepartitionByExpression"),
-    *("Join", "Union", "CollectMetrics", _WATERMARK, _LEAF),
+    *("Join", "Union", OBSERVED, WATERMARK, _LEAF),
 }
 """Nodes whose rows follow from one batch alone; of joins those with a table."""
 _REFUSED = {
@@ -115,7 +117,7 @@ class Plan:
 
     @classmethod
     def of(cls, df: DataFrame) -> Plan:
-        """Return a frame's plan. Raises PipelineError for what is no frame of a classic session."""
+        """Return a frame's plan. Raises PipelineError for anything but a frame of a classic session."""
         if not isinstance(df, ClassicDataFrame):
             problem = f"{type(df).__name__} is not a DataFrame of a classic session"
             raise PipelineError(problem, field=FIELD, fix="Pass a DataFrame")
@@ -202,7 +204,7 @@ def plan_over(
         return at_stop
     if not node.is_streaming:
         return lambda _: node.java
-    if node.kind == _WATERMARK:
+    if node.kind == WATERMARK:
         return plan_over(node.children[0], jvm, topics, stop, at_stop)
     if node.is_leaf:
         return _leaf_over(node, jvm, topics(node))
@@ -246,7 +248,7 @@ def narrow_ways(node: Node, jvm: Java, stop: Node | None = None, at_stop: PlanOv
     if node.is_leaf:
         columns = members(node.java.output())
         return [Narrow(node, lambda batch: placed(columns, batch, jvm))]
-    if node.kind == _WATERMARK or node.kind in _MOVING:
+    if node.kind == WATERMARK or node.kind in _MOVING:
         return narrow_ways(node.children[0], jvm, stop, at_stop)
     ways = [
         (child, way) for child in node.children if child.is_streaming for way in narrow_ways(child, jvm, stop, at_stop)
@@ -303,6 +305,15 @@ def alias_of(value: Java, name: str, jvm: Java, own: Java = None) -> Java:
 def scala_object(package: Java, name: str) -> Java:
     """Return an object of Scala's."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def conjuncts(condition: Java) -> Iterator[Java]:
+    """Yield the conditions that AND joins, in order: Spark asks each of the rows that are left."""
+    if class_of(condition) == "And":
+        for side in members(condition.children()):
+            yield from conjuncts(side)
+    else:
+        yield condition
 
 
 def analyzed(df: Any) -> Java:

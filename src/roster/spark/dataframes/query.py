@@ -18,8 +18,6 @@ from roster.spark.dataframes.observed import ObservedMetrics
 from roster.spark.jobs.query_events import end_waits, query_id, query_progress
 from roster.spark.pipeline import Pipeline
 
-KEPT = 100
-"""Batches in `recentProgress`, as by default in Spark."""
 _WAITING = ("new", "starting", "waiting for executors", "warming up", "waiting for the earlier release", "joining")
 
 

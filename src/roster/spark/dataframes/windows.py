@@ -11,10 +11,9 @@ from py4j.java_gateway import get_field
 
 from roster.pipeline.errors import PipelineError
 from roster.spark.column_expressions import class_of, members
-from roster.spark.dataframes.plan import Java, Node
+from roster.spark.dataframes.plan import FIELD, Java, Node
 from roster.state.windows import SessionWindow, Window
 
-FIELD = "write_stream"
 SESSION = "spark.sessionWindow"
 """Mark in the metadata of sessions."""
 _CONVERSION = "PreciseTimestampConversion"
