@@ -68,7 +68,10 @@ def _cell(described: JsonObject, column: str) -> object:
 
 def _described(path: Path) -> JsonObject:
     with _store(path) as store:
-        position, size = store.position(), sum(at.stat().st_size for at in (path / "data").iterdir() if at.is_file())
+        position, size = (
+            store.position(),
+            sum(file.stat().st_size for file in (path / "data").iterdir() if file.is_file()),
+        )
         written = datetime.fromtimestamp(store.written_at, UTC).isoformat(timespec="seconds")
         return {
             "changelog": path.parent.parent.name,

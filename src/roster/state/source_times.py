@@ -114,7 +114,7 @@ class Notice(NamedTuple):
         return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended), *own)
 
     def among(self, is_own: Callable[[int], bool]) -> Notice:
-        """Return what it says of some sources, none of which are tasks."""
+        """Return what it says of some sources that are not tasks."""
         behind, reading, ended = (tuple(filter(is_own, each)) for each in (self.behind, self.reading, self.ended))
         times = {source: time for source, time in self.times.items() if is_own(source)}
         return Notice(self.batch, behind, reading, times, ended)

@@ -157,8 +157,8 @@ def _whole(function: Callable[..., Column]) -> Callable[..., Column]:
 
 
 def _any(condition: Column) -> bool:
-    found = condition if isinstance(condition, pa.Scalar) else pc.any(condition)
-    return found.as_py() is True
+    is_any = condition if isinstance(condition, pa.Scalar) else pc.any(condition)
+    return is_any.as_py() is True
 
 
 def _text(column: Column, kind: pa.DataType) -> Column:
@@ -187,7 +187,7 @@ def _seconds(column: Column, _: pa.DataType) -> Column:
 def _struct(*columns_and_kind: Any) -> Column:
     *columns, kind = columns_and_kind
     rows = next((len(column) for column in columns if not isinstance(column, pa.Scalar)), 1)
-    arrays = [pa.repeat(each, rows) if isinstance(each, pa.Scalar) else each for each in columns]
+    arrays = [pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column for column in columns]
     return pa.StructArray.from_arrays(arrays, fields=list(kind))
 
 

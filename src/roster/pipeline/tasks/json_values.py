@@ -224,12 +224,12 @@ class _Parser:
 
 def _are_negative_zeros(rows: pa.RecordBatch) -> Any:
     """Return for each row whether one of its numbers is -0.0."""
-    found = np.zeros(rows.num_rows, bool)
+    are_negative = np.zeros(rows.num_rows, bool)
     for column in rows.columns:
         if pa.types.is_floating(column.type):
             numbers = column.to_numpy(zero_copy_only=False)
-            found |= (numbers == 0) & np.signbit(numbers)
-    return found
+            are_negative |= (numbers == 0) & np.signbit(numbers)
+    return are_negative
 
 
 def _first_unbraced(values: pa.Array) -> int:
