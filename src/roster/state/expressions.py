@@ -6,6 +6,7 @@ value is null, as with Spark's `try_` functions: so a record cannot stop a parti
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state import decimals
-from roster.state.byte_slices import Column
+from roster.state.byte_slices import Column, as_bytes
 from roster.state.keys import is_text
 from roster.state.store import StateError
 
@@ -423,6 +424,10 @@ _BLANKS = "".join(map(chr, (*range(33), 127)))
 def _from_text(value: Column, goal: pa.DataType) -> Column:
     """Return the numbers that texts say, null for others."""
     is_whole = pa.types.is_integer(goal)
+    if isinstance(value, pa.Array) and not (as_bytes(value)[0] > ord("9")).any():
+        # Without letters Arrow reads no text that Spark does not; where it stops, the patterns tell which ones.
+        with contextlib.suppress(pa.ArrowInvalid):
+            return _to_integers(value.cast(pa.int64()), goal) if is_whole else value.cast(goal)
     trimmed = pc.utf8_trim(value, _BLANKS if is_whole else _BLANKS[:-1])
     plain = _unless(pc.invert(pc.match_substring_regex(trimmed, _INTEGER if is_whole else _FLOAT)), trimmed)
     plain = pc.replace_substring_regex(plain, r"^\+", "")
