@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import itertools
+import os
 import re
 from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from griffe import Class, Docstring, Extension, Function, Parameter, ParameterKind, Parameters
@@ -46,6 +50,7 @@ _LOADED = re.compile(
 _WIDTH = re.compile(r'viewBox="\S+ \S+ (\S+)')
 WIDEST = 950
 """Units of a diagram whose letters of 16 units are 11 pixels in a column of 660."""
+_DRAWN = Path(__file__).parents[1] / ".cache" / "diagrams"
 _DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -74,14 +79,26 @@ def _default(value: object) -> str:
 
 def _drawn(source: str, number: int) -> str:
     """Draw a Mermaid diagram here: a reader's browser would fetch Mermaid from another host."""
-    from mermaidx import render  # noqa: PLC0415 (tests of the tables do without)
-
-    svg = " ".join(render(source).svg().split("\n")).replace("my-svg", f"diagram-{number}")
+    svg = " ".join(_svg(source).split("\n")).replace("my-svg", f"diagram-{number}")
     if (width := float(_WIDTH.search(svg)[1])) > WIDEST:
         raise PluginError(
             f"a diagram is {width:.0f} units wide, more than {WIDEST}: its letters would be too small\n{source}"
         )
     return f'<figure class="diagram" data-search-exclude>{svg}</figure>'
+
+
+def _svg(source: str) -> str:
+    """Return a diagram, drawn once for each version of Mermaid's port: each takes a second."""
+    drawn_by = f"{version('mermaidx')}\n{source}".encode()
+    file = _DRAWN / f"{hashlib.sha256(drawn_by).hexdigest()}.svg"
+    if not file.exists():
+        from mermaidx import render  # noqa: PLC0415 (tests of the tables do without)
+
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(f".{os.getpid()}")
+        partial.write_text(render(source).svg())
+        partial.replace(file)
+    return file.read_text()
 
 
 def on_post_page(output: str, page: Page, **_: object) -> None:

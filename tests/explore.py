@@ -10,6 +10,9 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
 from time import monotonic
 
 import click
@@ -17,7 +20,7 @@ import click
 SIMULATED = 200
 """Seeds of the simulator in a round."""
 _INTERRUPTED = -signal.SIGINT, 2, 130
-"""Exit codes of a round that is cut at the end of the time, without a failure so far."""
+"""Exit codes of a command that is cut at the end of the time; pytest's does not say whether a test had failed."""
 
 
 def steps(seed: int) -> list[list[str]]:
@@ -33,14 +36,23 @@ def steps(seed: int) -> list[list[str]]:
 
 def passes(command: list[str], seed: int, until: float) -> bool:
     """Run a command, at most until a moment of the monotonic clock; return False if it fails before."""
-    with subprocess.Popen(
-        command, env=os.environ | {"HYPOTHESIS_PROFILE": "explore", "ROSTER_SEED": str(seed)}, text=True
-    ) as process:
-        try:
-            return process.wait(max(0.0, until - monotonic())) == 0
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            return process.wait() in _INTERRUPTED
+    with tempfile.TemporaryDirectory(prefix="roster-explore-") as folder:
+        report = Path(folder) / "report.xml"
+        environment = {"HYPOTHESIS_PROFILE": "explore", "ROSTER_SEED": str(seed)}
+        environment["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junit-xml={report}"
+        with subprocess.Popen(command, env=os.environ | environment, text=True) as process:
+            try:
+                return process.wait(max(0.0, until - monotonic())) == 0
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                return process.wait() in _INTERRUPTED and not has_failures(report)
+
+
+def has_failures(report: Path) -> bool:
+    """Return whether a test has failed, by pytest's report in JUnit's format; False without one."""
+    if not report.exists():
+        return False
+    return any(int(suite.attrib[kind]) for suite in ET.parse(report).getroot() for kind in ("failures", "errors"))
 
 
 @click.command("python -m tests.explore")

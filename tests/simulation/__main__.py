@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 LINES_SHOWN = 60
 """Lines at the end of a history that are shown without --trace."""
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of a run that is cut before an invariant broke."""
 PROGRESS_EVERY = 100
 """Seeds between two lines of progress."""
 
@@ -48,7 +51,10 @@ def simulate(
     if alone:
         sys.exit(_run_alone(seed or 0, trace, _places(only)))
     first = seed or 0
-    summary = run_many(range(first, first + (seeds or 100)), jobs=jobs or os.cpu_count() or 1, progress=_progress)
+    try:
+        summary = run_many(range(first, first + (seeds or 100)), jobs=jobs or os.cpu_count() or 1, progress=_progress)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     if sys.stderr.isatty():
         click.echo("\r", nl=False, err=True)
     _print_summary(summary, coverage=coverage)

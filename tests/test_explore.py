@@ -1,0 +1,37 @@
+"""What `make explore` says of rounds that are cut at the end of the time."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.explore import passes
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.process, pytest.mark.gate]
+
+
+@pytest.mark.parametrize("outcome", ["fails", "passes"])
+def test_a_round_that_is_cut_has_failed_if_a_test_of_it_has(tmp_path: Path, outcome: str) -> None:
+    """The round is one test that ends and another one that goes on until it is cut."""
+    (tmp_path / "test_round.py").write_text(
+        f"def test_first(): assert {outcome == 'passes'}\n"
+        f"def test_second():\n    import pathlib, time\n"
+        f"    pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n    time.sleep(600)\n"
+    )
+
+    class Begun:
+        """A moment that has come once the second test runs."""
+
+        def __sub__(self, now: float) -> float:
+            until((tmp_path / "begun").exists, 60)
+            return 0.0
+
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    command += ["--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path / "test_round.py")]
+    assert passes(command, 1, Begun()) is (outcome == "passes")  # type: ignore[arg-type]
