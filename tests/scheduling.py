@@ -6,7 +6,9 @@ Spark, so that there are two sessions. A fourth takes all others. Dear files com
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -16,10 +18,12 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.cpu_seconds import FILE
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
+TESTS = Path(__file__).parent
 KINDS = ("real", "spark")
 """Marks, the first that a file has counts; all other files are `""`."""
 ORDERS = {"gw0": ("real", "", "spark"), "gw1": ("spark", "", "real"), "gw2": ("spark", "", "real")}
@@ -68,6 +72,14 @@ class Scheduling:
     def pytest_configure_node(self, node: WorkerController) -> None:
         node.workerinput["kinds"] = str(self._kinds)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Let the first process compile the tests for all, where none has yet: each would take 10 seconds of CPU."""
+        worker = getattr(session.config, "workerinput", {})
+        if worker.get("workerid", "gw0") != "gw0" and not _are_compiled():
+            with contextlib.suppress(AssertionError):  # then it compiles as well
+                until(Path(worker["kinds"]).exists, 120, "the first process has collected")
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         worker = getattr(session.config, "workerinput", {})
         if worker.get("workerid") != "gw0":
@@ -78,3 +90,10 @@ class Scheduling:
             kind = next((kind for kind in KINDS if item.get_closest_marker(kind)), "")
             kinds[file] = min(kind, kinds.get(file, kind), key=(*KINDS, "").index)
         Path(worker["kinds"]).write_text(json.dumps(kinds))
+
+
+def _are_compiled() -> bool:
+    """Return True if most files of tests have been compiled by pytest."""
+    return 2 * len(list(TESTS.rglob(f"__pycache__/test_*.{sys.implementation.cache_tag}-pytest-*.pyc"))) > len(
+        list(TESTS.rglob("test_*.py"))
+    )

@@ -25,6 +25,7 @@ from tests.spark.test_applications import PROGRAM
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -52,6 +53,17 @@ class Held:
         self._let_on += 1
         self._turn.release()
         until(lambda: self._begun > self._let_on, 120)
+
+    def batches(self, are_enough: Callable[[], object]) -> None:
+        """Let batches go on, with pauses, until there were enough."""
+
+        def answer() -> object:
+            found = are_enough()
+            if not found:
+                self.one_batch()
+            return found
+
+        until(answer)
 
     def all(self) -> None:
         self._turn.release(1_000)
@@ -127,30 +139,34 @@ def test_three_ways_show_the_same_lag_through_rebalances_kills_and_truncation(
                 held.one_batch()  # partitions are handed over between batches
             joining.join()
             other.commit({tp: OffsetAndMetadata(45) for tp in owned}, other.ownership())
-            while len(ways.pipeline()) != 5 - len(owned):
-                held.one_batch()
+            held.batches(lambda: len(ways.pipeline()) == 5 - len(owned))
             ends = admin.end_offsets(owned)
             others = {(group, str(tp.partition), tp.topic): ends[tp] - 45.0 for tp in owned}
             assert others | ways.pipeline() == ways.agree(), "two members have some each"
 
             other.close(leave=False)
-            while len(ways.pipeline()) != 5:  # its session expires, as after kill -9
-                held.one_batch()
+            held.batches(lambda: len(ways.pipeline()) == 5)  # its session expires, as after kill -9
             assert ways.pipeline() == ways.agree(), "one has what the dead one had"
 
             hold, arguments = tmp_path / "hold", (apache_kafka.bootstrap, group, plain, str(tmp_path / "out"))
             hold.touch()
             settings = ("--hold", str(hold), "--session-timeout-ms", str(SESSION_MS))
             with Application(PROGRAM, *arguments, *settings, log=tmp_path / "app.log") as application:
-                while not hold.with_name("hold.held").exists():  # another pipeline joins, and is amid a batch
+
+                def is_amid_a_batch() -> bool:
                     apache_kafka.produce({(plain, number): 20 for number in range(4)})
-                    held.one_batch()
+                    return hold.with_name("hold.held").exists()
+
+                held.batches(is_amid_a_batch)
                 assert 0 < len(mine := ways.pipeline()) < 5
                 assert mine.items() <= ways.agree().items(), "two pipelines have some each"
                 application.signal(signal.SIGKILL)
-            while len(ways.pipeline()) != 5:
+
+            def has_all() -> bool:
                 apache_kafka.produce({(plain, 0): 20})
-                held.one_batch()
+                return len(ways.pipeline()) == 5
+
+            held.batches(has_all)
             assert ways.pipeline() == ways.agree(), "one has what the killed pipeline had"
 
             place = TopicPartition(plain, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
 from tests.real.realparts.jvm import bound_to_parent
+from tests.spark.forks import ForkedProcess, Forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 APPS = Path(__file__).with_name("apps")
 """The folder of these programs."""
 START_SECONDS = 300
-STARTED: list[subprocess.Popen[str]] = []
+Process = subprocess.Popen[str] | ForkedProcess
+STARTED: list[Process] = []
 _starter = ThreadPoolExecutor(1, "starts-programs")
 """A program bound to its parent ends with the thread that started it: this one stays."""
 
@@ -38,15 +41,28 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(roots)}
 
 
-def start(command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
-    """Start a program in a process group of its own; it ends with this process, and with the test (`programs_end`)."""
-    more = {"text": True, "env": environment(), "start_new_session": True, **how}
-    process = _starter.submit(subprocess.Popen, bound_to_parent(list(command)), **more).result()
+@functools.cache
+def forks() -> Forks:
+    """The process of which programs are forks."""
+    return _starter.submit(Forks, bound_to_parent, environment()).result()
+
+
+def start(command: Sequence[str], **how: Any) -> Process:
+    """Start a program in a process group of its own; it ends with this process, and with the test (`programs_end`).
+
+    A file or module of Python is a fork of a process that has imported what most of them import.
+    """
+    process: Process
+    if command[0] == sys.executable and (command[1] == "-m" or command[1].endswith(".py")):
+        process = forks().start(command, **{"env": environment(), **how})
+    else:
+        more = {"text": True, "env": environment(), "start_new_session": True, **how}
+        process = _starter.submit(subprocess.Popen, bound_to_parent(list(command)), **more).result()
     STARTED.append(process)
     return process
 
 
-def send(process: subprocess.Popen[str], number: int) -> None:
+def send(process: Process, number: int) -> None:
     """Send a signal to a program and all it started in its group: driver, JVM and tasks."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)

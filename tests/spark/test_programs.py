@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -60,3 +61,31 @@ def test_a_program_ends_with_the_process_that_started_it_not_with_the_thread() -
     parent.kill()
     parent.communicate()
     until(lambda: is_gone(pid), 60)
+
+
+SAYS = """
+import json, os, sys
+print(json.dumps([__name__, sys.argv[1:], sys.path[0], os.getcwd(), os.environ["HERE"], os.getsid(0) == os.getpid()]))
+sys.exit(3)
+"""
+
+
+@pytest.mark.gate
+def test_a_program_that_is_a_fork_is_like_one_that_starts_anew(tmp_path: Path) -> None:
+    files = {"says": SAYS, "sleeps": SLEEPS, "fails": "raise ValueError('no')"}
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    command = {name: [sys.executable, str(tmp_path / f"{name}.py"), "a", "b"] for name in files}
+    says = start(command["says"], stdout=subprocess.PIPE, env=environment() | {"HERE": "yes"})
+    assert says.stdout is not None
+    assert json.loads(says.stdout.read()) == ["__main__", ["a", "b"], str(tmp_path), str(Path.cwd()), "yes", True]
+    assert says.wait(60) == says.poll() == 3
+    with (tmp_path / "errors").open("w") as errors:
+        assert start(command["fails"], stdout=errors, stderr=subprocess.STDOUT).wait(60) == 1
+    assert (tmp_path / "errors").read_text().endswith("ValueError: no\n")
+    sleeps = start(command["sleeps"])
+    assert sleeps.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        sleeps.wait(0.01)
+    os.killpg(sleeps.pid, signal.SIGKILL)
+    assert sleeps.wait(60) == -signal.SIGKILL

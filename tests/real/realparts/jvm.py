@@ -93,24 +93,23 @@ def streams_jars() -> Path:
 
 def consumer_groups(bootstrap: str, group: str) -> list[dict[str, str]]:
     """What Kafka's own kafka-consumer-groups tells of a group: a row for each partition, by the columns' names."""
-    path = f"{_jars(TOOLS_POM, CACHE / f'tools-{kafka_version()}')}/*"
-    archive = Archive("ConsumerGroupCommand", path)
-    command = [
-        tool("java"),
-        *QUICK_START,
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-        archive.option,
-        "-cp",
-        path,
-    ]
-    command += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
-    command += ["--bootstrap-server", bootstrap, "--describe", "--group", group]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    archive.keep()
-    names, *rows = (
-        line.split() for line in done.stdout.splitlines() if line.strip() and "no active members" not in line
-    )
+    program = _group_tool()
+    assert program.stdin is not None
+    assert program.stdout is not None
+    program.stdin.write(f"--bootstrap-server {bootstrap} --describe --group {group}\n".encode())
+    program.stdin.flush()
+    output = program.stdout.read(int(program.stdout.readline())).decode()
+    names, *rows = (line.split() for line in output.splitlines() if line.strip() and "no active members" not in line)
     return [dict(zip(names, row, strict=False)) for row in rows]
+
+
+@functools.cache
+def _group_tool() -> subprocess.Popen[bytes]:
+    """Start the tool in a JVM that ends with this process: each start would cost two seconds of CPU."""
+    jars = f"{_jars(TOOLS_POM, CACHE / f'tools-{kafka_version()}')}/*"
+    path = f"{compiled([HERE / 'tools' / 'GroupTool.java'], jars)}:{jars}"
+    command = [tool("java"), *QUICK_START, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", path, "GroupTool"]
+    return subprocess.Popen(bound_to_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _jars(pom: Path, ready: Path) -> Path:
