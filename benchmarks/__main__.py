@@ -25,6 +25,7 @@ SECTIONS = {
     "restore": "a store from its changelog on a broker",
     "aggregates": "totals by key beside Spark and Kafka Streams",
     "backlog": "windows of a backlog by another column, beside Spark and Kafka Streams",
+    "fence": "two drivers of one identity, the first frozen meanwhile, beside Structured Streaming",
     "standby": "an owner of state that is killed, with a standby copy and without",
     "databases": "rows into PostgreSQL beside Spark's JDBC writer",
     "pipeline": "Spark reading from a group",
@@ -37,7 +38,7 @@ SECTIONS = {
     "memory": "what pipelines have resident over an hour",
 }
 
-BY_NAME = {"group_load", "history_day", "many", "many_members", "memory"}
+BY_NAME = {"fence", "group_load", "history_day", "many", "many_members", "memory"}
 """Sections that take many minutes: only if they are named."""
 
 

@@ -10,7 +10,6 @@ import random
 import re
 import signal
 import sys
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
+from roster.client.options import GroupMemberOptions
+from roster.model.options import declared
 from roster.testing.broker import running_broker
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts import installed
@@ -30,8 +31,12 @@ from tests.waiting import until
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 PROGRAM = DEPLOY / "application" / "totals.py"
+PAGE = DEPLOY.parents[1] / "docs" / "how-to" / "run-on-kubernetes.md"
 OF_THE_API = {"apps/v1", "v1", "policy/v1"}
 ROUNDS = int(os.environ.get("ROSTER_FENCE_ROUNDS", "1"))
+DEFAULTS = declared(GroupMemberOptions)
+STEPS = ("commit", "write", "begin", "committed")
+"""Where a driver is frozen, in turns: with results written, before them, before the transaction, behind it."""
 
 
 def manifests() -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -98,6 +103,13 @@ def options() -> dict[str, ast.expr]:
     return {keyword.arg: keyword.value for keyword in pipeline.keywords if keyword.arg}
 
 
+def replaced() -> int:
+    """The exit code of a replaced driver, as the program and the page say it."""
+    (code,) = re.findall(r"^REPLACED = (\d+)$", PROGRAM.read_text(), re.MULTILINE)
+    assert f"exit code {code}" in PAGE.read_text()
+    return int(code)
+
+
 def test_the_program_has_what_the_manifest_gives_it() -> None:
     asked = set(re.findall(r'os\.environ\["(\w+)"\]', PROGRAM.read_text()))
     pod = stateful_set()["spec"]["template"]["spec"]
@@ -109,7 +121,11 @@ def test_the_program_has_what_the_manifest_gives_it() -> None:
     assert {container()[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {
         port["name"]
     }
-    assert pod["terminationGracePeriodSeconds"] * 1000 > ast.literal_eval(options()["max_batch_ms"]) + 10_000
+    grace, longest_batch = pod["terminationGracePeriodSeconds"] * 1000, ast.literal_eval(options()["max_batch_ms"])
+    # The batch that SIGTERM meets, and its commit: as long as a request to a broker may take.
+    assert grace >= longest_batch + DEFAULTS["request_timeout_ms"].default
+    # A member that takes longer to give up its partitions is put out of the group.
+    assert grace < DEFAULTS["rebalance_timeout_ms"].default
 
 
 def test_what_scales_and_protects_it_names_it() -> None:
@@ -133,10 +149,12 @@ class Pod:
     def __init__(self, topics: Topics, folder: Path, number: int) -> None:
         (port,) = free_ports(1)
         self._log, self._page = folder / f"pod-{number}.log", f"http://127.0.0.1:{port}"
+        self._freeze = folder / f"freeze-{number}"
         here = {"BOOTSTRAP": topics.bootstrap, "HTTP": f"127.0.0.1:{port}", "STATE_DIR": str(folder / f"disk-{number}")}
         with self._log.open("w") as stream:
             environment = os.environ | settings() | here
-            self.process = start([sys.executable, str(PROGRAM)], stderr=stream, env=environment)
+            program = [str(Path(__file__).with_name("frozen_driver.py")), STEPS[number % len(STEPS)], str(self._freeze)]
+            self.process = start([sys.executable, *program, str(PROGRAM)], stderr=stream, env=environment)
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.said()
@@ -147,15 +165,22 @@ class Pod:
     def said(self) -> str:
         return self._log.read_text()
 
-    def send(self, number: int) -> None:
-        send(self.process, number)
+    def freeze(self) -> None:
+        """Have it stand still at its step of the next batch."""
+        self._freeze.touch()
+
+    def is_frozen(self) -> bool:
+        return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def thaw(self) -> None:
+        send(self.process, signal.SIGCONT)
 
 
 @pytest.mark.spark
 @pytest.mark.gate
 @pytest.mark.timeout(900)
 def test_of_two_drivers_with_one_identity_the_frozen_one_ends_and_nothing_is_counted_twice(tmp_path: Path) -> None:
-    """Each round a node is cut off with its pod, amid batches; the pod starts elsewhere; the old one wakes up."""
+    """Each round a node stands still with its pod, amid a batch; the pod starts elsewhere; the old one wakes up."""
     chance = random.Random(int(os.environ.get("ROSTER_KILL_SEED", "1")))
     sent: Counter[str] = Counter()
     with running_broker() as broker, Topics(broker.bootstrap) as topics:
@@ -164,16 +189,18 @@ def test_of_two_drivers_with_one_identity_the_frozen_one_ends_and_nothing_is_cou
         pods = [Pod(topics, tmp_path, 0)]
         until(pods[0].is_ready, START_SECONDS, pods[0].said)
         for number in range(1, ROUNDS + 1):
-            send_orders(topics, chance, sent)
-            time.sleep(chance.random() / 2)  # a moment anywhere in a batch
             frozen = pods[-1]
-            frozen.send(signal.SIGSTOP)
+            frozen.freeze()
+            send_orders(topics, chance, sent)
+            until(frozen.is_frozen, START_SECONDS, frozen.said)
             pods.append(Pod(topics, tmp_path, number))
             until(pods[-1].is_ready, START_SECONDS, pods[-1].said)
             send_orders(topics, chance, sent)
-            frozen.send(signal.SIGCONT)
-            assert frozen.process.wait(120) == 1
-            assert "this pod has been replaced" in frozen.said(), frozen.said()
+            frozen.thaw()
+            assert frozen.process.wait(120) == replaced(), frozen.said()
+            sentences = [line for line in frozen.said().splitlines() if line.startswith("this pod has been replaced: ")]
+            assert len(sentences) == 1, frozen.said()
+            assert "Traceback" not in frozen.said(), frozen.said()
         until(lambda: topics.committed("totals") == topics.ends("orders"), START_SECONDS, pods[-1].said)
         pods[-1].process.terminate()  # as the first process of a container passes it on
         assert pods[-1].process.wait(60) == 0

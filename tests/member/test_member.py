@@ -70,6 +70,17 @@ def test_join_group_carries_the_options_and_every_assignor_in_order() -> None:
     assert (claims.topics, claims.owned_partitions, claims.generation_id, claims.rack_id) == (["t"], [], -1, "r1")
 
 
+@pytest.mark.parametrize(("leader", "text"), [("other", "assignor range"), ("", "the broker assigns (KIP-848)")])
+def test_the_line_of_a_generation_says_who_assigns(leader: str, text: str) -> None:
+    """Apache Kafka names no leader in a group with consumers of the new protocol."""
+    stage = Stage()
+    stage.start()
+    stage.joined(7, leader=leader, protocol="range")
+    (told,) = [report.text for report in stage.reports if report.kind is ReportKind.JOINED]
+    assert told.startswith("generation 7, ")
+    assert text in told
+
+
 def test_a_parked_join_may_take_a_rebalance_and_five_seconds() -> None:
     stage = Stage(rebalance_timeout_ms=60_000, request_timeout_ms=30_000)
     stage.start()

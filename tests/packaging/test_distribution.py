@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 import roster
 from roster._extras import DISTRIBUTION, EXTRAS, WHEEL, how_to_install
 from roster.records import native
+from tests.real import realparts
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "roster"
@@ -111,21 +114,40 @@ def test_messages_know_what_an_extra_brings(extra):
     assert set(EXTRAS[extra]) == modules_of(extra)
 
 
-def test_the_wheel_has_the_product_without_its_tests():
-    """The simulator proves the project, not a user's code."""
-    find = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
-    roots = [ROOT / place for place in find["where"]]
-    packages = {".".join(path.parent.relative_to(root).parts) for root in roots for path in root.rglob("*.py")}
-    assert {"roster.testing", "roster.cli"} < packages
-    assert {name.partition(".")[0] for name in packages} == {"roster"}
-    assert [name for name in packages if "simulation" in name or "tests" in name] == []
+def built(clone: Path, changed_at: float) -> tuple[Path, Path]:
+    """The source archive and the wheel of a copy of the project whose files were all written at that time."""
+    realparts.installed("hatchling")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", ".gitignore"):
+        shutil.copy(ROOT / name, clone / name)
+    shutil.copytree(ROOT / "src", clone / "src", ignore=shutil.ignore_patterns("*.egg-info"))
+    for path in clone.rglob("*"):
+        os.utime(path, (changed_at, changed_at))
+    environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", "dist"]
+    subprocess.run(build, cwd=clone, env=environment, capture_output=True, timeout=120, check=True)
+    (archive,), (wheel,) = (clone / "dist").glob("*.tar.gz"), (clone / "dist").glob("*.whl")
+    return archive, wheel
 
 
-def test_everything_in_the_package_that_is_no_module_is_package_data():
-    others = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*") if path.is_file()}
-    others = {name for name in others if not name.endswith((".py", ".pyc"))}
-    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["roster"]
-    assert others == set(package_data)
+@pytest.mark.process
+@pytest.mark.gate
+def test_archives_built_at_two_places_and_times_are_equal_and_hold_the_product_only(tmp_path: Path) -> None:
+    """Tests, the simulator among them, prove the project and not a user's code: they are in neither."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir(), elsewhere.mkdir(mode=0o700)
+    archive, wheel = built(here, 1.7e9)
+    again = built(elsewhere, 1.6e9)
+    assert [file.read_bytes() for file in again] == [archive.read_bytes(), wheel.read_bytes()]
+    sources = {f"roster/{path.relative_to(SOURCE)}" for path in SOURCE.rglob("*") if path.is_file()}
+    sources = {name for name in sources if not name.endswith(".pyc")}
+    with zipfile.ZipFile(wheel) as file:
+        assert {name for name in file.namelist() if ".dist-info/" not in name} == sources
+    with tarfile.open(archive) as file:
+        held = {name.partition("/")[2] for name in file.getnames()}
+    assert {f"src/{name}" for name in sources} < held
+    assert {name for name in held if not name.startswith("src/")} == {
+        "PKG-INFO", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", ".gitignore",
+    }  # fmt: skip
 
 
 LIBRARIES = {

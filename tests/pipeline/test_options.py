@@ -28,7 +28,7 @@ from roster.pipeline.consumer_settings import CONSUMER_SETTINGS
 from roster.pipeline.foreign_names import refuse_foreign_names
 from roster.pipeline.options import parse_bootstrap, parse_starting_offsets, parse_topics
 from roster.spark import ConsumerSettings, DeltaSink, KafkaSink, ParquetSink, Pipeline, PipelineError, State
-from roster.spark.spark_session import check_java, java_program
+from roster.spark.spark_session import check_java, java_program, session
 from roster.testing.broker import running_broker
 
 if TYPE_CHECKING:
@@ -431,16 +431,33 @@ def test_a_pyspark_that_is_too_old_is_one_sentence(monkeypatch: pytest.MonkeyPat
     assert {"Pipeline", "session"} <= set(dir(roster.spark))
 
 
+def test_spark_connects_client_alone_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pyspark-client` has the package `pyspark`, but neither Java's part nor py4j."""
+    installed = roster.spark.find_spec
+    monkeypatch.setattr(roster.spark, "find_spec", lambda name: None if name == "py4j" else installed(name))
+    roster.spark._check_pyspark.cache_clear()
+    with pytest.raises(
+        PipelineError, match=r"pyspark: only Spark Connect's client is installed .* pip install 'pyspark"
+    ):
+        roster.spark.__getattr__("Pipeline")
+
+
+def test_a_session_is_not_started_where_the_environment_asks_for_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1")
+    with pytest.raises(PipelineError, match=r"SPARK_REMOTE: it asks for Spark Connect.*Unset it"):
+        session("any")
+
+
 @pytest.mark.spark
 def test_a_stopped_or_foreign_session_is_refused(spark: SparkSession) -> None:
     class Remote:
         pass
 
-    for session, message in [
-        (Remote(), "is not a classic Spark session"),
+    for foreign, message in [
+        (Remote(), "is not a classic Spark session.*not Spark Connect.*in a container with a session of its own"),
         (_stopped(), "the Spark session is stopped"),
     ]:
-        pipeline = Pipeline(session, "127.0.0.1:1", "g", ["t"]).foreach_batch(print)  # type: ignore[arg-type]
+        pipeline = Pipeline(foreign, "127.0.0.1:1", "g", ["t"]).foreach_batch(print)  # type: ignore[arg-type]
         with pytest.raises(PipelineError, match=message):
             pipeline.run()
 

@@ -6,6 +6,9 @@ import sys
 from roster.client import FencedInstanceError
 from roster.spark import KafkaSink, Pipeline, State, session
 
+REPLACED = 3
+"""The exit code of a driver whose identity another one has taken: whoever started it need not start it again."""
+
 
 def main() -> None:
     bootstrap = os.environ["BOOTSTRAP"]
@@ -29,7 +32,8 @@ def main() -> None:
     try:
         pipeline.run()
     except FencedInstanceError as error:
-        sys.exit(f"this pod has been replaced: {error}")
+        print(f"this pod has been replaced: {error}", file=sys.stderr)
+        sys.exit(REPLACED)
     finally:
         spark.stop()
 

@@ -111,7 +111,9 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         if me.is_eager and me.ownership.owned_or_revoking:
             me.turned_eager = f"gave up everything: the group went over to {me.protocol_name}"
             me.lose(me.ownership.owned_or_revoking, me.turned_eager)
-        me.report(ReportKind.JOINED, f"generation {me.generation}, assignor {me.protocol_name}", cause=cause)
+        # A group of consumers has a leader, unless the coordinator assigns because some speak KIP-848.
+        assigns = f"assignor {me.protocol_name}" if response.leader else "the broker assigns (KIP-848)"
+        me.report(ReportKind.JOINED, f"generation {me.generation}, {assigns}", cause=cause)
         if me.leader:
             leader.on_leader_elected(me, response)
         else:

@@ -128,11 +128,15 @@ def __dir__() -> list[str]:
 
 @cache
 def _check_pyspark() -> None:
-    """Raise PipelineError if PySpark is too old, instead of one missing module after another."""
+    """Raise PipelineError if PySpark is too old or a client only, instead of one missing module after another."""
     from pyspark.version import __version__  # noqa: PLC0415 - as late as the rest
 
     if int(__version__.partition(".")[0]) < _OLDEST_PYSPARK:
-        from roster.pipeline.errors import PipelineError  # noqa: PLC0415
-
         problem = f"PySpark {__version__} is installed, and Roster needs {_OLDEST_PYSPARK}.0 or newer"
-        raise PipelineError(problem, field="pyspark", fix=f"pip install 'pyspark>={_OLDEST_PYSPARK}'")
+    elif find_spec("py4j") is None:
+        problem = "only Spark Connect's client is installed (pyspark-client), and Roster needs a classic session"
+    else:
+        return
+    from roster.pipeline.errors import PipelineError  # noqa: PLC0415
+
+    raise PipelineError(problem, field="pyspark", fix=f"pip install 'pyspark>={_OLDEST_PYSPARK}'")

@@ -63,8 +63,14 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
     in `conf` change. From now on SIGTERM in the main thread ends the process like `sys.exit(0)`, unless the application
     has set a handler.
 
-    Raises `PipelineError` when Java is missing or too old, or Spark does not start.
+    Raises `PipelineError` when Java is missing or too old, Spark does not start, or SPARK_REMOTE is set.
     """
+    if "SPARK_REMOTE" in os.environ:
+        raise PipelineError(
+            "it asks for Spark Connect, and a pipeline needs a classic session in its own process",
+            field="SPARK_REMOTE",
+            fix="Unset it for this program",
+        )
     enable_logging(level_of(None))
     exit_on_sigterm()
     java = java_program()

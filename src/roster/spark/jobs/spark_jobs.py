@@ -113,7 +113,8 @@ def check_session(spark: SparkSession) -> None:
         raise PipelineError(
             f"{type(spark).__module__}.{type(spark).__name__} is not a classic Spark session",
             field="spark",
-            fix="Use roster.spark.session(...) or SparkSession.builder with a master, not Spark Connect",
+            fix="Use roster.spark.session(...) or SparkSession.builder with a master, not Spark Connect; where there "
+            "is nothing else, run this program beside it, in a container with a session of its own",
         )
     if is_stopped(spark):
         raise PipelineError(
