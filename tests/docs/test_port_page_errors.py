@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.classic.dataframe import DataFrame
 
 from roster.pipeline.options import Options
 from roster.spark import KafkaSink, Pipeline, PipelineError
 from roster.spark.jobs.spark_jobs import check_session
-from roster.spark.jobs.streaming_only import checked
 from roster.spark.stateful_operators import check_options
 
 if TYPE_CHECKING:
@@ -43,14 +41,7 @@ def transformed() -> object:
     return check_options(options, has_transform=True)
 
 
-def watermarked() -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DataFrame, "withWatermark", lambda frame, *_: frame)
-        return checked(lambda df: df.withWatermark("at", "1 hour"), DataFrame.__new__(DataFrame))
-
-
 ERRORS: dict[str, Callable[[], object]] = {
-    "needs state that outlasts a batch": watermarked,
     "a transform's rows leave the task that has their state": transformed,
     "the aggregate before it sends running updates": lambda: (
         pipeline().aggregate("a", COUNT).aggregate("a", COUNT, store="b")
@@ -91,9 +82,7 @@ def test_arguments_that_the_pages_call_refused_are_named_by_the_error(text: str)
 
 def test_no_text_of_an_error_on_the_pages_is_without_a_test() -> None:
     assert set(re.findall(r"`([a-z']+(?: [a-z']+)+)`", refusals())) == set(ERRORS)
-    assert set(re.findall(r"`\w+` (?:is refused|names the function)", refusals())) - {"`withWatermark` is refused"} == (
-        set(FIELDS)
-    )
+    assert set(re.findall(r"`\w+` (?:is refused|names the function)", refusals())) == set(FIELDS)
 
 
 def test_spark_connect_and_methods_of_sparks_are_refused_by_name() -> None:

@@ -92,18 +92,13 @@ _METHODS = {
     "options": "the arguments of Pipeline and of the sink",
     "mapinarrow": "map_arrow(function, schema)",
     "mapinpandas": "map_arrow(function, schema)",
-    "withwatermark": "aggregate(..., window=Window(column, size, grace=delay)), or event_time and delay of an operator",
-    "groupby": "aggregate(keys, aggregates), or transform(lambda df: df.groupBy(...)) for partial rows of each batch",
-    "agg": "aggregate(keys, aggregates)",
-    "dropduplicates": "deduplicate(keys, within=...)",
-    "dropduplicateswithinwatermark": "deduplicate(keys, within=...)",
-    "distinct": "deduplicate(keys, within=...)",
-    "transformwithstate": "transform_with_state(processor, key, output_schema)",
-    "transformwithstateinpandas": "transform_with_state(processor, key, output_schema, in_pandas=True)",
-    "applyinpandaswithstate": "apply_in_pandas_with_state(function, key, output_schema, state_schema)",
     **dict.fromkeys(
-        ("select", "selectexpr", "where", "withcolumn", "withcolumns", "drop", "withcolumnrenamed"),
-        "transform(lambda df: ...), or map_arrow and filter in front of an operator with state",
+        (
+            *("withwatermark", "groupby", "agg", "dropduplicates", "dropduplicateswithinwatermark", "distinct"),
+            *("transformwithstate", "transformwithstateinpandas", "applyinpandaswithstate", "select", "selectexpr"),
+            *("where", "withcolumn", "withcolumns", "drop", "withcolumnrenamed", "union", "unionbyname"),
+        ),
+        "read_stream, whose DataFrames have it, and write_stream",
     ),
 }
 """Methods of Spark's DataFrame, DataStreamWriter and StreamingQuery, reduced by `_plain`."""

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from roster.spark import read_stream, session
-from roster.spark.dataframes.plan import Plan, check_streaming
-from roster.spark.dataframes.program import WITH_STATE, program_of
+from roster.spark.dataframes.plan import Plan
+from roster.spark.dataframes.program import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,9 +46,26 @@ def in_sql(df: DataFrame) -> DataFrame:
     )
 
 
-def with_table(df: DataFrame) -> DataFrame:
-    cities = df.sparkSession.createDataFrame([("a", "Rome")], "shop string, city string")
+def with_table(df: DataFrame, table: DataFrame | None = None) -> DataFrame:
+    cities = df.sparkSession.createDataFrame([("a", "Rome")], "shop string, city string") if table is None else table
     return parsed(df).join(cities, "shop", "left").groupBy("city").agg(F.count("*").alias("n"), F.last("price", True))
+
+
+def paid(
+    df: DataFrame, how: str, bounds: str = "between at - interval 5 minutes and at + interval 1 hour"
+) -> DataFrame:
+    """A join of two streams of one topic, each with its own steps."""
+    payments = timed(df).where("amount > 1").select(F.col("shop").alias("paying"), F.col("at").alias("paid"), "day")
+    orders = timed(df).drop("day").withColumn("lower", F.lower("tags"))
+    return orders.join(payments, F.expr(f"shop = paying and paid {bounds}"), how)
+
+
+def hours_of_hours(df: DataFrame) -> DataFrame:
+    hours = timed(df).groupBy(F.window("at", "1 hour"), "shop").agg(F.sum("amount").alias("n")).alias("hours")
+    words = hours.where("n > 1").withColumn("word", F.explode(F.array("shop", F.lit("all"))))
+    return (
+        words.groupBy(F.window("window", "1 day"), "word").agg(F.max("n")).select(F.to_json(F.struct("*")).alias("j"))
+    )
 
 
 FRAMES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
@@ -106,6 +123,24 @@ FRAMES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
         lambda df: timed(df).dropDuplicates(["shop", "at"]).groupBy(F.window("at", "1 hour")).agg(F.sum("amount")),
         "append",
     ),
+    "inner join": (lambda df: paid(df, "inner").select("shop", "paid", "lower"), "append"),
+    "left join": (lambda df: paid(df, "left").select("shop", "paid", "day"), "append"),
+    "right join": (lambda df: paid(df, "right", "> at and paid <= at + interval 2 hours"), "append"),
+    "pairs and hours": (
+        lambda df: paid(df, "inner").groupBy(F.window("paid", "1 hour"), "shop").agg(F.count("*"), F.max("lower")),
+        "append",
+    ),
+    "hours of hours": (hours_of_hours, "append"),
+    "two parts": (
+        lambda df: (
+            timed(df).where("amount > 1").union(timed(df).where("price > 1")).groupBy(F.window("at", "1 hour")).count()
+        ),
+        "append",
+    ),
+    "a table by its hint": (
+        lambda df: with_table(df, F.broadcast(df.sparkSession.range(9).selectExpr("'a' as shop", "'x' as city"))),
+        "update",
+    ),
     "named": (lambda df: parsed(df).groupBy("shop").count().alias("orders").where("count > 1"), "update"),
 }
 
@@ -115,7 +150,6 @@ def read(spark: SparkSession, name: str) -> dict[str, Any]:
     make, mode = FRAMES[name]
     options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
     frame = Plan.of(make(read_stream(spark).options(**options).load()))
-    check_streaming(frame, mode, WITH_STATE)
     made = program_of(frame, mode, headers=False, takes_results=True)
     operators = [repr(each.stateful.operator) for each in made.declared.operators]
     return {"columns": frame.df.schema.simpleString(), "steps": list(made.steps), "operators": operators}

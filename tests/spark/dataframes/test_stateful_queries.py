@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,12 @@ def enriched(records: DataFrame) -> DataFrame:
     return totals.join(cities, "shop", "left").select("shop", "loud", "orders", "tags", "city")
 
 
+def with_table(records: DataFrame, table: DataFrame) -> DataFrame:
+    """Totals of rows that a table has something about."""
+    rows = parsed(records).join(table, F.col("amount") == table["n"])
+    return rows.groupBy("shop").agg(F.max("id").alias("most"))
+
+
 class Counter(StatefulProcessor):  # type: ignore[misc] # PySpark has no hints for it
     """Counts the orders of a shop, as written for Spark."""
 
@@ -174,6 +181,18 @@ class Counter(StatefulProcessor):  # type: ignore[misc] # PySpark has no hints f
 
     def close(self) -> None:
         pass
+
+
+class Numbered(Counter):
+    """Numbers the rows of a key, from what it begins with on."""
+
+    def handleInputRows(self, key: Any, rows: Any, timer_values: Any) -> Any:
+        for _ in rows:
+            self.count.update(((self.count.get()[0] if self.count.exists() else 0) + 1,))
+            yield Row(shop=key[0], number=self.count.get()[0])
+
+    def handleInitialState(self, key: Any, row: Any, timer_values: Any) -> None:
+        self.count.update((row.known + len(row.shop),))
 
 
 def counted(records: DataFrame) -> DataFrame:
@@ -197,6 +216,25 @@ def counted_in_pandas(records: DataFrame) -> DataFrame:
         count_frames, "place string, orders long", "n long", "update", "NoTimeout"
     )
     return done.where("orders > 0")
+
+
+def number_frames(key: Any, frames: Any, state: Any) -> Any:
+    before = state.get[0] if state.exists else 0
+    count = before + sum(map(len, frames))
+    state.update((count,))
+    yield pd.DataFrame({"place": [key[0]] * (count - before), "orders": range(before + 1, count + 1)})
+
+
+def begun(records: DataFrame) -> DataFrame:
+    """Code for each key, with an initial state."""
+    rows = parsed(records).where("order >= 0 and shop is not null").select("shop", "amount")
+    known = records.sparkSession.createDataFrame([(10, "a"), (20, "b"), (30, "z")], "known long, shop string")
+    if records.isStreaming:
+        state = known.where("known < 30").groupBy("shop")
+        return rows.groupBy("shop").transformWithState(Numbered(), "shop string, number long", "append", "None", state)
+    first = F.coalesce(F.col("known") + 1, F.lit(0)) + 1  # what a shop begins with, and one
+    counts = rows.groupBy("shop").count().join(known, "shop", "left")
+    return counts.select("shop", F.explode(F.sequence(first, first + F.col("count") - 1)).alias("number"))
 
 
 def shifted(records: DataFrame) -> DataFrame:
@@ -244,6 +282,51 @@ def busiest(records: DataFrame) -> DataFrame:
     return many.groupBy(F.window("window", "6 hours"), "shop").agg(F.max("n2").alias("most"), F.count("*").alias("of"))
 
 
+def parts_of_hours(records: DataFrame) -> DataFrame:
+    """An aggregate behind an aggregate: HAVING, JSON there and back and explode() in between, and the same behind."""
+    hours = (
+        timed(records)
+        .groupBy(F.window("at", "1 hour"), "shop")
+        .agg(F.count("*").alias("n"), F.max("tags").alias("tags"))
+    )
+    json = (
+        hours.alias("hours")
+        .where("n > 1")
+        .withColumn("json", F.to_json(F.struct("n", F.split("tags", " ").alias("words"))))
+    )
+    read = json.select("window", "shop", F.from_json("json", "n int, words array<string>").alias("read"))
+    words = read.select("window", "shop", "read.n", F.explode("read.words").alias("word"))
+    done = words.groupBy(F.window("window", "6 hours"), "word").agg(F.sum("n").alias("n"), F.max("shop").alias("shop"))
+    rows = done.where("n > 2").withColumn("parts", F.array("word", F.col("n").cast("string")))
+    return rows.select(
+        "shop", "window.start", F.explode("parts").alias("part"), F.to_json(F.struct("n", "word")).alias("value")
+    )
+
+
+def code_of_hours(records: DataFrame) -> DataFrame:
+    """Code for each key behind an aggregate: it numbers the hours of a shop."""
+    hours = timed(records).groupBy(F.window("at", "1 hour"), "shop").agg(F.count("*").alias("n"))
+    many = hours.alias("hours").where("n > 1 and shop <> 'end'").select("shop", F.col("n").alias("orders"))
+    if not records.isStreaming:
+        hours_of = many.groupBy("shop").agg(F.count("*").alias("last"))
+        return hours_of.select("shop", F.explode(F.sequence(F.lit(1).cast("long"), "last")).alias("number"))
+    return many.groupBy("shop").transformWithState(Numbered(), "shop string, number long", "append", "None")
+
+
+def pandas_of_firsts(records: DataFrame) -> DataFrame:
+    """A function of pandas behind dropDuplicates(), and a table and a filter behind it."""
+    firsts = timed(records).dropDuplicates(["order", "at"]).where("order >= 0")
+    rows = firsts.select(F.coalesce("shop", F.lit("?")).alias("place"))
+    cities = records.sparkSession.createDataFrame([("a", "Rome"), ("b", "Oslo")], "place string, city string")
+    if records.isStreaming:
+        columns = "place string, orders long", "n long", "append", "NoTimeout"
+        done = rows.groupBy("place").applyInPandasWithState(number_frames, *columns)
+    else:
+        done = rows.groupBy("place").agg(F.count("*").alias("last"))
+        done = done.select("place", F.explode(F.sequence(F.lit(1).cast("long"), "last")).alias("orders"))
+    return done.join(cities, "place", "left").where("orders > 2")
+
+
 def largest(records: DataFrame) -> DataFrame:
     """An aggregate of the windows of an aggregate."""
     hours = timed(records).groupBy(F.window("at", "1 hour", "15 minutes").alias("hour"), "shop").count()
@@ -272,6 +355,10 @@ PROGRAMS: dict[str, tuple[Callable[[DataFrame], DataFrame], str, list[str]]] = {
     "left joined": (left_joined, "append", []),
     "busiest": (busiest, "append", []),
     "largest": (largest, "append", []),
+    "parts of hours": (parts_of_hours, "append", []),
+    "code of hours": (code_of_hours, "append", []),
+    "pandas of firsts": (pandas_of_firsts, "append", []),
+    "begun": (begun, "append", []),
     "earlier": (earlier, "append", []),
     "two parts": (two_parts, "append", []),
     "right joined": (right_joined, "append", []),
@@ -495,6 +582,46 @@ def test_names_of_state_follow_aliases_and_kinds_and_not_steps(spark: SparkSessi
         stores(lambda df: timed(df).dropDuplicates(["order", "at"]).dropDuplicates(["shop", "at"]))
 
 
+def test_how_large_a_joined_table_is_decides_and_is_told(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By Spark's statistics, where there are some, else by counting; the user's own hint goes in front of both."""
+    records = stream(spark, topics, topics.create(1), **{"roster.state.dir": str(tmp_path)})
+    large = spark.range(3_000_000).selectExpr("id % 1000 as n", "id", "cast(id as string) as s")
+    tables = {
+        "1,500 bytes of it": spark.range(125).selectExpr("id as n", "id"),
+        "60 bytes of it": spark.createDataFrame([(1, 10, "x"), (2, 20, "y"), (3, 30, "z")], "n long, id int, s string"),
+        "by its own hint": F.broadcast(large),
+        "24,000 bytes of it": spark.range(2000).selectExpr("id as n", "id", "'long text' as s").filter("id >= 0"),
+    }
+    for said, table in tables.items():
+        made = program_of(Plan.of(with_table(records, table)), "update", headers=False)
+        assert [step for step in made.steps if "the table" in step] == list(made.tables)
+        assert [said in step for step in made.tables] == [True], made.tables
+    with caplog.at_level(logging.INFO, "roster.pipeline"):
+        started(with_table(records, tables["by its own hint"]), group, "update").format(
+            "noop"
+        ).start().awaitTermination()
+    assert f"{group}: Spark: the table (n, id, s) goes to each task whole, by its own hint" in caplog.messages
+    unhinted = with_table(records, tables["60 bytes of it"])
+    for limit, said in (
+        ("30", "has 40 bytes or more, and .*Threshold is 30"),
+        ("-1", "has 20 bytes or more, and .*is -1"),
+    ):
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", limit)
+        try:
+            with pytest.raises(PipelineError, match=said):
+                program_of(Plan.of(unhinted), "update", headers=False)
+        finally:
+            spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    behind = with_table(records, spark.range(10).selectExpr("id as n", "id")).join(
+        large.groupBy("n").count(), F.expr("most = n")
+    )
+    assert (
+        len(program_of(Plan.of(behind), "update", headers=False).tables) == 1
+    )  # behind the state Spark does as it likes
+
+
 @pytest.mark.gate
 def test_records_keyed_by_the_key_need_no_topic_of_their_own(
     spark: SparkSession, topics: Topics, orders: str, group: str, tmp_path: Path
@@ -595,12 +722,12 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
     "an aggregate in front of a union": (
         lambda df: tumbling(df).union(tumbling(df)),
         "append",
-        r"Aggregate in front of union\(\) \(Write it to a topic, and read that",
+        r"groupBy\(window, shop\) at test_stateful_queries\.py:\d+ in front of union\(\) \(Write it to a topic",
     ),
     "first rows in front of a join": (
         lambda df: sides(df)[0].dropDuplicates(["order", "at"]).join(sides(df)[1], F.expr(IN_TIME)),
         "append",
-        r"Deduplicate in front of join\(\) of two streams",
+        r"dropDuplicates\(order, at\) in front of join\(\) of two streams",
     ),
     "a join without a time": (
         lambda df: sides(df)[0].join(sides(df)[1], F.expr("shop = at_shop and paid >= at")),
@@ -615,12 +742,49 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
     "a full join": (
         lambda df: sides(df)[0].join(sides(df)[1], F.expr(IN_TIME), "full"),
         "append",
-        "of the kind FullOuter. Use an inner, a left or a right outer join",
+        "of the kind FullOuter. Use a left outer join, and in a query of its own a right outer one",
+    ),
+    "rows with a partner": (
+        lambda df: sides(df)[0].join(sides(df)[1], F.expr(IN_TIME), "left_semi"),
+        "append",
+        r"of the kind LeftSemi. Use an inner join, and dropDuplicates\(\) by columns of the first side behind it",
+    ),
+    "several operators at once": (
+        lambda df: (
+            sides(df)[0]
+            .join(sides(df)[1], F.expr(IN_TIME), "full")
+            .groupBy(F.window("at", "1 hour"), "shop")
+            .agg(F.skewness("price"), F.sum("order"))
+            .orderBy(F.col("shop") > "b")
+        ),
+        "append",
+        (
+            r"orderBy\(\(shop > 'b'\) ASC.*\) at test_stateful.*py:\d+: a stream has no .*; groupBy\(window, shop\)"
+            r": skewness\(price\) needs a state .*; join\(.*FullOuter"
+        ),
+    ),
+    "an order in SQL": (
+        lambda df: (
+            parsed(df).createOrReplaceTempView("unordered"),
+            df.sparkSession.sql("select shop, count(*) as n\nfrom unordered group by shop\norder by n"),
+        )[1],
+        "update",
+        r"orderBy\(n ASC NULLS FIRST\) at line \d of the SQL text: a stream has no order",
+    ),
+    "a large table": (
+        lambda df: with_table(
+            df, df.sparkSession.range(3_000_000).selectExpr("id % 1000 as n", "id", "cast(id as string) as s")
+        ),
+        "update",
+        (
+            r"join\(.*\) at .*: the table \(n, id, s\) has 36,000,000 bytes or more, and .*Threshold is 10,485,760, .*"
+            r"\. Give it by F\.broadcast\(table\) if each executor can hold it, raise the setting,"
+        ),
     ),
     "an outer join with a condition": (
         lambda df: sides(df)[0].join(sides(df)[1], F.expr(f"{IN_TIME} and order <> paying"), "left"),
         "append",
-        r"an outer join\(\) of two streams with the condition .*order.*paying",
+        r"an outer join of two streams with the condition .*order.*paying",
     ),
     "a join of other times": (
         lambda df: (

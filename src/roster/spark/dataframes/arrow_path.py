@@ -20,7 +20,7 @@ from roster.pipeline.tasks.flat_json import is_flat
 from roster.pipeline.tasks.json_values import JsonReader
 from roster.spark.column_expressions import class_of, members
 from roster.spark.dataframes.operators import Kept, Results, between, type_of
-from roster.spark.dataframes.plan import WATERMARK, Java, Node, alias_of, conjuncts
+from roster.spark.dataframes.plan import WATERMARK, Java, Node, alias_of, conjuncts, short
 from roster.state import decimals
 
 _UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "Zulu", "UCT", "+00:00")
@@ -386,8 +386,7 @@ def _arrow(node: Java) -> pa.DataType:
 
 
 def _short(node: Java) -> str:
-    text = " ".join(str(node.sql()).split())
-    return text if len(text) < 60 else f"{text[:57]}..."
+    return short(str(node.sql()))
 
 
 _CALLED: dict[str, Callable[[_Site], Computed | None]] = {

@@ -15,11 +15,10 @@ from roster.spark.dataframes.operators import (
     Rows,
     literal_of,
     results_of,
-    text_of,
     used_above,
     watermark_of,
 )
-from roster.spark.dataframes.plan import FIELD, Java, Node, conjuncts
+from roster.spark.dataframes.plan import FIELD, Java, Node, conjuncts, text_of
 from roster.state.stream_join import IS_OTHER, OTHER, StreamJoin
 
 _TIME = "time of the row"
@@ -34,6 +33,10 @@ _ADDING = ("TimeAdd", "TimestampAddInterval", "DatetimeSub", "Cast")
 """Kinds of expressions that add to a time; a cast to the same type adds nothing."""
 _MONTHS_APART = (datetime(2026, 1, 31, tzinfo=UTC), datetime(2026, 3, 31, tzinfo=UTC))
 """Times at which a bound of months or of days with daylight saving is not the same."""
+_WAYS_OUT = {
+    "LeftSemi": "Use an inner join, and dropDuplicates() by columns of the first side behind it",
+    "FullOuter": "Use a left outer join, and in a query of its own a right outer one with a filter behind it",
+}
 _HOW = {"Inner": "inner", "LeftOuter": "left outer", "RightOuter": "right outer"}
 
 
@@ -71,7 +74,7 @@ def _condition(node: Node, sides: Sequence[Node], jvm: Java) -> _Condition:
     if not keys or times is None or not lows or not highs:
         lacking = "no columns that are equal" if not keys else "not both bounds of the time between their rows"
         fix = "For example a.key = b.key and b.time >= a.time and b.time <= a.time + interval 1 hour"
-        raise PipelineError(f"join() of two streams has {lacking}", field=FIELD, fix=fix)
+        raise PipelineError(f"a join of two streams has {lacking}", field=FIELD, fix=fix)
     return _Condition(keys, times, max(lows), min(highs), rest)
 
 
@@ -162,23 +165,23 @@ def _join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -
     """Return the operator: the first side is the one whose rows all stay in an outer join."""
     kind = class_of(node.java.joinType()).rstrip("$")
     if kind not in _HOW:
-        fix = "Use an inner, a left or a right outer join"
-        raise PipelineError(f"a join() of two streams of the kind {kind}", field=FIELD, fix=fix)
+        fix = _WAYS_OUT.get(kind, "Use an inner, a left or a right outer join")
+        raise PipelineError(f"a join of two streams of the kind {kind}", field=FIELD, fix=fix)
     sides = node.children[::-1] if kind == "RightOuter" else node.children
     watermarks = [watermark_of(side) for side in sides]
     condition = _condition(node, sides, jvm)
     if any(each is None or not _has(each[0], time) for each, time in zip(watermarks, condition.times, strict=True)):
         fix = "Call withWatermark() with the column that bounds the join, on both sides"
-        raise PipelineError("join() of two streams without the time of a watermark", field=FIELD, fix=fix)
+        raise PipelineError("a join of two streams without the time of a watermark", field=FIELD, fix=fix)
     if condition.rest and kind != "Inner":
         said = " and ".join(map(text_of, condition.rest))
         fix = "Filter the rows of a side in front of the join, or use an inner join"
-        raise PipelineError(f"an outer join() of two streams with the condition {said}", field=FIELD, fix=fix)
+        raise PipelineError(f"an outer join of two streams with the condition {said}", field=FIELD, fix=fix)
     rows, names = _rows(condition, sides, used_above(root, above, condition.rest))
     delay = max(delay for _, delay in filter(None, watermarks))
     low, high = timedelta(microseconds=condition.low), timedelta(microseconds=condition.high)
     if low > high:
-        raise PipelineError("the bounds of time of a join() of two streams exclude each other", field=FIELD)
+        raise PipelineError("the bounds of time of a join of two streams exclude each other", field=FIELD)
     within = max(abs(low), abs(high), timedelta(milliseconds=1))
     keys = tuple(rows[0].columns)[: len(condition.keys)]
     operator = StreamJoin(keys, (_TIME, _TIME), tuple(names[1]), within, delay, kind != "Inner", (low, high))

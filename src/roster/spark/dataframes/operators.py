@@ -28,9 +28,17 @@ from roster.spark.dataframes.plan import (
     Plan,
     PlanOver,
     analyzed,
+    is_broadcast,
+    most_broadcast,
     narrow_ways,
     projected,
+    refused_by_spark,
     scala_object,
+    short,
+    shown,
+    size_of,
+    text_of,
+    without_counterpart,
 )
 from roster.spark.dataframes.windows import SESSION, is_window, longest, made_at, time_in, time_of, window_of
 from roster.spark.stateful_operators import Stateful
@@ -219,13 +227,16 @@ Maker = Callable[[Node, Node, Sequence[Node], str, Java], Kept]
 Makers = Mapping[str, Maker]
 
 
-def chain_of(plan: Plan, mode: str, makers: Makers) -> list[Kept]:
-    """Return a plan's operators with state from source to sink. makers: by the kind of node.
+def chain_of(plan: Plan, mode: str, makers: Makers) -> tuple[list[Kept], list[str]]:
+    """Return a plan's operators with state from source to sink, and what is said of tables joined in front of them.
 
-    Raises PipelineError for what Roster lacks.
+    makers: by the kind of node.
+
+    Raises one PipelineError for all that Roster lacks, and for what Spark itself refuses.
     """
     jvm, root = plan.jvm, plan.root
-    kept, problems = list[Kept](), list[PipelineError]()
+    kept, problems = list[Kept](), without_counterpart(plan, makers)
+    problems += [] if problems else refused_by_spark(plan, mode)
     above: list[Node] = []
     node = root
     while not node.is_leaf:
@@ -234,15 +245,36 @@ def chain_of(plan: Plan, mode: str, makers: Makers) -> list[Kept]:
             try:
                 kept.insert(0, maker(node, root, above, mode, jvm))
             except PipelineError as error:
-                problems.append(error)
+                problems.append(PipelineError(f"{shown(node)}: {error.problem}", field=FIELD, fix=error.fix))
         if len(streaming) != 1:
             problems += _in_front_of(node, streaming, makers)
             break
         above.append(node)
         node = streaming[0]
-    _raise(problems)
-    _name(kept, root)
-    return kept
+    tables = list(_tables(kept[-1].node, plan)) if kept else []
+    raise_all([*problems, *(table for table in tables if isinstance(table, PipelineError)), *_name(kept, root)])
+    return kept, [table for table in tables if isinstance(table, str)]
+
+
+def _tables(below: Node, plan: Plan) -> Iterator[str | PipelineError]:
+    """Yield the tables that rows are joined with in front of an operator: what is said of each, or a problem."""
+    limit = most_broadcast(plan)
+    for node in below.all():
+        tables = [child for child in node.children if not child.is_streaming]
+        for table in tables if node.kind == "Join" and node.is_streaming else ():
+            name = f"the table ({short(', '.join(str(each.name()) for each in members(table.java.output())))})"
+            if is_broadcast(table):
+                yield f"Spark: {name} goes to each task whole, by its own hint"
+            elif (size := size_of(table, plan, limit)) <= limit:
+                yield f"Spark: {name}, {size:,} bytes of it, goes to each task whole"
+            else:
+                yield PipelineError(
+                    f"{shown(node)}: {name} has {size:,} bytes or more, and spark.sql.autoBroadcastJoinThreshold is"
+                    f" {limit:,}, so Spark would take rows out of their tasks",
+                    field=FIELD,
+                    fix="Give it by F.broadcast(table) if each executor can hold it, raise the setting, or join it"
+                    " behind the operators with state",
+                )
 
 
 def _maker_of(node: Node, makers: Makers) -> Maker | None:
@@ -256,17 +288,18 @@ def _in_front_of(node: Node, children: Sequence[Node], makers: Makers) -> Iterat
     name = "join() of two streams" if node.kind == "Join" else f"{node.kind.lower()}()"
     for below in (each for child in children for each in child.all()):
         if below.is_streaming and _maker_of(below, makers) is not None:
-            problem = f"{below.kind} in front of {name}"
+            problem = f"{shown(below)} in front of {name}"
             fix = f"Write it to a topic, and read that in front of the {node.kind.lower()}"
             yield PipelineError(problem, field=FIELD, fix=fix)
 
 
-def _raise(problems: Sequence[PipelineError]) -> None:
+def raise_all(problems: Sequence[PipelineError]) -> None:
     """Raise one error with all problems, if there are any."""
     if len(problems) == 1:
         raise problems[0]
     if problems:
-        raise PipelineError("; ".join(f"{each.problem} ({each.fix})" for each in problems), field=FIELD)
+        told = [each.problem + (f" ({each.fix})" if each.fix else "") for each in problems]
+        raise PipelineError("; ".join(told), field=FIELD)
 
 
 def between(node: Node, stop: Node) -> list[Node]:
@@ -278,8 +311,8 @@ def between(node: Node, stop: Node) -> list[Node]:
     return nodes
 
 
-def _name(kept: Sequence[Kept], root: Node) -> None:
-    """Name the stores: by the nearest alias above an operator, else by its kind. Raises PipelineError."""
+def _name(kept: Sequence[Kept], root: Node) -> Iterator[PipelineError]:
+    """Name the stores: by the nearest alias above an operator, else by its kind. Yield the problem with two of one."""
     alias, named = "", {id(each.node): each for each in kept}
     for node in root.all():
         if node.kind == "SubqueryAlias" and node.children[0].kind != "View":
@@ -288,7 +321,7 @@ def _name(kept: Sequence[Kept], root: Node) -> None:
             named[id(node)].name, alias = alias or named[id(node)].kind, ""
     names = [each.name for each in kept]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise PipelineError(
+        yield PipelineError(
             f"two operators keep state by the name {twice[0]!r}",
             field=FIELD,
             fix='Name each by an alias of its result, such as .agg(...).alias("totals"): the name stays with the state',
@@ -375,7 +408,7 @@ class _Grouping:
             return SessionAggregation(keys, aggregates, self.window, is_final)
         if self.window is not None:
             return WindowedAggregation(keys, aggregates, self.window, is_final)
-        if is_final:
+        if is_final and self._watermark is not None:  # without one Spark refuses it
             raise PipelineError(
                 "groupBy() by the time of the watermark itself, or by a window made earlier",
                 field=FIELD,
@@ -405,7 +438,7 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Ja
                 problems.append(error)
             kinds[name] = type_of(call.dataType())
             calls.append((call, name))
-    _raise(problems)
+    raise_all(problems)
     operator = group.operator(made or {"rows": Aggregate(Kind.COUNT, ALL_ROWS)})
     values: Values = [*group.values, *((call, itemgetter(name)) for call, name in calls)]
 
@@ -441,7 +474,7 @@ def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
     kind, further = _KINDS.get(name), tuple[object, ...]()
     if name == "CountIf":
         kind, condition, arguments = Kind.COUNT, _both(condition, arguments[0], jvm), []
-    if kind is None or call.isDistinct():
+    if kind is None:
         said = f"{text} needs a state that Roster has not"
         raise PipelineError(said, field=FIELD, fix="Use another function, or transform_with_state of Pipeline")
     if kind in _IGNORING_NULLS:
@@ -642,14 +675,6 @@ def _name_of(expression: Java, outputs: Sequence[Java], jvm: Java) -> str:
         if class_of(output) == "Alias" and output.child().semanticEquals(expression):
             return str(output.name())
     return text_of(expression)
-
-
-def text_of(expression: Java) -> str:
-    """Return the text of an expression, columns by their names alone."""
-    text = str(expression.sql())
-    for column in members(expression.references().toSeq()):
-        text = text.replace(column.sql(), column.name())
-    return text
 
 
 def _none(jvm: Java) -> Java:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from pyspark.errors import AnalysisException
@@ -44,14 +45,36 @@ _ROW_BY_ROW = {
 }
 """Nodes whose rows follow from one batch alone; of joins those with a table."""
 _REFUSED = {
-    "UpdateEventTimeWatermarkColumn": "transformWithState(eventTimeColumnName=...): leave it out",
-    "Sort": "orderBy(): a stream has no order",
-    **dict.fromkeys(("GlobalLimit", "LocalLimit"), "limit(): a stream has no end"),
+    "UpdateEventTimeWatermarkColumn": ("results have no other time here", "Leave out eventTimeColumnName"),
+    "Sort": ("a stream has no order", "Order each batch in foreachBatch, or leave it out"),
+    **dict.fromkeys(("GlobalLimit", "LocalLimit"), ("a stream has no end", "Limit each batch in foreachBatch")),
 }
+"""Why a node is refused, and the way out."""
+_METHODS = {
+    "Aggregate": ("groupBy", "groupingExpressions"),
+    "Distinct": ("distinct", ""),
+    "Deduplicate": ("dropDuplicates", "keys"),
+    "DeduplicateWithinWatermark": ("dropDuplicatesWithinWatermark", "keys"),
+    "Join": ("join", "expressions"),
+    "Sort": ("orderBy", "order"),
+    "GlobalLimit": ("limit", "expressions"),
+    "LocalLimit": ("limit", "expressions"),
+    "TransformWithStateInPySpark": ("transformWithState", ""),
+    "TransformWithStateInPandas": ("transformWithStateInPandas", ""),
+    "FlatMapGroupsInPandasWithState": ("applyInPandasWithState", ""),
+    "UpdateEventTimeWatermarkColumn": ("transformWithState", ""),
+    "Window": ("over", "windowExpressions"),
+}
+"""The method that makes a node, and the node's method that gives what it was called with."""
+_MOST_SHOWN = 80
 _MOVING = ("Repartition", "RepartitionByExpression")
 
 _WIDE = ("Exchange", "Sort ", "Union", "Coalesce", "CartesianProduct", "GlobalLimit", "CollectLimit", "TakeOrdered")
 """Physical nodes whose partitions are not those of their input."""
+
+_ROW_BYTES = 8
+"""What Spark adds to the columns of a row in its estimates."""
+_MOST_ROWS = (1 << 31) - 1
 
 PlanOver = Callable[[Java], Java]
 """Makes a plan of another one, which takes the place of one of its nodes."""
@@ -149,29 +172,69 @@ class Plan:
         return [node.options for node in leaves]
 
 
-def check_streaming(plan: Plan, output_mode: str, with_state: Collection[str]) -> None:
-    """Raise PipelineError for nodes without a counterpart, and for a frame that Spark itself refuses.
-
-    with_state: the kinds of nodes that keep state and have a counterpart.
-    """
-    problems = []
+def without_counterpart(plan: Plan, with_state: Collection[str]) -> list[PipelineError]:
+    """Return the problems with nodes that have no counterpart. with_state: the kinds that keep state and have one."""
+    problems = {}
     for node in plan.root.all():
-        if not node.is_streaming or node.kind in with_state:
-            continue
-        if node.kind not in _ROW_BY_ROW:
-            problems.append(_REFUSED.get(node.kind, f"{node.kind} has no counterpart"))
-    if problems:
-        raise PipelineError(
-            f"the frame needs what no group can give it: {'; '.join(dict.fromkeys(problems))}",
-            field=FIELD,
-            fix="Write that part as a Pipeline, or leave it out",
-        )
+        if node.is_streaming and node.kind not in with_state and node.kind not in _ROW_BY_ROW:
+            why, fix = _REFUSED.get(node.kind, ("it has no counterpart", "Do it to each batch in foreachBatch"))
+            problems[shown(node)] = PipelineError(f"{shown(node)}: {why}", field=FIELD, fix=fix)
+    return list(problems.values())
+
+
+def refused_by_spark(plan: Plan, output_mode: str) -> list[PipelineError]:
+    """Return the problem that Spark itself has with a frame in this mode, if it has one."""
     spark_sql: Java = plan.jvm.org.apache.spark.sql
     try:
         mode = getattr(spark_sql.streaming.OutputMode, output_mode.title())()
         spark_sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan.root.java, mode)
     except AnalysisException as error:
-        raise PipelineError(f"Spark: {reason_of(error)}", field=FIELD) from None
+        return [PipelineError(f"Spark: {reason_of(error)}", field=FIELD)]
+    return []
+
+
+def shown(node: Node) -> str:
+    """Return a node as errors name it: the method, what it was called with, and the user's line if Spark knows it."""
+    method, given = _METHODS.get(node.kind, (node.kind, ""))
+    text = ", ".join(text_of(each) for each in members(getattr(node.java, given)())) if given else ""
+    place = _place_of(node.java)
+    return f"{method}({short(text)})" + (f" at {place}" if place else "")
+
+
+def short(text: str) -> str:
+    """Return a text on one line, its beginning if it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN - 3]}..."
+
+
+def text_of(expression: Java) -> str:
+    """Return the text of an expression, columns by their names alone."""
+    text = str(expression.sql())
+    for column in members(expression.references().toSeq()):
+        text = text.replace(column.sql(), column.name())
+    return text
+
+
+def _place_of(node: Java) -> str:
+    """Return where a node was written, "" if Spark does not know it.
+
+    PySpark keeps lines with columns, not with the methods of frames; Spark's parser keeps those of SQL text.
+    """
+    origins = [node.origin(), *(each.origin() for top in members(node.expressions()) for each in all_of(top))]
+    for origin in origins:
+        if (context := origin.pysparkErrorContext()).isDefined():
+            return Path(str(context.get()._2()).split("\n")[0]).name
+    for origin in origins:
+        if origin.line().isDefined() and origin.sqlText().isDefined() and "\n" in str(origin.sqlText().get()):
+            return f"line {origin.line().get()} of the SQL text"
+    return ""
+
+
+def all_of(expression: Java) -> Iterator[Java]:
+    """Yield an expression and all in it."""
+    yield expression
+    for child in members(expression.children()):
+        yield from all_of(child)
 
 
 def on_batch(plan: Plan, topics: Topics) -> Callable[[DataFrame], DataFrame]:
@@ -181,14 +244,12 @@ def on_batch(plan: Plan, topics: Topics) -> Callable[[DataFrame], DataFrame]:
 
 def applying(over: PlanOver, spark: Any) -> Callable[[DataFrame], DataFrame]:
     """Return what makes a plan over another one as a function of DataFrames."""
+    return lambda batch: frame_of(over(analyzed(batch)), spark)
 
-    def applied(batch: DataFrame) -> DataFrame:
-        plan = over(analyzed(batch))
-        return ClassicDataFrame(
-            spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark
-        )
 
-    return applied
+def frame_of(plan: Java, spark: Any) -> DataFrame:
+    """Return a frame of an analyzed plan."""
+    return ClassicDataFrame(spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def plan_over(
@@ -267,7 +328,10 @@ def _as_in_union(union: Node, child: Node, over: PlanOver, jvm: Java) -> PlanOve
 
 def _with_child(node: Node, child: Node, over: PlanOver, jvm: Java) -> PlanOver:
     """Return what makes a node's plan with another streaming child; the others are tables."""
-    others = [_broadcast(other.java, jvm) if node.kind == "Join" else other.java for other in node.children]
+    others = [
+        _broadcast(other.java, jvm) if node.kind == "Join" and not is_broadcast(other) else other.java
+        for other in node.children
+    ]
     place = node.children.index(child)
 
     def made(records: Java) -> Java:
@@ -275,6 +339,46 @@ def _with_child(node: Node, child: Node, over: PlanOver, jvm: Java) -> PlanOver:
         return node.java.withNewChildren(jvm.PythonUtils.toSeq(parts))
 
     return made
+
+
+def is_broadcast(table: Node) -> bool:
+    """Return True for a table with the user's own hint to broadcast it."""
+    node = table
+    while node.kind != "ResolvedHint" and len(node.children) == 1:
+        (node,) = node.children
+    return node.kind == "ResolvedHint" and "=broadcast)" in str(node.java.hints().toString())
+
+
+def most_broadcast(plan: Plan) -> int:
+    """Return the bytes up to which Spark broadcasts a table without a hint; negative for none."""
+    session: Java = plan.df.sparkSession
+    return int(session._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold())
+
+
+def size_of(table: Node, plan: Plan, enough: int) -> int:
+    """Return the bytes of a joined table's columns that a frame uses, as Spark estimates them.
+
+    Where Spark does not know them, rows are counted, until they have more than `enough`.
+    """
+    used = {column.exprId().id() for column in members(plan.root.java.output())}
+    for node in plan.root.all():
+        if node.is_streaming:
+            used |= {column.exprId().id() for column in members(node.java.references().toSeq())}
+    columns = [column for column in members(table.java.output()) if column.exprId().id() in used]
+    logical: Java = plan.jvm.org.apache.spark.sql.catalyst.plans.logical
+    needed = logical.Project(plan.jvm.PythonUtils.toSeq(columns), table.java) if columns else table.java
+    session: Java = plan.df.sparkSession
+    frame: Java = frame_of(needed, session)
+    optimized = frame._jdf.queryExecution().optimizedPlan()
+    unknown = int(session._jsparkSession.sessionState().conf().defaultSizeInBytes())
+    if all(_bytes(leaf) < unknown for leaf in members(optimized.collectLeaves())):
+        return _bytes(optimized)
+    row = _ROW_BYTES + int(needed.schema().defaultSize())
+    return row * int(frame.limit(min(max(enough, 0) // row + 1, _MOST_ROWS)).count())
+
+
+def _bytes(plan: Java) -> int:
+    return int(str(plan.stats().sizeInBytes()))
 
 
 def _broadcast(table: Java, jvm: Java) -> Java:

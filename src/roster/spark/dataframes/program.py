@@ -31,10 +31,13 @@ WITH_STATE: Makers = {**MAKERS, **JOINS, **USER_CODE}
 
 @dataclass(frozen=True)
 class Program:
-    """What a frame becomes. steps: what runs where, a line each."""
+    """What a frame becomes. steps: what runs where, a line each. tables: those of them on tables that rows are joined
+    with in front of state.
+    """
 
     declared: Declared
     steps: Sequence[str]
+    tables: Sequence[str] = ()
 
 
 def program_of(
@@ -53,12 +56,12 @@ def program_of(
     results as the tasks make them. by_spark: leaves to Spark even what Roster is proved to compute. topics: of each
     leaf; with state never None.
     """
-    kept = chain_of(frame, mode, WITH_STATE)
+    kept, tables = chain_of(frame, mode, WITH_STATE)
     if not kept:
         return _stateless(frame, topics, headers=headers, by_spark=by_spark)
     check_extra(FIELD)
     front = _Front.of(kept, frame, topics, records_of(headers=headers), by_spark=by_spark)
-    subtopologies, steps = [DeclaredSubtopology(None, [front.step], branches=front.several)], [front.text]
+    subtopologies, steps = [DeclaredSubtopology(None, [front.step], branches=front.several)], [front.text, *tables]
     columns, between = front.columns, dict[int, Stage]()
     for operator, following in zip_longest(kept, kept[1:]):
         if operator is not kept[0] or front.several or not keyed_by or not set(keyed_by) <= set(operator.keys):
@@ -86,12 +89,13 @@ def program_of(
         else:
             steps.append("Roster: the rest, in the same tasks")
             frames = Frames(front.branches, {}, None) if front.branches else None
-            return Program(Declared(subtopologies, frames=frames, has_own_results=True), steps)
+            return Program(Declared(subtopologies, frames=frames, has_own_results=True), steps, tables)
     at_stop, typed = kept[-1].behind(results)
     over = plan_over(frame.root, frame.jvm, topics, kept[-1].node, at_stop)
     steps.append(f"Spark: the rest, with the results of each batch{why}")
     last = Stage(columns, _in_turn(typed, applying(over, frame.df.sparkSession)))
-    return Program(Declared(subtopologies, frames=Frames(front.branches, between, last), has_own_results=True), steps)
+    frames = Frames(front.branches, between, last)
+    return Program(Declared(subtopologies, frames=frames, has_own_results=True), steps, tables)
 
 
 def _stateless(frame: Plan, topics: Topics, *, headers: bool, by_spark: bool) -> Program:

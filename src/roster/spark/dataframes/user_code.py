@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
 from roster.pipeline.errors import PipelineError
 from roster.spark.column_expressions import class_of, members
 from roster.spark.dataframes.operators import Kept, Makers, Rows, type_of, watermark_of
-from roster.spark.dataframes.plan import FIELD, Java, Node
+from roster.spark.dataframes.plan import FIELD, Java, Node, frame_of, projected
 from roster.spark.stateful_operators import Stateful
 
 _IN_PANDAS = (
@@ -78,9 +78,6 @@ class _Given:
 def _processor(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
     from roster.spark.processor import declare  # noqa: PLC0415 - brings pandas
 
-    if node.java.hasInitialState():
-        fix = "Use transform_with_state(initial_state=...) of Pipeline"
-        raise PipelineError("transformWithState() with an initial state", field=FIELD, fix=fix)
     columns, count = members(node.children[0].java.output()), int(node.java.groupingAttributesLen())
     time_mode = {"NoTime": "None"}.get(name := class_of(node.java.timeMode()).rstrip("$"), name)
     given, function = _Given.of(node, columns[:count], columns[count:], time_mode), node.java.functionExpr()
@@ -91,10 +88,23 @@ def _processor(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Ja
         given.output,
         time_mode=time_mode,
         in_pandas=int(function.evalType()) in _IN_PANDAS,
-        initial_state=None,
+        initial_state=_initial(node, given.keys, jvm) if node.java.hasInitialState() else None,
         **given.arguments,
     )
     return given.kept(node, stateful, "transformWithState", "processor")
+
+
+def _initial(node: Node, keys: Sequence[str], jvm: Java) -> DataFrame:
+    """Return the rows of the initial state. Raises PipelineError if they are grouped by columns of other names."""
+    rows = node.children[1].java
+    columns, count = members(rows.output()), int(node.java.initGroupingAttrsLen())
+    by, given = columns[:count], columns[count:]
+    if [str(key.name()) for key in by] != list(keys) or not all(any(map(key.semanticEquals, given)) for key in by):
+        fix = f"Give its columns the names {', '.join(keys)}, and group it by these"
+        raise PipelineError("the initial state is grouped by other columns than the rows", field=FIELD, fix=fix)
+    return frame_of(
+        projected([(column, str(column.name()), None) for column in given], rows, jvm), SparkSession.active()
+    )
 
 
 def _groups(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:

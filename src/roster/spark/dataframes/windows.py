@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,7 +10,7 @@ from py4j.java_gateway import get_field
 
 from roster.pipeline.errors import PipelineError
 from roster.spark.column_expressions import class_of, members
-from roster.spark.dataframes.plan import FIELD, Java, Node
+from roster.spark.dataframes.plan import FIELD, Java, Node, all_of
 from roster.state.windows import SessionWindow, Window
 
 SESSION = "spark.sessionWindow"
@@ -132,10 +131,3 @@ def time_of(interval: Java) -> timedelta:
     if months:
         raise PipelineError("months have no fixed length", field=FIELD, fix="Say it in days")
     return timedelta(days=days, microseconds=micros)
-
-
-def all_of(expression: Java) -> Iterator[Java]:
-    """Yield an expression and all in it."""
-    yield expression
-    for child in members(expression.children()):
-        yield from all_of(child)

@@ -22,7 +22,7 @@ from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
 from roster.spark.console_sink import ConsoleSink
 from roster.spark.dataframes.observed import KEPT, ObservedMetrics
-from roster.spark.dataframes.plan import FIELD, MARK, Plan, Topics, check_streaming
+from roster.spark.dataframes.plan import FIELD, MARK, Plan, Topics
 from roster.spark.dataframes.program import WITH_STATE, program_of
 from roster.spark.dataframes.query import StreamQuery
 from roster.spark.dataframes.reader import marked_source
@@ -196,7 +196,6 @@ class StreamWriter(WithOptions):
             fix = 'Call queryName("..."), or set the source\'s option kafka.group.id'
             raise PipelineError("the query has no name, so its consumer group has none", field="queryName", fix=fix)
         keywords = {**source.keywords, **own_options(self._options)}
-        check_streaming(frame, self._mode, WITH_STATE)
         has_state = frame.keeps_state(WITH_STATE)
         if has_state:
             self._check_with_state(keywords, source)
@@ -232,6 +231,8 @@ class StreamWriter(WithOptions):
             takes_results=takes_results(sink, df.columns),
             topics=(lambda leaf: topics(leaf) or source.topics) if has_state else topics,
         )
+        for step in program.tables:
+            log.info("%s: %s", group, step)
         pipeline._take(program.declared)
         if has_state:
             pipeline.describe_state()  # raises for what the operators cannot take

@@ -31,7 +31,7 @@ from roster.spark.jobs.driver_rows import DriverRows
 from roster.spark.jobs.slot_probe import SlotProbe, check_worker, worker_report
 from roster.spark.jobs.small_batches import SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.jobs.streaming_only import WAY_OUT, checked
+from roster.spark.jobs.streaming_only import WAY_OUT, notes
 from roster.spark.jobs.task_errors import task_error
 
 log = logging.getLogger(__name__)
@@ -351,13 +351,11 @@ class SparkRunner:
         return self._small.rows(self._reading(tasks, quiet=quiet).read, arrow_schema(self._columns))
 
     def _transformed(self, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
-        """Apply the transform; check the first batch's plan for operators that need a stream."""
-        if self._is_checked:
-            return transform(frame)
-        result, warnings = checked(transform, frame)
+        """Apply the transform; look in the first batch's plan for operators that need a stream."""
+        result = transform(frame)
+        for note in () if self._is_checked else notes(result):
+            log.warning("transform: %s: a batch knows nothing of the others. %s", note, WAY_OUT)
         self._is_checked = True
-        for warning in warnings:
-            log.warning("transform: %s: a batch knows nothing of the others. %s", warning, WAY_OUT)
         return result
 
 

@@ -1,26 +1,20 @@
-"""Finds operators that need a stream in a function that sees batches: errors for some, warnings for others.
+"""Finds operators that need a stream in a function that sees batches, in the analyzed plan, above the records.
 
-Spark removes a watermark from a batch's plan, so the call itself is recorded; the others are found in the analyzed
-plan, above the records.
+A watermark is none: Spark takes it out of a batch's plan, and what goes by it is found.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from roster.pipeline.errors import PipelineError
-
 WAY_OUT = (
-    "The pipeline's own aggregate (with a Window for time), deduplicate, join and transform_with_state keep state over "
-    "batches, in place of transform"
+    "The same code by read_stream and write_stream keeps state over batches, as do the pipeline's own aggregate, "
+    "deduplicate, join and transform_with_state"
 )
 _SOURCE = ("MapInArrow", "PythonMapInArrow")
 _DEDUPLICATES = ("Deduplicate", "Distinct")
@@ -30,29 +24,15 @@ _NOT_ADDITIVE = re.compile(
     r"approx_\w+|first|last|any_value|max_by|min_by|count)\((distinct )?"
 )
 
-_calls = threading.local()
-
-
-def checked(transform: Callable[[DataFrame], DataFrame], df: DataFrame) -> tuple[DataFrame, list[str]]:
-    """Return `transform(df)`, and warnings about operators that see one batch only.
-
-    Raises PipelineError for what needs a stream. Costs some calls into the JVM: meant for a run's first batch.
-    """
-    with _noting_watermarks() as watermarks:
-        result = transform(df)
-    if watermarks:
-        raise PipelineError(
-            f"withWatermark({', '.join(map(repr, watermarks))}) needs state that outlasts a batch; "
-            "here a batch knows nothing of the others",
-            field="transform",
-            fix=f"Leave it out. {WAY_OUT}",
-        )
-    return result, notes(result) if isinstance(result, ClassicDataFrame) else []
-
 
 def notes(df: DataFrame) -> list[str]:
-    """Return the operators in a frame's plan whose result covers one batch only."""
+    """Return the operators in a frame's plan whose result covers one batch only; of a frame of Spark Connect none.
+
+    Costs some calls into the JVM: meant for a run's first batch.
+    """
     operators: list[str] = []
+    if not isinstance(df, ClassicDataFrame):
+        return operators
     _above_source(df._jdf.queryExecution().analyzed(), operators)
     return list(dict.fromkeys(operators))
 
@@ -78,54 +58,3 @@ def _aggregate_notes(plan: Any) -> Iterator[str]:
     for function, distinct in _NOT_ADDITIVE.findall(plan.aggregateExpressions().toString()):
         if function != "count" or distinct:
             yield f"{function}({distinct.strip()}) is of one batch, and the values of several cannot be added up"
-
-
-@contextlib.contextmanager
-def _noting_watermarks() -> Iterator[list[str]]:
-    """Replace `withWatermark` to collect the columns that this thread passes to it."""
-    _replacement.enter()
-    _calls.watermarks = []
-    try:
-        yield _calls.watermarks
-    finally:
-        del _calls.watermarks
-        _replacement.leave()
-
-
-class _Replacement:
-    """Stands in for `withWatermark` while a thread checks a transform, and records the calls."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._original = self.noting = ClassicDataFrame.withWatermark
-
-    def enter(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._original = ClassicDataFrame.withWatermark
-                self.noting = _noting(self._original)
-                ClassicDataFrame.withWatermark = self.noting  # type: ignore[method-assign]
-
-    def leave(self) -> None:
-        with self._lock:
-            self._users -= 1
-            # Another library has wrapped ours since: leave it in place.
-            if not self._users and ClassicDataFrame.withWatermark is self.noting:
-                ClassicDataFrame.withWatermark = self._original  # type: ignore[method-assign]
-
-
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def noting(self: Any, eventTime: str, delayThreshold: str) -> Any:  # noqa: N803 - PySpark's names
-        columns = getattr(_calls, "watermarks", None)
-        # Another library may have put back the replacement of an earlier check; the newest one notes the call.
-        if columns is not None and _replacement.noting is noting:
-            columns.append(eventTime)
-        return original(self, eventTime, delayThreshold)
-
-    return noting
-
-
-_replacement = _Replacement()
