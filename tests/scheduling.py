@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parent
 KINDS = ("real", "spark")
 """Marks, the first that a file has counts; all other files are `""`."""
-ORDERS = {"gw0": ("real", "", "spark"), "gw1": ("spark", "", "real"), "gw2": ("spark", "", "real")}
-"""The order in which a process takes kinds of files."""
+ORDERS = {
+    "gw0": ("real", "", "spark"),
+    "gw1": ("spark", "", "real"),
+    "gw2": ("spark", "", "real"),
+    "gw4": ("", "spark", "real"),
+}
+"""The order in which a process takes kinds of files; a fifth one can be had with PYTEST_ARGS=--numprocesses=5."""
 OTHERS = ("", "real", "spark")
 
 

@@ -75,6 +75,13 @@ class TestRange:
         both = {t: [{"a", "b"}] * n for t, n in partitions.items()}
         assert shown(plan("range", partitions, group, both)) == shown(plan("range", partitions, group))
 
+    def test_with_racks_each_member_has_a_fair_share_of_each_topic(self):
+        group = {f"c{number}": MemberInfo(["t"], rack="ab"[number % 2]) for number in range(3)}
+        for count in range(3, 9):
+            made = plan("range", {"t": count}, group, {"t": [{"ab"[number % 2]} for number in range(count)]})
+            shares = sorted(map(len, made.partitions().values()))
+            assert shares == sorted(count // 3 + (number < count % 3) for number in range(3))
+
     def test_racks_that_are_the_same_for_all_partitions_change_nothing(self):
         group = {"c0": MemberInfo(["t1", "t2"], rack="b"), "c1": MemberInfo(["t1", "t2"], rack="a")}
         racks = {"t1": [{"a"}], "t2": [{"a"}]}

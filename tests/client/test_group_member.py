@@ -117,6 +117,17 @@ def test_a_member_alone_owns_everything_and_commits(make: Callable[..., GroupMem
     assert member.offsets_for_times({TopicPartition(topic, 0): 0}) == {TopicPartition(topic, 0): None}
 
 
+def test_the_offset_of_a_time_is_that_of_the_first_record_from_then_on(
+    make: Callable[..., GroupMember], topic: str, bootstrap: str
+) -> None:
+    producer, member, place = Producer({"bootstrap.servers": bootstrap}), make(), TopicPartition(topic, 1)
+    for time_ms in (1_000, 2_000):
+        producer.produce(topic, b"value", partition=1, timestamp=time_ms)
+    producer.flush()
+    member.start()
+    assert [member.offsets_for_times({place: at})[place] for at in (1_000, 1_001, 2_001)] == [0, 1, None]
+
+
 def test_a_wait_for_records_ends_with_the_first_record_or_a_change_of_ownership(
     make: Callable[..., GroupMember], topic: str, bootstrap: str
 ) -> None:
