@@ -74,7 +74,7 @@ def workers(parent: int) -> list[int]:
         left += below.get(pid, [])
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if pid not in below and (b"pyspark.worker" in command or b"tasks.worker_main" in command):
+            if pid not in below and (b"pyspark.worker" in command or b"jobs.worker_main" in command):
                 found.append(pid)
     return found
 
