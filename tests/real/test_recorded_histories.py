@@ -56,15 +56,16 @@ def test_what_rosters_leader_says_stands_in_the_records_of_any_broker(cluster: A
         shared_out(opened, partitions(topic, 6))
     cluster.add_partitions(topic, 8)
     shared_out(opened, partitions(topic, 8))
-    tables = dict(history_of(cluster.bootstrap, group).tables())
-    rows = tables["rebalances"].to_pylist()
+    history = history_of(cluster.bootstrap, group)
+    rows = history.table("rebalances").to_pylist()
     assert {row["proof"] for row in rows} == {BEST}
     assert all(row[f"{phase}_ms"] is not None for row in rows for phase in ("join", "assign", "sync"))
     told = [{cause["kind"]: cause["detail"] for cause in row["causes"]} for row in rows]
     assert {kind for each in told for kind in each} - {"unknown"} == {"joined", "follow_up", "partitions_added"}
     (grown,) = [each["partitions_added"] for each in told if "partitions_added" in each]
     assert "cached metadata has changed" in grown
-    whys = {(move["source"] is None, move["target"] is None, move["why"]) for move in tables["moves"].to_pylist()}
+    moves = history.table("moves").to_pylist()
+    whys = {(move["source"] is None, move["target"] is None, move["why"]) for move in moves}
     assert whys == {(True, False, "it had no owner"), (False, True, "balance")}
     with Admin(cluster.bootstrap) as admin:
         assert {tp for each in admin.describe_group(group).members for tp in each.assignment} == partitions(topic, 8)
@@ -148,8 +149,8 @@ def test_a_group_of_the_new_protocol_has_its_epochs_owners_and_causes(apache_kaf
         opened.append(client("confluent", apache_kafka, group, topics=[topic], protocol="consumer", instance="shelf"))
         shared_out(opened, partitions(topic, 8))
         now = until(lambda: found if (found := admin.describe_group(group)).state == "Stable" else None)
-    tables = dict(history_of(apache_kafka.bootstrap, group, topic).tables())
-    rows = tables["rebalances"].to_pylist()
+    history = history_of(apache_kafka.bootstrap, group, topic)
+    rows = history.table("rebalances").to_pylist()
     told = [(cause["kind"], row["members"]) for row in rows for cause in row["causes"] if cause["kind"] != "unknown"]
     assert told[:4] == [("joined", 2), ("joined", 3), ("left_or_expired", 2), ("partitions_added", 2)]
     assert told[4:] == [("joined", 3), ("static_member_replaced", 3)]
@@ -158,7 +159,7 @@ def test_a_group_of_the_new_protocol_has_its_epochs_owners_and_causes(apache_kaf
     (gone,) = first.keys() - {each.client_id for each in now.members}
     assert (left["client_id"], left["member_id"]) == (gone, first[gone])
     assert all(row["sync_ms"] is not None and row["unowned_partition_ms"] is not None for row in rows[1:-1])
-    owned = [row for row in tables["ownership"].to_pylist() if row["until"] is None]
+    owned = [row for row in history.table("ownership").to_pylist() if row["until"] is None]
     owners = {(row["topic"], row["partition"], row["member_id"]) for row in owned}
     told_by_kafka = jvm.consumer_groups(apache_kafka.bootstrap, group)
     assert owners == {(row["TOPIC"], int(row["PARTITION"]), row["CONSUMER-ID"]) for row in told_by_kafka}

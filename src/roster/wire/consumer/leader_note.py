@@ -24,7 +24,6 @@ MAX_SIZE = 16_384
 
 _SHORT, _INT = Packing(">h"), Packing(">i")
 _TAIL = Packing(">i4s")
-_NULL = -1
 
 
 class LeaderNote(Message, versions="0"):
@@ -72,18 +71,6 @@ def read_note(assignment: bytes) -> LeaderNote | None:
         return split_note(_user_data(assignment)[1])[1]
     except WireError:
         return None
-
-
-def without_note(assignment: bytes) -> bytes:
-    """Return an assignment as it was before `append_note`; user data that were empty are null."""
-    try:
-        begin, data = _user_data(assignment)
-    except WireError:
-        return assignment
-    own, note = split_note(data)
-    if note is None:
-        return assignment
-    return assignment[:begin] + (_INT.pack(_NULL) if own is None else _INT.pack(len(own)) + own)
 
 
 def split_note(user_data: bytes | None) -> tuple[bytes | None, LeaderNote | None]:
