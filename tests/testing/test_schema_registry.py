@@ -271,7 +271,7 @@ def test_an_answer_of_any_kind_is_one_error(what: str, monkeypatch: pytest.Monke
     monkeypatch.setattr("roster.schemas.registry._PAUSES", ())
     monkeypatch.setattr("roster.schemas.registry._MOST_BYTES", 2 << 20)
     with answering(*BAD[what]) as url:
-        calls: list[Callable[[Registry], Any]] = [lambda r: r.latest("s"), lambda r: r.serialized(1)]
+        calls: list[Callable[[Registry], Any]] = [lambda r: r.latest("s"), lambda r: r.schema(1)]
         calls += [lambda r: r.register("s", "x"), lambda r: r.schema("a-b"), lambda r: r.schema(7)]
         for call in calls if len(BAD[what]) == 1 and what[:2] not in ('{"', "an") else calls[:1]:
             with pytest.raises(RegistryError) as caught:

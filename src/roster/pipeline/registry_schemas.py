@@ -11,8 +11,7 @@ from weakref import WeakValueDictionary
 
 from roster._extras import missing_error
 from roster.pipeline.errors import MissingSchemasError, PipelineError
-from roster.pipeline.tasks.protobuf_values import Message, files_of, renamed
-from roster.pipeline.tasks.schema_frames import Key, Known, Writer, framed
+from roster.pipeline.tasks.schema_frames import Key, Known, Writer
 from roster.schemas import Registered, Registry, RegistryError
 from roster.wire.avro.program import lacking
 from roster.wire.avro.schema import SchemaError, Type, loaded, parse
@@ -32,11 +31,10 @@ class Source:
         _SOURCES[self.known.name] = self
 
     def add(self, registered: Registered, key: Key | None = None) -> None:
-        """Know a schema. Raises RegistryError, SchemaError for one of Protobuf whose files cannot be read."""
-        files = tuple(files_in(self.registry, registered)) if registered.kind == "PROTOBUF" else ()
+        """Know a schema."""
         references = tuple(text for _, text in registered.references.values())
         key = registered.id if key is None else key
-        self.known.writers[key] = Writer(registered.kind, registered.text, references, files)
+        self.known.writers[key] = Writer(registered.kind, registered.text, references)
         self.tell(key)
 
     def tell(self, key: Key) -> None:
@@ -74,8 +72,6 @@ def fetch_missing(error: MissingSchemasError) -> None:
             if not 400 <= refused.status < 500 or refused.status == HTTPStatus.TOO_MANY_REQUESTS:
                 log.warning("schema %s is asked for again: %s", key, refused)
                 break
-        except SchemaError as error_of_files:
-            log.warning("schema %s cannot be read: %s", key, error_of_files)
         absent.append(key)
     source.known.note_absent(absent)
     if absent:
@@ -88,12 +84,6 @@ def unanswered(error: RegistryError) -> PipelineError:
     return PipelineError(str(error), field="registry", fix="Check its URL, `auth` and the names of subjects")
 
 
-def files_in(registry: Registry, registered: Registered) -> list[bytes]:
-    """Return the files of a Protobuf schema, in order of their use. Raises RegistryError, SchemaError."""
-    named = [(name, key) for name, (key, _) in registered.references.items()]
-    return [*(renamed(registry.serialized(key), name) for name, key in named), registry.serialized(registered.id)]
-
-
 def check_registry(registry: object) -> None:
     """Raise PipelineError for something else than a registry or None."""
     if not isinstance(registry, Registry | None):
@@ -104,42 +94,6 @@ def check_text(schema: object) -> None:
     """Raise PipelineError for a schema that is not text."""
     if not isinstance(schema, str):
         raise PipelineError(f"{schema!r} is not a text", field="schema", fix="Use json.dumps(...) of it")
-
-
-def check_source(registry: Registry | None, descriptors: bytes | None, message: str, field: str) -> None:
-    """Raise PipelineError without the extra, without one source of descriptors, or if it does not say which message."""
-    if find_spec("ptars") is None:  # which brings protobuf
-        raise PipelineError(str(missing_error(field, "protobuf", ["ptars"])))
-    check_registry(registry)
-    if (registry is None) == (descriptors is None):
-        fix = "Name registry=Registry(url), or descriptors= of `protoc --include_imports --descriptor_set_out`"
-        raise PipelineError("one source of descriptors is needed", field=field, fix=fix)
-    if descriptors is not None and not message:
-        raise PipelineError("descriptors may have many", field="message", fix="Name one, such as 'shop.Order'")
-
-
-def message_of(
-    registry: Registry | None, descriptors: bytes | None, subject: str | None, name: str, field: str
-) -> tuple[Message, bytes]:
-    """Return a message, and what values begin with: the frame with the schema's id. Raises PipelineError."""
-    try:
-        frame = b""
-        if registry is None:
-            files = files_of(descriptors or b"")
-        else:
-            latest = latest_of(registry, subject, "PROTOBUF", field)
-            files = files_in(registry, latest)
-            frame = framed(latest.id)
-        if not files:
-            raise SchemaError("the descriptors have no file")
-        message = Message(files, name)
-        message.handler()
-    except RegistryError as error:
-        raise unanswered(error) from None
-    except SchemaError as error:
-        problem = f"no columns of message {name!r}: {error}".replace("\n", " ")
-        raise PipelineError(problem, field=field, fix="Check message= and the descriptors") from None
-    return message, frame + message.prefix if frame else b""
 
 
 def fingerprint_of(text: str) -> int:

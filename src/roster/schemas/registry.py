@@ -40,7 +40,7 @@ class RegistryError(RosterError):
 
 @dataclass(frozen=True)
 class Registered:
-    """A schema: `kind` is AVRO, PROTOBUF or JSON; `references` are ids and texts by name, in order of their use."""
+    """A schema: `kind` is AVRO, JSON or PROTOBUF; `references` are ids and texts by name, in order of their use."""
 
     id: int
     kind: str
@@ -96,7 +96,6 @@ class Registry:
         self._open = build_opener(_NoRedirect, _Http, _Https(context=context)).open
         self._lock = threading.Lock()
         self._known: dict[int | str, Registered] = {}
-        self._files: dict[int, bytes] = {}
         self._latest: dict[str, tuple[float, Registered]] = {}
 
     def __repr__(self) -> str:
@@ -158,16 +157,6 @@ class Registry:
             if error.status != http.client.NOT_FOUND:
                 raise
         return int(self._part(self._ask("POST", f"{path}/versions", body), "id", int))
-
-    def serialized(self, key: int) -> bytes:
-        """Return a Protobuf schema as the bytes of its FileDescriptorProto. Raises RegistryError."""
-        if key not in self._files:
-            text = self._part(self._ask("GET", f"/schemas/ids/{key}?format=serialized"), "schema", str)
-            try:
-                self._files[key] = base64.b64decode(text, validate=True)
-            except ValueError:
-                raise RegistryError(f"{self!r} has no bytes of schema {key}, but {text[:50]!r}") from None
-        return self._files[key]
 
     def _registered(self, answer: object, key: int | None) -> Registered:
         """Return what an answer has; key: its id, None if it is there, too."""

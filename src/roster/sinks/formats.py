@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -13,14 +12,12 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from roster.pipeline.errors import PipelineError
-from roster.pipeline.registry_schemas import check_registry, check_source, check_text, latest_of, message_of, unanswered
-from roster.pipeline.tasks.protobuf_values import Message
+from roster.pipeline.registry_schemas import check_registry, check_text, latest_of, unanswered
 from roster.pipeline.tasks.schema_frames import framed
 from roster.records.native import AVRO_ENCODE, compiled
 from roster.schemas import Registry, RegistryError
 from roster.schemas.json_schema import json_schema_of, json_type
-from roster.schemas.protobuf_schema import grown
-from roster.sinks.tasks.encoded_values import AvroValues, Encoding, JsonValues, ProtobufValues
+from roster.sinks.tasks.encoded_values import AvroValues, Encoding, JsonValues
 from roster.wire.avro.columns import schema_of
 from roster.wire.avro.schema import SchemaError, parse
 
@@ -74,38 +71,13 @@ class JsonSchema:
         return _found(self.registry, "JSON", self.schema, subject, values, json_schema_of, _json)
 
 
-@dataclass(frozen=True)
-class Protobuf:
-    """Keys or values of a `KafkaSink` as Protobuf messages; needs the extra `protobuf`.
-
-    Columns are the fields of their names; null is a missing field. registry: has the latest schema of the subject;
-    values are in Confluent's frame. message: the full name, such as "shop.Order"; "": the first of the schema, which is
-    made of the columns if there is none, and then gets fields for new columns. descriptors: a FileDescriptorSet in
-    place of a registry; values have no frame. subject: as for `Avro`.
-    """
-
-    registry: Registry | None = None
-    message: str = ""
-    descriptors: bytes | None = None
-    subject: str | None = None
-
-    def __post_init__(self) -> None:
-        check_source(self.registry, self.descriptors, self.message, "Protobuf")
-
-    def encoding(self, values: pa.DataType, subject: str | None) -> Encoding:
-        """Return what encodes values of this type. Raises PipelineError, SchemaError if they do not fit."""
-        if self.registry is not None and subject is not None and not self.message:
-            _register_fields(self.registry, subject, values)
-        return ProtobufValues(*message_of(self.registry, self.descriptors, subject, self.message, _FIELD))
-
-
-Format: TypeAlias = Avro | JsonSchema | Protobuf
+Format: TypeAlias = Avro | JsonSchema
 
 
 def check_format(form: object, part: str) -> None:
     """Raise PipelineError for something else than a format or None."""
     if not isinstance(form, Format | None):
-        fix = "Use Avro(registry), Protobuf(registry) or JsonSchema(registry)"
+        fix = "Use Avro(registry) or JsonSchema(registry)"
         raise PipelineError(f"{form!r} is not a format", field=f"{part} of {_FIELD}", fix=fix)
 
 
@@ -151,19 +123,6 @@ def _found(
         raise _refused(error, subject) from None
     latest = latest_of(registry, subject, kind, _FIELD)
     return made(latest.text, {name: reference for name, (_, reference) in latest.references.items()}, framed(latest.id))
-
-
-def _register_fields(registry: Registry, subject: str, values: pa.DataType) -> None:
-    """Register a message of the columns, or the one that was made of them with fields for new ones, if needed."""
-    try:
-        latest = registry.latest(subject) if registry.has(subject) else None
-        if latest is None or (latest.kind == "PROTOBUF" and not latest.references):
-            file = grown(registry.serialized(latest.id) if latest else b"", _name(subject), values)
-            if file is not None:
-                _check(ProtobufValues(Message([file], ""), b""), values)  # before it is there for ever
-                registry.register(subject, base64.b64encode(file).decode(), "PROTOBUF")
-    except RegistryError as error:
-        raise _refused(error, subject) from None
 
 
 def _name(subject: str) -> str:

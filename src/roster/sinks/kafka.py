@@ -73,7 +73,7 @@ class KafkaSink(BatchSink):
     partition go where Kafka's Java client puts them: by the key's murmur2 hash, or without a key to one partition after
     the other. A record's timestamp is the time of writing, or with `keep_timestamps` the column `timestamp`.
 
-    `value` and `key` write with schemas, as `value=Avro(registry)` or `Protobuf(registry)`: all other columns are the
+    `value` and `key` write with schemas, as `value=Avro(registry)`: all other columns are the
     fields of the value, and the column `key` is the key, of any type. All columns of the results
     are the value, and its key column is the key; several are a record.
 

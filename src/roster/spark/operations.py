@@ -19,7 +19,7 @@ from roster.pipeline.tasks.steps import BatchFunction
 from roster.schemas import Registry
 from roster.spark.aggregate_columns import Aggregates
 from roster.spark.declarations import Declared
-from roster.spark.schema_steps import AvroParsed, FramedJsonParsed, ProtobufParsed
+from roster.spark.schema_steps import AvroParsed, FramedJsonParsed
 from roster.spark.stateful_operators import (
     OtherStream,
     Repartition,
@@ -153,43 +153,6 @@ class Operations:
         return self._step(
             AvroParsed(registry, columns, schemas, subject, column, framing, mode, as_columns(keep, "keep"))
         )
-
-    def protobuf_columns(
-        self,
-        registry: Registry | None = None,
-        message: str = "",
-        *,
-        descriptors: bytes | None = None,
-        subject: str | None = None,
-        framing: str = "",
-        column: str = "value",
-        mode: str = "PERMISSIVE",
-        keep: Sequence[str] = (),
-    ) -> Self:
-        """Read Protobuf messages into columns inside the reading task, by ptars; needs the extra `protobuf`.
-
-        Fields are found by number, so values of all compatible versions of the message are read. A field of proto3
-        without `optional` has its default where it is missing. Enums are text, uint32 is a long, uint64 a decimal.
-        Messages that contain themselves are refused.
-
-        Args:
-            registry: it has the latest schema of the subject; values are in Confluent's frame.
-            message: the full name, such as "shop.Order"; "": the first of the schema.
-            descriptors: a FileDescriptorSet in place of a registry; values have no frame.
-            subject: None: the topic's name with `-value`, or `-key` for that column.
-            framing: "confluent" or "none"; "": as said for the source.
-            column: where the values are.
-            mode: as for `avro_columns`.
-            keep: columns that stay beside those of the message.
-
-        Raises:
-            PipelineError: as for `avro_columns`, and for a message that is missing.
-
-        """
-        framing = framing or (BARE if registry is None else CONFLUENT)
-        subject = subject or self._subject(column)
-        step = ProtobufParsed(registry, message, descriptors, subject, column, framing, mode, as_columns(keep, "keep"))
-        return self._step(step)
 
     def _subject(self, column: str) -> str | None:
         """Return the name of the schemas of the only topic's values or keys; None for several."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -15,18 +14,15 @@ from roster.pipeline.errors import PipelineError
 from roster.pipeline.registry_schemas import (
     Source,
     check_registry,
-    check_source,
     check_text,
     fingerprint_of,
     latest_of,
-    message_of,
     unanswered,
 )
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.pipeline.tasks.avro_values import AvroColumns
 from roster.pipeline.tasks.json_values import FramedJsonColumns
-from roster.pipeline.tasks.protobuf_values import ProtobufColumns, as_spark
-from roster.pipeline.tasks.schema_frames import BARE, CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer
+from roster.pipeline.tasks.schema_frames import CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer
 from roster.pipeline.tasks.steps import BatchFunction
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registered, Registry, RegistryError
@@ -55,7 +51,9 @@ class AvroParsed:
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
-        _check_framing(self.framing, FRAMINGS)
+        if self.framing not in FRAMINGS:
+            fix = f"Use one of {', '.join(FRAMINGS)}"
+            raise PipelineError(f"{self.framing!r} is none", field="framing", fix=fix)
         check_registry(self.registry)
         for text in self.schemas:
             check_text(text)
@@ -118,40 +116,6 @@ class AvroParsed:
 
 
 @dataclass(frozen=True)
-class ProtobufParsed:
-    """The step of `protobuf_columns`."""
-
-    registry: Registry | None
-    message: str
-    descriptors: bytes | None
-    subject: str | None
-    column: str
-    framing: str
-    mode: str
-    keep: tuple[str, ...]
-    kept: list[Source] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        check_mode(self.mode)
-        _check_framing(self.framing, (CONFLUENT, BARE))
-        check_source(self.registry, self.descriptors, self.message, "protobuf_columns")
-
-    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
-        """Return the function, and the columns of its results."""
-        message, _ = message_of(self.registry, self.descriptors, self.subject, self.message, "protobuf_columns")
-        empty = message.handler().schema()
-        fields = pa.schema([field.with_type(as_spark(field.type)).with_nullable(True) for field in empty])
-        columns = with_kept(from_arrow_schema(fields), given, self.column, self.keep, "protobuf_columns")
-        known = None
-        if self.registry is not None and self.framing == CONFLUENT:
-            self.kept.append(Source(self.registry, CONFLUENT, self.column))
-            self.kept[-1].add(latest_of(self.registry, self.subject, "PROTOBUF", "protobuf_columns"))
-            known = self.kept[-1].known
-        step = ProtobufColumns(message, fields, self.framing, self.column, self.mode, self.keep, known)
-        return step, columns
-
-
-@dataclass(frozen=True)
 class FramedJsonParsed:
     """The step of `json_columns` with a registry."""
 
@@ -184,8 +148,3 @@ class FramedJsonParsed:
             struct = from_arrow_schema(fields, prefer_timestamp_ntz=True)
         columns = with_kept(struct, given, self.column, self.keep, _JSON)
         return FramedJsonColumns(fields, known, self.mode, self.keep), columns
-
-
-def _check_framing(framing: str, framings: Sequence[str]) -> None:
-    if framing not in framings:
-        raise PipelineError(f"{framing!r} is none", field="framing", fix=f"Use one of {', '.join(framings)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import uuid
 import warnings
@@ -12,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from roster.spark import Avro, JsonSchema, KafkaSink, ParquetSink, Pipeline, PipelineError, Protobuf, Registry, State
+from roster.spark import Avro, JsonSchema, KafkaSink, ParquetSink, Pipeline, PipelineError, Registry, State
 from roster.testing import SchemaRegistry
 from tests.librdkafka import idempotent_producer
 from tests.pipeline.tasks.test_avro_values import ONE, TWO, body, frame, order
-from tests.pipeline.tasks.test_protobuf_values import FILE, Order
 from tests.spark.spark_topics import committed_records
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own dependencies warn of theirs
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer
-    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
 if TYPE_CHECKING:
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.spark.spark_topics import Topics
 
-PAGE = (Path(__file__).parents[3] / "docs/how-to/avro-and-protobuf.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/how-to/avro-and-json-schema.md").read_text()
 
 
 @pytest.mark.spark
@@ -146,7 +143,6 @@ def test_the_program_of_the_page_on_avro_and_what_is_refused(
             (lambda p: p.avro_columns(Registry(registry.url), ["n"]), r"avro_columns: \['n'\] is not a schema"),
             (lambda p: p.avro_columns(registry.url), "registry: 'http.*' is none. Use Registry"),
             (lambda p: p.json_columns(registry=registry.url), "registry: 'http.*' is none. Use Registry"),
-            (lambda p: p.protobuf_columns(registry.url), "registry: 'http.*' is none. Use Registry"),
             (
                 lambda p: p.avro_columns(schema=[{"type": "int"}]),
                 "schema: {'type': 'int'} is not a text. Use json.dumps",
@@ -160,7 +156,7 @@ def test_the_program_of_the_page_on_avro_and_what_is_refused(
 
 
 @pytest.mark.spark
-def test_avro_becomes_protobuf_then_totals_as_avro_then_rows_of_a_transform_as_json_and_json_is_read(
+def test_avro_becomes_avro_then_totals_as_avro_then_rows_of_a_transform_as_json_and_json_is_read(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     orders, messages, totals, copies, documents = (topics.create(2) for _ in range(5))
@@ -168,7 +164,6 @@ def test_avro_becomes_protobuf_then_totals_as_avro_then_rows_of_a_transform_as_j
     with SchemaRegistry() as registry:
         ask, client = Registry(registry.url), SchemaRegistryClient({"url": registry.url})
         one = registry.register(f"{orders}-value", ONE)
-        registry.register(f"{messages}-value", base64.b64encode(FILE.SerializeToString()).decode(), "PROTOBUF")
         document = registry.register(
             f"{documents}-value", '{"properties": {"n": {"type": "integer"}}, "required": ["n"]}', "JSON"
         )
@@ -187,22 +182,22 @@ def test_avro_becomes_protobuf_then_totals_as_avro_then_rows_of_a_transform_as_j
         def ended(pipeline: Pipeline) -> None:
             pipeline.run(available_now=True)
 
-        ended(made(orders).avro_columns(ask).write(sink(messages, value=Protobuf(ask, "shop.Order"))))
-        read = ProtobufDeserializer(Order, {"use.deprecated.format": False})
+        ended(made(orders).avro_columns(ask).write(sink(messages, value=Avro(ask))))
+        of_avro = AvroDeserializer(client)
         found = [
-            read(value, SerializationContext(messages, MessageField.VALUE))
+            of_avro(value, SerializationContext(messages, MessageField.VALUE))
             for _, _, value in committed_records(topics, messages)
         ]
-        assert sorted((each.shop, each.price) for each in found) == sorted((f"s{n % 3}", float(n)) for n in range(10))
+        expected = sorted((f"s{n % 3}", float(n)) for n in range(10))
+        assert sorted((each["shop"], each["price"]) for each in found) == expected
 
-        counted = made(messages, state=State(dir=str(tmp_path / "state"))).protobuf_columns(ask, "shop.Order")
+        counted = made(messages, state=State(dir=str(tmp_path / "state"))).avro_columns(ask)
         counted = (
             counted.map_arrow(_shop_and_price, "key string, shop string, price double")
             .repartition("shop")
             .aggregate("shop", {"orders": "count(*)", "revenue": "sum(price)"})
         )
         ended(counted.write(sink(totals, value=Avro(ask), key=Avro(ask))))
-        of_avro = AvroDeserializer(client)
         contexts = [SerializationContext(totals, each) for each in (MessageField.KEY, MessageField.VALUE)]
         results = {
             of_avro(key, contexts[0]): of_avro(value, contexts[1])
@@ -227,12 +222,12 @@ def test_avro_becomes_protobuf_then_totals_as_avro_then_rows_of_a_transform_as_j
                 sink(totals, value=Avro(ask, subject=f"{orders}-value")),
                 "column 'price': double is not written as the schema's int",
             ),
-            (sink(totals, value=Avro(ask), key=Protobuf(ask)), "-key is of type AVRO, not PROTOBUF"),
+            (sink(totals, value=Avro(ask), key=JsonSchema(ask)), "-key is of type AVRO, not JSON"),
         ):
             with pytest.raises(PipelineError, match=problem):
                 ended(
                     made(messages)
-                    .protobuf_columns(ask, "shop.Order")
+                    .avro_columns(ask)
                     .map_arrow(_shop_and_price, "key string, shop string, price double")
                     .write(wrong)
                 )

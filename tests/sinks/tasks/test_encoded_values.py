@@ -1,4 +1,4 @@
-"""Rows as Avro, Protobuf and JSON: read by Confluent's deserializers; what the driver registers and what it refuses."""
+"""Rows as Avro and JSON: read by Confluent's deserializers; what the driver registers and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,48 +6,32 @@ import json
 import math
 import pickle
 import warnings
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from roster.pipeline.tasks.avro_values import AvroColumns
-from roster.pipeline.tasks.protobuf_values import Message
 from roster.pipeline.tasks.result_records import json_column
 from roster.pipeline.tasks.schema_frames import CONFLUENT, Known, Writer
 from roster.records.native import AVRO, compiled
 from roster.records.produce import WriteError
 from roster.schemas import Registry
-from roster.sinks.tasks.encoded_values import ProtobufValues
-from roster.spark import Avro, JsonSchema, KafkaSink, PipelineError, Protobuf
-from roster.spark.schema_steps import ProtobufParsed
+from roster.spark import Avro, JsonSchema, KafkaSink, PipelineError
 from roster.testing import SchemaRegistry
 from roster.wire.avro.columns import layout
-from roster.wire.avro.schema import SchemaError, parse
-from tests.pipeline.tasks.test_protobuf_values import (
-    FIELDS,
-    GIVEN,
-    ORDER,
-    ORDERS,
-    Order,
-    as_read,
-    as_row,
-    batch,
-    columns,
-    order,
-)
+from roster.wire.avro.schema import parse
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own dependencies warn of theirs
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer
-    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
 TOTALS = pa.schema(
@@ -163,9 +147,7 @@ def test_what_does_not_fit_is_one_line_that_names_column_or_subject_and_the_fix(
         refused(
             sink(Avro(ask, subject="new")), pa.schema([("a", pa.duration("us"))]), "column 'a': Avro has no values of"
         )
-        refused(sink(Protobuf(ask, "a.B", subject="none")), fields, "404 Subject 'none' not found")
         refused(sink(JsonSchema(ask)), fields, "totals-value is of type AVRO, not JSON")
-        refused(sink(Protobuf(ask)), fields, "totals-value is of type AVRO, not PROTOBUF")
         refused(sink(key=Avro(ask)), pa.schema([("value", pa.string())]), "key: the rows have no column `key`")
         refused(sink(Avro(ask, schema(a="int"), "never")), fields, "column 'shop': record Total has no such field")
         assert not ask.has("never"), "what does not fit is not registered"
@@ -190,7 +172,7 @@ def test_what_does_not_fit_is_one_line_that_names_column_or_subject_and_the_fix(
                 sink(form)
         with pytest.raises(PipelineError, match=r"key of KafkaSink: 'avro' is not a format"):
             sink(key="avro")
-        for make in (Avro, JsonSchema, Protobuf):
+        for make in (Avro, JsonSchema):
             with pytest.raises(PipelineError, match=r"registry: 'http:.*' is none\. Use Registry\(url\)"):
                 make(registry.url)  # type: ignore[operator]
         for make in (Avro, JsonSchema):
@@ -198,8 +180,6 @@ def test_what_does_not_fit_is_one_line_that_names_column_or_subject_and_the_fix(
                 make(ask, {"type": "int"})  # type: ignore[operator]
     with pytest.raises(PipelineError, match=r"Avro: there is no schema\. Name registry="):
         Avro()
-    with pytest.raises(PipelineError, match="Protobuf: one source of descriptors is needed"):
-        Protobuf()
 
 
 MORE = pa.struct([pa.field("a", pa.int16()), pa.field("b", pa.list_(pa.struct([pa.field('c "d', pa.string())])))])
@@ -371,199 +351,3 @@ def test_keys_of_a_map_that_are_no_text_are_their_json() -> None:
         '{"{\\"a\\":1}":2}',
         "{}",
     ]
-
-
-@given(st.lists(ORDER | st.just(Order()), min_size=1, max_size=6))
-@example([order(price=-0.0), order(price=0.0)])
-def test_messages_are_what_googles_parser_reads(orders: list[Any]) -> None:
-    rows = columns()(batch(*(each.SerializeToString() for each in orders)))
-    found = ProtobufValues(ORDERS, b"frame").encoded(rows.to_struct_array()).to_pylist()
-    assert [Order.FromString(each.removeprefix(b"frame")) for each in found] == orders
-    if "-0.0" not in [str(each.price) for each in orders]:
-        assert [len(each) for each in found] == [5 + each.ByteSize() for each in orders], "zeros are left out"
-    assert [as_read(row) for row in columns()(batch(*(each[5:] for each in found))).to_pylist()] == list(
-        map(as_row, orders)
-    )
-
-
-def test_messages_are_read_by_confluents_deserializer() -> None:
-    with SchemaRegistry() as registry:
-        client = SchemaRegistryClient({"url": registry.url})
-        ProtobufSerializer(Order, client, {"use.deprecated.format": False})(order(id=1), VALUE)
-        rows = pa.RecordBatch.from_pylist(
-            [{"id": 2, "kind": "B", "u32": 5, "items": [{"sku": "x", "n": 1}]}, {"id": None}],
-            pa.schema(
-                [("id", pa.int32()), ("kind", pa.string()), ("u32", pa.int64()), ("items", FIELDS.field("items").type)]
-            ),
-        )
-        sink = KafkaSink("localhost:1", "totals", value=Protobuf(Registry(registry.url), "shop.Order"))
-        read = ProtobufDeserializer(Order, {"use.deprecated.format": False})
-        assert [read(each, VALUE) for each in written(sink, rows)["value"].to_pylist()] == [
-            order(id=2, kind=1, u32=5, items=[("x", 1)]), Order(),
-        ]  # fmt: skip
-        others = KafkaSink("localhost:1", "totals", value=Protobuf(Registry(registry.url)))
-        refused(others, rows.schema, "column 'id': shop.Other has no such field")  # and is not changed
-
-
-PARTS = pa.struct([("n", pa.int8()), ("at", pa.list_(pa.timestamp("us", "UTC")))])
-MADE = pa.schema(
-    [
-        pa.field("n", pa.int64(), nullable=False),
-        pa.field("price", pa.float64(), nullable=False),
-        *((f"o{at}", kind) for at, kind in enumerate([pa.bool_(), pa.int16(), pa.float32(), pa.string(), pa.binary()])),
-        ("amount", pa.decimal128(20, 9)),
-        ("day", pa.date32()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("took", pa.duration("us")),
-        ("parts", pa.list_(PARTS)),
-        ("one_part", PARTS),
-        ("by_name", pa.map_(pa.string(), PARTS)),
-        ("days", pa.map_(pa.int32(), pa.date32())),
-        ("amounts", pa.list_(pa.decimal128(5, 2))),
-    ]
-)
-ZONED = MOMENTS.map(lambda at: at.replace(tzinfo=UTC))
-PART = st.fixed_dictionaries({"n": st.none() | st.integers(-9, 9), "at": st.lists(ZONED, max_size=2)})
-MADES = st.fixed_dictionaries(
-    {
-        "n": st.integers(-(2**63), 2**63 - 1),
-        "price": st.floats(allow_nan=False),
-        "o0": st.none() | st.booleans(),
-        "o1": st.none() | st.integers(-(2**15), 2**15 - 1),
-        "o2": st.none() | st.floats(width=32, allow_nan=False),
-        "o3": st.none() | st.text(max_size=3),
-        "o4": st.none() | st.binary(max_size=3),
-        "amount": st.none() | st.decimals(-(10**10), 10**10, places=9),
-        "day": st.none() | st.dates(),
-        "at": st.none() | ZONED,
-        "took": st.none() | st.timedeltas(timedelta(-(10**5)), timedelta(10**5)),
-        "parts": st.lists(PART, max_size=2),
-        "one_part": st.none() | PART,
-        "by_name": st.dictionaries(st.text(max_size=2), PART, max_size=2).map(lambda given: list(given.items())),
-        "days": st.dictionaries(st.integers(-9, 9), st.dates(), max_size=2).map(lambda given: list(given.items())),
-        "amounts": st.lists(st.decimals(-999, 999, places=2), max_size=2),
-    }
-)
-
-
-def of_google(value: Any) -> Any:
-    """A value of Google's classes as the columns have it."""
-    if not hasattr(value, "DESCRIPTOR"):
-        return value
-    match value.DESCRIPTOR.full_name:
-        case "google.protobuf.Timestamp":
-            return EPOCH + timedelta(microseconds=value.ToMicroseconds())
-        case "google.protobuf.Duration":
-            return timedelta(microseconds=value.ToMicroseconds())
-        case "google.type.Date":
-            return date(value.year, value.month, value.day)
-    row = {}
-    for each in value.DESCRIPTOR.fields:
-        found = getattr(value, each.name)
-        if each.message_type is not None and each.message_type.GetOptions().map_entry:
-            row[each.name] = {key: of_google(found[key]) for key in found}
-        elif each.is_repeated:
-            row[each.name] = list(map(of_google, found))
-        else:
-            row[each.name] = None if each.has_presence and not value.HasField(each.name) else of_google(found)
-    return row
-
-
-def as_made(row: dict[str, Any]) -> dict[str, Any]:
-    amounts = [row["amount"], *row["amounts"]]
-    amount, *amounts = (each if each is None else Decimal(each) for each in amounts)
-    return row | {"amount": amount, "amounts": amounts, "by_name": dict(row["by_name"]), "days": dict(row["days"])}
-
-
-@given(st.lists(MADES, min_size=1, max_size=4))
-def test_a_message_is_made_of_the_columns_and_read_as_they_were(rows: list[dict[str, Any]]) -> None:
-    with SchemaRegistry() as registry:
-        ask = Registry(registry.url)
-        records = written(
-            KafkaSink("localhost:1", "totals", value=Protobuf(ask)), pa.RecordBatch.from_pylist(rows, MADE)
-        )
-        message = Message([ask.serialized(ask.latest("totals-value").id)], "totals_value")
-        read = ProtobufDeserializer(message.parser(), {"use.deprecated.format": False})
-        found = [as_made(of_google(read(each, VALUE))) for each in records["value"].to_pylist()]
-        assert found == list(map(as_made, rows))
-        assert [str(each["price"]) for each in found] == [str(row["price"]) for row in rows], "also -0.0"
-        step = ProtobufParsed(ask, "", None, "totals-value", "value", CONFLUENT, "FAILFAST", ())
-        columns_of: Any = step.resolved(GIVEN)[0]
-        assert list(map(as_made, columns_of(records).to_pylist())) == list(map(as_made, rows))
-
-
-def test_new_columns_get_new_numbers_in_a_message_that_was_made_of_columns_and_no_number_is_used_again() -> None:
-    first = pa.schema(
-        [("a", pa.int64()), ("old", pa.string()), ("s", pa.struct([("x", pa.int32()), ("y", pa.bool_())]))]
-    )
-    later = pa.schema(
-        [("new", pa.date32()), ("s", pa.struct([("z", pa.string()), ("x", pa.int32())])), ("a", pa.int64())]
-    )
-    with SchemaRegistry() as registry:
-        ask = Registry(registry.url)
-
-        def made(columns: pa.Schema, rows: list[Any]) -> tuple[list[Any], Any]:
-            sink = KafkaSink("localhost:1", "t", value=Protobuf(ask))
-            found = written(sink, pa.RecordBatch.from_pylist(rows, columns))["value"].to_pylist()
-            message = Message([ask.serialized(ask.latest("t-value").id)], "t_value").parser()
-            return found, ProtobufDeserializer(message, {"use.deprecated.format": False})
-
-        (before,), _ = made(first, [{"a": 1, "old": "o", "s": {"x": 2, "y": True}}])
-        (after,), read = made(later, [{"a": 3, "new": date(2026, 1, 2), "s": {"x": 4, "z": "z"}}])
-        made(first, [])  # an application of the release before
-        assert registry.requests.count("POST /subjects/t-value/versions") == 2
-        assert of_google(read(before, VALUE)) == {
-            "a": 1, "old": "o", "s": {"x": 2, "y": True, "z": None}, "new": None,
-        }  # fmt: skip
-        assert of_google(read(after, VALUE)) == {
-            "a": 3, "old": None, "s": {"x": 4, "y": None, "z": "z"}, "new": date(2026, 1, 2),
-        }  # fmt: skip
-        numbers = {each.name: each.number for each in read._msg_class.DESCRIPTOR.fields}
-        assert numbers == {"a": 1, "old": 2, "s": 3, "new": 4}
-        refused(
-            KafkaSink("localhost:1", "t", value=Protobuf(ask)),
-            pa.schema([("old", pa.bool_())]),
-            "column 'old': bool is not written as such a field of t_value",
-        )
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "problem"),
-    [
-        ("a-b", pa.int32(), "column 'a-b': names of Protobuf have letters, digits and _ only. Cast"),
-        ("s", pa.struct([("é", pa.int32())]), "column 's.é': names of Protobuf have"),
-        ("a", pa.list_(pa.list_(pa.int32())), "column 'a': no Protobuf field is made of list"),
-        ("a", pa.timestamp("us"), r"column 'a': no Protobuf field is made of timestamp\[us\]"),
-        ("a", pa.map_(pa.float64(), pa.int32()), "column 'a': Protobuf has no maps with keys of double"),
-        ("NMessage", pa.struct([("n", pa.struct([]))]), "column 'NMessage': the message t_value needs this name"),
-    ],
-)
-def test_columns_that_no_message_has_are_refused_by_name(name: str, kind: Any, problem: str) -> None:
-    columns_ = pa.schema([(name, kind), ("n", pa.struct([]))])
-    with SchemaRegistry() as registry:
-        refused(KafkaSink("localhost:1", "t", value=Protobuf(Registry(registry.url))), columns_, problem)
-        assert not Registry(registry.url).has("t-value")
-
-
-@pytest.mark.parametrize(
-    ("column", "problem"),
-    [
-        ({"kind": pa.array(["A", "X"])}, "column 'kind': shop.Kind has no 'X'"),
-        ({"tags": pa.array([["a", None]])}, "column 'tags': a list or map has a null"),
-        ({"u32": pa.array([-1])}, "column 'u32': it cannot be written as uint32: .*-1"),
-        ({"price": pa.array(["1"])}, "column 'price': string is not written as such a field of shop.Order"),
-        ({"id": pa.array([1.0])}, "column 'id': double is not written"),
-        ({"shop": pa.array([5])}, "column 'shop': int64 is not written"),
-        ({"kind": pa.array([1])}, "column 'kind': int64 is not written"),
-        ({"items": pa.array([[{"sku": "a", "m": 1}]])}, "column 'items.m': shop.Order.Item has no such field"),
-        ({"other": pa.array([1])}, "column 'other': shop.Order has no such field"),
-        ({"items": pa.array([1])}, "column 'items': it cannot be written as list"),
-    ],
-)
-def test_what_ptars_would_leave_out_is_refused_by_column(column: dict[str, pa.Array], problem: str) -> None:
-    with pytest.raises(SchemaError, match=problem):
-        ProtobufValues(ORDERS, b"").encoded(pa.record_batch(column).to_struct_array())
-
-
-def test_no_columns_are_empty_messages() -> None:
-    assert ProtobufValues(ORDERS, b"f").encoded(pa.array([{}, {}], pa.struct([]))).to_pylist() == [b"f", b"f"]

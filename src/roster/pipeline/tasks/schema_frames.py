@@ -29,9 +29,8 @@ _MOST_ASKED, _MOST_ABSENT, _ABSENT_SECONDS = 100, 1_000, 300.0
 and how long: others are bad meanwhile, so that random ids do not keep it busy."""
 FRAME = 5
 """Bytes of Confluent's frame."""
-ANY_ID = "confluent with any id"
-_SIZES = {CONFLUENT: FRAME, ANY_ID: FRAME, SINGLE_OBJECT: 10, BARE: 0}
-_MARKS = {CONFLUENT: (0,), ANY_ID: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
+_SIZES = {CONFLUENT: FRAME, SINGLE_OBJECT: 10, BARE: 0}
+_MARKS = {CONFLUENT: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
 
 
 def framed(key: int) -> bytes:
@@ -45,8 +44,6 @@ class Writer(NamedTuple):
     kind: str
     text: str
     references: tuple[str, ...] = ()
-    files: tuple[bytes, ...] = ()
-    """Of Protobuf: FileDescriptorProtos, in order of their use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,11 +137,10 @@ class Frames(NamedTuple):
             keys.append(key)
         number_of[is_null] = -1
         counts = np.bincount(number_of[number_of >= 0], minlength=len(keys))
-        is_known = known.framing == ANY_ID
         unknown = [
             n for n, key in enumerate(keys) if counts[n] and key not in known.writers and key not in known.absent
         ]
-        if unknown and known.name and not is_known:
+        if unknown and known.name:
             keys_to_ask = known.to_ask(
                 [keys[number] for number in sorted(unknown, key=lambda n: (-counts[n], _rank(keys[n])))]
             )
@@ -152,10 +148,9 @@ class Frames(NamedTuple):
                 raise MissingSchemasError(known.name, keys_to_ask)
         unframed = np.flatnonzero((number_of < 0) & ~is_null).tolist()
         bad = dict.fromkeys(unframed, f"the value does not begin with a frame ({known.framing})")
-        for number in () if is_known else unknown:
+        for number in unknown:
             bad |= dict.fromkeys(np.flatnonzero(number_of == number).tolist(), f"schema {keys[number]} is not known")
-        if not is_known:
-            number_of[np.isin(number_of, unknown)] = -1
+        number_of[np.isin(number_of, unknown)] = -1
         return cls(data, begins, ends, number_of, keys, bad, begins == starts)
 
 
@@ -173,7 +168,7 @@ def _distinct(ids: Int64) -> tuple[Int64, Int64]:
 
 def _ids(data: Bytes, starts: Int64, framing: str) -> Int64:
     """Return the ids in frames: big-endian in 4 bytes, or as a little-endian fingerprint of 8."""
-    if framing in (BARE, ANY_ID) or not len(starts):
+    if framing == BARE or not len(starts):
         return np.zeros(len(starts), np.int64)
     kind, place = (np.dtype(">i4"), 1) if framing == CONFLUENT else (np.dtype("<i8"), 2)
     numbers = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))  # one begins at each byte
