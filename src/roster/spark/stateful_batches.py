@@ -234,10 +234,6 @@ class StatefulBatches:
             self._cluster.ran(self._jobs.job_group, stores, self._ran.value)
         return results
 
-    def hosts(self, tasks: Splits) -> list[str | None]:
-        """Return the host of each task's stores."""
-        return [None] * len(tasks) if self._cluster is None else [*self._cluster.homes(self._stores_of(tasks))]
-
     def _noting(self) -> Accumulator[dict[int, str]] | None:
         """Return the accumulator of the stores that tasks saw, None if locations do not matter."""
         self._ran.value = {}

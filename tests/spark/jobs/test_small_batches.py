@@ -33,7 +33,7 @@ from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.task_errors import full_name
-from roster.spark.jobs.workers import WorkerEndedError, WorkerError
+from roster.spark.jobs.workers import WorkerError
 from tests.spark.spark_topics import committed_records
 from tests.spark.tuned import tuned
 from tests.waiting import until
@@ -58,9 +58,7 @@ def batch(offsets: int) -> Batch:
 class Worker:
     """In place of the processes: answers, or raises."""
 
-    def __init__(self, *hosts: str | None) -> None:
-        self.hosts = hosts or (None,)
-        self.has_any = True
+    def __init__(self) -> None:
         self.problem: Exception | None = None
         self.calls, self.ready, self.started = 0, 1, list[int]()
         self.arrivals: Sequence[Arrival] = ()
@@ -68,13 +66,11 @@ class Worker:
     def start(self, at_once: int = 1) -> None:
         self.started.append(at_once)
 
-    def are_on(self, hosts: Sequence[str | None]) -> bool:
-        if {*hosts} == {None}:
-            return len(hosts) <= self.ready
-        return len({*hosts}) == len(hosts) and {*hosts} <= {*self.hosts}
+    def are_ready(self, count: int) -> bool:
+        return count <= self.ready
 
-    def run(self, _: object, arrivals: Sequence[Arrival], hosts: Sequence[str | None]) -> list[int]:
-        assert self.are_on(hosts)
+    def run(self, _: object, arrivals: Sequence[Arrival], count: int) -> list[int]:
+        assert self.are_ready(count)
         self.calls += 1
         self.arrivals = arrivals
         if self.problem is not None:
@@ -85,15 +81,11 @@ class Worker:
 class Jobs:
     """In place of `SparkJobs`."""
 
-    def __init__(self, master: str = "local[2]", **settings: str) -> None:
+    def __init__(self, master: str = "local[2]") -> None:
         self.context, self.is_local = self, master.startswith("local")
-        self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.master, self.environment, self.cores = master, dict[str, str](), 2
         self.cancels: list[Callable[[], None]] = []
         self.when_cancelled = self.cancels.append
-
-    def getConf(self) -> dict[str, str]:
-        return self.settings
 
 
 def made(jobs: Jobs | None = None, most: int = 10) -> tuple[Any, Worker]:
@@ -151,46 +143,16 @@ def test_several_workers_have_larger_batches_as_soon_as_they_are_ready() -> None
     assert batches.most_offsets == 30, "more results than go through the driver"
     batches.begin(batch(5), FEW)
     assert batches.takes([(), ()]), "a copy of state is worked on beside the batch"
-    assert made(Jobs("spark://host:7077"))[0].begin(batch(11), FEW) == FEW
 
 
-@pytest.mark.parametrize(
-    ("jobs", "most"), [(Jobs("spark://host:7077", spark_network_crypto_enabled="true"), 10), (Jobs("local[2]"), 0)]
-)
-def test_where_a_cluster_encrypts_and_without_a_limit_spark_does_all(jobs: Jobs, most: int) -> None:
+@pytest.mark.parametrize(("jobs", "most"), [(Jobs("spark://host:7077"), 10), (Jobs("local[2]"), 0)])
+def test_on_a_cluster_and_without_a_limit_spark_does_all(jobs: Jobs, most: int) -> None:
     batches, _ = made(jobs, most)
     for offsets in (0, 1):  # without offsets a batch has timers that are due
         assert batches.begin(batch(offsets), FEW) == FEW
         assert not batches.takes([()])
     batches.begin(None, [()])
     assert not batches.takes([()])
-
-
-def test_on_a_cluster_a_small_batch_has_a_task_on_each_host_of_its_stores() -> None:
-    batches, worker = made(Jobs("spark://host:7077"))
-    worker.hosts, homes = ("a", "b"), ["b", "a"]
-    batches._hosts_of = lambda tasks: homes[: len(tasks)]
-    assert len(batches.begin(batch(5), FEW)) == 1
-    assert batches.takes(FEW)
-    assert batches.results(None) == [1]
-    homes[1] = "c"
-    assert not batches.takes(FEW), "there is no worker on this host"
-    homes[1] = "b"
-    assert not batches.takes(FEW), "a worker has one task at a time"
-    batches.begin(None, [()])
-    assert not batches.takes([()]), "work between batches may be at stores of any host"
-    homes[1] = "a"
-    worker.problem = WorkerEndedError("the worker ended")
-    batches.begin(batch(5), FEW)
-    assert batches.takes(FEW)
-    assert batches.results(None) is None
-    assert not batches.takes(FEW)
-    batches.begin(batch(5), FEW)
-    assert batches.takes(FEW), "it is replaced meanwhile, or no longer there"
-    worker.has_any = False
-    assert batches.begin(batch(5), FEW) == FEW
-    assert not batches.takes([()])
-    assert not batches.takes_arrivals
 
 
 def test_what_the_worker_cannot_do_is_left_to_spark_for_a_while() -> None:
@@ -415,21 +377,20 @@ def test_several_run_at_the_same_time_and_one_is_left_when_batches_are_small(
     worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = worker.run(pid)
-    two: list[None] = [None, None]
-    assert not worker.are_on(two)
+    assert not worker.are_ready(2)
     worker.start(2)
-    until(lambda: worker.are_on(two), 60)
-    (_, second) = worker.run(pid, hosts=two)
-    assert {first, second} == {*worker.run(pid, hosts=two)}
+    until(lambda: worker.are_ready(2), 60)
+    (_, second) = worker.run(pid, count=2)
+    assert {first, second} == {*worker.run(pid, count=2)}
     assert first != second
     with pytest.raises(WorkerError, match="three"):
-        worker.run(fails, hosts=two)
-    assert worker.are_on(two), "an error does not end them"
+        worker.run(fails, count=2)
+    assert worker.are_ready(2), "an error does not end them"
     os.kill(second, signal.SIGKILL)
-    with pytest.raises(WorkerEndedError):
-        worker.run(pid, hosts=two)
+    with pytest.raises(WorkerError, match="the worker ended"):
+        worker.run(pid, count=2)
     worker.start(2)
-    until(lambda: worker.are_on(two), 60)
+    until(lambda: worker.are_ready(2), 60)
     monkeypatch.setattr(local_workers, "SPARE_SECONDS", 0.0)
     assert worker.run(pid) == [first]
     assert len(worker._workers) == 1
@@ -440,7 +401,7 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
     spark: SparkSession, worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = worker.run(pid)
-    monkeypatch.setattr(workers, "_spare", [])
+    monkeypatch.setattr(local_workers, "_spare", [])
     worker.leave()
     following, beside = LocalWorkers.of(spark.sparkContext), LocalWorkers.of(spark.sparkContext)
     assert following.run(pid) == [first]
@@ -449,12 +410,12 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
     with monkeypatch.context() as patch:
         patch.setenv("SETTING", "new")
         assert LocalWorkers.of(spark.sparkContext) is not following, "it does not know the setting"
-    monkeypatch.setattr(workers, "SPARE_SECONDS", 0.0)
+    monkeypatch.setattr(local_workers, "SPARE_SECONDS", 0.0)
     again = LocalWorkers.of(spark.sparkContext)
     assert again.run(pid) == [first]
     again.leave()
     until(lambda: not Path(f"/proc/{first}").exists(), 10)
-    assert workers._spare == []
+    assert local_workers._spare == []
 
 
 @pytest.mark.gate
@@ -685,11 +646,11 @@ def test_a_backlog_is_counted_once_by_several_workers_of_which_one_dies(
 
     def start_and_wait(self: LocalWorkers, at_once: int = 1) -> None:
         start(self, at_once)
-        until(lambda: self.are_on([None] * at_once), 60)
+        until(lambda: self.are_ready(at_once), 60)
 
     def noting(self: LocalWorkers, *given: Any) -> list[Any]:
         results = run(self, *given)
-        together.append(len(given[2]))
+        together.append(given[2])
         return results
 
     def keyed(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -154,9 +154,9 @@ class WorkerLimits:
     fits: the most offsets of a batch whose results go through the driver; None: any number.
     """
 
-    def __init__(self, most: int, *, several: bool) -> None:
-        """most: offsets of a batch for one worker at any time. several: True if workers may share a batch."""
-        self._most, self._most_together = most, _TOGETHER * most if several else 0
+    def __init__(self, most: int) -> None:
+        """most: offsets of a batch for one worker at any time; 0: Spark does all batches."""
+        self._most, self._most_together = most, _TOGETHER * most
         self._alone, self._together = WorkerLimit(most, _LONG), WorkerLimit(self._most_together, _LONG)
         self._tried_together = 2 * most
         """The most that several are given for now: it grows with each batch that they do."""

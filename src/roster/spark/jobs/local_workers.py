@@ -1,4 +1,4 @@
-"""The workers that stay on the driver's host: they are started, and replaced when they die or grow."""
+"""A pipeline's workers that stay: they are started, replaced when they die or grow, and left to the next pipeline."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pyspark import SparkContext, SparkFiles
-from typing_extensions import override
 
 from roster.model.offsets import Arrival
-from roster.spark.jobs.workers import SPARE_SECONDS, Link, Workers, environment, run
+from roster.spark.jobs.workers import Link, environment, run
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
+SPARE_SECONDS = 60.0
+"""Time for which workers without a pipeline wait for the session's next, as Spark's idle ones do."""
 
 
 class _Process(NamedTuple):
@@ -91,21 +92,45 @@ class _Worker(NamedTuple):
         return self.link.is_open and self.process.popen.poll() is None
 
 
-class LocalWorkers(Workers):
-    """One process, started anew whenever it is gone, and others beside it while batches are larger."""
+class LocalWorkers:
+    """One process, started anew whenever it is gone, and others beside it while batches are larger.
+
+    All methods but `cancel` are for one thread at a time.
+    """
 
     def __init__(self, context: SparkContext) -> None:
-        super().__init__(context)
+        self._context: Any = context
+        self._environment = environment(context.environment)
         self._workers: list[_Worker] = []
         self._used_together = 0.0
 
-    @property
-    @override
-    def has_any(self) -> bool:
-        return bool(self._workers)
+    @classmethod
+    def of(cls, context: SparkContext) -> Self:
+        """Return the workers of a pipeline of this session that has ended, or new ones."""
+        wanted = environment(context.environment)
+        for workers in list(_spare):
+            if isinstance(workers, cls) and workers._context is context and workers._environment == wanted:
+                with contextlib.suppress(ValueError):
+                    _spare.remove(workers)
+                    return workers
+        return cls(context)
 
-    @override
+    def leave(self) -> None:
+        """Leave the workers to the session's next pipeline, for a while."""
+        if not self._workers:
+            return
+        _spare.append(self)
+        timer = threading.Timer(SPARE_SECONDS, self._end_spare)
+        timer.daemon = True
+        timer.start()
+
+    def _end_spare(self) -> None:
+        with contextlib.suppress(ValueError):  # another pipeline has them
+            _spare.remove(self)
+            self.close()
+
     def start(self, at_once: int = 1) -> None:
+        """Have so many processes; new ones load modules meanwhile."""
         self._close([worker for worker in self._workers if not worker.is_alive])
         if at_once > 1:
             self._used_together = time.monotonic()
@@ -118,33 +143,38 @@ class LocalWorkers(Workers):
             link = Link(self._context, process.connection, process.end, SparkFiles.getRootDirectory())
             self._workers.append(_Worker(process, link))
 
-    @override
-    def are_on(self, hosts: Sequence[str | None]) -> bool:
-        return len(hosts) == 1 or sum(worker.link.is_ready for worker in self._workers) >= len(hosts)
+    def are_ready(self, count: int) -> bool:
+        """Return True if so many can begin at once; one is started if it is missing."""
+        return count == 1 or sum(worker.link.is_ready for worker in self._workers) >= count
 
-    @override
-    def run(
-        self, work: object, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)
-    ) -> list[object]:
-        if len(hosts) == 1:
+    def run(self, work: object, arrivals: Sequence[Arrival] = (), count: int = 1) -> list[object]:
+        """Run so many tasks at the same time, as `run` of links; `cancel` makes it raise a WorkerError.
+
+        arrivals: records that tasks need not read.
+        """
+        if count == 1:
             self.start()
-        chosen = [worker for worker in self._workers if len(hosts) == 1 or worker.link.is_ready][: len(hosts)]
+        chosen = [worker for worker in self._workers if count == 1 or worker.link.is_ready][:count]
         results = run([worker.link for worker in chosen], work, arrivals)
         if grown := [worker for worker in chosen if worker.link.has_grown]:
             self._close(grown)
             self.start(len(self._workers) + len(grown))
         return results
 
-    @override
     def cancel(self) -> None:
+        """End the processes that have a task; from any thread."""
         for worker in list(self._workers):
             worker.link.cancel()
 
-    @override
     def close(self) -> None:
+        """End the processes."""
         self._close(self._workers)
 
     def _close(self, workers: Sequence[_Worker]) -> None:
         self._workers = [worker for worker in self._workers if worker not in workers]
         for worker in workers:
             worker.link.close()
+
+
+_spare: list[LocalWorkers] = []
+"""Those whose pipelines have ended."""

@@ -85,13 +85,12 @@ class Cluster:
         self._executors = Executors(context)
         self._locations = Locations()
         self._looked = float("-inf")
-        self._homes: Mapping[TaskId, str] = {}
 
     def dealt(self, tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
         """Deal the splits of whole partitions to about as many tasks again, each with splits of one host."""
         self._update_hosts()
         splits = [split for task in tasks for split in task]
-        homes = self._homes = self._locations.homes({task_of(split) for split in splits})
+        homes = self._locations.homes({task_of(split) for split in splits})
         total, dealt = max(1, sum(split.end - split.start for split in splits)), []
         for home in sorted(set(homes.values())):
             ranges = {
@@ -115,10 +114,6 @@ class Cluster:
     def placed(self, items: Sequence[Item], tasks: Sequence[Collection[TaskId]]) -> RDD[Item]:
         """Return items as an RDD, each in a partition of its own that prefers the hosts of its task's stores."""
         return self._executors.placed(items, [self._preferred(task) for task in tasks])
-
-    def homes(self, tasks: Sequence[Collection[TaskId]]) -> list[str]:
-        """Return the host that each of the tasks dealt last is for; "" for others."""
-        return [self._homes.get(min(task), "") if task else "" for task in tasks]
 
     def _preferred(self, task: Collection[TaskId]) -> list[str]:
         return self._locations.hosts(min(task)) if task else []

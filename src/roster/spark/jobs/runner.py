@@ -69,9 +69,6 @@ class BatchWork(Protocol):
     def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> Reading:
         """Return what makes rows inside the tasks; the rest is as for `ReadTask`."""
 
-    def hosts(self, tasks: Splits) -> Sequence[str | None]:
-        """Return the host of each task's stores, "" where none has them; None: any host will do."""
-
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
         """Run a job of these tasks, each of which is given its number; return what they yield."""
 
@@ -96,10 +93,6 @@ class ReadBatches:
         """Return what reads and maps."""
         return ReadTask(self._config, tasks, self._function, counted, failed)
 
-    def hosts(self, tasks: Splits) -> Sequence[str | None]:
-        """Return None for each task: there are no stores."""
-        return [None] * len(tasks)
-
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
         """Run a job of these tasks."""
         return self._jobs.collect(len(tasks), work)
@@ -121,7 +114,7 @@ class SparkRunner:
         small: most offsets of a batch that is done without a Spark job.
         """
         self._jobs, self._work, self._columns, self._transform = jobs, work, columns, transform
-        self._small = SmallBatches(jobs, small, work.hosts)
+        self._small = SmallBatches(jobs, small)
         self._driver_rows = DriverRows(jobs.spark, columns)
         self._counted: Counted = jobs.context.accumulator({}, ByTask())
         self._failed: Failed = jobs.context.accumulator({}, ByTask())

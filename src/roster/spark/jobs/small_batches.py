@@ -1,7 +1,6 @@
-"""Batches that workers which stay do, as starting a Spark job costs more than their few records.
+"""Batches of a local session that workers which stay do, as starting a Spark job costs more than their few records.
 
-A small one is one task, on a cluster one on each host of its stores. In a local session those of up to ten times as
-many offsets are a task for each core.
+A small one is one task, one of up to ten times as many offsets a task for each core.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from roster.model.offsets import Arrival
 from roster.pipeline.batch import Batch, Split
 from roster.pipeline.driver.batch_size import WorkerLimits
 from roster.pipeline.tasks.writer import conformed
-from roster.spark.jobs import host_workers
-from roster.spark.jobs.host_workers import HostWorkers
 from roster.spark.jobs.local_workers import LocalWorkers
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.task_errors import task_error
-from roster.spark.jobs.workers import WorkerEndedError, WorkerError, Workers
+from roster.spark.jobs.workers import WorkerError
 
 log = logging.getLogger(__name__)
 
@@ -48,21 +45,17 @@ class SmallBatches:
     Spark's tasks take over: they read the same ranges, retry, and name the problem.
     """
 
-    def __init__(
-        self, jobs: SparkJobs, most_offsets: int, hosts: Callable[[Tasks], Sequence[str | None]] | None = None
-    ) -> None:
-        """`most_offsets` of a batch; 0: Spark does all batches. hosts: where tasks are to be done; None: anywhere."""
-        self._jobs, self._is_local = jobs, jobs.is_local
-        self._most = most_offsets if self._is_local or host_workers.are_possible(jobs.context) else 0
-        # With retries (a cluster, local[N, F]) Spark has a failure's last word, else the first one fails the batch.
-        self._is_final = self._is_local and "," not in (jobs.context.master or "")
-        kind: type[Workers] = LocalWorkers if self._is_local else HostWorkers
-        self._workers = kind.of(jobs.context)
-        self._hosts_of = hosts or (lambda tasks: [None] * len(tasks))
-        self._hosts: Sequence[str | None] = (None,)
+    def __init__(self, jobs: SparkJobs, most_offsets: int) -> None:
+        """`most_offsets` of a batch; 0: Spark does all batches, as on a cluster."""
+        self._jobs, self._most = jobs, most_offsets if jobs.is_local else 0
+        # With retries (local[N, F]) Spark has a failure's last word, else the first one fails the batch.
+        self._is_final = "," not in (jobs.context.master or "")
+        self._workers = LocalWorkers.of(jobs.context)
+        self._count = 1
+        """Tasks that were taken last."""
         self._left_to_spark = 0
         self._is_cancelled = False
-        self.limits, self._offsets = WorkerLimits(self._most, several=self._is_local), 0
+        self.limits, self._offsets = WorkerLimits(self._most), 0
         """The most offsets of a batch, and those of the present one."""
         self._at_once = 1
         """Tasks of a batch for several workers."""
@@ -81,11 +74,8 @@ class SmallBatches:
         self._workers.leave()
 
     def begin(self, batch: Batch | None, tasks: Tasks) -> Tasks:
-        """Begin a batch: return its tasks, one if it is small. None: a warm-up, or work between batches.
-
-        What is between batches on a cluster is Spark's: it is not known on which hosts it is to be.
-        """
-        self._is_cancelled, self._is_here = False, batch is None and self._most > 0 and self._is_local
+        """Begin a batch: return its tasks, one if it is small. None: a warm-up, or work between batches."""
+        self._is_cancelled, self._is_here = False, batch is None and self._most > 0
         self._offsets = 0 if batch is None else batch.offsets
         self._arrivals = () if batch is None else batch.arrivals
         self._is_large = self.limits.is_large(self._offsets)
@@ -97,9 +87,7 @@ class SmallBatches:
             return tasks
         self._at_once = min(len(tasks), self._jobs.cores, _MOST_WORKERS)
         self._workers.start()
-        self._is_here = self._workers.has_any
-        if not self._is_here:
-            return tasks
+        self._is_here = True
         if self._is_large:
             return merged(tasks, self._at_once)
         # From the batch's ranges: two tasks may have parts of one partition, which one task reads as one.
@@ -108,14 +96,14 @@ class SmallBatches:
     @property
     def takes_arrivals(self) -> bool:
         """True unless Spark does even the smallest batches."""
-        return self._most > 0 and self._left_to_spark == 0 and (self._is_local or self._workers.has_any)
+        return self._most > 0 and self._left_to_spark == 0
 
     @property
     def most_offsets(self) -> int | None:
         """The most offsets of a batch that workers take; None if they take none."""
         if not self.takes_arrivals:
             return None
-        are_several = self._is_local and self._at_once > 1 and self._workers.are_on([None] * self._at_once)
+        are_several = self._at_once > 1 and self._workers.are_ready(self._at_once)
         return self.limits.next(are_several=are_several)
 
     def takes(self, tasks: Tasks, *, are_rows: bool = False) -> bool:
@@ -127,8 +115,8 @@ class SmallBatches:
             return False
         if self._is_large or (self.limits.may_grow and not are_rows):
             self._workers.start(self._at_once)
-        self._hosts = self._hosts_of(tasks)
-        return self._workers.are_on(self._hosts)
+        self._count = len(tasks)
+        return self._workers.are_ready(self._count)
 
     def results(self, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any] | None:
         """Return what the tasks yield; None if Spark's must do them. Only after `takes`.
@@ -139,16 +127,14 @@ class SmallBatches:
         try:
             if self._is_cancelled:
                 raise CancelledError("the batch was cancelled")
-            results = self._workers.run(work, self._arrivals, self._hosts)
+            results = self._workers.run(work, self._arrivals, self._count)
         except WorkerError as error:
             if self._is_cancelled:
                 raise CancelledError("the batch was cancelled") from None
             own = task_error(error) if self._is_final else None
             if own is not None:
                 raise own from None
-            # On a cluster all others stay, and the next is started in a while.
-            is_replaced = isinstance(error, WorkerEndedError) and not self._is_local
-            self._leave(error, 0 if is_replaced else _LEFT_TO_SPARK)
+            self._leave(error)
             return None
         self.limits.done(self._offsets, time.monotonic() - began)
         return results
@@ -158,14 +144,14 @@ class SmallBatches:
         streams = self.results(RowsTask(read, schema, MOST_BYTES))
         if streams is None:
             return None
-        if len(streams) < len(self._hosts):
+        if len(streams) < self._count:
             self._leave(f"more than {MOST_BYTES} bytes of rows")
             return None
         return pa.concat_tables(pa.ipc.open_stream(stream).read_all() for stream in streams)
 
-    def _leave(self, why: object, batches: int = _LEFT_TO_SPARK) -> None:
-        log.debug("this batch and %d others are left to Spark: %s", batches, why)
-        self._is_here, self._left_to_spark = False, batches
+    def _leave(self, why: object) -> None:
+        log.debug("this batch and %d others are left to Spark: %s", _LEFT_TO_SPARK, why)
+        self._is_here, self._left_to_spark = False, _LEFT_TO_SPARK
 
     def _cancel(self) -> None:
         self._is_cancelled = True

@@ -1,8 +1,7 @@
 """The worker that stays: a Python process that runs the tasks of small batches, as a Spark worker on this host would.
 
-`spark/jobs/local_workers.py` starts it on the driver's host, where it inherits a socket; on a cluster a Spark task
-does (`StartWorkers`), and it connects to the driver. It reads pickled requests, one after the other, and answers each.
-It ends with the driver.
+`spark/jobs/local_workers.py` starts it on the driver's host, where it inherits a socket. It reads pickled requests, one
+after the other, and answers each. It ends with the driver.
 """
 
 from __future__ import annotations
@@ -15,22 +14,17 @@ import os
 import pickle
 import select
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from roster.model.offsets import Arrival
 from roster.pipeline.tasks.reader import hold_little, take_arrivals
 
-CONNECT_SECONDS = 30.0
 READY = b"ready"
 """What a worker sends once it has loaded modules."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -65,33 +59,6 @@ class Answer(NamedTuple):
     memory: int
 
 
-@dataclass(frozen=True)
-class StartWorkers:
-    """A task of Spark's that starts a worker for each of its numbers, which connects to this address of the driver.
-
-    key: what both sides prove that they have.
-    """
-
-    host: str
-    port: int
-    key: bytes
-
-    def __call__(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Start the workers in sessions of their own, as they outlive the task; yield their process ids."""
-        from pyspark import SparkFiles  # noqa: PLC0415 - in a worker of Spark's
-
-        for number in numbers:
-            command = [sys.executable, "-m", __name__, self.host, str(self.port), str(number)]
-            files = str(Path(SparkFiles.getRootDirectory()).absolute())
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            worker = subprocess.Popen(  # noqa: S603 - this Python
-                [*command, files], stdin=subprocess.PIPE, stdout=2, start_new_session=True, env=environment
-            )
-            with worker.stdin as pipe:  # type: ignore[union-attr]
-                pipe.write(self.key)
-            yield worker.pid
-
-
 def main(connection: Connection) -> None:
     """Serve the driver until it closes the connection, or has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the driver decides
@@ -116,30 +83,6 @@ def load() -> Any:
     from roster.stateful.tasks import store_location  # noqa: PLC0415 - likewise
 
     return store_location
-
-
-def connected(host: str, port: int, number: int, files: str, key: bytes) -> Connection:
-    """Return a connection to the driver, which has been told the worker's number and Spark's folder of files here.
-
-    Raises OSError, and AuthenticationError if the other side is not the driver.
-    """
-    with socket.create_connection((host, port), CONNECT_SECONDS) as made:
-        made.settimeout(None)
-        keep_alive(made)
-        connection = Connection(made.detach())
-    answer_challenge(connection, key)
-    deliver_challenge(connection, key)
-    connection.send((number, files))
-    return connection
-
-
-def keep_alive(connection: socket.socket) -> None:
-    """Send without delay, and notice within half a minute that the other host is gone."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000)):
-        if hasattr(socket, name):  # not all systems have them
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 _parts: dict[int, bytes] = {}
@@ -209,18 +152,10 @@ def _memory() -> int:
 def _die_with(descriptor: int) -> None:
     """End the process once the driver has closed its side, whatever a task does meanwhile."""
     hangup = select.poll()
-    hangup.register(descriptor, getattr(select, "POLLRDHUP", 0))  # over TCP only that tells
+    hangup.register(descriptor, 0)
     hangup.poll()
     os._exit(1)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        main(Connection(int(sys.argv[1])))
-    else:
-        host, port, own_number, folder = sys.argv[1:]
-        try:
-            driver = connected(host, int(port), int(own_number), folder, sys.stdin.buffer.read())
-        except (OSError, EOFError, AuthenticationError) as problem:
-            sys.exit(f"no worker of small batches: the driver at {host}:{port} did not take it: {problem}")
-        main(driver)
+    main(Connection(int(sys.argv[1])))

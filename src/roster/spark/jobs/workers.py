@@ -7,11 +7,10 @@ import io
 import os
 import pickle
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import py4j
 import pyspark
@@ -27,8 +26,6 @@ _MORE_MEMORY = 1 << 30
 _SETTLED = 20  # tasks after which its memory is what it needs
 _MOST_SENT = 16
 """Parts of tasks after which a worker forgets them: they are those of pipelines that have ended."""
-SPARE_SECONDS = 60.0
-"""Time for which workers without a pipeline wait for the session's next, as Spark's idle ones do."""
 
 _SET_BY_CONTEXT = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 """What a context sets in the driver's environment, for its own connections to the JVM."""
@@ -36,83 +33,6 @@ _SET_BY_CONTEXT = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
 class WorkerError(Exception):
     """A task was not done: it failed, with the traceback of its error, or its worker ended."""
-
-
-class WorkerEndedError(WorkerError):
-    """The process ended, of itself or by a signal."""
-
-
-class Workers(ABC):
-    """A pipeline's workers. All methods but `cancel` are for one thread at a time."""
-
-    def __init__(self, context: SparkContext) -> None:
-        self._context: Any = context
-        self._environment = environment(context.environment)
-
-    @classmethod
-    def of(cls, context: SparkContext) -> Self:
-        """Return the workers of a pipeline of this session that has ended, or new ones."""
-        wanted = environment(context.environment)
-        for workers in list(_spare):
-            if isinstance(workers, cls) and workers._context is context and workers._environment == wanted:
-                with contextlib.suppress(ValueError):
-                    _spare.remove(workers)
-                    return workers
-        return cls(context)
-
-    def leave(self) -> None:
-        """Leave the workers to the session's next pipeline, for a while."""
-        if not self.has_any:
-            self.close()
-            return
-        _spare.append(self)
-        timer = threading.Timer(SPARE_SECONDS, self._end_spare)
-        timer.daemon = True
-        timer.start()
-
-    def _end_spare(self) -> None:
-        with contextlib.suppress(ValueError):  # another pipeline has them
-            _spare.remove(self)
-            self.close()
-
-    @property
-    @abstractmethod
-    def has_any(self) -> bool:
-        """True if there is a worker."""
-
-    @abstractmethod
-    def start(self, at_once: int = 1) -> None:
-        """Have workers that are missing started; they load modules meanwhile.
-
-        at_once: tasks on any host that are to run at the same time, where that is possible.
-        """
-
-    @abstractmethod
-    def are_on(self, hosts: Sequence[str | None]) -> bool:
-        """Return True if each of these hosts has a worker of its own; None: any host. Of several each must be ready."""
-
-    @abstractmethod
-    def run(
-        self, work: object, arrivals: Sequence[Arrival] = (), hosts: Sequence[str | None] = (None,)
-    ) -> list[object]:
-        """Run a task on each host, a function that is given its number and yields results; return these in order.
-
-        arrivals: records that tasks need not read.
-
-        Updates of accumulators count if all succeed. Raises WorkerError; `cancel` makes it raise one.
-        """
-
-    @abstractmethod
-    def cancel(self) -> None:
-        """End the processes that have a task; from any thread."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the processes."""
-
-
-_spare: list[Workers] = []
-"""Those whose pipelines have ended."""
 
 
 class Link:
@@ -184,7 +104,7 @@ class Link:
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             status = self.close()
             known = "" if status is None else f" (exit status {status})"
-            raise WorkerEndedError(f"the worker ended{known}") from error
+            raise WorkerError(f"the worker ended{known}") from error
         except BaseException:  # the answer would reach the next task
             self.close()
             raise
@@ -217,7 +137,10 @@ def _received(connection: Connection) -> Answer:
 
 
 def run(links: Sequence[Link], work: object, arrivals: Sequence[Arrival]) -> list[object]:
-    """Run one task on each worker at the same time, as `Workers.run`."""
+    """Run one task on each worker at the same time: a function that is given its number and yields results.
+
+    Return the results in order. Updates of accumulators count if all succeed. Raises WorkerError.
+    """
     busy: list[Link] = []
     answers: list[Answer] = []
     problems: list[WorkerError] = []
