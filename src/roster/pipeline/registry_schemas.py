@@ -110,14 +110,14 @@ def fingerprint_of(text: str) -> int:
     return int.from_bytes(bytes.fromhex(digest), "little", signed=True)
 
 
-def latest_of(registry: Registry | None, subject: str | None, kind: str, field: str) -> Registered:
-    """Return the latest schema of a subject. Raises PipelineError."""
+def latest_of(registry: Registry | None, subject: str | None, field: str) -> Registered:
+    """Return the latest schema of a subject, which is of Avro. Raises PipelineError."""
     if subject is None or registry is None:
         raise PipelineError("there is no one topic to name the subject by", field=field, fix="Name subject=")
     try:
         latest = registry.latest(subject)
     except RegistryError as error:
         raise unanswered(error) from None
-    if latest.kind != kind:
-        raise PipelineError(f"{subject} is of type {latest.kind}, not {kind}", field="subject", fix="Name another")
+    if latest.kind != "AVRO":
+        raise PipelineError(f"{subject} is of type {latest.kind}, not AVRO", field="subject", fix="Name another")
     return latest

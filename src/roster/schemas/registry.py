@@ -143,12 +143,12 @@ class Registry:
             raise
         return True
 
-    def register(self, subject: str, text: str, kind: str = "AVRO") -> int:
-        """Register a schema under a subject, if it is not yet, and return its id.
+    def register(self, subject: str, text: str) -> int:
+        """Register a schema of Avro under a subject, if it is not yet, and return its id.
 
         Raises RegistryError: with status 409 it is not compatible with the versions before, and the text says why.
         """
-        body = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
+        body = {"schema": text}
         path = f"/subjects/{quote(subject, safe='')}"
         self._latest.pop(subject, None)
         try:  # first, as many clients may not register

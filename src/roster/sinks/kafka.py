@@ -40,7 +40,7 @@ from roster.records.encoding import EncodingWriter
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.security import Security
-from roster.sinks.formats import Format, check_format, encoding_of
+from roster.sinks.formats import Avro, check_format, encoding_of
 from roster.sinks.kafka_transactions import (
     TRANSACTION_TIMEOUT_MS,
     KafkaTransactions,
@@ -104,8 +104,8 @@ class KafkaSink(BatchSink):
         options: Mapping[str, str | int | bool] | None = None,
         keep_timestamps: bool = False,
         exactly_once: bool | None = None,
-        value: Format | None = None,
-        key: Format | None = None,
+        value: Avro | None = None,
+        key: Avro | None = None,
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         if topic is not None and not is_legal_name(topic):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from roster.schemas import Registry, RegistryError
     from roster.sinks.database import DatabaseSink, PostgresSink
     from roster.sinks.delta import DeltaSink
-    from roster.sinks.formats import Avro, JsonSchema
+    from roster.sinks.formats import Avro
     from roster.sinks.iceberg import IcebergSink
     from roster.sinks.kafka import KafkaSink
     from roster.sinks.parquet import ParquetSink
@@ -43,7 +43,6 @@ __all__ = [
     "DeltaSink",
     "FunctionError",
     "IcebergSink",
-    "JsonSchema",
     "KafkaSink",
     "Owner",
     "ParquetSink",
@@ -97,7 +96,7 @@ _HOMES = {
     "roster.spark.console_sink": ("ConsoleSink",),
     "roster.sinks.database": ("DatabaseSink", "PostgresSink"),
     "roster.sinks.delta": ("DeltaSink",),
-    "roster.sinks.formats": ("Avro", "JsonSchema"),
+    "roster.sinks.formats": ("Avro",),
     "roster.sinks.iceberg": ("IcebergSink",),
     "roster.sinks.kafka": ("KafkaSink",),
     "roster.sinks.parquet": ("ParquetSink",),

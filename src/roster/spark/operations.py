@@ -19,7 +19,7 @@ from roster.pipeline.tasks.steps import BatchFunction
 from roster.schemas import Registry
 from roster.spark.aggregate_columns import Aggregates
 from roster.spark.declarations import Declared
-from roster.spark.schema_steps import AvroParsed, FramedJsonParsed
+from roster.spark.schema_steps import AvroParsed
 from roster.spark.stateful_operators import (
     OtherStream,
     Repartition,
@@ -72,10 +72,8 @@ class Operations:
 
     def json_columns(
         self,
-        schema: str | StructType | None = None,
+        schema: str | StructType,
         *,
-        registry: Registry | None = None,
-        subject: str | None = None,
         column: str = "value",
         mode: str = "PERMISSIVE",
         keep: Sequence[str] = (),
@@ -87,25 +85,16 @@ class Operations:
         object is an error with FAILFAST; docs/reference/columns.md has what else differs.
 
         Args:
-            schema: the fields as Spark DDL or a StructType; also structs and arrays, no maps, no binary. With a
-                registry None: those of the subject's latest JSON Schema.
-            registry: values are in Confluent's frame, with ids of JSON Schemas as for `avro_columns`.
-            subject: None: the topic's name with `-value`, or `-key` for that column.
+            schema: the fields as Spark DDL or a StructType; also structs and arrays, no maps, no binary.
             column: where the objects are, as text or bytes.
             mode: "PERMISSIVE" for nulls in place of values that do not fit, "FAILFAST" for an error, as of a
                 `map_arrow` function: with `dead_letter_topic` the record goes there, and the run continues.
             keep: columns that stay beside those of the schema, such as "key" and "timestamp".
 
         Raises:
-            PipelineError: `mode` is neither of these; at the start, `schema` is invalid, or columns are missing, or the
-                registry refuses.
+            PipelineError: `mode` is neither of these; at the start, `schema` is invalid, or columns are missing.
 
         """
-        if registry is not None:
-            subject = subject or self._subject(column)
-            return self._step(FramedJsonParsed(registry, schema, subject, column, mode, as_columns(keep, "keep")))
-        if schema is None:
-            raise PipelineError("the fields are not known", field="json_columns", fix="Name schema=, or registry=")
         return self._step(Parsed(schema, column, mode, as_columns(keep, "keep")))
 
     def avro_columns(

@@ -21,18 +21,14 @@ from roster.pipeline.registry_schemas import (
 )
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.pipeline.tasks.avro_values import AvroColumns
-from roster.pipeline.tasks.json_values import FramedJsonColumns
 from roster.pipeline.tasks.schema_frames import CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer
 from roster.pipeline.tasks.steps import BatchFunction
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registered, Registry, RegistryError
-from roster.schemas.json_schema import json_schema
-from roster.spark.steps import check_mode, checked_fields, with_kept
+from roster.spark.steps import check_mode, with_kept
 from roster.wire.avro.columns import layout, of_arrow
 from roster.wire.avro.program import with_aliases
 from roster.wire.avro.schema import SchemaError, Type, parse
-
-_JSON = "json_columns"
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ class AvroParsed:
         if self.columns is None and self.schemas:
             return parse(self.schemas[-1])
         if self.columns is None:
-            latest = latest_of(self.registry, self.subject, "AVRO", "avro_columns")
+            latest = latest_of(self.registry, self.subject, "avro_columns")
             self.kept[-1].add(latest)
             return known.avro(latest.id)
         named = of_arrow(pa.struct(list(arrow_schema(as_struct(self.columns, "avro_columns")))), "columns")
@@ -113,38 +109,3 @@ class AvroParsed:
                 return None
             raise unanswered(error) from None
         return latest if latest.kind == "AVRO" else None
-
-
-@dataclass(frozen=True)
-class FramedJsonParsed:
-    """The step of `json_columns` with a registry."""
-
-    registry: Registry
-    columns: str | StructType | None
-    subject: str | None
-    column: str
-    mode: str
-    keep: tuple[str, ...]
-    kept: list[Source] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        check_mode(self.mode)
-        check_registry(self.registry)
-
-    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
-        """Return the function, and the columns of its results."""
-        self.kept.append(Source(self.registry, CONFLUENT, self.column))
-        known = self.kept[-1].known
-        if self.columns is not None:
-            struct = as_struct(self.columns, _JSON)
-            fields = checked_fields(struct)
-        else:
-            latest = latest_of(self.registry, self.subject, "JSON", _JSON)
-            self.kept[-1].add(latest)
-            try:
-                fields = json_schema(latest.text, {name: text for name, (_, text) in latest.references.items()})
-            except SchemaError as error:
-                raise PipelineError(str(error), field=_JSON, fix="Name the fields that you need in schema=") from None
-            struct = from_arrow_schema(fields, prefer_timestamp_ntz=True)
-        columns = with_kept(struct, given, self.column, self.keep, _JSON)
-        return FramedJsonColumns(fields, known, self.mode, self.keep), columns

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F
 
-from roster.spark import Avro, JsonSchema, KafkaSink, ParquetSink, Pipeline, PipelineError, Registry, State
+from roster.spark import Avro, KafkaSink, ParquetSink, Pipeline, PipelineError, Registry, State
 from roster.testing import SchemaRegistry
 from tests.librdkafka import idempotent_producer
 from tests.pipeline.tasks.test_avro_values import ONE, TWO, body, frame, order
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.spark.spark_topics import Topics
 
-PAGE = (Path(__file__).parents[3] / "docs/how-to/avro-and-json-schema.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/how-to/avro.md").read_text()
 
 
 @pytest.mark.spark
@@ -142,7 +143,6 @@ def test_the_program_of_the_page_on_avro_and_what_is_refused(
             (lambda p: p.avro_columns(Registry(registry.url), "n tinyint"), "column 'n': Avro has no values of int8"),
             (lambda p: p.avro_columns(Registry(registry.url), ["n"]), r"avro_columns: \['n'\] is not a schema"),
             (lambda p: p.avro_columns(registry.url), "registry: 'http.*' is none. Use Registry"),
-            (lambda p: p.json_columns(registry=registry.url), "registry: 'http.*' is none. Use Registry"),
             (
                 lambda p: p.avro_columns(schema=[{"type": "int"}]),
                 "schema: {'type': 'int'} is not a text. Use json.dumps",
@@ -156,7 +156,7 @@ def test_the_program_of_the_page_on_avro_and_what_is_refused(
 
 
 @pytest.mark.spark
-def test_avro_becomes_avro_then_totals_as_avro_then_rows_of_a_transform_as_json_and_json_is_read(
+def test_avro_becomes_avro_then_totals_then_rows_of_a_transform_and_spark_reads_json_behind_frames(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     orders, messages, totals, copies, documents = (topics.create(2) for _ in range(5))
@@ -209,12 +209,15 @@ def test_avro_becomes_avro_then_totals_as_avro_then_rows_of_a_transform_as_json_
         }
 
         copied = made(totals).avro_columns(ask).transform(lambda df: df.selectExpr("shop", "orders * 2 AS twice"))
-        ended(copied.write(sink(copies, value=JsonSchema(ask), exactly_once=False)))
-        copied = made(copies).json_columns(registry=ask, mode="FAILFAST").write(ParquetSink(out))
-        ended(copied)
+        ended(copied.write(sink(copies, value=Avro(ask), exactly_once=False)))
+        ended(made(copies).avro_columns(ask, mode="FAILFAST").write(ParquetSink(out)))
         assert {(row.shop, row.twice) for row in spark.read.parquet(out).collect()} == {("s0", 8), ("s1", 6), ("s2", 6)}
 
-        ended(made(documents).json_columns(registry=ask, mode="FAILFAST").write(ParquetSink(f"{out}-json")))
+        text = F.expr("substring(value, 6)").cast("string")
+        numbers = made(documents).transform(
+            lambda df: df.select(F.from_json(text, "n int").alias("row")).select("row.*")
+        )
+        ended(numbers.write(ParquetSink(f"{out}-json")))
         assert sorted(row.n for row in spark.read.parquet(f"{out}-json").collect()) == list(range(10))
 
         for wrong, problem in (
@@ -222,7 +225,7 @@ def test_avro_becomes_avro_then_totals_as_avro_then_rows_of_a_transform_as_json_
                 sink(totals, value=Avro(ask, subject=f"{orders}-value")),
                 "column 'price': double is not written as the schema's int",
             ),
-            (sink(totals, value=Avro(ask), key=JsonSchema(ask)), "-key is of type AVRO, not JSON"),
+            (sink(totals, value=Avro(ask, subject=f"{documents}-value")), "-value is of type JSON, not AVRO"),
         ):
             with pytest.raises(PipelineError, match=problem):
                 ended(

@@ -23,10 +23,8 @@ import pyarrow.json
 
 from roster.pipeline.tasks.flat_json import FlatJson, is_flat
 from roster.pipeline.tasks.json_times import days_of, micros_of
-from roster.pipeline.tasks.schema_frames import FRAME, Frames, Known
 from roster.pipeline.tasks.value_columns import BadValuesError, Read, ValueColumns, in_order
 from roster.records.native import JSON, compiled
-from roster.wire.avro.schema import SchemaError
 
 _FEW = 16
 """If Arrow refuses so few rows, all of them are parsed one by one."""
@@ -54,28 +52,6 @@ class JsonColumns(ValueColumns):
     def _read(self, _: pa.RecordBatch, values: pa.Array) -> Read:
         rows, bad = self._reader.read(values)
         return Read(rows, JsonError, bad)
-
-
-class FramedJsonColumns(JsonColumns):
-    """The same for objects in Confluent's frames."""
-
-    def __init__(self, fields: pa.Schema, known: Known, mode: str, keep: Sequence[str]) -> None:
-        super().__init__(fields, known.column, mode, keep)
-        self._known = known
-
-    def _read(self, batch: pa.RecordBatch, values: pa.Array) -> Read:
-        frames = Frames.of(values, self._known, batch)
-        bad = dict(frames.bad)
-        for key, rows in frames.by_key():
-            try:
-                self._known.writer(key, "JSON")
-            except SchemaError as error:
-                bad |= dict.fromkeys(rows.tolist(), f"{self._known.named(key)} does not fit: {error}")
-        is_good = np.asarray(values.is_valid()).copy()
-        is_good[list(bad)] = False
-        inner = pc.if_else(pa.array(frames.in_header), values, pc.binary_slice(values, FRAME, _END))
-        read = super()._read(batch, pc.if_else(pa.array(is_good), inner, pa.scalar(None, pa.binary())))
-        return Read(read.rows, JsonError, dict(sorted((bad | dict(read.bad)).items())))
 
 
 def unsupported(fields: pa.Schema) -> str | None:

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.schemas.json_schema import check_written, leaves_null_out
 from roster.state.byte_slices import Column, as_bytes
 
 
@@ -35,12 +34,9 @@ def key_of_records(rows: pa.Table, keys: Sequence[str], cells: Mapping[str, _Cel
     return _joined("[", [_cells(rows[name]) if cells is None else cells[name] for name in keys], "]")
 
 
-def json_column(column: Column, of: pa.DataType | None = None, path: str = "") -> Column:
-    """Return each value of a column as JSON text, of null `null`.
-
-    of: the type that a JSON Schema has for the values. Raises SchemaError, with `path`, if they do not fit it.
-    """
-    cells = _cells(column, of, path)
+def json_column(column: Column) -> Column:
+    """Return each value of a column as JSON text, of null `null`."""
+    cells = _cells(column)
     return _joined("", [cells], "") if cells.quote else cells.text
 
 
@@ -51,13 +47,10 @@ class _Cells(NamedTuple):
     quote: str = ""
 
 
-def _cells(column: Column, of: pa.DataType | None = None, path: str = "") -> _Cells:
+def _cells(column: Column) -> _Cells:
     kind = column.type
     if isinstance(column, pa.ChunkedArray) and pa.types.is_nested(kind):
-        return _Cells(pa.chunked_array([json_column(chunk, of, path) for chunk in column.chunks], pa.string()))
-    if of is not None:
-        check_written(kind, of, path)
-        column = column.cast(of) if pa.types.is_timestamp(of) else column
+        return _Cells(pa.chunked_array([json_column(chunk) for chunk in column.chunks], pa.string()))
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         text = column.cast(pa.string())
     elif pa.types.is_floating(kind):
@@ -65,7 +58,7 @@ def _cells(column: Column, of: pa.DataType | None = None, path: str = "") -> _Ce
         if not pc.all(is_number).as_py():
             text = pc.if_else(is_number, text, pa.scalar(None, pa.string()))
     elif pa.types.is_nested(kind):
-        text = pc.if_else(column.is_valid(), _nested(column, of, path), pa.scalar(None, pa.string()))
+        text = pc.if_else(column.is_valid(), _nested(column), pa.scalar(None, pa.string()))
     else:
         text = _escaped(_text(column))
         if not text.null_count:
@@ -74,17 +67,12 @@ def _cells(column: Column, of: pa.DataType | None = None, path: str = "") -> _Ce
     return _Cells(pc.fill_null(text, "null") if text.null_count else text)
 
 
-def _nested(values: Column, of: pa.DataType | None, path: str) -> Column:
+def _nested(values: Column) -> Column:
     """Return structs and maps as objects, lists as arrays; of null anything."""
     if pa.types.is_struct(values.type):
         members = [pa.repeat("", len(values))]
         for field, column in zip(values.type, values.flatten(), strict=True):
-            member_path, wanted = f"{path}.{field.name}".lstrip("."), None if of is None else of.field(field.name)
-            text = json_column(column, None if wanted is None else wanted.type, member_path)
-            member = pc.binary_join_element_wise(f",{json.dumps(field.name)}:", text, "")
-            if wanted is not None and leaves_null_out(wanted, text.filter(values.is_valid()), member_path):
-                member = pc.if_else(pc.equal(text, "null"), "", member)
-            members.append(member)
+            members.append(pc.binary_join_element_wise(f",{json.dumps(field.name)}:", json_column(column), ""))
         body = pc.utf8_slice_codeunits(pc.binary_join_element_wise(*members, ""), 1)
         return pc.binary_join_element_wise("{", body, "}", "")
     if is_map := pa.types.is_map(values.type):
@@ -93,9 +81,7 @@ def _nested(values: Column, of: pa.DataType | None, path: str) -> Column:
         ends = values.offsets
     else:
         values = values.cast(pa.list_(values.type.value_type))
-        texts = json_column(values.flatten(), None if of is None else of.value_type, f"{path}[]")
-        if of is not None:
-            leaves_null_out(of.value_field, texts, f"{path}[]")
+        texts = json_column(values.flatten())
         ends = np.append(0, np.cumsum(np.where(values.is_valid(), np.diff(values.offsets), 0)))
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends, pa.int32()), texts), ",")
     return pc.binary_join_element_wise("{" if is_map else "[", joined, "}" if is_map else "]", "")

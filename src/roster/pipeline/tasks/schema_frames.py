@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.model.arrays import Bool, Int64
+from roster.model.arrays import Int64
 from roster.pipeline.errors import MissingSchemasError
 from roster.state.byte_slices import Bytes
 from roster.wire.avro.schema import SchemaError, Type, parse
@@ -27,9 +27,7 @@ _HEADERS = {"value": "__value_schema_id", "key": "__key_schema_id"}
 _MOST_ASKED, _MOST_ABSENT, _ABSENT_SECONDS = 100, 1_000, 300.0
 """Of how many unknown schemas of one batch the registry is asked at a time, how many that it does not have are known,
 and how long: others are bad meanwhile, so that random ids do not keep it busy."""
-FRAME = 5
-"""Bytes of Confluent's frame."""
-_SIZES = {CONFLUENT: FRAME, SINGLE_OBJECT: 10, BARE: 0}
+_SIZES = {CONFLUENT: 5, SINGLE_OBJECT: 10, BARE: 0}
 _MARKS = {CONFLUENT: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
 
 
@@ -77,17 +75,12 @@ class Known:
 
     def avro(self, key: Key) -> Type:
         """Return an Avro schema. Raises SchemaError."""
-        writer = self.writer(key, "AVRO")
-        return parse(writer.text, writer.references)
-
-    def writer(self, key: Key, kind: str) -> Writer:
-        """Return a schema of a kind. Raises SchemaError."""
         writer = self.writers.get(key)
         if writer is None:
             raise SchemaError("the registry does not have it")
-        if writer.kind != kind:
+        if writer.kind != "AVRO":
             raise SchemaError(f"it is of type {writer.kind}")
-        return writer
+        return parse(writer.text, writer.references)
 
     def named(self, key: Key) -> str:
         """Return what an error calls a schema."""
@@ -95,9 +88,7 @@ class Known:
 
 
 class Frames(NamedTuple):
-    """Values without their frames: `keys` of each by number in `known`, -1 for null and bad ones. `in_header`: which
-    of them have their key there.
-    """
+    """Values without their frames: `keys` of each by number in `known`, -1 for null and bad ones."""
 
     data: Bytes
     starts: Int64
@@ -105,14 +96,6 @@ class Frames(NamedTuple):
     numbers: Int64
     keys: list[Key]
     bad: Mapping[int, str]
-    in_header: Bool
-
-    def by_key(self) -> Iterator[tuple[Key, Int64]]:
-        """Yield each schema's key, and the numbers of its rows."""
-        for number, key in enumerate(self.keys):
-            rows = np.flatnonzero(self.numbers == number)
-            if len(rows):
-                yield key, rows
 
     @classmethod
     def of(cls, values: pa.Array, known: Known, batch: pa.RecordBatch) -> Frames:
@@ -151,7 +134,7 @@ class Frames(NamedTuple):
         for number in unknown:
             bad |= dict.fromkeys(np.flatnonzero(number_of == number).tolist(), f"schema {keys[number]} is not known")
         number_of[np.isin(number_of, unknown)] = -1
-        return cls(data, begins, ends, number_of, keys, bad, begins == starts)
+        return cls(data, begins, ends, number_of, keys, bad)
 
 
 def _rank(key: Key) -> int:

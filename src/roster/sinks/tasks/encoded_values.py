@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.pipeline.tasks.result_records import as_records, json_column, key_of_records
+from roster.pipeline.tasks.result_records import as_records, key_of_records
 from roster.records.native import AVRO_ENCODE, Compiled, kernel
 from roster.sinks.tasks.sql_values import final_error
 from roster.state.byte_slices import Column
@@ -17,51 +16,30 @@ from roster.wire.avro.encoder import AvroEncoder
 from roster.wire.avro.schema import SchemaError, Type
 
 
-class Encoding(Protocol):
-    """Makes the bytes of values, null for null; can be pickled."""
-
-    def encoded(self, values: pa.Array, name: str = "") -> pa.Array:
-        """Return the bytes. Raises SchemaError, which names the column, for a value that cannot be written."""
-
-
 @dataclass(frozen=True)
 class AvroValues:
-    """Avro, by the compiled loop."""
+    """Makes the bytes of values by the compiled loop, null for null; can be pickled."""
 
     schema: Type
     prefix: bytes
     compiled: Compiled = field(repr=False)
 
     def encoded(self, values: pa.Array, name: str = "") -> pa.Array:
-        """Return the bytes. In Confluent's frame the schema "bytes" has no length, as for its clients."""
+        """Return the bytes. Raises SchemaError, which names the column, for a value that cannot be written.
+
+        In Confluent's frame the schema "bytes" has no length, as for its clients.
+        """
         if self.prefix and self.schema.kind == "bytes" and pa.types.is_binary(values.type):
-            return _behind(self.prefix, values)
+            return pc.binary_join_element_wise(pa.scalar(self.prefix, pa.binary()), values, pa.scalar(b"", pa.binary()))
         return AvroEncoder(kernel(self.compiled, AVRO_ENCODE), self.schema, self.prefix).encode(values, name)
-
-
-@dataclass(frozen=True)
-class JsonValues:
-    """JSON by the type that a schema's values have."""
-
-    kind: Any
-    prefix: bytes
-
-    def encoded(self, values: pa.Array, name: str = "") -> pa.Array:
-        """Return the bytes."""
-        text = json_column(values, self.kind, name).cast(pa.binary())
-        return _behind(self.prefix, pc.if_else(values.is_valid(), text, pa.scalar(None, pa.binary())))
-
-
-def _behind(prefix: bytes, values: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), values, pa.scalar(b"", pa.binary()))
 
 
 @dataclass(frozen=True)
 class RecordEncoding:
     """How rows become records. `beside`: columns of rows that are not fields of the value."""
 
-    key: Encoding | None = None
-    value: Encoding | None = None
+    key: AvroValues | None = None
+    value: AvroValues | None = None
     beside: tuple[str, ...] = ()
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -110,7 +88,7 @@ def _structs(rows: pa.Table) -> pa.Array:
     )
 
 
-def _written(encoding: Encoding, values: pa.Array, name: str = "") -> pa.Array:
+def _written(encoding: AvroValues, values: pa.Array, name: str = "") -> pa.Array:
     try:
         return encoding.encoded(values, name)
     except SchemaError as error:
