@@ -27,7 +27,7 @@ COMMANDS = {
     "transactions": (
         "roster.cli.transactions",
         "transactions",
-        "List, describe and abort transactions, hanging ones too.",
+        "List, describe and abort transactions.",
     ),
     "state": ("roster.cli.state", "state", "Look into stores of stateful pipelines; export, import and reset state."),
     "console": ("roster.cli.group_pages", "console", "Show consumer groups in a browser."),

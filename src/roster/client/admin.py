@@ -19,7 +19,6 @@ from roster.client.transaction_admin import TransactionAdmin
 from roster.client.types import (
     GroupDescription,
     GroupListing,
-    OpenTransaction,
     TopicDescription,
     TransactionDescription,
     TransactionListing,
@@ -275,10 +274,6 @@ class Admin:
         """
         return self._run.call(self._transactions.describe(transactional_id))
 
-    def open_transactions(self, partitions: Collection[TopicPartition]) -> list[OpenTransaction]:
-        """Find the transactions that are open in partitions, hanging ones among them."""
-        return self._run.call(self._transactions.open_transactions(partitions))
-
     def abort_transaction(self, transactional_id: str) -> None:
         """Abort the open transaction of a transactional id, and fence its producer.
 
@@ -287,10 +282,6 @@ class Admin:
 
         """
         self._run.call(self._transactions.abort(transactional_id))
-
-    def abort_hanging_transaction(self, transaction: OpenTransaction) -> None:
-        """Abort a hanging transaction in its one partition; one that its coordinator knows would be cut in two."""
-        self._run.call(self._transactions.abort_hanging(transaction))
 
     # Users and ACLs.
 

@@ -137,20 +137,3 @@ class TransactionDescription:
     started_ms: int | None
     partitions: list[TopicPartition]
     coordinator: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """A transaction that is open in one partition; times in wall-clock ms.
-
-    A `hanging` one is not ended by any coordinator, and readers of committed records do not get beyond `first_offset`.
-    """
-
-    partition: TopicPartition
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    first_offset: int
-    last_write_ms: int
-    transactional_id: str | None
-    hanging: bool
