@@ -13,7 +13,6 @@ from roster.console.history import GroupHistory
 from roster.console.rebalances import RebalanceTimeline
 from roster.console.snapshot import Away, Snapshot
 from roster.model import GroupPosition
-from roster.wire.consumer.leader_note import LeaderNote
 from tests.console.groups_seen import looks, seen, tp
 
 
@@ -92,26 +91,6 @@ def test_the_second_rebalance_of_a_cooperative_move_says_so() -> None:
     first, second = timeline_of(seen(0, {"a": [0, 1]}), seen(2, {"a": [0], "b": []}), seen(4, {"a": [0], "b": [1]}))
     assert first.causes == ["B b-id joined"]
     assert second.causes == ["partitions revoked before are given to their new owners"]
-
-
-def test_what_the_leader_notes_replaces_guesses_and_tells_rebalances_that_looks_cannot() -> None:
-    moves = [LeaderNote.Moves(topic="t", why="balance", partitions=b"\x03")]
-    note = LeaderNote(generation=4, cause="partitions", reason="t has grown", join_ms=30, assign_ms=4, proof="")
-    before = seen(0, {"a": [0, 1]})
-    same, other = timeline_of(
-        before, seen(2, {"a": [0, 1, 2]}, note=note), replace(before, at=4.0, note=replace_note(note, 5, moves))
-    )
-    assert same.causes == ["t has grown"]
-    assert same.told == ["join 30 ms", "assign 4 ms", "no plan is better"]
-    assert other.told == ["join 30 ms", "assign 4 ms", "2 partitions: balance", "a better plan exists: a has 2"]
-    assert timeline_of(replace(before, note=note), replace(before, at=4.0, note=note)) == []
-    (kept,) = timeline_of(replace(before, note=note), seen(4, {"a": [0, 1], "b": []}, note=note))
-    assert (kept.causes, kept.told) == (["B b-id joined"], [])
-
-
-def replace_note(note: LeaderNote, generation: int, moves: list[LeaderNote.Moves]) -> LeaderNote:
-    told = {name: getattr(note, name) for name in ("cause", "reason", "join_ms", "assign_ms")}
-    return LeaderNote(**told, generation=generation, moves=moves, proof="a has 2")
 
 
 def test_without_a_change_that_was_seen_there_is_no_cause() -> None:

@@ -14,7 +14,6 @@ from roster.member.subscription import subscription_bytes
 from roster.member.timers import DISCOVER
 from roster.member.types import Channel, FailureKind, ReportKind
 from roster.wire import ErrorCode
-from roster.wire.consumer.leader_note import LeaderNote, append_note, read_note
 from roster.wire.consumer.messages import FAILURE_MAGIC, decode_assignment, flat
 from roster.wire.messages import (
     FindCoordinatorRequest,
@@ -439,37 +438,6 @@ def test_the_leader_assigns_from_fresh_metadata_of_all_the_groups_topics() -> No
         "m": assignment("t-0"),
         "n": assignment("t-1 u-0"),
     }
-
-
-def test_the_leader_notes_cause_and_phases_in_its_own_assignment_only() -> None:
-    def note_of_round(stage: Stage, assigned_after: int) -> LeaderNote:
-        task = stage.work.pop()
-        stage.wait(assigned_after)
-        made = assign_group(task.assignor, task.group, explain=True)
-        stage.step(Assigned(task.id, *made))
-        sent = {each.member_id: each.assignment for each in stage.request(SyncGroupRequest).assignments}
-        assert sent["n"] == made.assignments["n"]
-        note = read_note(sent["m"])
-        assert note is not None
-        assert sent["m"] == append_note(made.assignments["m"], note)
-        stage.synced("t-0")
-        return note
-
-    stage = Stage(assignors=("range",))
-    stage.start()
-    stage.wait(70)
-    stage.joined(leader="m", members=group_of(m="t", n="t"))
-    stage.know({"t": 2})
-    note = note_of_round(stage, 20)
-    assert (note.generation, note.cause, note.reason) == (1, "join", "the member starts")
-    assert (note.join_ms, note.assign_ms, note.proof) == (70, 20, "")
-    stage.wait(stage.config.heartbeat_interval_ms)
-    stage.heartbeat(E.REBALANCE_IN_PROGRESS)
-    stage.release("t-0")
-    stage.joined(generation=2, leader="m", members=group_of(m="t", n="t", o="t"))
-    stage.know({"t": 2})
-    note = note_of_round(stage, 0)
-    assert (note.generation, note.cause, note.reason) == (2, "join", "")
 
 
 def test_an_older_metadata_answer_is_not_taken_for_the_leaders_own() -> None:

@@ -30,7 +30,7 @@ GROUPS = {"billing": 40, "fraud-scoring": 90, "search-index": 22, "shops": 30}
 
 def application(bootstrap: str, group: str, name: str, stop: threading.Event) -> None:
     """Join a group, and commit as an application does that reads so many records at a time."""
-    member = GroupMember(bootstrap, group, [TOPIC], client_id=name, assignors=["cooperative-sticky"], leader_note=True)
+    member = GroupMember(bootstrap, group, [TOPIC], client_id=name, assignors=["cooperative-sticky"])
     with member, Admin(bootstrap) as admin:
         while not stop.is_set():
             now = member.ownership()

@@ -30,7 +30,7 @@ def test_both_kinds_of_groups_are_shown_as_kafka_has_them(
     topic, stem = apache_kafka.create_topic(partitions=6, records=7), unique("group")
     every = partitions(topic, 6)
     chosen = {
-        "roster": {"assignors": ["cooperative-sticky"], "leader_note": True},
+        "roster": {"assignors": ["cooperative-sticky"]},
         "confluent": {"protocol": "consumer"},
     }
     groups = {kind: f"{stem}-{kind}" for kind in chosen}

@@ -12,7 +12,7 @@ import pytest
 
 from roster._clock import wall_ms
 from roster.client import Admin
-from roster.history.derived import BEST, ENDS, EVENTS, GroupHistory
+from roster.history.derived import ENDS, EVENTS, GroupHistory
 from roster.history.tables import GROUPS, rows_of
 from roster.model import TopicPartition, parse_addresses
 from roster.records import native
@@ -44,31 +44,6 @@ def history_of(bootstrap: str, group: str, *topics: str) -> GroupHistory:
             place = {"topic": topic, "partition": 0, "offset": 0, "topic_id": admin.topic_ids()[topic]}
             found.append(pa.Table.from_pylist([{"table": ENDS, "group": group, "at": 0, **place}], EVENTS))
     return GroupHistory(pa.concat_tables(found, promote_options="default").select(EVENTS.names).cast(EVENTS))
-
-
-def test_what_rosters_leader_says_stands_in_the_records_of_any_broker(cluster: Any, client: Any) -> None:
-    topic, group = cluster.create_topic(unique("topic"), partitions=6), unique("group")
-    opened = []
-    for _ in range(2):
-        opened.append(
-            client("roster", cluster, group, topics=[topic], assignors=["cooperative-sticky"], leader_note=True)
-        )
-        shared_out(opened, partitions(topic, 6))
-    cluster.add_partitions(topic, 8)
-    shared_out(opened, partitions(topic, 8))
-    history = history_of(cluster.bootstrap, group)
-    rows = history.table("rebalances").to_pylist()
-    assert {row["proof"] for row in rows} == {BEST}
-    assert all(row[f"{phase}_ms"] is not None for row in rows for phase in ("join", "assign", "sync"))
-    told = [{cause["kind"]: cause["detail"] for cause in row["causes"]} for row in rows]
-    assert {kind for each in told for kind in each} - {"unknown"} == {"joined", "follow_up", "partitions_added"}
-    (grown,) = [each["partitions_added"] for each in told if "partitions_added" in each]
-    assert "cached metadata has changed" in grown
-    moves = history.table("moves").to_pylist()
-    whys = {(move["source"] is None, move["target"] is None, move["why"]) for move in moves}
-    assert whys == {(True, False, "it had no owner"), (False, True, "balance")}
-    with Admin(cluster.bootstrap) as admin:
-        assert {tp for each in admin.describe_group(group).members for tp in each.assignment} == partitions(topic, 8)
 
 
 @pytest.mark.sampled(1)

@@ -205,7 +205,7 @@ class MemberProcess:
         if not self.alive:
             return
         try:
-            self.feed(Assigned(task.id, *assign_group(task.assignor, task.group, explain=True)))
+            self.feed(Assigned(task.id, *assign_group(task.assignor, task.group)))
         except ValueError as error:
             self.feed(AssignFailed(task.id, str(error)))
 

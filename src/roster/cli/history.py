@@ -20,7 +20,6 @@ from roster.cli.recorded import from_option, group_history
 from roster.cli.session import spark_starter
 from roster.cli.signals import end_like_ctrl_c
 from roster.client import AuthorizationError, UnknownTopicError
-from roster.console.text import escaped
 from roster.model import TopicPartition, parse_addresses
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ _TOLD = {
     "partitions_added": "partitions added",
     "follow_up": "second round of a cooperative rebalance",
     "assignor_changed": "assignor changed",
-    "session_expired": "rejoined: its session had expired",
-    "asked_for": "asked for it",
     "unknown": "unknown",
 }
 
@@ -54,7 +51,7 @@ def history() -> None:
 @click.option("--until", metavar="TIME", help="Leave out what was later.")
 @click.option("--partition", "-p", metavar="TOPIC:NUMBER", help="Show who owned this partition.")
 @click.option("--at", metavar="TIME", help="With --partition: at this time only.")
-@click.option("--generation", type=click.IntRange(0), help="Show one rebalance: its phases, and each move with why.")
+@click.option("--generation", type=click.IntRange(0), help="Show one rebalance: each move with why.")
 @json_option
 def show(
     group: str,
@@ -69,10 +66,8 @@ def show(
     """Show when GROUP rebalanced, why, what stood still and what moved, or who owned a partition.
 
     A member that is gone left or expired: records do not say which. "unknown" means that nothing recorded differs from
-    the generation before. A leader of Roster's says why it asked for a rebalance, how long its phases were, why each
-    partition moves, and whether a better plan exists. What stood still is summed over partitions: from the last commit
-    before the rebalance to the first one after it that moved the offset, while records waited, less the usual time
-    between commits.
+    the generation before. What stood still is summed over partitions: from the last commit before the rebalance to the
+    first one after it that moved the offset, while records waited, less the usual time between commits.
     """
     wanted = None if partition is None else _partition(partition)
     if wanted is None and at is not None:
@@ -134,9 +129,8 @@ def _add_moves(rows: list[JsonObject], moves: pa.Table) -> None:
 
 
 def _show_rebalance(row: JsonObject) -> None:
-    phases = [f"{name} {row[f'{name}_ms']} ms" for name in ("join", "assign", "sync") if row[f"{name}_ms"] is not None]
-    click.echo(f"phases: {', '.join(phases) or 'not known'}")
-    click.echo(f"plan: {escaped(row['proof'] or '') or 'its leader does not say how good it is'}")
+    if row["sync_ms"] is not None:
+        click.echo(f"sync phase: {row['sync_ms']} ms")
     columns = ("topic", "partition", "source", "target", "why")
     lines = [[move[name] for name in columns] for move in row["moves"]]
     print_table(("topic", "partition", "from", "to", "why"), lines, "nothing moved")

@@ -10,7 +10,6 @@ from roster.client.types import GroupDescription, MemberDescription
 from roster.member.task_assignor import PROTOCOL_NAME
 from roster.model.tasks import TaskId
 from roster.wire.consumer import CLASSIC
-from roster.wire.consumer.leader_note import split_note
 from roster.wire.consumer.messages import decode_subscription
 from roster.wire.errors import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info
@@ -71,6 +70,6 @@ def _gap(gaps: Mapping[str, Mapping[TaskId, int]], member: str, task: TaskId) ->
 
 def _assigned(member: MemberDescription) -> AssignmentInfo | None:
     try:
-        return decode_assignment_info(split_note(member.user_data)[0] or b"")
+        return decode_assignment_info(member.user_data or b"")
     except WireError:
         return None

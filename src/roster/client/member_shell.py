@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from random import Random
 
 from roster.client.cluster import Cluster
@@ -55,7 +54,6 @@ class MemberShell:
         on_heartbeat: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.member = Member(config, chance)
-        self._explains = config.leader_note
         self._cluster = cluster
         self._coordinators = Coordinators(cluster)
         self._on_effect = on_effect
@@ -134,7 +132,7 @@ class MemberShell:
     async def _assign(self, task: Assign) -> None:
         try:
             assigned = await asyncio.get_running_loop().run_in_executor(
-                self._assigning, partial(assign_group, task.assignor, task.group, explain=self._explains)
+                self._assigning, assign_group, task.assignor, task.group
             )
         except Exception as error:
             self.feed(AssignFailed(task.id, f"{task.assignor.name}: {type(error).__name__}: {error}"))

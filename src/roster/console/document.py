@@ -121,7 +121,6 @@ class GroupDocument:
             "causes": rebalance.causes,
             "moved": rebalance.moved,
             "members": rebalance.members,
-            "told": rebalance.told,
         }
 
     def wall(self, at: float) -> int:

@@ -14,7 +14,6 @@ from roster.console.snapshot import ABSENT, REBALANCING, Away, MemberSeen, Snaps
 from roster.console.text import counted, escaped, named_briefly
 from roster.model import GroupPosition, TopicPartition
 from roster.model.switch import results_of
-from roster.wire.consumer.leader_note import LeaderNote
 
 COLOURS = 8
 """How many members in a row get a colour of their own."""
@@ -76,7 +75,6 @@ class GroupHistory:
         self.generation_at_least: int | None = None
         """Lower bound of a classic group's generation, which no request returns: a member that joined with partitions
         of generation g proves that the group is past g, and a leader of Roster's notes the number."""
-        self.note: LeaderNote | None = None
         """What the leader said of the last rebalance."""
         self.epoch: int | None = None
         """Group epoch of a KIP-848 group, from its coordinator."""
@@ -131,7 +129,7 @@ class GroupHistory:
         self._see_coordinator(look)
         first, before = self.looks == 0, self.state
         self.looks += 1
-        self.epoch, self.note = look.epoch, look.note
+        self.epoch = look.epoch
         self.trouble, self.protocol = look.trouble, escaped(look.protocol) or self.protocol
         joined, left = self._see_members(look)
         moved = self._see_owners(look)
@@ -213,8 +211,6 @@ class GroupHistory:
         if look.state == ABSENT:
             self.generation_at_least = None
         claims = [member.generation for member in look.members if member.generation >= 0]
-        if look.note is not None:
-            claims.append(look.note.generation - 1)
         if claims:
             self.generation_at_least = max(max(claims) + 1, before or 0)
         return before is not None and (self.generation_at_least or 0) > before

@@ -23,7 +23,6 @@ from roster.model import GroupPosition, TopicPartition
 from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
 from roster.wire.consumer import CLASSIC, PROTOCOL_TYPE
-from roster.wire.consumer.leader_note import split_note
 from roster.wire.consumer.messages import decode_subscription
 
 NO_CLAIM = -1
@@ -39,7 +38,6 @@ def snapshot_of(
     if description is None:
         return Snapshot(now, positions=positions, trouble=trouble)
     members = tuple(_member(member, description) for member in description.members)
-    note = next(filter(None, (split_note(member.user_data)[1] for member in description.members)), None)
     return Snapshot(
         now,
         description.state,
@@ -49,7 +47,6 @@ def snapshot_of(
         positions,
         trouble,
         description.epoch,
-        note,
     )
 
 

@@ -1,8 +1,8 @@
-"""The rebalances of a group as a timeline: phases, causes and moves, as its leader says or as far as looks can tell."""
+"""The rebalances of a group as a timeline: phases, causes and moves, as far as looks can tell."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -10,9 +10,7 @@ from roster.console.events import Event, EventKind
 from roster.console.history import GroupHistory
 from roster.console.snapshot import REBALANCING
 from roster.console.text import counted
-from roster.member.causes import Cause
-from roster.model import NO_GENERATION, TopicPartition
-from roster.wire.consumer.leader_note import LeaderNote
+from roster.model import TopicPartition
 
 _MEMBERSHIP = frozenset({EventKind.JOINED, EventKind.REJOINED, EventKind.LEFT})
 
@@ -22,8 +20,7 @@ class RebalanceSeen:
     """A rebalance. `phases` are the states it went through, with the time at which each was seen first.
 
     `ended` is None while it lasts. One that was over between two looks has no phases, and no length that is known.
-    `causes` is empty if members and partitions were the same before and after. `told` is what only the leader knows:
-    its phases, why partitions moved, and how good the plan is.
+    `causes` is empty if members and partitions were the same before and after.
     """
 
     began: float
@@ -32,7 +29,6 @@ class RebalanceSeen:
     causes: list[str] = field(default_factory=list)
     moved: int = 0
     members: int = 0
-    told: list[str] = field(default_factory=list)
 
 
 class RebalanceTimeline:
@@ -42,7 +38,6 @@ class RebalanceTimeline:
         self.rebalances: deque[RebalanceSeen] = deque(maxlen=kept)
         self._open: RebalanceSeen | None = None
         self._causes: list[str] = []
-        self._noted = NO_GENERATION
         self._highest: dict[str, int] = {}
         """The highest partition of each topic that had an owner."""
         self._released: set[TopicPartition] = set()
@@ -65,8 +60,6 @@ class RebalanceTimeline:
             self._open.causes = list(self._causes)
             if history.rebalancing_since is None:  # the group is gone
                 self._open.ended, self._open = history.now, None
-        if history.note is not None:
-            self._noted = history.note.generation
         for topic, number in history.owners:
             self._highest[topic] = max(number, self._highest.get(topic, -1))
 
@@ -78,27 +71,11 @@ class RebalanceTimeline:
         ended, self._open = self._open, None
         ended.ended, ended.members = history.now, len(history.members)
         ended.moved = sum(len(event.partitions) for event in moves)
-        reason = self._leader_reason(history.note, ended)
-        ended.causes = [*self._causes, *([reason] if reason else self._added(assigned))]
-        if not reason and self._released.intersection(assigned):
+        ended.causes = [*self._causes, *self._added(assigned)]
+        if self._released.intersection(assigned):
             ended.causes.append("partitions revoked before are given to their new owners")
         self._released = {tp for event in moves if not event.target for tp in event.partitions}
         self._causes = []
-
-    def _leader_reason(self, note: LeaderNote | None, ended: RebalanceSeen) -> str:
-        """Take a new note of the leader; return why it asked for the rebalance, "" if others did."""
-        if note is None or note.generation == self._noted:
-            return ""
-        why: Counter[str] = Counter()
-        for move in note.moves:
-            why[move.why] += int.from_bytes(move.partitions, "little").bit_count()
-        ended.told = [
-            f"join {note.join_ms} ms",
-            f"assign {note.assign_ms} ms",
-            *(f"{counted(count, 'partition')}: {text}" for text, count in why.items()),
-            *({None: [], "": ["no plan is better"]}.get(note.proof, [f"a better plan exists: {note.proof}"])),
-        ]
-        return "" if note.cause == Cause.JOIN else note.reason
 
     def _added(self, assigned: Collection[TopicPartition]) -> list[str]:
         new = [tp.topic for tp in assigned if tp.partition > self._highest.get(tp.topic, tp.partition)]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from roster.model import GroupPosition, TopicPartition
-from roster.wire.consumer.leader_note import LeaderNote
 
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
 """States of a group in a rebalance: two of classic groups, two of KIP-848's."""
@@ -37,8 +36,7 @@ class Snapshot:
     """A group at `at` seconds of some monotonic clock; `state` is ABSENT when the coordinator does not know the group.
 
     `positions` has every partition that is assigned or committed and exists. `trouble` names what could not be found
-    out this time, "" when all could. `epoch` is the group epoch of KIP-848, None for a classic group. `note` is what
-    the group's leader says of the last rebalance.
+    out this time, "" when all could. `epoch` is the group epoch of KIP-848, None for a classic group.
     """
 
     at: float
@@ -49,7 +47,6 @@ class Snapshot:
     positions: Mapping[TopicPartition, GroupPosition] = field(default_factory=dict)
     trouble: str = ""
     epoch: int | None = None
-    note: LeaderNote | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,6 @@ _COLUMNS = {
 _PARTITION = [("topic", pa.string()), ("partition", pa.int32())]
 REBALANCE = [("group", pa.string()), ("generation", pa.int32()), ("ended_at", TIME)]
 _MEMBER = [(name, pa.string()) for name in ("member_id", "instance_id", "client_id", "host")]
-BEST = "best"
-"""The leader proved that no plan is more even and moves fewer partitions, or leaves less lag to the fullest member."""
 AROUND = {"before": -60_000, "": 0, "after": 60_000}
 """When lag is looked at beside the end of a rebalance, in ms."""
 TABLES: Mapping[str, pa.Schema] = {
@@ -62,8 +60,7 @@ TABLES: Mapping[str, pa.Schema] = {
             ("unowned", pa.int32()),
             ("unowned_partition_ms", pa.int64()),
             ("missing_generations", pa.int32()),
-            *((name, pa.int64()) for name in ("join_ms", "assign_ms", "sync_ms")),
-            ("proof", pa.string()),
+            ("sync_ms", pa.int64()),
             ("standstill_partition_seconds", pa.float64()),
             ("standstill_longest_seconds", pa.float64()),
             *((f"lag_{unit}{when and '_'}{when}", pa.int64()) for when in AROUND for unit in ("records", "ms")),
@@ -81,9 +78,8 @@ TABLES: Mapping[str, pa.Schema] = {
 }
 """The derived tables. None stands for what is not known; `ownership.until` for an interval that has not ended.
 
-join_ms, assign_ms: until the leader's JoinGroup was answered, and from then to its SyncGroup, as it says. sync_ms: from
-the end of the join phase until the coordinator stored the assignment, or from a consumer group's new epoch until every
-member had reached it. proof: BEST, or what a better plan would improve.
+sync_ms: from the end of the join phase until the coordinator stored the assignment, or from a consumer group's new
+epoch until every member had reached it.
 """
 
 
@@ -113,7 +109,6 @@ class GroupHistory:
 
     def _rebalances(self) -> Columns:
         rebalances = self.timeline.rebalances
-        notes = [rebalance.now.note for rebalance in rebalances]
         stills = self.positions.standstills(self.moments)
         lags: Columns = {}
         for when, offset in AROUND.items():
@@ -131,10 +126,7 @@ class GroupHistory:
             "unowned": [int(((rebalance.target < 0) & (rebalance.source >= 0)).sum()) for rebalance in rebalances],
             "unowned_partition_ms": [rebalance.unowned_ms for rebalance in rebalances],
             "missing_generations": [rebalance.missing for rebalance in rebalances],
-            "join_ms": [note and note.join_ms for note in notes],
-            "assign_ms": [note and note.assign_ms for note in notes],
             "sync_ms": [rebalance.sync_ms for rebalance in rebalances],
-            "proof": [note and (BEST if note.proof == "" else note.proof) for note in notes],
             **{f"standstill_{name}": values for name, values in stills._asdict().items()},
             **lags,
         }

@@ -13,7 +13,6 @@ from roster.wire import WireError
 from roster.wire.consumer import PROTOCOL_TYPE
 from roster.wire.consumer.assignments import decode_assignments
 from roster.wire.consumer.entries import ListedPartitions, listed_topics
-from roster.wire.consumer.leader_note import LeaderNote, read_note
 from roster.wire.consumer.subscriptions import decode_subscriptions
 from roster.wire.consumer.topic_index import TopicIndex
 from roster.wire.consumer.user_data import split_lag_user_data
@@ -62,7 +61,6 @@ class Generation:
     owned: Int64
     claimed: Int64
     joined_at_ms: int | None = None
-    note: LeaderNote | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,13 +135,10 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
             continue
         mine, has, claims = (slice(b[g], b[g + 1]) for b in (row_bounds, owned_bounds, claimed_bounds))
         began = head.current_state_timestamp == _NO_TIME and not any(entry.assignment for entry in head.members)
-        note = next(filter(None, (read_note(entry.assignment) for entry in head.members)), None)
-        note_number = None if note is None else note.generation
-        number = note_number if head.generation < 0 else head.generation
         generations.each.append(
             Generation(
                 at_ms,
-                number,
+                None if head.generation < 0 else head.generation,
                 head.protocol or "",
                 head.leader or "",
                 not (head.members and began),
@@ -154,7 +149,6 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
                 partition[has],
                 claimed[claims],
                 None if head.current_state_timestamp == _NO_TIME else head.current_state_timestamp,
-                note if note_number == number else None,
             )
         )
     return generations

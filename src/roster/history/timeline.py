@@ -2,8 +2,8 @@
 
 A generation differs from the one before it, and the differences are what can have caused the rebalance. Where there is
 none the cause is unknown. Records do not say whether a member that is gone left or expired, nor which of several
-changes came first. A leader of Roster's says why it asked for the rebalance, and why partitions move: that goes first.
-A record of the generation before with other owners is a step of a consumer group between two of its epochs.
+changes came first. A record of the generation before with other owners is a step of a consumer group between two of its
+epochs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roster.history.generations import Generation, Generations, Member, read_generations
-from roster.member.causes import Cause
 from roster.model import NO_OWNER
 from roster.model.arrays import Bool, Int32, Int64
-from roster.model.plan import MoveReason
 
 
 class CauseKind(StrEnum):
@@ -33,8 +31,6 @@ class CauseKind(StrEnum):
     PARTITIONS = "partitions_added"
     FOLLOW_UP = "follow_up"
     ASSIGNOR = "assignor_changed"
-    EXPIRED = "session_expired"
-    ASKED = "asked_for"
     UNKNOWN = "unknown"
 
 
@@ -47,19 +43,8 @@ class CauseSeen(NamedTuple):
 
 
 WITHHELD = "given up for the next round"
-_LEADER_WHYS = (MoveReason.BALANCE, MoveReason.LAG, MoveReason.RACK, MoveReason.ROOM, MoveReason.ANEW)
-WHYS = ("it had no owner", "its owner was gone", "its owner no longer read the topic", WITHHELD, "", *_LEADER_WHYS)
-"""Why a partition moved: as far as records say, where "" is the assignor's choice, and then what leaders say."""
-_LEADER_CAUSES = {
-    Cause.EXPIRED: CauseKind.EXPIRED,
-    Cause.PARTITIONS: CauseKind.PARTITIONS,
-    Cause.SUBSCRIPTION: CauseKind.SUBSCRIPTION,
-    Cause.REVOKED: CauseKind.FOLLOW_UP,
-    Cause.OWN: CauseKind.ASKED,
-}
-"""Causes of a leader that say more than records; of who came and went, records say more."""
-_OWN = (CauseKind.EXPIRED, CauseKind.SUBSCRIPTION, CauseKind.ASKED)
-"""Causes that are the leader's own doing."""
+WHYS = ("it had no owner", "its owner was gone", "its owner no longer read the topic", WITHHELD, "")
+"""Why a partition moved, as far as records say; "" is the assignor's choice."""
 
 
 @dataclass
@@ -206,7 +191,7 @@ class _Builder:
             moved,
             source,
             target,
-            self._with_leader_reasons(now, moved, why),
+            why,
         )
         self._hand_over(owner, now.at_ms)
         self._waiting = np.zeros_like(self._waiting)
@@ -225,24 +210,9 @@ class _Builder:
         ]
         return np.select(rules, range(len(rules)), len(rules))
 
-    def _with_leader_reasons(self, now: Generation, moved: Int64, why: Int64) -> Int64:
-        """Fill in the leader's reasons where the log has none: the assignor's choices, also for the next round."""
-        if now.note is None:
-            return why
-        reasons = np.full(len(self._had), -1, np.int64)
-        place = {topic: number for number, topic in enumerate(self.group.topics)}
-        for move in now.note.moves:
-            if move.topic in place and move.why in _LEADER_WHYS:
-                listed = np.flatnonzero(np.unpackbits(np.frombuffer(move.partitions, np.uint8), bitorder="little"))
-                is_listed = (self.group.topic == place[move.topic]) & np.isin(self.group.number, listed)
-                reasons[is_listed] = WHYS.index(move.why)
-        is_choice = (why >= WHYS.index(WITHHELD)) & (reasons[moved] >= 0)
-        return np.where(is_choice, reasons[moved], why)
-
     def _causes(self, before: Generation | None, now: Generation) -> list[CauseSeen]:
-        leader_causes = self._leader_causes(before, now)
         if before is None:
-            return leader_causes or [CauseSeen(CauseKind.UNKNOWN, detail="the history begins here")]
+            return [CauseSeen(CauseKind.UNKNOWN, detail="the history begins here")]
         causes = [*self._membership(before, now), *self._subscriptions(before, now)]
         if added := self._added(before, now):
             causes.append(CauseSeen(CauseKind.PARTITIONS, detail=", ".join(added)))
@@ -250,20 +220,7 @@ class _Builder:
             causes.append(CauseSeen(CauseKind.FOLLOW_UP, detail=f"{received} revoked partitions were given"))
         if not causes and before.assignor != now.assignor:
             causes.append(CauseSeen(CauseKind.ASSIGNOR, detail=f"{before.assignor or '-'} to {now.assignor or '-'}"))
-        for cause in leader_causes:
-            same = [other for other in causes if (other.kind, other.member) == (cause.kind, cause.member)]
-            detail = "; ".join(filter(None, [cause.detail, *(other.detail for other in same)]))
-            causes = [cause._replace(detail=detail), *(other for other in causes if other not in same)]
         return causes or [CauseSeen(CauseKind.UNKNOWN, detail="the generations do not differ")]
-
-    def _leader_causes(self, before: Generation | None, now: Generation) -> list[CauseSeen]:
-        """Return what the leader said, unless it is of a generation that was stored before."""
-        note = now.note
-        if note is None or note.cause not in _LEADER_CAUSES or (before is not None and before.number == now.number):
-            return []
-        kind = _LEADER_CAUSES[Cause(note.cause)]
-        leader = next((member for member in self.group.members if member.member_id == now.leader), None)
-        return [CauseSeen(kind, leader if kind in _OWN else None, note.reason)]
 
     def _membership(self, before: Generation, now: Generation) -> Iterator[CauseSeen]:
         """Yield members that came and went; a static one that is back under another id is replaced."""

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from roster.assignors import ASSIGNORS, Assignor, ClaimSource, find_assignor, make_plan
-from roster.assignors.certificate import verify
+from roster.assignors import Assignor, ClaimSource, find_assignor, make_plan
 from roster.assignors.claim_source import read_claims
 from roster.assignors.lag import with_offsets
-from roster.assignors.sticky import COOPERATIVE_STICKY, STICKY
 from roster.member.group_snapshot import GroupSnapshot
 from roster.model import NO_GENERATION, AutoOffsetReset, PartitionOffsets, Plan, Problem
-from roster.model.plan import REASONS
 from roster.wire.consumer.assignments import encode_assignments
-from roster.wire.consumer.leader_note import MAX_SIZE, LeaderNote
 from roster.wire.consumer.messages import FAILURE_MAGIC
 from roster.wire.consumer.subscriptions import decode_subscriptions
 from roster.wire.consumer.topic_index import TopicIndex
@@ -63,17 +58,13 @@ def lead(
 
 
 class Round(NamedTuple):
-    """One round of a rebalance: assignment bytes per member id, and whether partitions are withheld until the next.
-
-    note: why partitions move and how good the plan is, if that was asked for.
-    """
+    """One round of a rebalance: assignment bytes per member id, and whether partitions are withheld until the next."""
 
     assignments: dict[str, bytes]
     withholds: bool
-    note: LeaderNote | None = None
 
 
-def assign_group(assignor: str | Assignor, group: GroupSnapshot, *, explain: bool = False) -> Round:
+def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> Round:
     """Compute the assignment of a snapshot, as `lead` does. Raises ValueError for an invalid plan."""
     plan = plan_group(assignor, group)
     problem = plan.problem
@@ -83,8 +74,7 @@ def assign_group(assignor: str | Assignor, group: GroupSnapshot, *, explain: boo
     user_data = [plan.user_data.get(member) for member in problem.members] if plan.user_data else None
     encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first, user_data=user_data)
     by_member = dict(zip(problem.members, encoded, strict=True))
-    note = note_of(find_assignor(assignor), plan) if explain else None
-    return Round({member: by_member[member] for member in group.subscriptions}, bool(plan.withheld.any()), note)
+    return Round({member: by_member[member] for member in group.subscriptions}, bool(plan.withheld.any()))
 
 
 def plan_group(assignor: str | Assignor, group: GroupSnapshot) -> Plan:
@@ -128,37 +118,3 @@ def read_group(claim_source: ClaimSource, group: GroupSnapshot) -> Problem:
         user_data=columns.user_data,
         group_generation=NO_GENERATION if group.generation is None else int(group.generation),
     )
-
-
-_MAX_PROVED = 200_000
-"""Members times lists of topics up to which a proof takes no more than tenths of a second."""
-
-
-def note_of(assignor: Assignor, plan: Plan) -> LeaderNote:
-    """Return the note on a plan, without what only the member knows."""
-    problem = plan.problem
-    moved, reason = plan.reasons()
-    topic, number = problem.topic_of()[moved], problem.number_of()[moved]
-    moves, size = [], 0
-    for pair in np.unique(topic.astype(np.int64) * len(REASONS) + reason).tolist():
-        t, why = divmod(pair, len(REASONS))
-        bits = np.zeros(int(problem.counts[t]), np.bool_)
-        bits[number[(topic == t) & (reason == why)]] = True
-        listed = np.packbits(bits, bitorder="little").tobytes()
-        moves.append(LeaderNote.Moves(topic=problem.topics[t], why=REASONS[why], partitions=listed))
-        size += len(problem.topics[t].encode()) + len(REASONS[why]) + len(listed)
-        if size > MAX_SIZE:
-            moves = []
-            break
-    return LeaderNote(proof=_proof(assignor, plan), moved=len(moved), moves=moves)
-
-
-def _proof(assignor: Assignor, plan: Plan) -> str | None:
-    problem = plan.problem
-    if plan.lag is not None:
-        ratio = f"{plan.lag.ratio:.3f}"
-        return "" if ratio == "1.000" else f"the fullest member has {ratio} times the lag that any plan leaves it"
-    if assignor not in ASSIGNORS.values() or len(problem.members) * len(problem.subscriptions) > _MAX_PROVED:
-        return None
-    keeps_racks = assignor in (STICKY, COOPERATIVE_STICKY)
-    return verify(problem if keeps_racks else replace(problem, racks=None), plan).flaw

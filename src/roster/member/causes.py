@@ -42,15 +42,6 @@ class Causes:
     led: tuple[int, Set[str]] = (NO_GENERATION, frozenset())
     """The newest generation that this member led, and its members by instance id or member id."""
 
-    reason: str = ""
-    """In words, why this member asked for a rebalance last."""
-    present: tuple[Cause, str] = (Cause.UNKNOWN, "")
-    """Why the present generation began, and in words what this member asked it for, if it did."""
-
-    def ask(self, cause: Cause, reason: str) -> None:
-        """Note why this member is going to join again."""
-        self.next, self.reason = cause, reason
-
     def join_sent(self) -> None:
         """Note that JoinGroup is sent."""
         self.joining, self.next = self.next or self.joining, None
@@ -62,8 +53,7 @@ class Causes:
         """
         own, self.joining = self.joining, None
         observed = self._by_members(generation, group, follows_up=follows_up)
-        self.present = own or observed, self.reason if own else ""
-        return self.present[0]
+        return own or observed
 
     def _by_members(self, generation: int, group: Set[str] | None, *, follows_up: bool) -> Cause:
         (before, old), self.led = self.led, (generation, group) if group is not None else (NO_GENERATION, frozenset())

@@ -49,8 +49,6 @@ class MemberContext:
         self.rejoin_reason: str | None = None
         """Reason for a rejoin; None when none is needed."""
         self.causes = Causes()
-        self.join_times: tuple[int, int] = (0, 0)
-        """When the last JoinGroup was sent and accepted (ms)."""
         self.joined_topics: frozenset[str] = frozenset()
         self.last_assignment: tuple[int, frozenset[TopicPartition]] = (NO_GENERATION, frozenset())
         self.rejoins_after_revocation = False
@@ -113,7 +111,7 @@ class MemberContext:
     def request_rejoin(self, reason: str, cause: Cause | None = None) -> None:
         """Rejoin as soon as the state allows. cause: None if the group rebalances for another one."""
         if cause is not None:
-            self.causes.ask(cause, reason)
+            self.causes.next = cause
         if self.rejoin_reason is None:
             self.report(ReportKind.REJOIN, reason)
         self.rejoin_reason = reason

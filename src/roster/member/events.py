@@ -17,7 +17,6 @@ from roster.member.timers import TimerName
 from roster.member.types import Channel, Failure, Node, ReportKind, Selection
 from roster.model import CancelTimer, OffsetAndMetadata, PartitionOffsets, SetTimer, TopicPartition
 from roster.wire import Message
-from roster.wire.consumer.leader_note import LeaderNote
 
 # Events: shell to member.
 
@@ -59,13 +58,11 @@ class Assigned:
     """The result of `Assign` number `id`: assignment bytes per member id.
 
     withholds: partitions are withheld for one round; their owners give them up and rejoin, then others get them.
-    note: why partitions move, and the proof of the plan; the leader adds what it knows itself.
     """
 
     id: int
     assignments: Mapping[str, bytes]
     withholds: bool = False
-    note: LeaderNote | None = None
 
 
 @dataclass(frozen=True, slots=True)

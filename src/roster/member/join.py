@@ -73,7 +73,6 @@ def send_join_group(me: MemberContext, coordinator: Node) -> None:
     me.joined_topics = topics
     reason, me.rejoin_reason = me.rejoin_reason or "", None
     me.causes.join_sent()
-    me.join_times = me.out.now, me.out.now
     me.transition(Trigger.JOIN_SENT)
     me.out.cancel(HEARTBEAT)
     me.report(ReportKind.JOINING, reason)
@@ -106,7 +105,6 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         group = {member.group_instance_id or member.member_id for member in response.members} if me.leader else None
         cause = me.causes.joined(me.generation, group, follows_up=me.expects_second_round)
         me.expects_second_round = False
-        me.join_times = me.join_times[0], me.out.now
         me.schedule_heartbeat()
         if me.is_eager and me.ownership.owned_or_revoking:
             me.turned_eager = f"gave up everything: the group went over to {me.protocol_name}"

@@ -20,7 +20,6 @@ from roster.member.timers import METADATA
 from roster.member.types import ReportKind
 from roster.model import PartitionOffsets
 from roster.wire import ApiKey
-from roster.wire.consumer.leader_note import LeaderNote, append_note
 from roster.wire.consumer.messages import failure_assignment
 from roster.wire.messages import JoinGroupResponse
 
@@ -110,18 +109,7 @@ def on_assigned(me: MemberContext, event: Assigned) -> None:
         me.assigning = None
         # A static member that is killed before it gives up its partitions would not know of the second round.
         me.expects_second_round = event.withholds and not me.is_eager
-        begin_sync(me, _with_note(me, withhold_claimed(me, event.assignments), event.note))
-
-
-def _with_note(me: MemberContext, assignments: Mapping[str, bytes], note: LeaderNote | None) -> Mapping[str, bytes]:
-    """Add the note to this member's own assignment."""
-    mine = assignments.get(me.member_id)
-    if note is None or mine is None:
-        return assignments
-    note.generation, note.cause, note.reason = me.generation, *me.causes.present
-    sent, joined = me.join_times
-    note.join_ms, note.assign_ms = joined - sent, me.out.now - joined
-    return {**assignments, me.member_id: append_note(mine, note)}
+        begin_sync(me, withhold_claimed(me, event.assignments))
 
 
 def withhold_claimed(me: MemberContext, assignments: Mapping[str, bytes]) -> Mapping[str, bytes]:

@@ -164,7 +164,7 @@ def _on_application(me: MemberContext, event: Event) -> None:
     match event:
         case Started():
             me.rejoin_reason = "the member starts"
-            me.causes.ask(Cause.JOIN, me.rejoin_reason)
+            me.causes.next = Cause.JOIN
         case Released(partitions):
             me.release(partitions)
         case SelectionChanged(selection):

@@ -76,13 +76,6 @@ class MemberSettings:
     capacity: Annotated[
         int, Option(help="plain members that it counts for where the assignor looks at lag, or places tasks", least=1)
     ] = 1
-    leader_note: Annotated[
-        bool,
-        Option(
-            help="note in the group, as its leader, why partitions move, for `roster history` and the page; while "
-            "there is a note, no coordinator turns the group into one of KIP-848",
-        ),
-    ] = False
     auto_offset_reset: Annotated[
         str,
         Option(

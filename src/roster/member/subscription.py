@@ -13,7 +13,6 @@ from typing import NamedTuple
 from roster.assignors import Assignor, JoinContext
 from roster.model import TopicPartition
 from roster.wire import WireError
-from roster.wire.consumer.leader_note import split_note
 from roster.wire.consumer.messages import (
     Assignment,
     Subscription,
@@ -97,5 +96,4 @@ def decode_assignment(data: bytes) -> ReceivedAssignment:
     if (reason := failure_reason(data)) is not None:
         raise LeaderFailure(reason)
     assignment = read_assignment(data)
-    user_data, _ = split_note(assignment.user_data)
-    return ReceivedAssignment(frozenset(flat(assignment.assigned_partitions)), user_data)
+    return ReceivedAssignment(frozenset(flat(assignment.assigned_partitions)), assignment.user_data)

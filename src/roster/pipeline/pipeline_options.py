@@ -147,13 +147,6 @@ class PipelineOptions:
             least=1,
         ),
     ] = None
-    leader_note: Annotated[
-        bool,
-        Option(
-            help="note in the group why partitions move, for `roster history` and the page; while there is a note, no "
-            "coordinator turns the group into one of KIP-848"
-        ),
-    ] = False
     paused: Annotated[
         bool,
         Option(

@@ -35,8 +35,6 @@ class Settings:
     topics: Sequence[str] = ()
     pattern: str | None = None
     assignors: Sequence[str] = ("range",)
-    leader_note: bool = False
-    """Roster only: a note of the leader in the assignment."""
     instance: str | None = None
     client_id: str | None = None
     session_ms: int = 6_000
@@ -259,7 +257,6 @@ class HostedMember(Member):
             "topics": list(chosen.topics),
             "pattern": chosen.pattern,
             "assignors": list(chosen.assignors),
-            "leader_note": chosen.leader_note,
             "instance": chosen.instance,
             "client_id": self.client_id,
             "session_ms": chosen.session_ms,

@@ -313,7 +313,6 @@ class Roster(Consumer):
             config["group"],
             re.compile(config["pattern"]) if config.get("pattern") else config["topics"],
             assignors=config["assignors"],
-            leader_note=config["leader_note"],
             session_timeout_ms=config["session_ms"],
             heartbeat_interval_ms=config["heartbeat_ms"],
             rebalance_timeout_ms=config["rebalance_ms"],

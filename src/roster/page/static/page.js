@@ -190,7 +190,7 @@ function groupView(name) {
       const ended = each.ended ?? doc.head.at, steps = each.phases.map(([state, at], index) => [state, (each.phases[index + 1]?.[1] ?? ended) - at]);
       const bar = h("div", { class: "phases", "aria-hidden": "true" }, ...steps.map(([, ms]) => { const part = h("i"); part.style.flexGrow = Math.max(1, ms); return part; }));
       const length = each.ended === null ? "under way" : steps.length ? `about ${span((ended - each.began) / 1000)}` : "over between two looks";
-      return h("li", { class: "rebalance" }, h("span", { class: "time" }, time(each.began)), h("div", {}, h("b", {}, each.causes.join("; ") || "Cause not seen"), steps.length ? bar : "", h("div", {}, h("small", { class: "soft" }, [length, ...steps.map(([state, ms]) => `${state} ${span(ms / 1000)}`), each.ended !== null && `${count(each.moved)} ${noun(each.moved, "partition")} moved`, each.ended !== null && `${count(each.members)} ${noun(each.members, "member")}`, ...each.told].filter(Boolean).join(" · ")))));
+      return h("li", { class: "rebalance" }, h("span", { class: "time" }, time(each.began)), h("div", {}, h("b", {}, each.causes.join("; ") || "Cause not seen"), steps.length ? bar : "", h("div", {}, h("small", { class: "soft" }, [length, ...steps.map(([state, ms]) => `${state} ${span(ms / 1000)}`), each.ended !== null && `${count(each.moved)} ${noun(each.moved, "partition")} moved`, each.ended !== null && `${count(each.members)} ${noun(each.members, "member")}`].filter(Boolean).join(" · ")))));
     });
     parts.rebalances.replaceChildren(made.length ? h("ol", { class: "events" }, ...made) : h("p", { class: "empty" }, "None since the looking began."));
   }

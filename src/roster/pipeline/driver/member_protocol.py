@@ -97,7 +97,6 @@ def member_settings(options: Options) -> dict[str, Any]:
     return values(MemberSettings, options.settings) | {
         "client_id": options.settings.client_id or "roster",
         "capacity": options.capacity or 1,
-        "leader_note": options.leader_note,
         "security": options.security,
         "auto_offset_reset": "latest" if options.start == "latest" else "earliest",
     }
