@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from roster.sinks.iceberg import IcebergSink
     from roster.sinks.kafka import KafkaSink
     from roster.sinks.parquet import ParquetSink
-    from roster.spark.console_sink import ConsoleSink
     from roster.spark.dataframes.query import StreamQuery
     from roster.spark.dataframes.reader import StreamReader, read_stream
+    from roster.spark.dataframes.sinks import ConsoleSink
     from roster.spark.dataframes.writer import StreamWriter, write_stream
     from roster.spark.history import record_history
     from roster.spark.pipeline import Pipeline
@@ -93,7 +93,7 @@ _HOMES = {
     "roster.spark.pipeline": ("Pipeline",),
     "roster.pipeline.tasks.reader": ("ReadError",),
     "roster.pipeline.sink": ("Sink",),
-    "roster.spark.console_sink": ("ConsoleSink",),
+    "roster.spark.dataframes.sinks": ("ConsoleSink",),
     "roster.sinks.database": ("DatabaseSink", "PostgresSink"),
     "roster.sinks.delta": ("DeltaSink",),
     "roster.sinks.formats": ("Avro",),

@@ -71,7 +71,6 @@ class Session:
         self._security = security
         self._host = host
         self._login: ServerLogin | None = None
-        self._renews = False
         self._expires_at: float | None = None
         self._raw_tokens = False
         self._refusal = ""

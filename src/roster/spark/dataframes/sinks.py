@@ -1,4 +1,4 @@
-"""Sinks of a query that Roster has none of its own for: Spark's batch writers, functions and a table in memory."""
+"""Sinks of frames: the console, and of a query Spark's batch writers, functions and a table in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing_extensions import override
 from roster.pipeline.batch import Batch
 from roster.pipeline.sink import Sink
 from roster.sinks.kafka import KafkaSink
-from roster.spark.console_sink import ConsoleSink
 
 _EPOCH = "streaming.sql.batchId"
 """Property of a job in which PySpark's function for `foreach` finds the batch's number."""
@@ -39,6 +38,22 @@ class BatchIds:
 
 
 _ids = BatchIds()
+
+
+class ConsoleSink(Sink):
+    """Prints the first rows of each batch; at least once.
+
+    `rows` is the number of rows, `truncate` as in `DataFrame.show`: True cuts values after 20 characters, a number
+    after that many.
+    """
+
+    def __init__(self, rows: int = 20, *, truncate: bool | int = True) -> None:
+        self._rows, self._truncate = rows, truncate
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        print(f"batch {batch.number}, generation {batch.generation}")  # noqa: T201 - printing is this sink's work
+        df.show(self._rows, truncate=self._truncate)
 
 
 class FunctionSink(Sink):

@@ -20,13 +20,13 @@ from roster.sinks.database import PostgresSink
 from roster.sinks.delta import DeltaSink
 from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
-from roster.spark.console_sink import ConsoleSink
 from roster.spark.dataframes.observed import KEPT, ObservedMetrics
 from roster.spark.dataframes.plan import FIELD, MARK, Plan, Topics
 from roster.spark.dataframes.program import WITH_STATE, program_of
 from roster.spark.dataframes.query import StreamQuery
 from roster.spark.dataframes.reader import marked_source
 from roster.spark.dataframes.sinks import (
+    ConsoleSink,
     FormatSink,
     FunctionSink,
     MemorySink,
