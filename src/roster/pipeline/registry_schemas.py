@@ -6,15 +6,13 @@ import logging
 import uuid
 from contextlib import suppress
 from http import HTTPStatus
-from importlib.util import find_spec
 from weakref import WeakValueDictionary
 
-from roster._extras import missing_error
 from roster.pipeline.errors import MissingSchemasError, PipelineError
-from roster.pipeline.tasks.schema_frames import Key, Known, Writer
+from roster.pipeline.tasks.schema_frames import CONFLUENT, Key, Known, Writer
 from roster.schemas import Registered, Registry, RegistryError
 from roster.wire.avro.program import lacking
-from roster.wire.avro.schema import SchemaError, Type, loaded, parse
+from roster.wire.avro.schema import SchemaError, Type
 
 log = logging.getLogger("roster.spark")
 
@@ -25,8 +23,8 @@ class Source:
     named: the columns that were named, as a reader's schema of Avro; a writer's schema without one is told.
     """
 
-    def __init__(self, registry: Registry, framing: str, column: str) -> None:
-        self.registry, self.known = registry, Known(uuid.uuid4().hex, framing, column)
+    def __init__(self, registry: Registry, column: str) -> None:
+        self.registry, self.known = registry, Known(uuid.uuid4().hex, CONFLUENT, column)
         self.named: Type | None = None
         _SOURCES[self.known.name] = self
 
@@ -94,20 +92,6 @@ def check_text(schema: object) -> None:
     """Raise PipelineError for a schema that is not text."""
     if not isinstance(schema, str):
         raise PipelineError(f"{schema!r} is not a text", field="schema", fix="Use json.dumps(...) of it")
-
-
-def fingerprint_of(text: str) -> int:
-    """Return the CRC-64-AVRO of a schema's canonical form, signed. Raises SchemaError, MissingExtraError."""
-    if find_spec("fastavro") is None:
-        raise missing_error("avro_columns(framing='single-object')", "avro", ["fastavro"])
-    from fastavro.schema import SchemaParseException, fingerprint, to_parsing_canonical_form  # noqa: PLC0415 - an extra
-
-    parse(text)
-    try:
-        digest = fingerprint(to_parsing_canonical_form(loaded(text)), "CRC-64-AVRO")
-    except SchemaParseException as error:
-        raise SchemaError(str(error)) from None
-    return int.from_bytes(bytes.fromhex(digest), "little", signed=True)
 
 
 def latest_of(registry: Registry | None, subject: str | None, field: str) -> Registered:

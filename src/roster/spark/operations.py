@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import as_columns
-from roster.pipeline.tasks.schema_frames import BARE, CONFLUENT
 from roster.pipeline.tasks.steps import BatchFunction
 from roster.schemas import Registry
 from roster.spark.aggregate_columns import Aggregates
@@ -102,9 +101,8 @@ class Operations:
         registry: Registry | None = None,
         columns: str | StructType | None = None,
         *,
-        schema: str | Sequence[str] = (),
+        schema: str | None = None,
         subject: str | None = None,
-        framing: str = "",
         column: str = "value",
         mode: str = "PERMISSIVE",
         keep: Sequence[str] = (),
@@ -121,11 +119,9 @@ class Operations:
             columns: what is read, as Spark DDL or a StructType: fields that a writer lacks are null, others are
                 skipped. Aliases in the latest schema, or the writer's, are names, too. None: all fields of the reader's
                 schema.
-            schema: the reader's schema as text; None: the latest of the subject. Without a registry the schemas of all
-                writers, of which the last is the reader's too.
+            schema: the reader's schema as text; None: the latest of the subject. Without a registry it is the schema of
+                all values too, which have no frame.
             subject: None: the topic's name with `-value`, or `-key` for that column.
-            framing: "confluent", "single-object" with the schema's fingerprint, or "none", where all values have one
-                schema; "": "confluent" with a registry, else "none".
             column: where the values are.
             mode: "PERMISSIVE" for a row of nulls in place of a value that cannot be read, "FAILFAST" for an error: with
                 `dead_letter_topic` the record goes there, and the run continues.
@@ -136,12 +132,8 @@ class Operations:
                 registry refuses.
 
         """
-        schemas = tuple(schema) if isinstance(schema, list | tuple) else (schema,)
-        framing = framing or (BARE if registry is None else CONFLUENT)
         subject = subject or self._subject(column)
-        return self._step(
-            AvroParsed(registry, columns, schemas, subject, column, framing, mode, as_columns(keep, "keep"))
-        )
+        return self._step(AvroParsed(registry, columns, schema, subject, column, mode, as_columns(keep, "keep")))
 
     def _subject(self, column: str) -> str | None:
         """Return the name of the schemas of the only topic's values or keys; None for several."""

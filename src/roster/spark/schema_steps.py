@@ -15,13 +15,12 @@ from roster.pipeline.registry_schemas import (
     Source,
     check_registry,
     check_text,
-    fingerprint_of,
     latest_of,
     unanswered,
 )
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.pipeline.tasks.avro_values import AvroColumns
-from roster.pipeline.tasks.schema_frames import CONFLUENT, FRAMINGS, ONLY, SINGLE_OBJECT, Known, Writer
+from roster.pipeline.tasks.schema_frames import BARE, ONLY, Known, Writer
 from roster.pipeline.tasks.steps import BatchFunction
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registered, Registry, RegistryError
@@ -37,24 +36,19 @@ class AvroParsed:
 
     registry: Registry | None
     columns: str | StructType | None
-    schemas: tuple[str, ...]
+    schema: str | None
     subject: str | None
     column: str
-    framing: str
     mode: str
     keep: tuple[str, ...]
     kept: list[Source] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
-        if self.framing not in FRAMINGS:
-            fix = f"Use one of {', '.join(FRAMINGS)}"
-            raise PipelineError(f"{self.framing!r} is none", field="framing", fix=fix)
         check_registry(self.registry)
-        for text in self.schemas:
-            check_text(text)
-        if not (self.registry if self.framing == CONFLUENT else self.schemas):
-            fix = "Name registry=Registry(url) for Confluent's frame, schema= for others"
+        check_text(self.schema or "")
+        if self.registry is None and not self.schema:
+            fix = "Name registry=Registry(url) for Confluent's frame, schema= for values without one"
             raise PipelineError("the writers' schemas are not known", field="avro_columns", fix=fix)
 
     def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
@@ -71,25 +65,22 @@ class AvroParsed:
         return AvroColumns(schema, fields, known, compiled(AVRO), self.column, self.mode, self.keep), columns
 
     def _known(self) -> Known:
-        if self.registry is not None and self.framing == CONFLUENT:
-            self.kept.append(Source(self.registry, self.framing, self.column))
+        if self.registry is not None:
+            self.kept.append(Source(self.registry, self.column))
             return self.kept[-1].known
-        known = Known("", self.framing, self.column)
-        for text in self.schemas:
-            known.writers[fingerprint_of(text) if self.framing == SINGLE_OBJECT else ONLY] = Writer("AVRO", text)
-        return known
+        return Known("", BARE, self.column, {ONLY: Writer("AVRO", self.schema or "")})
 
     def _reader(self, known: Known) -> Type:
-        """Return the reader's schema: that of the columns, the last one given, or the latest of the subject."""
-        if self.columns is None and self.schemas:
-            return parse(self.schemas[-1])
+        """Return the reader's schema: that of the columns, the one given, or the latest of the subject."""
+        if self.columns is None and self.schema:
+            return parse(self.schema)
         if self.columns is None:
             latest = latest_of(self.registry, self.subject, "avro_columns")
             self.kept[-1].add(latest)
             return known.avro(latest.id)
         named = of_arrow(pa.struct(list(arrow_schema(as_struct(self.columns, "avro_columns")))), "columns")
         if not self.kept:
-            return with_aliases(named, parse(self.schemas[-1]))
+            return with_aliases(named, parse(self.schema or ""))
         if self.subject is not None and (version := self._latest_if_any()) is not None:
             self.kept[-1].add(version)
             with suppress(SchemaError):  # one that is not read may be what has no columns

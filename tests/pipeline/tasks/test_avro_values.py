@@ -1,4 +1,4 @@
-"""Avro in Confluent's frames, single objects and bare: many writers in one batch, bad records, what tasks are told."""
+"""Avro in Confluent's frames and bare: many writers in one batch, bad records, what tasks are told."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError
-from roster.pipeline.registry_schemas import Source, fetch_missing, fingerprint_of
+from roster.pipeline.registry_schemas import Source, fetch_missing
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.avro_values import AvroColumns, AvroError
-from roster.pipeline.tasks.schema_frames import BARE, CONFLUENT, ONLY, SINGLE_OBJECT, Key, Known, Writer
+from roster.pipeline.tasks.schema_frames import BARE, CONFLUENT, ONLY, Key, Known, Writer
 from roster.pipeline.tasks.value_columns import rows_at_fault
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registry
 from roster.spark.schema_steps import AvroParsed
 from roster.testing import SchemaRegistry
 from roster.wire.avro.columns import layout, of_arrow
-from roster.wire.avro.schema import SchemaError, parse
+from roster.wire.avro.schema import parse
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own dependencies warn of theirs
@@ -124,35 +124,12 @@ def test_bad_values_are_named_row_by_row() -> None:
     }
 
 
-def test_single_objects_are_read_by_their_fingerprints_and_bare_values_by_the_one_schema() -> None:
-    writers: dict[Key, str | None] = {fingerprint_of(text): text for text in (ONE, TWO)}
-    one, two = body(ONE, shop="b", price=2), body(TWO, note="x", price=1.5, shop="a")
-    framed = [
-        b"\xc3\x01" + fingerprint_of(text).to_bytes(8, "little", signed=True) + value
-        for text, value in ((TWO, two), (ONE, one))
-    ]
-    read = columns(known(SINGLE_OBJECT, writers))
-    assert read(values(*framed, b"\xc3\x02")).column("shop").to_pylist() == ["a", "b", None]
+def test_values_without_a_frame_are_read_by_the_one_schema() -> None:
     bare = columns(known(BARE, {ONLY: ONE}))
+    one = body(ONE, shop="b", price=2)
     assert bare(values(one, None, b"")).column("price").to_pylist() == [2.0, None, None]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),  # of the tests of Apache Avro
-    [
-        ('"null"', 7195948357588979594),
-        ('{"type": "int", "doc": "d"}', 8247732601305521295),
-        ("string", -8142146995180207161),
-    ],
-)
-def test_fingerprints_are_those_of_apache_avro(text: str, expected: int) -> None:
-    assert fingerprint_of(text) == expected
-
-
-def test_a_schema_without_a_fingerprint_is_refused() -> None:
-    for text in ("{", '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "default": "x"}]}'):
-        with pytest.raises(SchemaError):
-            fingerprint_of(text)
+    with pytest.raises(AvroError, match="the value is not Avro of the schema"):
+        columns(known(BARE, {ONLY: ONE}), mode="FAILFAST")(values(one, b"\2"))
 
 
 def test_values_of_confluents_serializer_are_read_with_ids_in_values_and_in_headers() -> None:
@@ -172,7 +149,7 @@ def test_values_of_confluents_serializer_are_read_with_ids_in_values_and_in_head
                 headers.append(
                     [{"key": "x", "value": None}, *({"key": k, "value": v} for k, v in given)] if given else None
                 )
-        source = Source(Registry(registry.url), CONFLUENT, "value")
+        source = Source(Registry(registry.url), "value")
         read = columns(source.known, "FAILFAST")
         kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         batch = values(*framed, headers=pa.array(headers, kind))
@@ -189,7 +166,7 @@ def test_values_of_confluents_serializer_are_read_with_ids_in_values_and_in_head
 
 def test_an_id_that_the_registry_does_not_have_makes_bad_records_and_one_that_refuses_ends_the_run() -> None:
     with SchemaRegistry() as registry:
-        source = Source(Registry(registry.url), CONFLUENT, "value")
+        source = Source(Registry(registry.url), "value")
         fetch_missing(MissingSchemasError(source.known.name, [7]))
         assert (source.known.writers, list(source.known.absent)) == ({}, [7])
         registry.fail(1, 422)
@@ -207,7 +184,7 @@ def test_random_ids_are_asked_for_up_to_a_bound_and_told_in_one_line(
 ) -> None:
     with SchemaRegistry() as registry:
         one = registry.register("orders-value", ONE)
-        source = Source(Registry(registry.url), CONFLUENT, "value")
+        source = Source(Registry(registry.url), "value")
         read = columns(source.known, "PERMISSIVE")
         good = frame(one, body(ONE, shop="a", price=1))
         batch = values(*(b"\0" + n.to_bytes(4) + b"x" for n in range(2**32 - 1_300, 2**32)), good)
@@ -231,7 +208,7 @@ def test_random_ids_are_asked_for_up_to_a_bound_and_told_in_one_line(
 
 def named(registry: Registry, ddl_columns: pa.Schema) -> tuple[AvroParsed, Any]:
     """The step of `avro_columns` for these columns, which keeps its source, and what it reads by."""
-    step = AvroParsed(registry, from_arrow_schema(ddl_columns), (), "orders-value", "value", CONFLUENT, "FAILFAST", ())
+    step = AvroParsed(registry, from_arrow_schema(ddl_columns), None, "orders-value", "value", "FAILFAST", ())
     return step, step.resolved(StructType([StructField("value", BinaryType())]))[0]
 
 
@@ -368,10 +345,6 @@ def test_columns_given_for_spark_take_all_avro_types_of_the_same_values() -> Non
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("registry", "schemas", "framing"),
-    [(None, (ONE,), CONFLUENT), (Registry("http://x"), (), BARE), (Registry("http://x"), (), SINGLE_OBJECT)],
-)
-def test_a_framing_that_nobody_has_the_schemas_of_is_refused(registry: Any, schemas: Any, framing: str) -> None:
+def test_without_a_registry_and_a_schema_nobody_knows_what_was_written() -> None:
     with pytest.raises(PipelineError, match=r"the writers' schemas are not known\. Name registry="):
-        AvroParsed(registry, None, schemas, "orders-value", "value", framing, "PERMISSIVE", ())
+        AvroParsed(None, None, None, "orders-value", "value", "PERMISSIVE", ())

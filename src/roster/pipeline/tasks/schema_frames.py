@@ -17,18 +17,17 @@ from roster.pipeline.errors import MissingSchemasError
 from roster.state.byte_slices import Bytes
 from roster.wire.avro.schema import SchemaError, Type, parse
 
-CONFLUENT, SINGLE_OBJECT, BARE = "confluent", "single-object", "none"
-FRAMINGS = (CONFLUENT, SINGLE_OBJECT, BARE)
+CONFLUENT, BARE = "confluent", "none"
 Key: TypeAlias = int | str
-"""A schema's id, its GUID as text, or its fingerprint."""
+"""A schema's id, or its GUID as text."""
 ONLY: Key = 0
 """Key of the only schema of values without a frame."""
 _HEADERS = {"value": "__value_schema_id", "key": "__key_schema_id"}
 _MOST_ASKED, _MOST_ABSENT, _ABSENT_SECONDS = 100, 1_000, 300.0
 """Of how many unknown schemas of one batch the registry is asked at a time, how many that it does not have are known,
 and how long: others are bad meanwhile, so that random ids do not keep it busy."""
-_SIZES = {CONFLUENT: 5, SINGLE_OBJECT: 10, BARE: 0}
-_MARKS = {CONFLUENT: (0,), SINGLE_OBJECT: (0xC3, 0x01), BARE: ()}
+_FRAME = 5
+"""Bytes of Confluent's frame: a zero, and the id."""
 
 
 def framed(key: int) -> bytes:
@@ -104,18 +103,18 @@ class Frames(NamedTuple):
         ends = np.frombuffer(ends_buffer, np.int32)[values.offset : values.offset + count + 1].astype(np.int64)
         data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b"\0", np.uint8)
         starts, ends = ends[:-1], ends[1:]
-        size, is_null = _SIZES[known.framing], np.asarray(values.is_null())
-        has_frame = ~is_null & (ends - starts >= size)
-        frame_starts = np.where(has_frame, starts, 0)
-        for place, mark in enumerate(_MARKS[known.framing]):
-            has_frame &= data[np.minimum(frame_starts + place, len(data) - 1)] == mark
+        is_null = np.asarray(values.is_null())
+        if known.framing == BARE:
+            return cls(data, starts, ends, np.where(is_null, -1, 0), [ONLY], {})
+        has_frame = ~is_null & (ends - starts >= _FRAME)
+        has_frame &= data[np.where(has_frame, starts, 0)] == 0
         rows = np.flatnonzero(has_frame)
-        ids, numbers = _distinct(_ids(data, starts[rows], known.framing))
+        ids, numbers = _distinct(_ids(data, starts[rows]))
         keys: list[Key] = [int(number) for number in ids]
         number_of = np.full(count, -1)
         number_of[rows] = numbers
-        begins = starts + size
-        for key, rows_of_key in _in_headers(batch, known.column) if known.framing == CONFLUENT else ():
+        begins = starts + _FRAME
+        for key, rows_of_key in _in_headers(batch, known.column):
             number_of[rows_of_key], begins[rows_of_key] = len(keys), starts[rows_of_key]
             keys.append(key)
         number_of[is_null] = -1
@@ -149,13 +148,13 @@ def _distinct(ids: Int64) -> tuple[Int64, Int64]:
     return np.unique(ids, return_inverse=True)
 
 
-def _ids(data: Bytes, starts: Int64, framing: str) -> Int64:
-    """Return the ids in frames: big-endian in 4 bytes, or as a little-endian fingerprint of 8."""
-    if framing == BARE or not len(starts):
-        return np.zeros(len(starts), np.int64)
-    kind, place = (np.dtype(">i4"), 1) if framing == CONFLUENT else (np.dtype("<i8"), 2)
+def _ids(data: Bytes, starts: Int64) -> Int64:
+    """Return the ids in frames, big-endian in 4 bytes."""
+    if not len(starts):
+        return np.zeros(0, np.int64)
+    kind = np.dtype(">i4")
     numbers = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))  # one begins at each byte
-    ids: Int64 = numbers[starts + place].astype(np.int64)
+    ids: Int64 = numbers[starts + 1].astype(np.int64)
     return ids
 
 
