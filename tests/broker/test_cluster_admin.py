@@ -1,8 +1,7 @@
-"""What tools ask about a cluster of one broker: sizes, topics by pages, where settings come from."""
+"""What tools ask about a cluster of one broker: topics by pages, where settings come from."""
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,13 +13,10 @@ from roster.wire.messages import (
     AlterConfigsRequest,
     CreateTopicsRequest,
     DescribeConfigsRequest,
-    DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
     ListConfigResourcesRequest,
-    ProduceRequest,
 )
 from roster.wire.messages.cluster import Cursor
-from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
 
 if TYPE_CHECKING:
@@ -42,25 +38,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
             ]
             client.ask(CreateTopicsRequest(topics=topics), 7)
         yield running
-
-
-def test_log_dirs_have_the_bytes_of_each_partition(client: RawClient, broker: Broker) -> None:
-    sent = batch([b"x" * 500])
-    data = ProduceRequest.Topic.Partition(index=1, records=sent)
-    client.ask(ProduceRequest(acks=-1, topic_data=[ProduceRequest.Topic(name="a", partition_data=[data])]), 9)
-    asked = [DescribeLogDirsRequest.Topic(topic=name, partitions=[0, 1, 8]) for name in ("a", "none")]
-    (told,) = client.ask(DescribeLogDirsRequest(topics=asked), 4).results
-    (topic,) = told.topics
-    assert (topic.name, [(p.partition_index, p.partition_size) for p in topic.partitions]) == (
-        "a",
-        [(0, 0), (1, len(sent))],
-    )
-    assert told.log_dir == str(broker.config.data_dir)
-    assert told.total_bytes == shutil.disk_usage(broker.config.data_dir).total
-    assert 0 < told.usable_bytes < told.total_bytes
-    (everything,) = client.ask(DescribeLogDirsRequest(topics=None), 1).results
-    own = {each.name: len(each.partitions) for each in everything.topics if not each.name.startswith("__")}
-    assert own == {"a": 3, "b": 1, "c": 2}
 
 
 def page(client: RawClient, names: str = "", limit: int = 2_000, cursor: tuple[str, int] | None = None) -> Any:

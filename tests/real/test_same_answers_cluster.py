@@ -1,4 +1,4 @@
-"""Questions of tools about settings, log directories and topics by pages: answers as Apache Kafka gives them."""
+"""Questions of tools about settings and topics by pages: answers as Apache Kafka gives them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,6 @@ from roster.broker import BrokerConfig
 from roster.broker.described_settings import broker_settings
 from tests.real.realparts.exchange import Exchange, scenario
 from tests.waiting import until
-
-
-@scenario
-def test_log_dirs(x):
-    topic = x.topic(partitions=3)
-    asked = [{"topic": topic, "partitions": [0, 2, 9]}, {"topic": x.stem + "-no", "partitions": [0]}]
-    for version in range(1, 6):
-        for label, topics in (("some", asked), ("none", [])):
-            told = x.ask("DescribeLogDirs", version, topics=topics)
-            for result in told["results"]:
-                result["log_dir"] = result["log_dir"].startswith("/")
-                for name in ("total_bytes", "usable_bytes"):
-                    result[name] = result.get(name, 1) > 0
-                for entry in result["topics"]:
-                    entry["partitions"].sort(key=lambda each: each["partition_index"])
-            x.note(f"v{version} {label}", told)
 
 
 @scenario

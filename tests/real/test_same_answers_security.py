@@ -165,7 +165,6 @@ def requests() -> list[tuple[str, int, Any]]:
     add(m.IncrementalAlterConfigsRequest(resources=altered), 1)
     replaced = [m.AlterConfigsRequest.Resource(resource_type=2, resource_name=n) for n in NAMES]
     add(m.AlterConfigsRequest(resources=replaced, validate_only=True), 2)
-    add(m.DescribeLogDirsRequest(topics=[m.DescribeLogDirsRequest.Topic(topic="none", partitions=[0])]), 1, 4)
     add(m.ListConfigResourcesRequest(resource_types=[2]), 1)
     paged = topics(m.DescribeTopicPartitionsRequest.Topic)
     add(m.DescribeTopicPartitionsRequest(topics=paged), 0)

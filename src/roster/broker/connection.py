@@ -51,7 +51,6 @@ _LARGE_RESPONSES = frozenset(
         ApiKey.LIST_GROUPS,
         ApiKey.OFFSET_FETCH,
         ApiKey.DESCRIBE_CONFIGS,
-        ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roster.broker.handlers import (
-    cluster_admin,
     configs,
     fetch,
     list_offsets,
@@ -115,7 +114,6 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DELETE_ACLS: security_admin.delete_acls,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
-    ApiKey.DESCRIBE_LOG_DIRS: cluster_admin.describe_log_dirs,
     ApiKey.SASL_AUTHENTICATE: security_admin.sasl_authenticate,
     ApiKey.CREATE_PARTITIONS: topic_admin.create_partitions,
     ApiKey.DELETE_GROUPS: _group,

@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING
 
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
-from roster.wire.messages import (
-    AlterUserScramCredentialsResponse,
-    DescribeLogDirsResponse,
-)
+from roster.wire.messages import AlterUserScramCredentialsResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from roster.broker.gate.gated_request import Gate, GatedRequest
     from roster.wire import Message
     from roster.wire.messages import AlterUserScramCredentialsRequest
@@ -27,14 +22,11 @@ async def anyone(gated: GatedRequest[Message, Message]) -> Message:
     return await gated.answer()
 
 
-def _needs(
-    operation: AclOperation,
-    refused: Callable[[GatedRequest[Message, Message]], Message] = lambda gated: gated.refuse(_REFUSED),
-) -> Gate:
+def _needs(operation: AclOperation) -> Gate:
     """Return the gate of requests that need an operation on the cluster."""
 
     async def gate(gated: GatedRequest[Message, Message]) -> Message:
-        return await gated.answer() if gated.access.may_on_cluster(operation) else refused(gated)
+        return await gated.answer() if gated.access.may_on_cluster(operation) else gated.refuse(_REFUSED)
 
     return gate
 
@@ -42,7 +34,6 @@ def _needs(
 describe = _needs(AclOperation.DESCRIBE)
 alter = _needs(AclOperation.ALTER)
 describe_configs = _needs(AclOperation.DESCRIBE_CONFIGS)
-describe_log_dirs = _needs(AclOperation.DESCRIBE, lambda _: DescribeLogDirsResponse(error_code=_REFUSED))
 
 
 async def alter_users(gated: GatedRequest[AlterUserScramCredentialsRequest, Message]) -> Message:

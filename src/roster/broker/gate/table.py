@@ -49,7 +49,6 @@ GATES: dict[int, Gate] = {
     ApiKey.DELETE_ACLS: cluster.alter,
     ApiKey.DESCRIBE_CONFIGS: topics.describe_configs,
     ApiKey.ALTER_CONFIGS: topics.alter_configs,
-    ApiKey.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
     ApiKey.SASL_AUTHENTICATE: cluster.anyone,
     ApiKey.CREATE_PARTITIONS: topics.create_partitions,
     ApiKey.DELETE_GROUPS: groups.delete_groups,

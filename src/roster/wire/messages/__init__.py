@@ -7,7 +7,6 @@ from roster._on_demand import on_demand
 if TYPE_CHECKING:
     from roster.wire.messages.acls import *
     from roster.wire.messages.cluster import *
-    from roster.wire.messages.cluster_admin import *
     from roster.wire.messages.committed_offsets import *
     from roster.wire.messages.configs import *
     from roster.wire.messages.group_admin import *
@@ -30,7 +29,6 @@ else:
             "join_sync",
             "topics",
             "configs",
-            "cluster_admin",
             "transaction_admin",
             "transactions",
             "acls",
