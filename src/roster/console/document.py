@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
+from roster._json import JsonObject
 from roster.console.events import Event, EventKind
 from roster.console.history import GroupHistory, Member
 from roster.console.rebalances import RebalanceSeen, RebalanceTimeline
@@ -13,7 +13,7 @@ from roster.console.rows import PartitionRow, rows_of
 from roster.model import TopicPartition
 
 _EVENTS, _REBALANCES = 100, 50
-Document = dict[str, Any]
+Document = JsonObject
 
 
 class GroupDocument:

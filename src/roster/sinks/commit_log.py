@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roster._clock import wall_ms
-from roster._json import loads
+from roster._json import JsonObject, loads
 from roster.model import TopicPartition
 from roster.pipeline.batch import Owner, Range
 from roster.pipeline.errors import PipelineError, SinkFencedError
@@ -403,11 +403,11 @@ def _published(name: str, version: int, index: int) -> str:
 
 
 def _nest(flat: Mapping[TopicPartition, object]) -> dict[str, dict[str, object]]:
-    nested: dict[str, dict[str, Any]] = {}
+    nested: dict[str, dict[str, object]] = {}
     for (topic, partition), value in sorted(flat.items(), key=lambda item: item[0]):
         nested.setdefault(topic, {})[str(partition)] = value
     return nested
 
 
-def _flatten(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, Any]:
+def _flatten(nested: Mapping[str, JsonObject]) -> dict[TopicPartition, Any]:
     return {TopicPartition(topic, int(number)): value for topic, by in nested.items() for number, value in by.items()}

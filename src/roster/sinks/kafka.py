@@ -242,7 +242,7 @@ class KafkaSink(BatchSink):
         return RecordEncoding(**encodings, beside=self._beside)
 
     @override
-    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
+    def collect(self, writer: Writer, results: Sequence[object], batch: Batch) -> None:
         """Do nothing: the tasks have written."""
 
     @override

@@ -427,7 +427,7 @@ class FramedSink(BatchSink):
         self._topic = kafka.topic
         self._is_one = results is kafka
         self._records: BatchSink = kafka
-        self._written: Any = None
+        self._written: object = None
 
     @override
     def bind(self, source: Source) -> BatchSink:
@@ -471,13 +471,13 @@ class FramedSink(BatchSink):
         return rows.select(columns)
 
     @override
-    def commit(self, written: Any, batch: Batch) -> None:
+    def commit(self, written: object, batch: Batch) -> None:
         if not self._is_one:
             self._results.commit(self._written, batch)
         self._records.commit(None, batch)
 
     @override
-    def abort(self, written: Any, batch: Batch) -> None:
+    def abort(self, written: object, batch: Batch) -> None:
         if not self._is_one:
             self._results.abort(self._written, batch)
         self._records.abort(None, batch)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 from typing_extensions import override
@@ -134,7 +133,7 @@ class TableStateSink(BatchSink):
         return _Both(writer, self._kafka.encoding())
 
     @override
-    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
+    def collect(self, writer: Writer, results: Sequence[object], batch: Batch) -> None:
         assert isinstance(writer, _Both)  # made by task_writer
         new = self._new(batch)
         self._handle = None
@@ -143,7 +142,7 @@ class TableStateSink(BatchSink):
         self._records.collect(writer.records, [records for _, records in results], batch)
 
     @override
-    def commit(self, written: Any, batch: Batch) -> None:
+    def commit(self, written: object, batch: Batch) -> None:
         if self._handle is not None:
             try:
                 self._results.commit(self._handle, self._new(batch))
@@ -154,7 +153,7 @@ class TableStateSink(BatchSink):
         self._records.commit(None, batch)
 
     @override
-    def abort(self, written: Any, batch: Batch) -> None:
+    def abort(self, written: object, batch: Batch) -> None:
         if self._handle is not None:
             self._results.abort(self._handle, self._new(batch))
             self._handle = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -84,20 +84,20 @@ class _Values:
 
     def __init__(self, batch: pa.RecordBatch, given: pa.Schema) -> None:
         self._batch, self._given, self._rows = batch, given, batch.num_rows
-        self._known: dict[Computed | Objects, Any] = {}
+        self._known: dict[Computed | Objects, Column] = {}
 
     def column(self, computed: Computed) -> pa.Array:
         """Return a value for each row."""
         value = self.of(computed)
         return pa.repeat(value, self._rows) if isinstance(value, pa.Scalar) else value
 
-    def of(self, computed: Computed | Objects) -> Any:
+    def of(self, computed: Computed | Objects) -> Column:
         """Return an array; a scalar if all rows have the same value; rows of objects."""
         if computed not in self._known:
             self._known[computed] = self._computed(computed)
         return self._known[computed]
 
-    def _computed(self, computed: Computed | Objects) -> Any:
+    def _computed(self, computed: Computed | Objects) -> Column:
         if isinstance(computed, Given):
             kind = self._given.field(computed.name).type
             value = self._batch.column(computed.name)
@@ -115,7 +115,7 @@ class _Values:
         except pa.ArrowInvalid as error:
             raise ArithmeticError(f"{computed.function}: {str(error).splitlines()[0]}, at which Spark stops") from None
 
-    def keep(self, condition: Any) -> None:
+    def keep(self, condition: Column) -> None:
         """Leave out the rows for which a condition is false or null."""
         if isinstance(condition, pa.Scalar):
             condition = pa.repeat(condition, self._rows)
@@ -184,7 +184,7 @@ def _seconds(column: Column, _: pa.DataType) -> Column:
     return pc.floor_temporal(column, unit="second").cast(pa.timestamp("s", "UTC")).cast(pa.int64())
 
 
-def _struct(*columns_and_kind: Any) -> Column:
+def _struct(*columns_and_kind: Column) -> Column:
     *columns, kind = columns_and_kind
     rows = next((len(column) for column in columns if not isinstance(column, pa.Scalar)), 1)
     arrays = [pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column for column in columns]

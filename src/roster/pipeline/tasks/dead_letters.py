@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from typing_extensions import override
 
+from roster._json import JsonObject
 from roster.pipeline.errors import FunctionError
 from roster.pipeline.tasks.arrow_function import is_of_a_record
 from roster.pipeline.tasks.value_columns import rows_at_fault
@@ -274,7 +275,7 @@ class LetterRows(DeadLetters):
         self.rows.append(letter.append_column("topic", pa.array([self._writer.topic], pa.string())))
 
 
-def _own_headers(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+def _own_headers(row: JsonObject) -> list[tuple[str, bytes | None]]:
     return [(header["key"], header["value"]) for header in row.get("headers") or ()]
 
 

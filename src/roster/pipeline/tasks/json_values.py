@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from roster.model.arrays import Bool
 from roster.pipeline.tasks.flat_json import FlatJson, is_flat
 from roster.pipeline.tasks.json_times import days_of, micros_of
 from roster.pipeline.tasks.value_columns import BadValuesError, Read, ValueColumns, in_order
@@ -198,7 +199,7 @@ class _Parser:
         return row
 
 
-def _are_negative_zeros(rows: pa.RecordBatch) -> Any:
+def _are_negative_zeros(rows: pa.RecordBatch) -> Bool:
     """Return for each row whether one of its numbers is -0.0."""
     are_negative = np.zeros(rows.num_rows, bool)
     for column in rows.columns:
@@ -233,7 +234,7 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
 
 
-def _typed(values: pa.Array, kind: pa.DataType, *, is_row: bool = False) -> Any:
+def _typed(values: pa.Array, kind: pa.DataType, *, is_row: bool = False) -> pa.Array:
     """Return an array, read as `_read_as(kind)`, of its type. Raises ArrowInvalid; is_row: its items are rows."""
     if pa.types.is_struct(kind):
         parts = [_typed(part, field.type, is_row=is_row) for part, field in zip(values.flatten(), kind, strict=True)]
@@ -254,7 +255,7 @@ def _typed(values: pa.Array, kind: pa.DataType, *, is_row: bool = False) -> Any:
     return times
 
 
-def times_of(texts: Any, kind: pa.DataType) -> Any:
+def times_of(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the times, in UTC, or the dates that texts say. Raises ArrowInvalid for a text that says none."""
     return _typed(texts, kind)
 

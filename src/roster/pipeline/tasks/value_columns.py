@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.model.arrays import Int64
 from roster.pipeline.tasks.missing_values import BAD, READ, Seen, Sought, columns_with_values, together
 
 PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
@@ -17,7 +18,7 @@ PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
 class BadValuesError(ValueError):
     """Values cannot be read; raised in mode FAILFAST. `rows` has the problem of each such row of `batch`, by number."""
 
-    def __init__(self, text: str, batch: Any = None, rows: Mapping[int, str] | None = None) -> None:
+    def __init__(self, text: str, batch: pa.RecordBatch | None = None, rows: Mapping[int, str] | None = None) -> None:
         super().__init__(text)
         self.batch, self.rows = batch, rows or {}
 
@@ -37,7 +38,7 @@ def rows_at_fault(error: Exception, batch: pa.RecordBatch) -> dict[int, Exceptio
     return {row: type(error)(text) for row, text in error.rows.items()}
 
 
-def in_order(parts: Sequence[pa.RecordBatch], order: Any, schema: pa.Schema) -> pa.RecordBatch:
+def in_order(parts: Sequence[pa.RecordBatch], order: Int64, schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows of all parts by their numbers in `order`, a row of nulls for each -1."""
     if len(parts) == 1 and parts[0].num_rows == len(order):
         return parts[0]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from roster._json import JsonObject
 from roster.pipeline.spark_types import DataFrame, SparkContext
 from roster.pipeline.tasks.writer import RESULT, RowFunction, result_row, results_of
 from roster.records.encoding import EncodedBatch, EncodingWriter
@@ -156,6 +157,6 @@ def _row(batch: EncodedBatch, task: int, number: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, _NAMES)
 
 
-def _body(row: dict[str, Any]) -> Body:
+def _body(row: JsonObject) -> Body:
     times = row["base_timestamp"], row["max_timestamp"]
     return Body(row["records"], row["data"], Compression(row["compression"]), *times)

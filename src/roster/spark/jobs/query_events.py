@@ -21,6 +21,7 @@ from typing import Any, cast
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from roster._json import JsonObject
 from roster.model import TopicPartition
 from roster.pipeline.batch import Progress, Range, StoreProgress, spark_names, utc
 
@@ -61,7 +62,7 @@ def query_id(group: str) -> uuid.UUID:
     return uuid.uuid5(_QUERIES, group)
 
 
-def query_progress(progress: Progress, ids: Mapping[str, str], sink: str) -> dict[str, Any]:
+def query_progress(progress: Progress, ids: Mapping[str, str], sink: str) -> JsonObject:
     """Return a batch as Spark's `StreamingQueryProgress` has it in JSON. ids: of the query and the run."""
     return {**ids, **spark_names(progress), "sink": {"description": sink, "numOutputRows": -1, "metrics": {}}}
 

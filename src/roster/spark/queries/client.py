@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import http.client
 from collections.abc import Collection
-from typing import Any
 from urllib.parse import quote, urlencode
 
-from roster._json import loads
+from roster._json import JsonObject, loads
 from roster.http.access import OPEN, Access
 from roster.model import Address
 from roster.model.tasks import TaskId
@@ -50,12 +49,12 @@ class StateClient:
         query += [("part", span.part)] if span.part is not None else []
         return query + ([("stale", "true")] if stale else [])
 
-    def _document(self, host: Address, target: str) -> dict[str, Any]:
+    def _document(self, host: Address, target: str) -> JsonObject:
         connection = self._connection(host)
         try:
             connection.request("GET", target, headers=self._headers)
             response = connection.getresponse()
-            document: dict[str, Any] = loads(response.read())
+            document: JsonObject = loads(response.read())
         finally:
             connection.close()
         if response.status != http.client.OK:
@@ -69,7 +68,7 @@ class StateClient:
         return http.client.HTTPSConnection(host.host, host.port, timeout=self._timeout, context=self._context)
 
 
-def encoded(found: Found) -> dict[str, Any]:
+def encoded(found: Found) -> JsonObject:
     """Return entries as a JSON document; lists of variables, mostly the same in many tasks, once each."""
     lists: dict[bytes, list[str]] = {}
     for task, read in sorted(found.reads.items()):
@@ -86,7 +85,7 @@ def encoded(found: Found) -> dict[str, Any]:
     }
 
 
-def decoded(document: dict[str, Any]) -> Found:
+def decoded(document: JsonObject) -> Found:
     """Return the argument of `encoded`. Raises ValueError, KeyError and TypeError for another document."""
     registry_of = {task: base64.b64decode(text) for text, tasks in document["variables"] for task in tasks}
     reads = {

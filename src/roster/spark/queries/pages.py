@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from roster._errors import one_line
@@ -65,7 +65,7 @@ class _QueryError(Exception):
 Stores = Mapping[str, Served]
 
 
-def answer(target: str, stores: Stores) -> tuple[HTTPStatus, Mapping[str, Any]]:
+def answer(target: str, stores: Stores) -> tuple[HTTPStatus, Mapping[str, object]]:
     """Return status and document for the path and query of a request."""
     try:
         return HTTPStatus.OK, _answer(target, stores)
@@ -181,7 +181,7 @@ def _range(served: Served, query: Query) -> Mapping[str, object]:
     return _rows(served, query, view.range_span(start, stop, limit, _part(served, query)))
 
 
-def _rows(served: Served, query: Query, span: Span) -> Mapping[str, Any]:
+def _rows(served: Served, query: Query, span: Span) -> Mapping[str, object]:
     answer = served.view.scanned(span, stale=_flag(query, "stale"), local=_flag(query, "local"))
     return {"rows": answer.rows, "behind": answer.behind}
 

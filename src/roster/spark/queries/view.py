@@ -6,11 +6,12 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from roster._json import JsonObject
 from roster.model import Address
 from roster.model.tasks import TaskId
 from roster.pipeline.errors import PipelineError
@@ -104,7 +105,7 @@ class StateView:
         """The columns of the keys."""
         return self._keys
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> JsonObject:
         """Return the variables of the tasks here, or the sides, with the columns of their rows; {} for other stores."""
         nowhere = Span(b"\x01", b"\x01")
         return self._entries.described(self._local.read(nowhere, self._local.whole(), stale=False).by_task())
@@ -116,7 +117,7 @@ class StateView:
 
     def get(
         self,
-        *key: Any,
+        *key: object,
         variable: str | None = None,
         side: str | None = None,
         stale: bool = False,
@@ -159,7 +160,7 @@ class StateView:
 
     def prefix(
         self,
-        *values: Any,
+        *values: object,
         variable: str | None = None,
         side: str | None = None,
         stale: bool = False,
@@ -175,8 +176,8 @@ class StateView:
 
     def range(
         self,
-        start: Sequence[Any] = (),
-        stop: Sequence[Any] = (),
+        start: Sequence[object] = (),
+        stop: Sequence[object] = (),
         *,
         variable: str | None = None,
         side: str | None = None,
