@@ -95,8 +95,6 @@ def test_a_history_of_ten_kinds_of_rebalances() -> None:
     assert len(found.rebalances[-2].now.member) == len(found.rebalances[-2].now.owned) == 0
     assert {kind for each in told(found) for kind, _ in each} == set(CauseKind) - {
         CauseKind.REPLACED,
-        CauseKind.EXPIRED,
-        CauseKind.ASKED,
     }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from typing_extensions import override
@@ -133,7 +134,7 @@ class TableStateSink(BatchSink):
         return _Both(writer, self._kafka.encoding())
 
     @override
-    def collect(self, writer: Writer, results: Sequence[object], batch: Batch) -> None:
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
         assert isinstance(writer, _Both)  # made by task_writer
         new = self._new(batch)
         self._handle = None
