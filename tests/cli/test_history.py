@@ -80,12 +80,7 @@ def test_without_the_right_to_the_records_groups_are_polled_and_it_says_so(
     out, err = capsys.readouterr()
     assert "left or expired (app, " in out
     assert "by polling" in err
-    assert run(["history", "show", GROUP, "--from", folder, "--generation", "1"]) == 0
-    out = capsys.readouterr().out
-    assert "plan: best\n" in out
-    assert [line.split() for line in out.splitlines()[-3:]] == [
-        [TOPIC, str(number), "-", owner["member_id"], "it", "had", "no", "owner"] for number in range(3)
-    ]
+    assert run(["history", "show", GROUP, "--from", folder, "--generation", "1"]) == 2, "what is polled has none"
 
 
 def test_ends_of_a_minute_are_written_once(bootstrap: str, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_an_open_transaction_is_listed_described_and_aborted(cluster, roster):
     assert f"{name}: Ongoing" in roster(cluster.bootstrap, "transactions", "describe", name)[1]
 
     assert roster(cluster.bootstrap, "transactions", "abort", name, "--yes")[:2] == (0, f"aborted {name}\n")
-    until(lambda: name in roster(cluster.bootstrap, "transactions", "list", "--state", "CompleteAbort")[1])
+    until(lambda: name in roster(cluster.bootstrap, "transactions", "list", "--state", "Empty")[1])
     consumer.close()
 
 

@@ -236,4 +236,4 @@ def test_avro_becomes_avro_then_totals_then_rows_of_a_transform_and_spark_reads_
 
 
 def _shop_and_price(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.record_batch([batch["shop"], batch["shop"], batch["price"]], ["key", "shop", "price"])
+    return pa.record_batch([*2 * [batch["shop"]], batch["price"].cast(pa.float64())], ["key", "shop", "price"])
