@@ -85,6 +85,9 @@ def test_no_text_of_an_error_on_the_pages_is_without_a_test() -> None:
     assert set(re.findall(r"`\w+` (?:is refused|names the function)", refusals())) == set(FIELDS)
 
 
-def test_spark_connect_is_refused_by_name() -> None:
+def test_spark_connect_and_methods_of_sparks_are_refused_by_name() -> None:
     with pytest.raises(PipelineError, match="not Spark Connect"):
         check_session(object())  # type: ignore[arg-type]
+    streaming: Any = pipeline()
+    with pytest.raises(AttributeError, match="'withWatermark'; use "):
+        streaming.withWatermark("at", "1 hour")

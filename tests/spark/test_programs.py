@@ -65,7 +65,7 @@ def test_a_program_ends_with_the_process_that_started_it_not_with_the_thread() -
 
 SAYS = """
 import json, os, sys
-print(json.dumps([__name__, sys.argv[1:], sys.path[0], os.getcwd(), os.environ["HERE"], os.getsid(0) == os.getpid()]))
+print(json.dumps([__name__, sys.argv[1:], sys.path[0], os.getcwd(), os.getenv("HERE"), os.getsid(0) == os.getpid()]))
 sys.exit(3)
 """
 
