@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FILE = Path(__file__).parents[1] / ".cache" / "cpu-seconds.tsv"
+KNOWN = FILE.with_name("cpu-seconds-known.tsv")
+"""The same of all tests that ever ran, each as it ran last: what the next run's order is made of."""
 DEAREST = 10
 """How many tests the summary names."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -48,6 +50,14 @@ def tree_seconds() -> float:
         total += seconds.get(process, 0.0)
         tree += children.get(process, [])
     return total
+
+
+def known_seconds() -> dict[str, float]:
+    """Return the CPU seconds of the tests of `KNOWN` whose files are still there."""
+    lines = KNOWN.read_text().splitlines() if KNOWN.exists() else []
+    seconds = {name: float(cost) for cost, _, name in (line.partition("\t") for line in lines)}
+    there = {file for file in {name.partition("::")[0] for name in seconds} if (KNOWN.parents[1] / file).exists()}
+    return {name: cost for name, cost in seconds.items() if name.partition("::")[0] in there}
 
 
 class CpuSeconds:
@@ -89,7 +99,8 @@ class CpuSeconds:
             return
         ordered = sorted(self._tests.items(), key=lambda test: -test[1])
         FILE.parent.mkdir(parents=True, exist_ok=True)
-        FILE.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in ordered))
+        for file, tests in ((FILE, dict(ordered)), (KNOWN, known_seconds() | self._tests)):
+            file.write_text("".join(f"{seconds:.2f}\t{name}\n" for name, seconds in tests.items()))
         total = self._workers + own_seconds() if self._workers else tree_seconds()
         tests = sum(self._tests.values())
         terminalreporter.write_line(f"CPU seconds: {total:.0f}, of which tests {tests:.0f}; each test's: {FILE}")

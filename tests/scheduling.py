@@ -1,7 +1,8 @@
 """How tests are dealt to the processes of pytest-xdist: file by file, and those of a kind to a process of that kind.
 
 The first process takes the files with real parts, so that there is one Apache Kafka. The next two take those with
-Spark, so that there are two sessions. A fourth takes all others. Dear files come first, by the last run's CPU seconds.
+Spark, so that there are two sessions. A fourth takes all others. Dear files come first, by the CPU seconds of their
+tests when they ran last; large ones if none has.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.cpu_seconds import FILE
+from tests.cpu_seconds import known_seconds
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 KINDS = ("real", "spark")
 """Marks, the first that a file has counts; all other files are `""`."""
 ORDERS = {
@@ -49,16 +51,19 @@ class ByKind(LoadScopeScheduling):
     def _assign_work_unit(self, node: WorkerController) -> None:
         kinds = json.loads(self._kinds.read_text())
         order = ORDERS.get(node.gateway.id, OTHERS)
-        file = min(self.workqueue, key=lambda file: (order.index(kinds[file]), -self._seconds[file], file))
+
+        def rank(file: str) -> tuple[int, float, int, str]:
+            return order.index(kinds[file]), -self._seconds[file], -(ROOT / file).stat().st_size, file
+
+        file = min(self.workqueue, key=rank)
         self.workqueue.move_to_end(file, last=False)
         super()._assign_work_unit(node)
 
 
 def _seconds_of_files() -> dict[str, float]:
     seconds: dict[str, float] = defaultdict(float)
-    for line in FILE.read_text().splitlines() if FILE.exists() else ():
-        cost, _, name = line.partition("\t")
-        seconds[name.partition("::")[0]] += float(cost)
+    for name, cost in known_seconds().items():
+        seconds[name.partition("::")[0]] += cost
     return seconds
 
 

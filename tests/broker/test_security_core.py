@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import string
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scramp import ScramClient
 
@@ -216,8 +217,15 @@ def plainly_allowed(acls: list[AclBinding], operation: AclOperation, name: str) 
     return any(acl.permission is AclPermission.ALLOW and acl.operation in enough for acl in mine)
 
 
+ALL_ALLOWED = AclBinding(
+    ResourceType.TOPIC, WILDCARD, PatternType.LITERAL, "User:*", WILDCARD, AclOperation.ALL, AclPermission.ALLOW
+)
+
+
 @settings(max_examples=examples(300))
 @given(st.lists(RULES, max_size=6))
+@example([ALL_ALLOWED, replace(ALL_ALLOWED, operation=AclOperation.READ, permission=AclPermission.DENY)])
+@example([replace(ALL_ALLOWED, operation=AclOperation.READ), replace(ALL_ALLOWED, permission=AclPermission.DENY)])
 def test_the_authorizer_reads_acls_as_kafkas_documentation_says(acls: list[AclBinding]) -> None:
     authorizer = Authorizer(acls, {"User:root"})
     for operation in (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE):

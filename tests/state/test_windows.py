@@ -62,6 +62,7 @@ def outcome(path: Any, operator: Any, tables: list[pa.Table]) -> tuple[list[dict
         [(4, None, 0, 0), (4, None, 3, 0), (6, 2, 0, 0), (6, 3, 5, 0), (5, 2, 0, 1), (7, 5, 2, 4), (4, None, 1, 3)]
     ),
 )
+@example([("a", 1, 0), ("a", 1, 4), ("a", 1, 3)], [], (4, None, 0, 0))  # the last one comes as its window is closed
 @settings(max_examples=examples(40))
 def test_windows_equal_a_computation_row_by_row(
     tmp_path_factory: Any, rows: list[Any], cuts: list[int], shape: Any
