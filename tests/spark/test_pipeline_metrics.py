@@ -167,11 +167,12 @@ def test_what_the_member_has_been_through_is_shown() -> None:
 def test_stores_are_shown_by_name_and_task() -> None:
     metrics = metrics_of(Positions())
     for ms in (1_500, 0):
-        store = StoreProgress(12, 4096, changed=3, stream_time_ms=5_500, restored=7, restore_ms=ms)
+        store = StoreProgress(12, 4096, changed=3, stream_time_ms=5_500, restored=7, restore_ms=ms, file_bytes=9_000)
         stores = {"s": {"0_0": store, "0_1": StoreProgress(1, 8192)}}
         metrics.progress(Progress("g", "m", 1, 0, 0, 300, {}, {}, 1, rows=10, stores=stores))
     assert shown(metrics, "roster_state_entries") == {("g", "s", "0_0"): 12, ("g", "s", "0_1"): 1}
     assert shown(metrics, "roster_state_bytes") == {("g", "s", "0_0"): 4096, ("g", "s", "0_1"): 8192}
+    assert shown(metrics, "roster_state_file_bytes") == {("g", "s", "0_0"): 9_000, ("g", "s", "0_1"): 0}
     assert shown(metrics, "roster_state_stream_time_seconds") == {("g", "s", "0_0"): 5.5}
     assert shown(metrics, "roster_state_restore_seconds_total") == {("g", "s"): 1.5}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from roster.state.definition import STATE_KEY, Definition, Noted, OtherDefinitio
 from roster.state.entries import Entries
 from roster.state.evolution import changes, check, evolution
 from roster.state.pending import WithChanges
+from roster.state.processor.variables import Entry, encode_registry
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin, joined_columns
@@ -208,3 +210,22 @@ def test_entries_without_a_word_and_those_of_another_release_are_refused() -> No
     of_later = json.dumps({"format": 2, "meaning": {}}).encode()
     with pytest.raises(OtherDefinitionError, match="its state was written in format 2, this release has format 1"):
         Noted.of(WithChanges(NoState(), {STATE_KEY: of_later}))
+
+
+@pytest.mark.parametrize(
+    ("mode", "kinds", "is_ordered"),
+    [
+        ("None", ["value"], False),
+        ("None", ["value", "list"], False),
+        ("None", ["value", "map"], True),
+        ("None", [], True),
+        ("ProcessingTime", ["value"], True),
+        ("EventTime", ["value"], True),
+    ],
+)
+def test_a_processor_that_reads_no_ranges_has_no_order(mode: str, kinds: list[str], is_ordered: bool) -> None:
+    """A list is one entry; rows of a map lie beside each other, timers and times to live are in their order."""
+    operator = {"operator": "transform_with_state", "time_mode": mode, "event_time": None}
+    definition = Definition.of(operator, pa.schema([("k", pa.string())]), None, has_variables=True)
+    registry = encode_registry({f"{number}": Entry(kind, 16 + number) for number, kind in enumerate(kinds)})
+    assert replace(definition, registry=registry).is_ordered is is_ordered

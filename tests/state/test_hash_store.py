@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -203,10 +204,11 @@ class Moments:
     def __init__(self, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.copies: list[tuple[str, Path]] = []
         self._path, self._folder = path, folder
-        for name in ("_note", "_write_head_file", "_fill", "_map_index", "_empty"):
+        for name in ("_note", "_write_head_file", "_note_piece", "_map_index", "_free_run", "_moved"):
             monkeypatch.setattr(HashStore, name, self._around(getattr(HashStore, name), name))
-        monkeypatch.setattr(hash_store, "_grow", self._around(hash_store._grow, "_grow"))
-        for name in ("hash_append", "hash_rebuild"):
+        for name in ("_grow", "_segments_of"):
+            monkeypatch.setattr(hash_store, name, self._around(getattr(hash_store, name), name))
+        for name in ("hash_append", "hash_move", "hash_rebuild"):
             monkeypatch.setattr(LOOPS, name, self._around(getattr(LOOPS, name), name))
         monkeypatch.setattr(LOOPS, "hash_apply", self._in_parts(LOOPS.hash_apply))
 
@@ -292,7 +294,67 @@ def test_killed_in_any_moment_it_has_what_was_settled_and_nothing_else(
         shutil.rmtree(folder)
     with HashStore(path) as store:
         check(store, model, [b"%d" % key for key in range(4_000)])
-    assert {"in the middle of apply", "after hash_rebuild", "after _empty", "before _grow"} <= seen
+    assert {"in the middle of apply", "after hash_rebuild", "after hash_move", "after _moved", "before _grow"} <= seen
+
+
+def test_killed_as_a_freed_segment_is_written_anew_it_has_nothing_of_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of removals is in a segment without any other live entry, which is freed with it, as it is applied."""
+    monkeypatch.setattr(hash_store, "_LEAST_GARBAGE", 0)
+    removed: Changes = {b"%d" % key * 40: None for key in range(1_000)}
+    following: Changes = {b"following %d" % key: b"%d" % key * 9_000 for key in range(60)}
+    (tmp_path / "copies").mkdir()
+    with HashStore(tmp_path / "store") as store:
+        store.commit([b"gone"], [bytes(950_000)], Position(1))
+        pending = Pending("t", [*removed, b"gone"], [None] * 1_001, Position(2))
+        store.keep(pending)
+        with monkeypatch.context() as patched:
+            moments = Moments(tmp_path / "store", tmp_path / "copies", patched)
+            store.keep(Pending("u", list(following), list(following.values()), Position(3)), Position(2))
+    states = {(1, False): [(b"gone", bytes(950_000))], (2, False): [], (2, True): sorted(following.items())}
+    seen = set()
+    for name, copy in moments.copies:
+        with HashStore(copy) as killed:
+            state = killed.position().changelog, killed.settle("u")
+            assert (killed.discarded, killed.scan()) == (None, states[state]), name
+            seen.add(state)
+    assert seen == states.keys()
+
+
+def test_killed_as_room_for_a_large_entry_is_reserved_it_uses_that_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, large = tmp_path / "0", bytes(5 << 20)
+    for kill in range(1, 8):
+        copies = tmp_path / f"copies of {kill}"
+        copies.mkdir()
+        with monkeypatch.context() as patched, HashStore(path) as store:
+            moments = Moments(path, copies, patched)
+            store.commit([b"large"], [large], Position(kill))
+        path = next(copy for name, copy in moments.copies if name == "after _free_run")
+    with HashStore(path) as store:
+        store.commit([b"large"], [large], Position(8))
+        assert store.scan() == [(b"large", large)]
+    assert (path / "data" / "heap").stat().st_size < 9 << 20
+
+
+def test_entries_that_an_older_index_lacks_are_not_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots of zeros are free, so nothing but the count of a segment's live bytes tells."""
+    monkeypatch.setattr(hash_store, "_LEAST_GARBAGE", 0)
+    names = [b"%d" % key for key in range(150)]
+    with HashStore(tmp_path) as store:
+        store.commit(names, [bytes(6_000)] * 150, Position(1))
+        store._at.slots[store._at.slots != 0] *= np.arange(150) % 10 != 0
+        others = [name for name, value in zip(names, store.multi_get(names), strict=True) if value is not None]
+        assert 100 < len(others) < 136
+
+        def write_anew() -> None:
+            for turn in range(4):
+                store.commit(others, [bytes([turn]) * 6_000] * len(others), Position(2 + turn))
+
+        with pytest.raises(StoreDamagedError, match="entries are missing"):
+            write_anew()
 
 
 def _check_copy(copy: Path, name: str, states: dict[int, Model], chance: random.Random) -> None:
@@ -416,8 +478,11 @@ with HashStore(sys.argv[1]) as store:
         turn += 1
         keys = [b"%d" % key for key in range(turn * 37 % 4_000, turn * 37 % 4_000 + 1_000)]
         values = [None if key[-1:] == b"%d" % (turn % 10) else b"%d " % turn * 150 for key in keys]
-        store.keep(Pending("t%d" % turn, keys, values, Position(turn)))
-        store.settle("t%d" % turn)
+        if turn % 4:
+            store.keep(Pending("t%d" % turn, keys, values, Position(turn)))
+            store.settle("t%d" % turn)
+        else:
+            store.load([(keys[:300], values[:300]), (keys[300:], values[300:])], Position(turn))
         print(turn, flush=True)
 """
 

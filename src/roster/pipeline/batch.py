@@ -179,6 +179,8 @@ class StoreProgress(NamedTuple):
     such the least time. "" if none does, None if that is not known yet."""
     held_ms: int = 0
     """Milliseconds that stream time is behind that of the partition that is furthest."""
+    file_bytes: int = 0
+    """Size of the store's files, which are mapped into the memory of the process that works on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ AVRO_ENCODE = Loops(
 JSON = Loops("json_kernel", (*OFFSETS.made_of, "json_kernel", "json_layout"), json_layout.SIGNATURES)
 """`json_cells` and `json_texts`: from JSON objects to columns."""
 HASH = Loops("hash_kernel", ("checksum_kernel", "hash_kernel", "hash_layout"), hash_layout.SIGNATURES)
-"""`hash_find` and others: the index and the entries of a store of state."""
+"""`hash_get` and others: the index and the entries of a store of state."""
 ALL = (READ, WRITE, OFFSETS, AVRO, AVRO_ENCODE, JSON, HASH)
 
 
@@ -89,9 +89,10 @@ class NativeKernel:
     avro_encode: Callable[..., int]
     json_cells: Callable[..., int]
     json_texts: Callable[..., int]
-    hash_find: Callable[..., int]
+    hash_get: Callable[..., int]
     hash_append: Callable[..., int]
     hash_apply: Callable[..., int]
+    hash_move: Callable[..., int]
     hash_rebuild: Callable[..., int]
     hash_walk: Callable[..., int]
     hash_live: Callable[..., int]

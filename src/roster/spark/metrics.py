@@ -147,6 +147,9 @@ class PipelineMetrics(Collector):
         yield gauge("roster_state_entries", "Entries of a task's store.", labels, entries)
         sizes = {task: store.bytes for task, store in stores.items()}
         yield gauge("roster_state_bytes", "Their size on the disk.", labels, sizes)
+        files = {task: store.file_bytes for task, store in stores.items()}
+        text = "Size of a task's store's files, all mapped: a process has at most so much of them in memory."
+        yield gauge("roster_state_file_bytes", text, labels, files)
         times = {t: store.stream_time_ms / 1000 for t, store in stores.items() if store.stream_time_ms is not None}
         yield gauge("roster_state_stream_time_seconds", "Stream time of a task.", labels, times)
         held_seconds = {task: store.held_ms / 1000 for task, store in stores.items() if store.held_by is not None}

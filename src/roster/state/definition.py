@@ -143,7 +143,10 @@ class Definition:
 
     @property
     def is_ordered(self) -> bool:
-        """True if the operator reads ranges of keys: what passes with time, rows of joins, lists, timers."""
+        """True if the operator reads ranges of keys: what passes with time, rows of joins and of maps, timers."""
+        if self.has_variables:
+            kinds = {variable["kind"] for variable in json.loads(self.registry or b"{}").values()}
+            return self.document.get("time_mode") != "None" or not kinds or "map" in kinds
         is_by_key = self.document["operator"] in {"aggregate", "deduplicate"}
         return not is_by_key or not self.document.keys().isdisjoint(("window", "session", "time"))
 

@@ -101,7 +101,7 @@ class FileStore(ABC, Generic[Reading_co]):
 
     @property
     @abstractmethod
-    def _lengths(self) -> object:
+    def _lengths(self) -> list[int]:
         """The lengths of the files. Raises FileNotFoundError."""
 
     @property
@@ -145,6 +145,11 @@ class FileStore(ABC, Generic[Reading_co]):
     def path(self) -> Path:
         """The store's directory."""
         return self._files.path
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the files, all of which are mapped into memory."""
+        return sum(self._lengths)
 
     @property
     def sorted_runs(self) -> Path:

@@ -22,21 +22,24 @@ import pyarrow.compute as pc
 from roster.state.byte_slices import Bytes, Numbers, as_bytes, large_binary, listed, sorted_places
 from roster.state.pending import Pending
 from roster.state.store import Keys, Position, StateError, StoreDamagedError, Value
-from roster.wire.columns.hash_layout import BAD, BLOCK, HEAD, KEY, SEGMENT_BITS, UNIT_BITS, VALUE
+from roster.wire.columns.hash_layout import BAD, BLOCK, FULL, HEAD, KEY, SEGMENT_BITS, UNIT_BITS, VALUE
 
 Pieces: TypeAlias = Sequence[tuple[int, int]]
 """Parts of the heap, from an offset up to before another one."""
 _AT_ONCE = 1 << 16
 """Slots or entries that are read at once."""
 SEGMENT = 1 << SEGMENT_BITS
+_VALUE_BYTES = 64
+"""Bytes of room for each value that is read, at first."""
 
 
 class HashLoops(Protocol):
     """The loops of `roster.wire.columns.hash_kernel`, compiled."""
 
-    hash_find: Callable[..., int]
+    hash_get: Callable[..., int]
     hash_append: Callable[..., int]
     hash_apply: Callable[..., int]
+    hash_move: Callable[..., int]
     hash_rebuild: Callable[..., int]
     hash_walk: Callable[..., int]
     hash_live: Callable[..., int]
@@ -121,6 +124,14 @@ def mapped(path: Path, *, writable: bool) -> Bytes:
     return np.frombuffer(pages, np.uint8)
 
 
+def _binary(ends: Numbers, data: Bytes, is_there: Bytes) -> pa.Array:
+    """Return binary values that end there, null where there is none."""
+    has_all = bool(is_there.all())
+    valid = None if has_all else pa.array(is_there.astype(bool)).buffers()[1]
+    buffers = [valid, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(is_there), buffers, 0 if has_all else -1)
+
+
 class HashSnapshot:
     """Reads of one state of the files. Raises StoreDamagedError, as its methods do."""
 
@@ -155,7 +166,22 @@ class HashSnapshot:
 
     def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
-        values = self.column(self.find(large_binary(keys)), VALUE)
+        column = large_binary(keys)
+        rows, (data, key_ends) = len(column), as_bytes(column)
+        ends, is_there, state = np.zeros(rows + 1, np.int64), np.empty(rows, np.uint8), np.zeros(2, np.int64)
+        out, result = np.empty(rows * _VALUE_BYTES, np.uint8), FULL
+        while result == FULL:
+            done = int(state[0])
+            result = self._loops.hash_get(
+                done, rows, key_ends, data, *self.index, self.scratch, ends, is_there, out, len(out), state
+            )
+            if result == BAD:
+                raise self.damaged("a slot or an entry does not have its checksum")
+            if result == FULL:
+                larger = np.empty(max(2 * len(out), int(state[1])), np.uint8)
+                larger[: ends[state[0]]] = out[: ends[state[0]]]
+                out = larger
+        values = _binary(ends, out[: ends[-1]], is_there)
         return listed(values) if isinstance(keys, Sequence) else values
 
     def scan(
@@ -179,15 +205,6 @@ class HashSnapshot:
         places = sorted_places(keys)[:limit] if len(keys) else np.zeros(0, np.int64)
         values = self.column(np.concatenate([where for where, _ in parts])[places], VALUE)
         return list(zip(keys.take(pa.array(places)).to_pylist(), values.to_pylist(), strict=True))
-
-    def find(self, keys: pa.Array) -> Numbers:
-        """Return the offset of each key's entry, -1 for a missing one."""
-        where = np.empty(len(keys), np.int64)
-        data, ends = as_bytes(keys)
-        result = self._loops.hash_find(len(keys), ends, data, *self.index, self.scratch, where)
-        if result == BAD:
-            raise self.damaged("a slot or an entry does not have its checksum")
-        return where
 
     @property
     def index(self) -> tuple[Any, ...]:
@@ -218,11 +235,7 @@ class HashSnapshot:
         ends, is_there = np.empty(rows + 1, np.int64), np.empty(rows, np.uint8)
         out = np.empty(self._loops.hash_sizes(rows, self.heap, where, part, ends, is_there), np.uint8)
         self._loops.hash_copy(rows, self.heap, where, part, ends, out)
-        has_all = bool(is_there.all())
-        valid = None if has_all else pa.array(is_there.astype(bool)).buffers()[1]
-        return pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), rows, [valid, pa.py_buffer(ends), pa.py_buffer(out)], 0 if has_all else -1
-        )
+        return _binary(ends, out, is_there)
 
     def sizes(self, where: Numbers) -> npt.NDArray[np.int64]:
         """Return the bytes that entries take in the heap."""

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import google_crc32c
 import numpy as np
-import pyarrow as pa
 from typing_extensions import override
 
 from roster.state.byte_slices import Bytes, Numbers, as_bytes, large_binary
@@ -40,12 +39,10 @@ from roster.wire.columns.hash_layout import (
     CHECK_BITS,
     FULL,
     HEAD,
-    KEY,
     MOST_BYTES,
     NONE,
     SEGMENT_BITS,
     UNIT_BITS,
-    VALUE,
     checked,
 )
 
@@ -74,7 +71,7 @@ class HashStore(FileStore[HashSnapshot]):
 
     @property
     @override
-    def _lengths(self) -> object:
+    def _lengths(self) -> list[int]:
         names = ("head", "heap", "segments", f"index.{self._at.head.index}")
         return [(self._files.data / name).stat().st_size for name in names]
 
@@ -96,6 +93,7 @@ class HashStore(FileStore[HashSnapshot]):
         self._map_head()
         self._refresh()
         if not self._read_only:
+            self._free_reserved()
             for path in self._files.data.glob("index.*"):  # of a process that died as it made one
                 if path.name != f"index.{self._at.head.index}":
                     path.unlink()
@@ -316,37 +314,45 @@ class HashStore(FileStore[HashSnapshot]):
             raise StateError(f"store {self._files.path}: a key with its value has more than 4 GiB")
         left = np.concatenate([[0], np.cumsum((sizes + _FIRST - 1) >> UNIT_BITS << UNIT_BITS)])
         pieces: list[tuple[int, int]] = []
-        state, row, tail = np.zeros(1, np.int64), 0, self._at.head.tail
+        state, row = np.zeros(1, np.int64), 0
         while row < rows:
-            begin = self._fill_of(tail)
-            limit = SEGMENT
-            size = int(left[row + 1] - left[row])
-            if begin + size > limit:
-                if begin > self._begin_of(tail):
-                    tail = self._free_segment(tail)
-                    continue
-                tail = self._free_run(size)
-                begin = self._begin_of(tail)
-                limit = begin + size
-            pos = (tail << SEGMENT_BITS) + begin
-            upto = min(pos + int(left[-1] - left[row]), (tail << SEGMENT_BITS) + limit)
-            self._extend_heap(upto)
+            pos, limit = self._room(int(left[row + 1] - left[row]))
+            limit = min(limit, pos + int(left[-1] - left[row]))
+            self._extend_heap(limit)
             end = hash_loops().hash_append(
                 *(row, rows, key_ends, key_bytes, ends, data, is_there),
-                *(self._at.head.seed, self._at.heap, pos, upto, state),
+                *(self._at.head.seed, self._at.heap, pos, limit, state),
             )
             row = int(state[0])
-            self._fill(tail, end - (tail << SEGMENT_BITS))
-            if pieces and pieces[-1][1] == pos:
-                pieces[-1] = pieces[-1][0], end
-            else:
-                pieces.append((pos, end))
-        self._at.head = replace(self._at.head, tail=tail)
+            self._note_piece(pieces, pos, end)
         return pieces
 
+    def _room(self, size: int) -> tuple[int, int]:
+        """Return where an entry of so many bytes may be written, others behind it, and where the room there ends."""
+        tail = self._at.head.tail
+        begin, limit = self._fill_of(tail), SEGMENT
+        if size > SEGMENT - _FIRST:
+            tail, begin, limit = self._free_run(size), _FIRST, _FIRST + size
+        elif begin + size > SEGMENT:
+            tail = self._free_segment()
+            begin = self._begin_of(tail)
+        if tail != self._at.head.tail:
+            self._at.head = replace(self._at.head, tail=tail)
+        return (tail << SEGMENT_BITS) + begin, (tail << SEGMENT_BITS) + limit
+
+    def _note_piece(self, pieces: list[tuple[int, int]], pos: int, end: int) -> None:
+        """Note that the tail has entries in [pos, end)."""
+        tail = self._at.head.tail
+        self._at.segments[2 * tail] = checked(end - (tail << SEGMENT_BITS))
+        if pieces and pieces[-1][1] == pos:
+            pieces[-1] = pieces[-1][0], end
+        else:
+            pieces.append((pos, end))
+
     @staticmethod
-    def _begin_of(segment: int) -> int:
-        return 0 if segment else _FIRST
+    def _begin_of(segment: int, fill: int = 0) -> int:
+        """Return where the entries of a segment begin; one that goes on in others begins where it may in the first."""
+        return _FIRST if segment == 0 or fill > SEGMENT else 0
 
     def _fill_of(self, segment: int) -> int:
         """Return up to where a segment is filled, more than its size if others behind it belong to it."""
@@ -355,27 +361,22 @@ class HashStore(FileStore[HashSnapshot]):
             raise self._damaged("a segment does not have its checksum")
         return max(word >> CHECK_BITS, self._begin_of(segment))
 
-    def _fill(self, segment: int, size: int) -> None:
-        self._at.segments[2 * segment] = checked(size)
-
     @property
     def _count(self) -> int:
         """How many segments the heap has, the last one maybe in part."""
         return -(-len(self._at.heap) // SEGMENT)
 
-    def _free_segment(self, behind: int) -> int:
-        """Return a segment that has nothing, for new entries."""
-        fills = self._at.segments[: 2 * self._count : 2]
-        for begin in (behind, 0):
-            free = np.flatnonzero(fills[begin:] == 0)
-            if len(free):
-                return begin + int(free[0])
-        self._reserve(self._count + 1)
-        return self._count
+    def _free_segment(self) -> int:
+        """Return a segment that has nothing, for new entries; the file grows only if there is none."""
+        whole = len(self._at.heap) // SEGMENT
+        free = np.flatnonzero(self._at.segments[: 2 * whole : 2] == 0)
+        segment = int(free[0]) if len(free) else whole
+        self._reserve(segment + 2)
+        return segment if self._at.segments[2 * segment] == 0 else segment + 1
 
     def _free_run(self, size: int) -> int:
         """Return the first one of free segments for one large entry, and mark those behind it."""
-        run = -(-(size + _FIRST) // SEGMENT)
+        run = _segments_of(_FIRST + size)
         free = np.flatnonzero(self._at.segments[: 2 * self._count : 2] == 0)
         starts = free[: max(len(free) - run + 1, 0)]
         together = starts[free[run - 1 :] - starts == run - 1]
@@ -438,7 +439,7 @@ class HashStore(FileStore[HashSnapshot]):
         old = self._at.slots
         self._map_index(head)
         rebuilt = hash_loops().hash_rebuild(
-            old, len(old), self._slots, bits, head.seed, self._at.heap, len(self._at.heap)
+            *(old, len(old), self._slots, bits, head.seed, self._at.heap, len(self._at.heap), self._at.scratch)
         )
         if rebuilt != entries:
             raise self._damaged("entries are missing")
@@ -448,34 +449,59 @@ class HashStore(FileStore[HashSnapshot]):
 
     def _free_segments(self, written: Pieces) -> None:
         """Free segments with few entries of the index, as much as a batch has written; no batch may be pending."""
-        budget = SEGMENT + 2 * sum(end - begin for begin, end in written)
-        while budget > 0 and self._at.head.pending is None:
-            numbers = self._at.segments[: 2 * self._count]
-            fills, live = numbers[::2] >> CHECK_BITS, numbers[1::2]
-            garbage = np.where(fills > 1, fills - live, 0)
-            garbage[self._at.head.tail] = 0
-            if garbage.sum() <= max(_LEAST_GARBAGE, live.sum() // 2):
-                return
-            segment = int(garbage.argmax())
-            budget -= _STEP + self._empty(segment, int(live[segment]))
-
-    def _empty(self, segment: int, live: int) -> int:
-        """Write the entries of a segment anew that the index has, and free it; return their bytes."""
-        fill, start = self._fill_of(segment), segment << SEGMENT_BITS
-        where = self._at.walk(start + self._begin_of(segment), start + fill)
-        keys = self._at.column(where, KEY)
-        is_live = self._at.find(keys) == where
-        where, keys = where[is_live], keys.filter(pa.array(is_live))
-        if int(self._at.sizes(where).sum()) != live:
-            raise self._damaged("entries are missing")
-        if live:
-            pieces = self._append(keys, self._at.column(where, VALUE))
+        if self._at.head.pending is not None:
+            return
+        numbers = self._at.segments[: 2 * self._count]
+        fills, live = numbers[::2] >> CHECK_BITS, numbers[1::2]
+        garbage = np.where(fills > 1, fills - live, 0)
+        garbage[self._at.head.tail] = 0
+        excess = int(garbage.sum()) - max(_LEAST_GARBAGE, int(live.sum()))
+        budget, emptied = SEGMENT + 2 * sum(end - begin for begin, end in written), list[int]()
+        for segment in np.argsort(-garbage).tolist() if excess > 0 else ():
+            if excess <= 0 or budget <= 0:
+                break
+            excess, budget = excess - int(garbage[segment]), budget - _STEP - int(live[segment])
+            emptied.append(segment)
+        if not emptied:
+            return
+        if pieces := [piece for segment in emptied for piece in self._moved(segment)]:
             self._apply(pieces, self._at.head.position, None)
-        # The entries of a batch that the index has in part may be in this segment.
+        # The entries of a batch that the index has in part may be in these segments.
         self._note(self._at.head)
-        run = -(-(fill - self._begin_of(segment) + _FIRST) // SEGMENT) if fill > SEGMENT else 1
-        self._at.segments[2 * segment : 2 * (segment + run) : 2] = 0
-        return live
+        for segment in emptied:
+            self._at.segments[2 * segment : 2 * (segment + _segments_of(self._fill_of(segment))) : 2] = 0
+
+    def _moved(self, segment: int) -> Pieces:
+        """Write the entries of a segment anew that the index has; return where they are."""
+        fill, live = self._fill_of(segment), int(self._at.segments[2 * segment + 1])
+        begin, end = ((segment << SEGMENT_BITS) + part for part in (self._begin_of(segment, fill), fill))
+        state, size, pieces = np.array([begin, 0], np.int64), HEAD, list[tuple[int, int]]()
+        while state[0] < end:
+            pos, limit = self._room(size) if live else (0, 0)
+            limit = min(limit, pos + live - int(state[1]))
+            self._extend_heap(limit)
+            upto = hash_loops().hash_move(int(state[0]), end, *self._at.index, pos, limit, self._at.scratch, state)
+            if upto == BAD:
+                raise self._damaged("an entry does not have its checksum")
+            if upto > pos:
+                self._note_piece(pieces, pos, upto)
+            size = int(self._at.sizes(state[:1])[0]) if state[0] < end else 0
+            if state[1] + size > live:
+                break
+        if state[0] < end or state[1] != live:
+            raise self._damaged("entries are missing")
+        return pieces
+
+    def _free_reserved(self) -> None:
+        """Free segments that a process had reserved for a large entry and died before it was written."""
+        owned = 0
+        is_marked = (self._at.segments[::2] == checked(1)).any()
+        for segment in range(len(self._at.segments) // 2 if is_marked else 0):
+            fill = self._fill_of(segment)
+            if fill > SEGMENT:
+                owned = segment + _segments_of(fill)
+            elif fill == 1 and segment >= owned:
+                self._at.segments[2 * segment] = 0
 
     @override
     @contextlib.contextmanager
@@ -484,6 +510,11 @@ class HashStore(FileStore[HashSnapshot]):
             yield
         except OSError as error:
             raise disk_error(self._files.path, error) from error
+
+
+def _segments_of(fill: int) -> int:
+    """Return how many segments those have that are filled up to here, counted from the first one."""
+    return max(-(-fill // SEGMENT), 1)
 
 
 def _grow(path: Path, size: int) -> None:

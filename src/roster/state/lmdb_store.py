@@ -59,8 +59,8 @@ class LmdbStore(FileStore[LmdbSnapshot]):
 
     @property
     @override
-    def _lengths(self) -> object:
-        return self._main.stat().st_size
+    def _lengths(self) -> list[int]:
+        return [self._main.stat().st_size]
 
     @property
     @override

@@ -28,6 +28,8 @@ from roster.spark.steps import pickled
 from roster.state import Position, StateError
 from roster.state.lmdb_store import LmdbStore
 from roster.state.processor.batch import Plan, TimeMode
+from roster.stateful.tasks.store_location import open_store
+from roster.stateful.tasks.subtopology import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,13 +77,15 @@ class Run:
     def __init__(self, place: Path, operator: Any) -> None:
         self._place = place
         self.now = 1_800_000_000_000
+        columns = pa.schema([(name, pa.string()) for name in operator.plan.keys])
+        self._is_ordered = definition_of(operator, columns).is_ordered
         self.change(operator)
 
     def change(self, operator: Any) -> None:
         self.operator = replace(operator, clock=lambda: self.now)
 
     def batch(self, table: pa.Table) -> list[dict[str, Any]]:
-        with LmdbStore(self._place) as store:
+        with open_store(self._place, is_ordered=self._is_ordered) as store:
             with store.snapshot() as snapshot:
                 update = self.operator(table, snapshot)
             store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position())

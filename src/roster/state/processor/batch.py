@@ -247,6 +247,8 @@ class _Batch:
         for variable in self._state.variables.declared.values():
             if variable.kind != "map":
                 self._overlay.read_ahead([variable.prefix + key for key in keys.encoded])
+        if self._has_initial_state:
+            self._overlay.read_ahead([TAKEN + key for key in keys.encoded])
         current, call, begin = self._state.current, self._rows, 0
         for encoded, key, end in zip(keys.encoded, made, keys.ends, strict=True):
             current.key = encoded

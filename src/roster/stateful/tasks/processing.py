@@ -166,6 +166,7 @@ def process_batch(
         late_sources={str(source): rows for source, rows in update.lateness.sources.items()},
         held_by=None if update.held_by is None else str(update.held_by),
         held_ms=update.held_ms,
+        file_bytes=store.file_bytes,
     )
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
     large = large_change(target.changelog.topic, update.changes)

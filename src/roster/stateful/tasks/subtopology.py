@@ -72,7 +72,8 @@ class OperatorNode:
             return b"", STREAM_TIME_KEY[:1]
         if getattr(operator, "keeps_all", False):
             return WAITING_KEY, end_of(WAITING_KEY)
-        return (BY_TIME, end_of(BY_TIME)) if getattr(operator, "has_variables", False) else None
+        has_timers = operator.kept.get("time_mode", TimeMode.NONE.value) != TimeMode.NONE.value
+        return (BY_TIME, end_of(BY_TIME)) if has_timers else None
 
     @property
     def time_column(self) -> str | None:

@@ -34,6 +34,8 @@ _LOW, _PLACE, _TAG = (1 << 57) - 1, (1 << PLACE_BITS) - 1, (1 << TAG_BITS) - 1
 _REMOVED = checked(1 << PLACE_BITS)
 """The slot of a key that was removed."""
 _NO_SLOT = -(1 << 62)
+_AHEAD, _LINE = 8, 63
+"""Slots that may be looked at ahead; from the first byte of a cache line to its last."""
 
 
 @_function
@@ -84,6 +86,20 @@ def put(out, pos, number, size):
     """Write a number of so many bytes."""
     for index in range(size):
         out[pos + index] = number >> 8 * index & 255
+
+
+@_function
+def copy(data, pos, size, out, place):
+    """Copy `size` bytes to `out[place:]`, eight at a time: what is copied is short."""
+    end = pos + size
+    while pos + 8 <= end:
+        put(out, place, eight(data, pos), 8)
+        pos += 8
+        place += 8
+    while pos < end:
+        out[place] = data[pos]
+        pos += 1
+        place += 1
 
 
 @_function
@@ -199,37 +215,59 @@ def find_slot(hashed, data, pos, length, slots, bits, seed, heap, size):
 
 @_function
 def fetch(count, slots, bits, heap, size, scratch):
-    """Bring the slots and the entries of hashes to the processor."""
+    """Bring the slots and the entries of hashes to the processor, those of other keys that have the same tag too."""
     for index in range(count):
         scratch[2 * BLOCK + index] = slots[place_of(scratch[index], bits)]
     for index in range(count):
-        number = scratch[2 * BLOCK + index] >> CHECK_BITS & _LOW
-        offset = (number & _PLACE) << UNIT_BITS
-        if offset < size and number >> PLACE_BITS == scratch[index] >> (64 - TAG_BITS) & _TAG:
-            scratch[2 * BLOCK + index] = heap[offset]
+        place = place_of(scratch[index], bits)
+        tag = scratch[index] >> (64 - TAG_BITS) & _TAG
+        some = int64(0)
+        for _ in range(_AHEAD):
+            slot = slots[place]
+            if slot == 0:
+                break
+            number = slot >> CHECK_BITS & _LOW
+            offset = (number & _PLACE) << UNIT_BITS
+            if number >> PLACE_BITS == tag and offset + _LINE < size:
+                some += heap[offset] + heap[offset + _LINE]
+            place = (place + 1) & ((1 << bits) - 1)
+        scratch[2 * BLOCK + index] = some
 
 
 @_function
-def hash_find(rows, key_ends, keys, slots, bits, seed, heap, size, scratch, where):
-    """Write the offset of each key's entry to `where`, -1 for a missing key; return BAD if one is damaged, else 0."""
-    for begin in range(0, rows, BLOCK):
+def hash_get(first, rows, key_ends, keys, slots, bits, seed, heap, size, scratch, ends, is_there, out, room, state):
+    """Write the values of keys, from the row `first` on, one after the other; return 0, FULL or BAD.
+
+    ends: where values end, nothing for a missing key. room: bytes of `out`. state: the next row, and the room that it
+    needs.
+    """
+    pos = ends[first]
+    for begin in range(first, rows, BLOCK):
         count = min(rows - begin, BLOCK)
         for index in range(count):
             scratch[index] = mixed(seed, keys, key_ends[begin + index], key_ends[begin + index + 1])
         fetch(count, slots, bits, heap, size, scratch)
         for index in range(count):
-            pos = key_ends[begin + index]
-            length = key_ends[begin + index + 1] - pos
-            place = find_slot(scratch[index], keys, pos, length, slots, bits, seed, heap, size)
+            row = begin + index
+            start = key_ends[row]
+            length = key_ends[row + 1] - start
+            place = find_slot(scratch[index], keys, start, length, slots, bits, seed, heap, size)
             if place == _NO_SLOT:
                 return int64(BAD)
-            if place < 0:
-                where[begin + index] = -1
-                continue
-            offset = (slots[place] >> CHECK_BITS & _PLACE) << UNIT_BITS
-            if not is_sound(heap, size, offset, scratch[index]):
-                return int64(BAD)
-            where[begin + index] = offset
+            is_there[row] = 0
+            if place >= 0:
+                offset = (slots[place] >> CHECK_BITS & _PLACE) << UNIT_BITS
+                taken = four(heap, offset + 12)
+                if taken == NONE or not is_sound(heap, size, offset, scratch[index]):
+                    return int64(BAD)
+                if pos + taken > room:
+                    state[0] = row
+                    state[1] = pos + taken
+                    return int64(FULL)
+                copy(heap, offset + HEAD + length, taken, out, pos)
+                is_there[row] = 1
+                pos += taken
+            ends[row + 1] = pos
     return int64(0)
 
 
@@ -247,10 +285,8 @@ def hash_append(first, rows, key_ends, keys, value_ends, values, is_there, seed,
             break
         put(heap, pos + 8, length, 4)
         put(heap, pos + 12, size if is_there[row] else int64(NONE), 4)
-        for index in range(length):
-            heap[pos + HEAD + index] = keys[start + index]
-        for index in range(size):
-            heap[pos + HEAD + length + index] = values[begin + index]
+        copy(keys, start, length, heap, pos + HEAD)
+        copy(values, begin, size, heap, pos + HEAD + length)
         hashed = mixed(seed, keys, start, start + length)
         put(heap, pos, mixed(hashed ^ eight(heap, pos + 8), values, begin, begin + size), 8)
         pos = end
@@ -313,30 +349,81 @@ def hash_apply(pos, end, slots, bits, seed, heap, size, room, segments, scratch,
 
 
 @_function
-def hash_rebuild(old, count, slots, bits, seed, heap, size):
+def hash_move(begin, end, slots, bits, seed, heap, size, pos, limit, scratch, state):
+    """Copy the entries of [begin, end) that the index has to `pos`, up to the limit; return their end, or BAD.
+
+    state: the next entry, and the bytes of the entries copied so far.
+    """
+    while begin < end:
+        count = int64(0)
+        while count < BLOCK and begin < end:
+            if entry_end(heap, size, begin) < 0:
+                return int64(BAD)
+            scratch[count] = key_hash(heap, seed, begin)
+            if not is_sound(heap, size, begin, scratch[count]):
+                return int64(BAD)
+            scratch[BLOCK + count] = begin
+            begin += entry_bytes(heap, begin)
+            count += 1
+        for index in range(count):
+            scratch[2 * BLOCK + index] = slots[place_of(scratch[index], bits)]
+        for index in range(count):
+            offset = scratch[BLOCK + index]
+            slot = slot_of(scratch[index], offset)
+            place = place_of(scratch[index], bits)
+            for _ in range(1 << bits):
+                if slots[place] == slot or slots[place] == 0:
+                    break
+                place = (place + 1) & ((1 << bits) - 1)
+            if slots[place] == slot:
+                taken = entry_bytes(heap, offset)
+                if pos + taken > limit:
+                    state[0] = offset
+                    return pos
+                copy(heap, offset, taken, heap, pos)
+                state[1] += taken
+                pos += taken
+    state[0] = end
+    return pos
+
+
+@_function
+def hash_rebuild(old, count, slots, bits, seed, heap, size, scratch):
     """Fill empty slots from old ones; return their number, or BAD."""
     entries = int64(0)
-    for index in range(count):
-        slot = old[index]
-        if slot == 0 or slot == _REMOVED:
-            continue
-        number = slot >> CHECK_BITS & _LOW
-        if check_of(number) != slot & 127:
-            return int64(BAD)
-        if bits <= TAG_BITS:
-            place = number >> (PLACE_BITS + TAG_BITS - bits)
-        else:
+    index = int64(0)
+    while index < count:
+        block = int64(0)
+        while block < BLOCK and index < count:
+            slot = old[index]
+            index += 1
+            if slot == 0 or slot == _REMOVED:
+                continue
+            number = slot >> CHECK_BITS & _LOW
+            if check_of(number) != slot & 127:
+                return int64(BAD)
             offset = (number & _PLACE) << UNIT_BITS
-            if entry_end(heap, size, offset) < 0:
-                return int64(BAD)
-            hashed = key_hash(heap, seed, offset)
-            if not is_sound(heap, size, offset, hashed):
-                return int64(BAD)
+            scratch[block] = number >> PLACE_BITS << (64 - TAG_BITS)
+            scratch[BLOCK + block] = slot
+            scratch[2 * BLOCK + block] = heap[offset] if bits > TAG_BITS and offset < size else int64(0)
+            block += 1
+        entries += block
+        if entries >= 1 << bits:
+            return int64(BAD)
+        for item in range(block):
+            hashed = scratch[item]
+            slot = scratch[BLOCK + item]
+            if bits > TAG_BITS:
+                offset = (slot >> CHECK_BITS & _PLACE) << UNIT_BITS
+                if entry_end(heap, size, offset) < 0:
+                    return int64(BAD)
+                hashed = key_hash(heap, seed, offset)
+                if not is_sound(heap, size, offset, hashed):
+                    return int64(BAD)
             place = place_of(hashed, bits)
-        while slots[place] != 0:
-            place = (place + 1) & ((1 << bits) - 1)
-        slots[place] = slot
-        entries += 1
+            while slots[place] != 0:
+                place = (place + 1) & ((1 << bits) - 1)
+            slots[place] = slot
     return entries
 
 
@@ -399,6 +486,5 @@ def hash_copy(rows, heap, where, part, ends, out):
             start = where[row] + HEAD
             if part != KEY:
                 start += four(heap, where[row] + 8)
-            for index in range(size):
-                out[ends[row] + index] = heap[start + index]
+            copy(heap, start, size, out, ends[row])
     return ends[rows]

@@ -22,7 +22,7 @@ MOST_BYTES = 1 << PLACE_BITS + UNIT_BITS
 BLOCK = 64
 """Keys whose slots and entries are fetched together."""
 BAD, FULL = -1, 1
-"""Results of the loops: a slot or an entry is damaged; the index has no room."""
+"""Results of the loops: a slot or an entry is damaged; the index, or what is written to, has no room."""
 KEY, VALUE = range(2)
 
 
@@ -57,12 +57,15 @@ _VALUES = {"value_ends": "int64", "values": "uint8", "is_there": "uint8"}
 _PART = {"rows": None, "heap": "uint8", "where": "int64", "part": None, "ends": "int64"}
 
 SIGNATURES = {
-    "hash_find": {"rows": None, **_KEYS, **_INDEX, "scratch": "int64", "where": "int64"},
+    "hash_get": {"first": None, "rows": None, **_KEYS, **_INDEX, "scratch": "int64"}
+    | {"ends": "int64", "is_there": "uint8", "out": "uint8", "room": None, "state": "int64"},
     "hash_append": {"first": None, "rows": None, **_KEYS, **_VALUES, "seed": None, "heap": "uint8"}
     | {"pos": None, "limit": None, "state": "int64"},
     "hash_apply": {"pos": None, "end": None, **_INDEX, "room": None}
     | {"segments": "int64", "scratch": "int64", "state": "int64"},
-    "hash_rebuild": {"old": "int64", "count": None, **_INDEX},
+    "hash_move": {"begin": None, "end": None, **_INDEX, "pos": None, "limit": None}
+    | {"scratch": "int64", "state": "int64"},
+    "hash_rebuild": {"old": "int64", "count": None, **_INDEX, "scratch": "int64"},
     "hash_walk": {"pos": None, "end": None, **_HEAP, "where": "int64"},
     "hash_live": {"begin": None, "end": None, "slots": "int64", **_HEAP, "where": "int64"},
     "hash_sizes": {**_PART, "is_there": "uint8"},
