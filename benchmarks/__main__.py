@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 
 SECTIONS = {
-    "history_day": "a synthetic day of groups: recorded, and their timelines",
+    "history_day": "a synthetic day of groups: recorded, made into tables, replayed",
     "fetch": "records into Arrow against librdkafka and aiokafka",
     "broker": "roster broker under load",
     "group_load": "large groups from outside against Apache Kafka",

@@ -122,8 +122,18 @@ def test_a_mistake_is_one_line(
     assert err.count("\n") == 1
 
 
+def test_a_replay_says_before_it_starts_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["history", "replay", "--from", str(tmp_path / "none"), "--to", str(tmp_path / "new")]
+    assert run(command) == 2
+    assert "has no history" in capsys.readouterr().err
+    assert run([*command, "--assignors", "range,best"]) == 2
+    assert "'best' is not one of" in capsys.readouterr().err
+    assert run([*command[:-1], str(tmp_path)]) == 2
+    assert "exists; name a new folder" in capsys.readouterr().err
+
+
 def test_a_failure_of_spark_is_one_line(
-    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no such thing\n\nJVM stacktrace:\n'
 
@@ -135,7 +145,8 @@ def test_a_failure_of_spark_is_one_line(
             raise PythonException(text)
 
     monkeypatch.setattr("roster.spark.session", lambda _: Failing(), raising=False)
-    assert run(["history", "record", "--to", str(tmp_path), "-b", bootstrap, "--once"]) == 1
+    (tmp_path / "history" / "records").mkdir(parents=True)
+    assert run(["history", "replay", "--from", str(tmp_path / "history"), "--to", str(tmp_path / "new")]) == 1
     assert capsys.readouterr().err == "roster: error: Spark: ValueError: no such thing\n"
 
 
@@ -175,8 +186,14 @@ def test_a_generation_that_was_not_recorded_is_a_mistake(tmp_path: Path, capsys:
     recorded.rebalance(set())
     tp = TopicPartition("t0", 0)
     write_history(tmp_path / "history", {"g": recorded}, {tp: [(recorded.now, 0)]}, {tp: [(recorded.now, 9)]})
-    assert run(["history", "show", "g", "--from", str(tmp_path / "history"), "--generation", "2"]) == 2
-    assert "--generation: generation 2 is not in the history" in capsys.readouterr().err
+    for name in ("show", "export-case"):
+        command = ["history", name, "g", "--from", str(tmp_path / "history"), "--generation"]
+        assert run([*command, "2"]) == 2
+        assert "--generation: generation 2 is not in the history" in capsys.readouterr().err
+    assert run([*command, "1"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["partitions"] == {"t0": 6, "t1": 4}
+    assert "the assignment of m1 differs" in err, "it was encoded in another version"
 
 
 def test_records_that_may_be_read_are_not_refused(bootstrap: str) -> None:

@@ -242,8 +242,10 @@ def test_records_become_rows_and_a_history_takes_names_from_the_ends() -> None:
     end = {"table": ENDS, "group": "g", "topic": TOPIC, "partition": 0, "offset": 9, "topic_id": TOPIC_ID}
     known = [name for name in EVENTS.names if name in rows.column_names]
     every = [rows.select(known), pa.Table.from_pylist([{**end, "at": group.now * 1000}], EVENTS)]
-    history = GroupHistory(pa.concat_tables(every, promote_options="default").select(EVENTS.names).cast(EVENTS))
-    assert {row["topic"] for row in history.table("ownership").to_pylist()} == {TOPIC}
+    tables = dict(
+        GroupHistory(pa.concat_tables(every, promote_options="default").select(EVENTS.names).cast(EVENTS)).tables()
+    )
+    assert {row["topic"] for row in tables["ownership"].to_pylist()} == {TOPIC}
     assert SKIPPED not in rows["table"].to_pylist()
 
 

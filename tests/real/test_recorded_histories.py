@@ -124,8 +124,8 @@ def test_a_group_of_the_new_protocol_has_its_epochs_owners_and_causes(apache_kaf
         opened.append(client("confluent", apache_kafka, group, topics=[topic], protocol="consumer", instance="shelf"))
         shared_out(opened, partitions(topic, 8))
         now = until(lambda: found if (found := admin.describe_group(group)).state == "Stable" else None)
-    history = history_of(apache_kafka.bootstrap, group, topic)
-    rows = history.table("rebalances").to_pylist()
+    tables = dict(history_of(apache_kafka.bootstrap, group, topic).tables())
+    rows = tables["rebalances"].to_pylist()
     told = [(cause["kind"], row["members"]) for row in rows for cause in row["causes"] if cause["kind"] != "unknown"]
     assert told[:4] == [("joined", 2), ("joined", 3), ("left_or_expired", 2), ("partitions_added", 2)]
     assert told[4:] == [("joined", 3), ("static_member_replaced", 3)]
@@ -134,7 +134,7 @@ def test_a_group_of_the_new_protocol_has_its_epochs_owners_and_causes(apache_kaf
     (gone,) = first.keys() - {each.client_id for each in now.members}
     assert (left["client_id"], left["member_id"]) == (gone, first[gone])
     assert all(row["sync_ms"] is not None and row["unowned_partition_ms"] is not None for row in rows[1:-1])
-    owned = [row for row in history.table("ownership").to_pylist() if row["until"] is None]
+    owned = [row for row in tables["ownership"].to_pylist() if row["until"] is None]
     owners = {(row["topic"], row["partition"], row["member_id"]) for row in owned}
     told_by_kafka = jvm.consumer_groups(apache_kafka.bootstrap, group)
     assert owners == {(row["TOPIC"], int(row["PARTITION"]), row["CONSUMER-ID"]) for row in told_by_kafka}

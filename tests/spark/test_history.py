@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from roster.cli.root import run
+from roster.history.case import replay_case
 from roster.spark import record_history
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.groups import commit_all, consumed_up_to, partitions, shared_out
@@ -34,11 +35,13 @@ def write_and_run_the_page(
 ) -> None:
     """Record by the page's program, and call its commands; the folder of both is `history` in `folder`."""
     page = PAGE.read_text()
-    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    program, tables = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     changed = program.replace('"127.0.0.1:9092", "history"', f'{bootstrap!r}, "history", group={recorder!r}')
     assert changed != program
     (folder / "program.py").write_text(changed)
     run_in_session(spark, folder, "program.py")
+    (folder / "tables.py").write_text(tables)
+    run_in_session(spark, folder, "tables.py")
     shows = re.findall(r"^roster (history show .*)$", page, re.MULTILINE)
     assert len(shows) == 3
     for line in shows:
@@ -104,6 +107,13 @@ def test_what_was_done_to_a_group_is_what_its_history_says(
     assert {kind for each in others for kind in kinds(each)} == {"follow_up"}
     assert kinds(replaced) == {"static_member_replaced"}
     assert (replaced["causes"][0]["instance_id"], replaced["moves"]) == ("shelf", [])
+
+    for number in {each["generation"] for each in found["rebalances"] if each["members"]}:
+        assert run(["history", "export-case", group, "--from", folder, "--generation", str(number)]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        (tmp_path / "case.json").write_text(out)
+        replay_case(tmp_path / "case.json")
 
     owners = shown(capsys, group, "--from", folder, "--partition", f"{topic}:5")
     assert (owners[0]["member_id"], owners[0]["from"]) == (begin["leader"], begin["ended_at"])

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import signal
 from datetime import datetime, timedelta
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from roster._json import JsonObject
+from roster.assignors import ASSIGNORS, Assignor
 from roster.cli.admin import admin
-from roster.cli.errors import UserError, explained_imports
+from roster.cli.errors import UserError, explained_imports, one_line
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import EPOCH, print_json, print_table, utc
-from roster.cli.recorded import from_option, group_history
-from roster.cli.session import spark_starter
+from roster.cli.plan.options import AssignorName
+from roster.cli.recorded import from_option, group_history, recorded
+from roster.cli.session import spark_session
 from roster.cli.signals import end_like_ctrl_c
 from roster.client import AuthorizationError, UnknownTopicError
 from roster.model import TopicPartition, parse_addresses
@@ -200,6 +203,73 @@ def _why(cause: JsonObject) -> str:
     return f"{text}: {cause['detail']}" if cause["detail"] else text
 
 
+@history.command("export-case", short_help="Write a recorded rebalance as a test.")
+@click.argument("group", type=NAME)
+@from_option
+@click.option("--generation", type=click.IntRange(0), required=True, help="The generation that was assigned.")
+def export_case(group: str, folder: str, generation: int) -> None:
+    """Print what the leader of a generation of GROUP was given and what it answered, as JSON.
+
+    `roster.history.case.replay_case` computes the assignment again, and compares it byte by byte. It is said if the
+    assignment computed now is another.
+    """
+    _, history = group_history(folder, group)
+    from roster.history.case import case_of
+
+    try:
+        case = case_of(history, generation)
+    except ValueError as error:
+        raise UserError(f"--generation: {error}") from error
+    print_json(case.as_json())
+    if differing := case.differing():
+        click.echo(f"roster: computed now, the assignment of {', '.join(differing)} differs", err=True)
+
+
+_NAME = AssignorName(list(ASSIGNORS))
+
+
+def _assignors(context: click.Context, option: click.Parameter, value: str) -> list[str | Assignor]:
+    return [_NAME.convert(name.strip(), option, context) for name in value.split(",")]
+
+
+@history.command(short_help="Try assignors on a recorded history.")
+@from_option
+@click.option("--to", required=True, metavar="FOLDER", help="Where to write replays (Parquet) and report.html; new.")
+@click.option(
+    "--assignors",
+    default=",".join(ASSIGNORS),
+    show_default=True,
+    callback=_assignors,
+    help="Names, or MODULE:ATTRIBUTE of assignors of your own that executors can import.",
+)
+def replay(folder: str, to: str, assignors: list[Any]) -> None:
+    """Replay every recorded rebalance of all groups with each assignor, as one Spark job.
+
+    An assignor goes on from its own last plan, and has rounds of its own. FOLDER gets a row for each rebalance and
+    assignor, and a page that compares them.
+    """
+    place = Path(to)
+    if place.exists():
+        raise UserError(f"--to: {to} exists; name a new folder")
+    recorded(folder)
+    with spark_session(None, "history replay") as spark:
+        from roster.history.folder import HistoryError
+        from roster.spark.history import replay_history, replay_report
+
+        try:
+            replays = replay_history(spark, folder, assignors)
+        except HistoryError as error:
+            raise UserError(f"--from: {one_line(error)}") from None
+        replays.write.parquet(f"{to}/replays")
+        rows = spark.read.parquet(f"{to}/replays")
+        page, totals = replay_report(rows)
+        (place / "report.html").write_text(page, encoding="utf-8")
+        lines = [[row[name] for name in ("policy", "rebalances", "moved", "stopped", "rounds")] for row in totals]
+        titles = ("assignor", "rebalances", "moved", "stopped", "generations")
+        print_table(titles, lines, "no rebalances of groups with members")
+    click.echo(f"{place / 'report.html'}", err=True)
+
+
 _TOPIC = "__consumer_offsets"
 _POLL_SECONDS = 10.0
 
@@ -223,10 +293,10 @@ def record(to: str, group: str, once: bool, target: Target) -> None:
         click.echo(f"roster: {reason}; polling the groups instead, which is less exact", err=True)
         _poll(to, target, once=once)
         return
-    with spark_starter(target, "history record") as start:
+    with spark_session(target, "history record") as spark:
         from roster.spark import record_history
 
-        record_history(start(), target.bootstrap, to, group=group, security=target.security, available_now=once)
+        record_history(spark, target.bootstrap, to, group=group, security=target.security, available_now=once)
 
 
 def _refusal(cluster: Admin, target: Target) -> str:

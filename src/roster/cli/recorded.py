@@ -17,12 +17,24 @@ from_option = click.option(
 )
 
 
-def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]:
-    """Read a group's recorded history; a UserError if there is none, or if it has no rebalances."""
+def recorded(folder: str) -> HistoryFolder:
+    """Return the folder; a UserError if it has no history."""
     with explained_imports("history"):
-        from roster.history.derived import GroupHistory
         from roster.history.folder import HistoryError, HistoryFolder
-    place = HistoryFolder(folder)
+    history = HistoryFolder(folder)
+    try:
+        history.source()
+    except HistoryError as error:
+        raise UserError(f"--from: {one_line(error)}") from None
+    return history
+
+
+def group_history(folder: str, group: str) -> tuple[HistoryFolder, GroupHistory]:
+    """Read a group's recorded history; a UserError if it has none, or no rebalances."""
+    place = recorded(folder)
+    from roster.history.derived import GroupHistory
+    from roster.history.folder import HistoryError
+
     try:
         history = GroupHistory(place.events(group), group)
     except HistoryError as error:

@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def spark_starter(target: Target, name: str) -> Iterator[Callable[[], SparkSession]]:
+def spark_session(target: Target | None, name: str) -> Iterator[SparkSession]:
+    """Run with a Spark session, as `spark_starter`."""
+    with spark_starter(target, name) as start:
+        yield start()
+
+
+@contextlib.contextmanager
+def spark_starter(target: Target | None, name: str) -> Iterator[Callable[[], SparkSession]]:
     """Run with a function that starts a Spark session once; errors of its user become one line.
 
-    target: the cluster that it works with. name: of the command.
+    target: the cluster that it works with, None if none. name: of the command.
     """
     with explained_imports(name):
         from py4j.protocol import Py4JError, Py4JJavaError
@@ -33,7 +40,7 @@ def spark_starter(target: Target, name: str) -> Iterator[Callable[[], SparkSessi
         from roster.pipeline.errors import reason_of
         from roster.spark import PipelineError, session
 
-    with admin(target):  # for its errors
+    with contextlib.nullcontext() if target is None else admin(target):  # for its errors
         try:
             with contextlib.ExitStack() as started:
 

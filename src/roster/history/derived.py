@@ -1,8 +1,9 @@
-"""The tables that are made of a recorded history, group by group: rebalances, moves, ownership."""
+"""The tables that are made of a recorded history, group by group: rebalances, moves, ownership, lag, weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -11,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.history.consumer_groups import as_classic
-from roster.history.positions import Positions, Series
+from roster.history.positions import Lags, Positions, Series
 from roster.history.tables import COMMITS, GROUPS
 from roster.history.timeline import OPEN, WHYS, CauseSeen, timeline
 from roster.model import TopicPartition
 from roster.model.arrays import Int64
+from roster.wire import WireError
+from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, decode_value
 
 Columns: TypeAlias = dict[str, object]
 """Columns of a table by name: lists, or arrays of Arrow or NumPy."""
@@ -75,6 +78,15 @@ TABLES: Mapping[str, pa.Schema] = {
         ]
     ),
     "ownership": pa.schema([("group", pa.string()), *_PARTITION, *_MEMBER, ("from", TIME), ("until", TIME)]),
+    "lag": pa.schema([("group", pa.string()), *_PARTITION, ("at", TIME), ("records", pa.int64()), ("ms", pa.int64())]),
+    "weights": pa.schema(
+        [
+            ("group", pa.string()),
+            *_PARTITION,
+            ("records_per_second", pa.float64()),
+            ("seconds_per_record", pa.float64()),
+        ]
+    ),
 }
 """The derived tables. None stands for what is not known; `ownership.until` for an interval that has not ended.
 
@@ -93,7 +105,8 @@ class GroupHistory:
         }
         records = rows_of[GROUPS].sort_by("log_offset")
         stored = (ms_of(records["at"]).tolist(), records["key"].to_pylist(), records["value"].to_pylist())
-        self.timeline = timeline(as_classic(zip(*stored, strict=True), _names(rows_of[ENDS])))
+        self._records = list(as_classic(zip(*stored, strict=True), _names(rows_of[ENDS])))
+        self.timeline = timeline(self._records)
         group_of = self.timeline.group
         pairs = zip(group_of.topic.tolist(), group_of.number.tolist(), strict=True)
         self.owned = [TopicPartition(group_of.topics[topic], number) for topic, number in pairs]
@@ -106,6 +119,44 @@ class GroupHistory:
         columns = getattr(self, f"_{name}")()
         every = {"group": pa.repeat(self.group, len(next(iter(columns.values())))), **columns}
         return pa.table([column(every[field.name], field.type) for field in TABLES[name]], schema=TABLES[name])
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        """Yield all of them, each with its name."""
+        return ((name, self.table(name)) for name in TABLES)
+
+    def records(self) -> Iterator[GroupMetadataValue]:
+        """Yield the records of the group that can be read, without removals."""
+        for _, value in self._records:
+            if value is not None:
+                with contextlib.suppress(WireError):
+                    decoded = decode_value(GroupMetadataKey(group=self.group), value)
+                    assert isinstance(decoded, GroupMetadataValue)  # by the key
+                    yield decoded
+
+    def counts(self) -> Int64:
+        """Return [rebalances, topics] the partitions known at each rebalance: assigned, claimed, or with ends."""
+        group, rebalances = self.timeline.group, self.timeline.rebalances
+        counts = np.zeros((len(rebalances), len(group.topics)), np.int64)
+        for row, rebalance in zip(counts, rebalances, strict=True):
+            partitions = np.concatenate((rebalance.now.owned, rebalance.now.claimed))
+            np.maximum.at(row, group.topic[partitions], group.number[partitions].astype(np.int64) + 1)
+        number_of = {topic: number for number, topic in enumerate(group.topics)}
+        for (topic, number), ends in self.positions.ends.items():
+            if topic in number_of:
+                begin = np.searchsorted(self.moments, ends.times[0])
+                counts[begin:, number_of[topic]] = np.maximum(counts[begin:, number_of[topic]], number + 1)
+        return np.maximum.accumulate(counts, axis=0)
+
+    def offsets(self, counts: Mapping[str, int], at_ms: int) -> dict[str, dict[int, tuple[int, int, int | None]]]:
+        """Return (0, end, committed) of the partitions of topics at a time, by partitions whose lag is known."""
+        offsets: dict[str, dict[int, tuple[int, int, int | None]]] = {}
+        tps = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+        for tp, lag in zip(tps, self.positions.lags(tps, np.array([at_ms])).records[:, 0].tolist(), strict=True):
+            if not np.isnan(lag):
+                commits = self.positions.commits[tp]
+                committed = int(commits.offsets[np.searchsorted(commits.times, at_ms, "right") - 1])
+                offsets.setdefault(tp.topic, {})[tp.partition] = (0, committed + round(lag), committed)
+        return offsets
 
     def _rebalances(self) -> Columns:
         rebalances = self.timeline.rebalances
@@ -160,6 +211,24 @@ class GroupHistory:
             **{name: columns[name].combine_chunks() for name in columns.column_names},
             "from": owned.since,
             "until": pa.array(owned.until, mask=owned.until == OPEN),
+        }
+
+    def _lag(self) -> Columns:
+        """Return the lag at each recording of the ends."""
+        moments = np.unique(np.concatenate([series.times for series in self.positions.ends.values()] or [self.moments]))
+        partitions = sorted(self.positions.commits)
+        lags = self.positions.lags(partitions, moments)
+        row, moment = np.nonzero(~np.isnan(lags.records))
+        columns = Lags(*(values[row, moment] for values in lags))
+        return {**_listed(partitions, row), "at": moments[moment], **columns._asdict()}
+
+    def _weights(self) -> Columns:
+        """Return columns: what usually arrives in a partition, and how long a record of it usually takes."""
+        partitions = sorted(self.positions.commits)
+        return {
+            **_listed(partitions, np.arange(len(partitions))),
+            "records_per_second": [self.positions.arriving(tp) for tp in partitions],
+            "seconds_per_record": [self.positions.seconds_per_record(tp) for tp in partitions],
         }
 
 

@@ -85,6 +85,17 @@ class HistoryFolder:
             ends = ends.append_column(name, pa.repeat(value, len(ends)))
         return pa.concat_tables([EVENTS.empty_table(), events, ends], promote_options="default")
 
+    def files(self, name: str) -> list[str]:
+        """Return the absolute paths of all files of a folder of the history."""
+        place = (self._place / name).absolute()
+        return list(ds.dataset(place, format="parquet").files) if place.is_dir() else []
+
+    def rebalances(self) -> pa.Table:
+        """Return the columns group and at of all records of groups. Raises HistoryError without a history."""
+        names = ["group", "at"]
+        rows = self._read(Path(self.source()).name, pc.field("table") == GROUPS, names)
+        return EVENTS.empty_table().select(names) if rows is None else rows
+
     def skipped(self) -> Mapping[str, int]:
         """Return how many records were not read, by reason; empty for what was polled."""
         rows = self._read(RECORDS, pc.field("table") == SKIPPED, ["reason", "records"])

@@ -15,6 +15,7 @@ from roster.wire.consumer.assignments import decode_assignments
 from roster.wire.consumer.entries import ListedPartitions, listed_topics
 from roster.wire.consumer.subscriptions import decode_subscriptions
 from roster.wire.consumer.topic_index import TopicIndex
+from roster.wire.consumer.user_data import split_lag_user_data
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, decode_value
 
 _KEY = GroupMetadataKey(group="")
@@ -42,9 +43,10 @@ class Generation:
     `is_assigned` is False for a generation whose assignment was still to come, as Roster's broker stores it; Apache
     Kafka stores a generation with its assignment only.
 
-    member: [members] numbers of the members, ascending. subscription: [members] the number of what each reads. owner:
-    [owned] the member of each of the partitions `owned`. claimed: partitions that members said they owned when they
-    joined. joined_at_ms: when the join phase ended, or the epoch of a consumer group began.
+    member: [members] numbers of the members, ascending. subscription, capacity: [members] the number of what each
+    reads, and its capacity. owner: [owned] the member of each of the partitions `owned`. claimed: partitions that
+    members said they owned when they joined. joined_at_ms: when the join phase ended, or the epoch
+    of a consumer group began. note: what the leader said of it.
     """
 
     at_ms: int
@@ -54,6 +56,7 @@ class Generation:
     is_assigned: bool
     member: Int32
     subscription: Int32
+    capacity: Int32
     owner: Int32
     owned: Int64
     claimed: Int64
@@ -111,7 +114,9 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
     member = np.fromiter((numbers[row.member_id] for _, row, _ in rows), np.int32, len(rows))
     order = np.lexsort((member, of_row))
     subscriptions, section_of = _distinct(columns.sections)
-    by_row = [column[order] for column in (member, section_of[columns.section_of])]
+    by_row = [
+        column[order] for column in (member, section_of[columns.section_of], split_lag_user_data(columns.user_data)[1])
+    ]
     pairs, owned_at, claimed_at = _partitions(owned, columns.owned, ~is_bad[of_row])
     generations = Generations(
         members,
@@ -139,6 +144,7 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
                 not (head.members and began),
                 by_row[0][mine],
                 by_row[1][mine],
+                by_row[2][mine],
                 owner[has],
                 partition[has],
                 claimed[claims],

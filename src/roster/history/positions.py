@@ -95,6 +95,20 @@ class Positions:
             return None
         return float(np.median(np.diff(ends.offsets) * 1000 / np.maximum(np.diff(ends.times), 1)))
 
+    def seconds_per_record(self, tp: TopicPartition) -> float | None:
+        """Return the seconds that the group usually took for a record that was waiting; None: none ever waited.
+
+        It is the median over the last steps of minutes in which only records were read that were there before.
+        """
+        commits, ends = self.commits.get(tp), self.ends.get(tp)
+        if commits is None or ends is None:
+            return None
+        before, after = _steps(commits)
+        read, elapsed = after.offsets - before.offsets, after.times - before.times
+        there = np.interp(before.times, ends.times, ends.offsets, left=-1, right=-1)
+        busy = (read > 0) & (after.offsets <= there)
+        return float(np.median(elapsed[busy] / 1000 / read[busy])) if busy.any() else None
+
 
 def _passed(ends: Series, committed: Int64) -> Float64:
     """Return when the end of the log passed each offset, in ms; nan: before the recording began, inf: not yet."""

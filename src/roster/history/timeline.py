@@ -68,6 +68,11 @@ class Rebalance:
     why: Int64
     unowned_ms: int | None = 0
 
+    @property
+    def is_follow_up(self) -> bool:
+        """It only finished the round before."""
+        return [cause.kind for cause in self.causes] == [CauseKind.FOLLOW_UP]
+
 
 class Ownership(NamedTuple):
     """Intervals: a partition, the member that owned it, from the storing of one assignment to that of another (ms).
@@ -90,6 +95,7 @@ class Timeline:
 
     group: Generations
     names: list[str]
+    name_of: Int32
     rebalances: list[Rebalance]
     ownership: Ownership
 
@@ -160,7 +166,7 @@ class _Builder:
         partition, _, since, _ = columns
         order = np.lexsort((partition, since))
         ownership = Ownership(*(column[order] for column in columns))
-        return Timeline(self.group, self._names, self._rebalances, ownership)
+        return Timeline(self.group, self._names, self._name_of, self._rebalances, ownership)
 
     def _is_same(self, before: Generation, now: Generation, owner: Int32) -> bool:
         return (

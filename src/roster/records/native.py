@@ -61,7 +61,7 @@ READ = Loops("decode_kernel", _READS, decode_layout.SIGNATURES)
 WRITE = Loops("encode_kernel", _WRITES, encode_layout.SIGNATURES)
 """`place` and `encode`: from columns to records."""
 OFFSETS = Loops("offsets_kernel", (*_READS, "offsets_kernel", "offsets_layout"), offsets_layout.SIGNATURES)
-"""`offset_commits`: from records of `__consumer_offsets` to columns."""
+"""`offset_commits`: from records of `__consumer_offsets` to columns; `commits_to_keep`: those that a history needs."""
 AVRO = Loops("avro_kernel", (*OFFSETS.made_of, "avro_kernel", "avro_layout"), avro_layout.SIGNATURES)
 """`avro`: from Avro values to columns."""
 AVRO_ENCODE = Loops(
@@ -85,6 +85,7 @@ class NativeKernel:
     place: Callable[..., int]
     encode: Callable[..., int]
     offset_commits: Callable[..., int]
+    commits_to_keep: Callable[..., int]
     avro: Callable[..., int]
     avro_encode: Callable[..., int]
     json_cells: Callable[..., int]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from roster.spark.dataframes.reader import StreamReader, read_stream
     from roster.spark.dataframes.sinks import ConsoleSink
     from roster.spark.dataframes.writer import StreamWriter, write_stream
-    from roster.spark.history import record_history
+    from roster.spark.history import history_tables, record_history, replay_history
     from roster.spark.pipeline import Pipeline
     from roster.spark.queries.view import StateUnavailableError, StateView
     from roster.spark.spark_session import session
@@ -69,8 +69,10 @@ __all__ = [
     "Window",
     "WriteError",
     "commit_progress",
+    "history_tables",
     "read_stream",
     "record_history",
+    "replay_history",
     "session",
     "starting_offsets",
     "write_stream",
@@ -89,7 +91,7 @@ _HOMES = {
     "roster.spark.dataframes.reader": ("StreamReader", "read_stream"),
     "roster.spark.dataframes.writer": ("StreamWriter", "write_stream"),
     "roster.pipeline.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
-    "roster.spark.history": ("record_history",),
+    "roster.spark.history": ("history_tables", "record_history", "replay_history"),
     "roster.spark.pipeline": ("Pipeline",),
     "roster.pipeline.tasks.reader": ("ReadError",),
     "roster.pipeline.sink": ("Sink",),

@@ -14,10 +14,14 @@ from roster.wire.columns.writer import binary_parts
 
 
 class OffsetsKernel(Protocol):
-    """The loop of `roster.wire.columns.offsets_kernel`, compiled or as plain Python."""
+    """The loops of `roster.wire.columns.offsets_kernel`, compiled or as plain Python."""
 
     def offset_commits(self, *arguments: object) -> int:
         """Read committed offsets."""
+        ...
+
+    def commits_to_keep(self, *arguments: object) -> int:
+        """Choose the commits that a history keeps."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The loop over records of `__consumer_offsets`, written for numba; it also runs as plain Python.
+"""The loops over records of `__consumer_offsets`, written for numba; they also run as plain Python.
 
-It reads committed offsets and tells the kinds of other records apart; every index is compared with its bound before it
-is used. `roster.wire.offsets_topic` has the format as tables.
+One reads committed offsets and tells the kinds of other records apart; every index is compared with its bound before it
+is used. `roster.wire.offsets_topic` has the format as tables. The other one chooses commits that a history keeps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from numpy import int64
 from roster.wire.columns import offsets_layout as layout
 from roster.wire.columns.decode_kernel import OPTIONS, copy, number
 
-__all__ = ["OPTIONS", "offset_commits"]
+__all__ = ["OPTIONS", "commits_to_keep", "offset_commits"]
+
+MINUTE = 60_000_000
 
 _function = njit(**OPTIONS)
 
@@ -202,3 +204,62 @@ def offset_commits(
         topic_ends[commits] = topic_at
         metadata_ends[commits] = metadata_at
     return commits
+
+
+@_function
+def commits_to_keep(
+    rows, groups, topics, partitions, times, offsets, numbers, minutes, count, slots, size, steps, looked, kept
+):
+    """Set which commits, in the order of their log, stay in a history; return the number of partitions.
+
+    A partition keeps its last commit of each minute, the last one that moves its offset with the one just before it,
+    and the first one that does so after a minute without any. All commits stay in the `count` ascending `minutes`:
+    minute m of group g is there as `numbers[g]` + m. times: in microseconds. slots: `size` zeros, a power of two above
+    the rows. steps: room for two numbers a row. looked: two zeros for each group.
+    """
+    partitions_found = int64(0)
+    for row in range(rows):
+        group = groups[row]
+        minute = times[row] // MINUTE
+        if looked[2 * group] != minute + 1:
+            low = int64(0)
+            high = int64(count)
+            while low < high:
+                middle = (low + high) // 2
+                if minutes[middle] < numbers[group] + minute:
+                    low = middle + 1
+                else:
+                    high = middle
+            looked[2 * group] = minute + 1
+            looked[2 * group + 1] = low < count and minutes[low] == numbers[group] + minute
+        kept[row] = looked[2 * group + 1]
+        slot = (group * 0xC2B2AE35 + topics[row] * 0x85EBCA6B + int64(partitions[row]) * 0x9E3779B1) & (size - 1)
+        before = slots[slot] - 1
+        while before >= 0 and (
+            groups[before] != group or topics[before] != topics[row] or partitions[before] != partitions[row]
+        ):
+            slot = (slot + 1) & (size - 1)
+            before = slots[slot] - 1
+        slots[slot] = row + 1
+        if before < 0:
+            partitions_found += 1
+            steps[2 * row] = steps[2 * row + 1] = row
+            kept[row] = 1
+            continue
+        if times[before] // MINUTE != minute:
+            kept[before] = 1
+        if offsets[before] == offsets[row]:
+            steps[2 * row] = steps[2 * before]
+            steps[2 * row + 1] = steps[2 * before + 1]
+            continue
+        steps[2 * row] = row
+        steps[2 * row + 1] = before
+        last = times[steps[2 * before]] // MINUTE
+        if last != minute:
+            kept[steps[2 * before]] = kept[steps[2 * before + 1]] = 1
+            kept[row] |= minute - last > 1
+    for slot in range(size):
+        row = slots[slot] - 1
+        if row >= 0:
+            kept[row] = kept[steps[2 * row]] = kept[steps[2 * row + 1]] = 1
+    return partitions_found

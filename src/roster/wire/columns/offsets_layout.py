@@ -28,5 +28,21 @@ SIGNATURES: dict[str, dict[str, str | None]] = {
         "metadata_ends": "int32",
         "metadatas": "uint8",
     },
+    "commits_to_keep": {
+        "rows": None,
+        "groups": "int64",
+        "topics": "int64",
+        "partitions": "int32",
+        "times": "int64",
+        "offsets": "int64",
+        "numbers": "int64",
+        "minutes": "int64",
+        "count": None,
+        "slots": "int64",
+        "size": None,
+        "steps": "int64",
+        "looked": "int64",
+        "kept": "uint8",
+    },
 }
-"""Parameters of the compiled function: arrays by the type of their elements, and numbers (None)."""
+"""Parameters of the compiled functions: arrays by the type of their elements, and numbers (None)."""
