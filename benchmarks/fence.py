@@ -42,7 +42,7 @@ from tests.real.realparts.apache import free_ports
 
 PROGRAM = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes" / "application" / "totals.py"
 ORDERS, RESULTS, PARTITIONS, SHOPS = "orders", "totals-by-shop", 4, 200
-PATIENCE = 180.0
+PATIENCE = 400.0
 
 
 class Orders:
@@ -171,7 +171,8 @@ def measure(engine: str, bootstrap: str, folder: Path, rounds: int, chance: rand
                 said = frozen.last_line() or said
                 results.read(3)
                 wrong += sum(results.last[shop] != count for shop, count in sent.items())
-                print(f"  {engine} {number}: {said}", file=sys.stderr, flush=True)
+                figures = f"again {results.again}, older {results.older}, wrong {wrong}"
+                print(f"  {engine} {number}: {figures}; {said}", file=sys.stderr, flush=True)
                 if code is None:
                     kill_tree(frozen.process)
         finally:
