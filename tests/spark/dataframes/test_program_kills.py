@@ -1,0 +1,97 @@
+"""Joins, chains of operators and code behind them in two applications, of which one is killed: each result once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from tests.librdkafka import idempotent_producer
+from tests.spark.apps.dataframes import made
+from tests.spark.dataframes import shapes, test_stateful_queries
+from tests.spark.programs import APPS, START_SECONDS, Application
+from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+ORDERS, SHAPES = test_stateful_queries.ORDERS, shapes.ORDERS
+PROGRAMS = {
+    "counted pairs": ORDERS,
+    "parts of hours": ORDERS,
+    "code of hours": ORDERS,
+    "JSON in JSON, explode, sliding windows → Kafka": SHAPES,
+}
+"""Programs, and their records."""
+ENDS: list[dict[str, Any]] = [
+    *(test_stateful_queries.END | {"order": -1 - number} for number in range(4)),
+    *(shapes.END for _ in range(4)),
+]
+
+
+@pytest.mark.gate
+def test_results_are_those_of_a_batch_though_one_of_two_applications_is_killed(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    group = f"kills-{uuid.uuid4().hex[:8]}"
+    sources = {id(rows): topics.create(2, name="orders") for rows in (ORDERS, SHAPES)}
+    outs = {name: topics.create(1, name="out") for name in PROGRAMS}
+    programs = [f"{sources[id(rows)]}:{name}:{outs[name]}" for name, rows in PROGRAMS.items()]
+    groups = [f"{group}-{out}" for out in outs.values()]
+    producer = idempotent_producer(topics.bootstrap, {})
+
+    def fill(part: slice, *, ends: bool = False) -> None:
+        for rows in (ORDERS, SHAPES):
+            more = [row for row in ENDS if ("id" in row) == (rows is SHAPES)] if ends else []
+            for number, row in enumerate([*rows[part], *more]):
+                producer.produce(sources[id(rows)], json.dumps(row), partition=number % 2)
+        assert producer.flush(60) == 0
+
+    def is_shared() -> bool:
+        found = [topics.admin.describe_group(each).members if topics.exists(each) else () for each in groups]
+        return all(len(members) == 2 and all(member.assignment for member in members) for members in found)
+
+    def results(name: str) -> list[str]:
+        values = [value.decode() for _, _, value in committed_records(topics, outs[name]) if value]
+        return sorted(value for value in values if ':"end"' not in value)
+
+    def wanted(name: str) -> list[str]:
+        batch = spark.createDataFrame([(json.dumps(row),) for row in PROGRAMS[name]], "value string")
+        return sorted(
+            row.value for row in made(name, batch)[0].select(F.to_json(F.struct("*")).alias("value")).collect()
+        )
+
+    def has_read(part: int) -> bool:
+        """Whether so many records of each program have been read."""
+        read = [sum(end for p, end in topics.committed(each).items() if p.topic in sources.values()) for each in groups]
+        return min(read) >= part
+
+    def application(name: str) -> Application:
+        arguments = [topics.bootstrap, group, str(tmp_path / name), *programs]
+        return Application(APPS / "dataframes.py", *arguments, log=tmp_path / f"{name}.log")
+
+    with application("first") as first, application("second"):
+        until(is_shared, START_SECONDS, "both applications have tasks of each group")
+        fill(slice(0, 40))
+        until(lambda: has_read(40), START_SECONDS, "the first records are committed")
+        fill(slice(40, 90))
+        first.hears("done")
+        first.signal(signal.SIGKILL)
+        fill(slice(90, None), ends=True)
+        expected = {name: wanted(name) for name in PROGRAMS}
+        assert all(expected.values())
+        until(
+            lambda: all(len(results(name)) >= len(rows) for name, rows in expected.items()),
+            START_SECONDS,
+            "windows have their results",
+        )
+        assert {name: results(name) for name in PROGRAMS} == expected
