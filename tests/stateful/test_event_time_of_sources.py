@@ -6,11 +6,13 @@ import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from roster.model import TopicPartition
 from roster.model.topology import Subtopology
 from roster.pipeline.batch import Batch, Owner, Range
 from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.json_values import JsonReader
 from roster.pipeline.tasks.missing_values import Look
 from roster.state import source_times
 from roster.state.aggregate_functions import Aggregate
@@ -42,12 +45,13 @@ from roster.stateful.tasks.other_stream import OtherSide, columns_of
 from roster.stateful.tasks.outgoing import Outgoing, Sent, by_split
 from roster.stateful.tasks.placement import partitions_of
 from roster.stateful.tasks.processing import is_left
-from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.repartition import RepartitionTopic, through_labelled
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, labelled
+from roster.stateful.tasks.table_join import Lookup, Rows
 from tests.examples_tried import examples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
 TIME = pa.timestamp("us", "UTC")
@@ -144,6 +148,7 @@ class Timers:
 
 
 TIMERS = Timers()
+TABLE, NAMED = "a table", b"{}"
 WINDOWS_, UPDATES_, SESSIONS_, HOPS_ = Renamed(WINDOWS), Renamed(UPDATES), Renamed(SESSIONS), Renamed(HOPS)
 FIRST_ = with_function(FIRST, COLUMNS, ArrowFunction(lambda batch: batch, COLUMNS), COLUMNS, "s")
 PLACED, TOTALS = ("k", "window_start", "n"), ("k", "window_start", "total")
@@ -192,6 +197,13 @@ CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
     ),
     "repartition, outer, final": ([("k",), OUTER, wider("count(*)", "t")], (TOTALS, "pairs of windows")),
     "repartition, repartition, final": ([("t",), ("k",), WINDOWS], (PLACED, "n")),
+    "repartition, table, final": ([("k",), TABLE, WINDOWS], (PLACED, "n")),
+    "repartition, table, repartition, final": ([("t",), TABLE, ("k",), WINDOWS], (PLACED, "n")),
+    "repartition, repartition, table, final": ([("t",), ("k",), TABLE, WINDOWS], (PLACED, "n")),
+    "repartition, final, repartition, table, final": (
+        [("k",), WINDOWS_, ("n",), TABLE, wider("count(*)", keys=("n",))],
+        (("n", "window_start", "total"), "sizes"),
+    ),
     "3 repartitions, updates, final": ([("k",), ("t",), ("k",), UPDATES_, wider("max(n)")], (TOTALS, "max")),
     "final, repartition, repartition, final": (
         [WINDOWS_, ("k",), ("n",), wider("count(*)", keys=("n",))],
@@ -208,19 +220,22 @@ CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
 def plans_of(chain: Sequence[Any], *, is_mapped: bool = False, topics: int = 1) -> tuple[SubtopologyPlan, ...]:
     """Plans of operators; a tuple of columns stands for a repartition by them. is_mapped: with a step behind it."""
     plans: list[SubtopologyPlan] = []
-    columns, nodes, arriving = COLUMNS, list[OperatorNode](), None
+    columns, nodes, tables, arriving = COLUMNS, list[OperatorNode](), list[Rows](), None
     for step in [*chain, None]:
         sources = INPUTS[:topics] if arriving is None else (arriving.topic,)
         others = tuple(node.other.topic for node in nodes if node.other is not None)
         of = Subtopology(len(plans), (*sources, *others), tuple(node.store for node in nodes))
         if step is None:
-            plans.append(SubtopologyPlan(of, tuple(nodes), arriving))
+            plans.append(SubtopologyPlan(of, tuple(nodes), arriving, tables=tuple(tables)))
         elif isinstance(step, tuple):
-            is_relay = arriving is not None and not nodes
-            then = ArrowFunction(lambda batch: batch, columns) if is_mapped and not is_relay else None
+            then = ArrowFunction(lambda batch: batch, columns) if is_mapped else None
             topic = RepartitionTopic(of, f"to-{len(plans) + 1}", step, columns, then, PARTITIONS)
-            plans.append(SubtopologyPlan(of, tuple(nodes), arriving, topic))
-            nodes, arriving = [], topic
+            plans.append(SubtopologyPlan(of, tuple(nodes), arriving, topic, tuple(tables)))
+            nodes, tables, arriving = [], [], topic
+        elif step is TABLE:
+            columns = pa.schema([*columns, pa.field(f"name {len(plans)}", pa.string())])
+            lookup = Lookup("k", JsonReader(pa.schema([columns.field(-1)])), columns, keeps_all=True)
+            tables.append(Rows("table", lookup, None, columns))
         else:
             other = None
             if isinstance(step, StreamJoin):
@@ -229,6 +244,18 @@ def plans_of(chain: Sequence[Any], *, is_mapped: bool = False, topics: int = 1) 
             nodes.append(OperatorNode(step, columns, f"s{len(plans)}-{len(nodes)}", other=other))
             columns = step(columns.empty_table(), NoState()).results.schema
     return labelled(plans)
+
+
+class App(dict[int, InputBacklog]):
+    """An application: its looks at inputs, and its copies of stores, each with its place in the changelog."""
+
+    def __init__(self, backlogs: dict[int, InputBacklog]) -> None:
+        super().__init__(backlogs)
+        self.copies: dict[tuple[str, int], tuple[int, dict[bytes, bytes]]] = {}
+
+    def take(self, partitions: Iterable[TopicPartition]) -> None:
+        for backlog in self.values():
+            backlog.took([*partitions])
 
 
 class World:
@@ -243,8 +270,12 @@ class World:
         is_mapped: bool = False,
         topics: int = 1,
         is_live: bool = False,
+        is_quiet: bool = False,
     ) -> None:
-        """topics: how many the logs are dealt to, one after the other. is_live: rows come while others are read."""
+        """topics: how many the logs are dealt to, one after the other. is_live: rows come while others are read.
+
+        is_quiet: all are read, and then one time more comes, in a few rows.
+        """
         largest = [accumulate((time for _, time in log), max) for log in logs]
         rows = [
             (at, log, row)
@@ -255,7 +286,8 @@ class World:
         """Rows of all logs in the order of time, so that none is further behind the others than in its own log."""
         for log in logs if is_live else ():
             log.clear()
-        self.rng, self.logs, self.clock = rng, logs, 0.0
+        self.rng, self.logs, self.clock, self.is_mapped = rng, logs, 0.0, is_mapped
+        self.is_quiet = is_quiet
         self.plans = plans_of(chain, is_mapped=is_mapped, topics=topics)
         self.topics: dict[TopicPartition, list[Any]] = {
             TopicPartition(INPUTS[number % topics], number // topics): log for number, log in enumerate(logs)
@@ -263,12 +295,13 @@ class World:
         names = [topic for plan in self.plans for topic in plan.subtopology.sources if topic not in INPUTS]
         self.topics |= {TopicPartition(topic, number): [] for topic in names for number in range(PARTITIONS)}
         self.committed = dict.fromkeys(self.topics, 0)
-        self.stores: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
+        self.changelogs: dict[tuple[str, int], list[tuple[bytes, bytes | None]]] = defaultdict(list)
         self.apps = [self.backlogs() for _ in range(2)]
         self.results: list[dict[str, Any]] = []
         self.late: Counter[str] = Counter()
 
-    def backlogs(self) -> dict[int, InputBacklog]:
+    def backlogs(self) -> App:
+        """A new application."""
         admin: Any = SimpleNamespace(
             describe_topic=lambda name: SimpleNamespace(
                 partitions=[SimpleNamespace(partition=at.partition) for at in self.topics if at.topic == name]
@@ -276,19 +309,30 @@ class World:
             end_offsets=lambda of: {at: len(self.topics[at]) for at in of},
             group_offsets=lambda _, of, stable: {at: SimpleNamespace(offset=self.committed[at]) for at in of},
         )
-        return {
+        backlogs = {
             plan.subtopology.number: InputBacklog(
                 admin, "g", plan.subtopology.sources, plan.sources_at, lambda: self.clock, is_sent=plan.is_labelling
             )
             for plan in self.plans
             if plan.is_labelling or plan.is_by_split
         }
+        return App(backlogs)
+
+    def store(self, app: App, place: tuple[str, int]) -> Any:
+        """An application's copy of a store, which has caught up; now and then it is restored from the beginning."""
+        at, entries = app.copies.get(place, (0, {})) if self.rng.random() < 0.8 else (0, {})
+        for key, value in self.changelogs[place][at:]:
+            entries.pop(key, None)
+            if value is not None:
+                entries[key] = value
+        app.copies[place] = len(self.changelogs[place]), entries
+        return WithChanges(NoState(), dict(entries))
 
     def task_of(self, at: TopicPartition) -> tuple[int, int]:
         number = next(number for number, plan in enumerate(self.plans) if at.topic in plan.subtopology.sources)
         return number, at.partition
 
-    def plan(self, partitions: Sequence[TopicPartition], most: int, app: dict[int, InputBacklog]) -> Any:
+    def plan(self, partitions: Sequence[TopicPartition], most: int, app: App) -> Any:
         """Plan a batch of these partitions, whose ranges begin where the group stands."""
         ranges = {}
         for at in partitions:
@@ -298,12 +342,13 @@ class World:
         backlogs = {number: backlog.before(batch) for number, backlog in app.items()}
         return app, batch, backlogs
 
-    def work(self, app: dict[int, InputBacklog], batch: Batch, backlogs: dict[int, Any]) -> None:
+    def work(self, app: App, batch: Batch, backlogs: dict[int, Any]) -> None:
         """Run a planned batch and commit it."""
         by_task: dict[tuple[int, int], list[TopicPartition]] = defaultdict(list)
         for at in batch.ranges:
             by_task[self.task_of(at)].append(at)
         of_tasks: list[dict[TopicPartition, list[bytes]]] = []
+        times = dict[int, int]()
         changes: list[tuple[tuple[str, int], Any]] = []
         for tasks in self._dealt(list(by_task)):
             sent = {
@@ -314,10 +359,11 @@ class World:
             records = list[Any]()
             for number, partition in tasks:
                 spans = {at: batch.ranges[at] for at in by_task[number, partition]}
-                of = sent.get(number), backlogs.get(number)
+                of = app, sent.get(number), backlogs.get(number)
                 records += self._process(self.plans[number], partition, spans, of, changes)
             for each in sent.values():
                 records += each.notices()
+                times |= {clock.source: clock.time for clock in each.clocks if clock.time is not None}
             by_partition = defaultdict(list)
             for part in records:
                 for record in part.to_pylist():
@@ -327,27 +373,26 @@ class World:
             for at, values in task.items():
                 self.topics[at].extend(values)
         for place, update in changes:
-            self._store(place, update)
+            self.log_changes(place, update)
         for at, span in batch.ranges.items():
             self.committed[at] = span.end
         for backlog in app.values():
+            backlog.ran(times)
             backlog.committed(batch)
 
-    def _store(self, place: tuple[str, int], changes: pa.Table) -> None:
-        for key, value in zip(changes["key"].to_pylist(), changes["value"].to_pylist(), strict=True):
-            self.stores[place].pop(key, None)
-            if value is not None:
-                self.stores[place][key] = value
+    def log_changes(self, place: tuple[str, int], changes: pa.Table) -> None:
+        entries = zip(changes["key"].to_pylist(), changes["value"].to_pylist(), strict=True)
+        self.changelogs[place].extend(entries)
 
     def _process(
         self,
         plan: SubtopologyPlan,
         partition: int,
         spans: dict[TopicPartition, Range],
-        of: tuple[Sent | None, Any],
+        of: tuple[App, Sent | None, Any],
         changes: list[Any],
     ) -> list[Any]:
-        sent, backlog = of
+        app, sent, backlog = of
         outgoing, look, records = Outgoing(None, None), Look(()), list[Any]()  # type: ignore[arg-type]
         own = {at: span for at, span in spans.items() if at.topic in plan.own_sources}
         if not plan.nodes:
@@ -368,7 +413,7 @@ class World:
                     if at.topic == "right":
                         batch = batch_of(self.topics[at][slice(*span)], RIGHT)
                         rows.append(in_columns(batch, columns, is_other=True))
-            store: Any = WithChanges(NoState(), self.stores[node.store, partition])
+            store = self.store(app, (node.store, partition))
             update = operator(pa.Table.from_batches(rows, columns), store)
             assert set(update.results.column_names).isdisjoint({"\0at", "\0of"})
             if node.waiting is not None and is_left(store, update.changes, *node.waiting):
@@ -396,7 +441,16 @@ class World:
         if plan.repartition_source is None:
             return [batch_of(part, COLUMNS) for part in parts]
         records = [pa.record_batch([pa.array(part, pa.binary())], ["value"]) for part in parts]
-        return [batch for part in records for batch in plan.repartition_source.to_rows(part)]
+        rows = (batch for part in records for batch in plan.repartition_source.to_rows(part))
+        return list(plan.joining(partial(self._through_tables, plan))(rows))
+
+    @staticmethod
+    def _through_tables(plan: SubtopologyPlan, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            parts = [batch]
+            for table in plan.tables:
+                parts = [new for part in parts for new in table.lookup.joined(part, lambda keys: [NAMED] * len(keys))]
+            yield from parts
 
     def _dealt(self, tasks: list[Any]) -> list[list[Any]]:
         self.rng.shuffle(tasks)
@@ -406,7 +460,7 @@ class World:
     def run(self) -> None:
         """Take steps in any order; in the end all is read, and everything closes."""
         rng, flying = self.rng, list[Any]()
-        for _ in range(rng.choice([5, 30, 60])):
+        for _ in range(0 if self.is_quiet else rng.choice([5, 30, 60])):
             self.clock += rng.choice([0, 0.4, 2])
             self._come(rng.choice([0, 0, 1, 5]))
             step = rng.random()
@@ -417,14 +471,15 @@ class World:
                 some = rng.sample(free, rng.randint(1, len(free)))
                 flying.append(self.plan(some, rng.choice([1, 3, 100]), rng.choice(apps)))
             elif step < 0.9 and flying:
-                planned = flying.pop(rng.randrange(len(flying)))
-                if rng.random() < 0.8:  # else it is aborted, as by a death
+                app, batch, _ = planned = flying.pop(rng.randrange(len(flying)))
+                if rng.random() < 0.8:
                     self.work(*planned)
+                else:  # it is aborted, as by a death
+                    app.take(batch.ranges)
             elif step < 0.95:
                 self.apps[rng.randrange(2)] = self.backlogs()
             else:
-                for backlog in rng.choice(self.apps).values():
-                    backlog.took()
+                rng.choice(self.apps).take(self.topics)
         self._end()
 
     def _come(self, count: int) -> None:
@@ -433,22 +488,50 @@ class World:
         self.to_come = self.to_come[count:]
 
     def _end(self) -> None:
-        """Close everything by last rows of each source, and read all until nobody has anything to tell."""
+        """Close everything by last rows of each source, and read all until nobody has anything to tell.
+
+        They come before the others are read, or a few at a time behind them; and to one partition of the next task or
+        to all.
+        """
         self._come(len(self.to_come))
-        for at, log in self.topics.items():
-            if at.topic in {*INPUTS, "right"}:
-                log.extend((key, END * number) for number in range(1, 5) for key in ENDS)
+        is_apart = self.is_quiet or self.rng.random() < 0.5
+        count = 1 if self.is_quiet else self.rng.randint(1, 2)
+        keys = self.rng.sample(ENDS, count) if is_apart and not self.is_mapped else ENDS
+        if is_apart:
+            self._read_all()
+        for backlog in [each for app in self.apps for each in app.values()] if self.is_quiet else ():
+            backlog._looked = self.clock  # as at a batch just before
+        for number in range(1, 2 if self.is_quiet else 5):
+            for at, log in self.topics.items():
+                if at.topic in {*INPUTS, "right"}:
+                    log.extend((key, END * number) for key in keys)
+            if is_apart and number < 4 and not self.is_quiet:
+                self._read_all(apart=0)
+        self._read_all()
+
+    def _read_all(self, apart: float = 2) -> None:
+        """Read what there is, with deaths at first; until nobody has anything to tell that many seconds later."""
         owned = [[at for at in self.topics if at.partition % 2 == number] for number in range(2)]
-        for _ in range(200):
-            self.clock += 2
-            is_quiet = True
-            for of, app in zip(owned, self.apps, strict=True):
+        quiet = 0
+        for turn in range(400):
+            self.clock += self.rng.choice([0, 0, 0.4]) + (apart if quiet else 0)
+            quiet += 1
+            for number, of in enumerate(owned):
+                app = self.apps[number]
                 behind = [at for at in of if self.committed[at] < len(self.topics[at])]
-                due = behind or [at for backlog in app.values() for at in backlog.due(of, once=True)]
-                if due:
-                    is_quiet = False
-                    self.work(*self.plan(due, self.rng.choice([6, 100]), app))
-            if is_quiet:
+                is_once = self.rng.random() < 0.2
+                told = {at for backlog in app.values() for at in backlog.due(of, behind, once=is_once)}
+                if not behind and not told:
+                    continue
+                quiet = 0
+                planned = self.plan([*{*behind, *told}], self.rng.choice([6, 100]), app)
+                if turn < 200 and self.rng.random() < (0.2 if behind else 0.5):
+                    app.take(planned[1].ranges)  # the batch is aborted
+                else:
+                    self.work(*planned)
+                if turn < 200 and self.rng.random() < 0.1:
+                    self.apps[number] = self.backlogs()  # it dies, and another one takes all that it had
+            if quiet == 2:
                 return
         raise AssertionError("it does not come to an end")
 
@@ -569,12 +652,13 @@ def chain_problem(
     is_mapped: bool = False,
     topics: int = 1,
     is_live: bool = False,
+    is_quiet: bool = False,
 ) -> str:
     """How a run of a chain of operators differs from the plain computation, "" if it does not."""
     chain, columns = CHAINS[name]
     if any(step in (TIMERS, SESSIONS_, HOPS_) for step in chain):
         delay = min(delay, GRACE)  # of timers, which rows are late depends on batches, as in Spark
-    logs, rights = logs_of(rng, delay), list[list[Row]]()
+    logs, rights = logs_of(rng, delay, 1 if is_quiet else 3), list[list[Row]]()
     if columns[-1] == "first rows":
         logs = [[(f"{key}{number}", time) for key, time in log] for number, log in enumerate(logs)]
     size = 0 if any(step is own for step in chain for own in (JOIN, OUTER, FIRST, FIRST_, EVER)) else SIZE
@@ -596,7 +680,7 @@ def chain_problem(
     of_tasks = [[row for log in rows[begin : begin + topics] for row in log] for begin in range(0, len(rows), topics)]
     by_task = [Counter((key, window_of(time)) for key, time in of) for of in of_tasks]
     together = sum(by_task, Counter())
-    world = World(rng, logs, chain, is_mapped=is_mapped, topics=topics, is_live=is_live)
+    world = World(rng, logs, chain, is_mapped=is_mapped, topics=topics, is_live=is_live, is_quiet=is_quiet)
     if JOIN in chain or OUTER in chain:
         given = sorted((row for log in logs_of(rng, 0) for row in log), key=lambda row: row[1])
         rights = by_partition(given, lambda row: row[0])
@@ -710,6 +794,36 @@ def _forgets_what_waits(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _owes_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What was planned counts as told, and whoever takes partitions tells nothing."""
+    before, took = InputBacklog.before, InputBacklog.took
+
+    def planned(self: InputBacklog, batch: Batch) -> Any:
+        backlog = before(self, batch)
+        self._is_told |= self._is_for_all and not self._behind
+        return backlog
+
+    def taken(self: InputBacklog, partitions: Any) -> None:
+        is_told = self._is_told
+        took(self, partitions)
+        self._is_told = is_told
+
+    patch.setattr(InputBacklog, "before", planned)
+    patch.setattr(InputBacklog, "took", taken)
+
+
+def _restores_without_sources(patch: pytest.MonkeyPatch) -> None:
+    log_changes = World.log_changes
+    patch.setattr(
+        World,
+        "log_changes",
+        lambda self, place, changes: log_changes(
+            self, place, changes.filter(pc.not_equal(changes["key"].cast(pa.binary()), source_times.SOURCES_KEY))
+        ),
+    )
+
+
+FEW = "few hear of a last batch"
 FAULTS = {
     "relayed rows go by those before them": lambda patch: patch.setattr(
         subtopology, "by_source", lambda *given, **options: by_source(*given, **{**options, "is_relayed": False})
@@ -723,6 +837,12 @@ FAULTS = {
     "ended before its rows": _ends_before_its_rows,
     "a task in the middle forwards nothing": _forwards_nothing,
     "a task with results to come has ended": _forgets_what_waits,
+    "a notice is lost with its transaction": _owes_nothing,
+    FEW: lambda patch: patch.setattr(InputBacklog, "ran", lambda *_: None),
+    "a store is restored without its sources": _restores_without_sources,
+    "joined rows lose their time": lambda patch: patch.setattr(
+        subtopology, "through_labelled", lambda *given, **_: through_labelled(*given)
+    ),
 }
 TRIED = [
     ("updates, final", "results come in time"),
@@ -743,6 +863,12 @@ TRIED = [
     ("repartition, final, repartition, final", "a source that moved is forgotten"),
     ("repartition, deduplicate, repartition, final", "a task in the middle forwards nothing"),
     ("final, repartition, final", "a task with results to come has ended"),
+    ("repartition, final", "a notice is lost with its transaction"),
+    ("repartition, final", FEW),
+    ("repartition, final, final", "a store is restored without its sources"),
+    ("repartition, table, final", "joined rows lose their time"),
+    ("repartition, table, repartition, final", "joined rows lose their time"),
+    ("repartition, repartition, table, final", "joined rows lose their time"),
 ]
 
 
@@ -750,21 +876,30 @@ TRIED = [
 @pytest.mark.parametrize(("name", "fault"), TRIED)
 def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: str) -> None:
     FAULTS[fault](monkeypatch)
-    topics = 1 if "repartition" in name else 2
-    delay = LONG if fault in ("results come in time", "rows that pass lose their source") else GRACE
-    assert any(chain_problem(random.Random(seed), name, delay, topics=topics) for seed in range(60))
+    topics, is_quiet = 1 if "repartition" in name else 2, fault in ("a notice is lost with its transaction", FEW)
+    is_late = fault in ("results come in time", "rows that pass lose their source", "joined rows lose their time")
+    delay = LONG if is_late else GRACE
+    problems = (chain_problem(random.Random(seed), name, delay, topics=topics, is_quiet=is_quiet) for seed in range(60))
+    assert any(problems)
+
+
+@pytest.mark.parametrize("name", ["repartition, final", "repartition, repartition, final", "repartition, table, final"])
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=examples(20))
+def test_windows_close_when_records_stop(name: str, seed: int) -> None:
+    assert chain_problem(random.Random(seed), name, is_quiet=True) == ""
 
 
 @pytest.mark.parametrize(("count", "is_held"), [(5, False), (200, True)])
 def test_many_rows_wait_for_those_that_came_to_another_partition_a_moment_ago(count: int, *, is_held: bool) -> None:
     world = World(random.Random(1), [[("a", 1)], [("a", 1)]], [("k",), WINDOWS])
     first, second = (TopicPartition("in", number) for number in range(2))
-    world.work(*world.plan([first, second], 1, {0: world.apps[0][0]}))
+    world.work(*world.plan([first, second], 1, world.apps[0]))
     world.clock += 0.5
     world.logs[1] += [("a", 2)] * count
     world.logs[0] += [("a", 500)] * count
     world.rng.randint = lambda _, most: most  # type: ignore[method-assign]
-    _, _, backlogs = world.plan([first], count, {0: world.apps[0][0]})
+    _, _, backlogs = world.plan([first], count, world.apps[0])
     assert backlogs[0].behind == ((world.plans[0].source_at(second),) if is_held else ())
 
 
@@ -772,9 +907,9 @@ def test_rows_of_a_release_without_labels_go_by_their_largest_time() -> None:
     world = World(random.Random(1), [[]], [("k",), WINDOWS])
     at = TopicPartition("to-1", 0)
     world.topics[at] += unlabelled([("a", 1), ("a", 30), ("a", 2)])
-    world.work(*world.plan([at], 1, {}))
+    world.work(*world.plan([at], 1, App({})))
     while world.committed[at] < 3:
-        world.work(*world.plan([at], 1, {}))
+        world.work(*world.plan([at], 1, App({})))
     assert [each["n"] for each in world.results] == [1]
     assert world.late.total() == 1
     world.logs[0] += [("a", 3), ("a", 40), ("a", 60)]
@@ -798,7 +933,7 @@ def test_a_group_goes_over_from_a_release_without_relays(monkeypatch: pytest.Mon
         world.work(*world.plan(some, 7, world.apps[0]))
     under_way = world.late.total() + sum(len(world.topics[at]) - world.committed[at] for at in world.topics)
     under_way -= len(log) - world.committed[TopicPartition("in", 0)]
-    world.plans, world.stores["times-of-1", 0] = plans, {}
+    world.plans = plans
     world.apps = [world.backlogs() for _ in range(2)]
     world.run()
     found = [each for each in world.results if seconds(each["window_start"]) < END - 100]
@@ -819,8 +954,8 @@ def test_a_group_goes_over_from_a_release_without_labels_amid_two_repartitions(s
         for plan, (source, sink) in zip(plans, before, strict=True)
     )
     for _ in range(20):
-        world.work(*world.plan([at for at in world.topics if world.rng.random() < 0.5], 7, {}))
-    assert all(source_times.SOURCES_KEY not in store for store in world.stores.values())
+        world.work(*world.plan([at for at in world.topics if world.rng.random() < 0.5], 7, App({})))
+    assert all(key != source_times.SOURCES_KEY for log in world.changelogs.values() for key, _ in log)
     ends = [len(world.topics[at]) - world.committed[at] for at in (TopicPartition("to-1", 0), TopicPartition("in", 0))]
     assert sum(ends), "rows of both releases are read"
     world.plans = plans
@@ -843,14 +978,15 @@ def unlabelled(rows: list[Row]) -> list[bytes]:
 def notice_of(tasks: tuple[int, ...], waiting: tuple[int, ...], largest: int) -> pa.Table:
     """The first task tells its time, and which tasks wait."""
     first, _ = tasks
-    told = source_times.Notice(7, (), (first,), {first: largest * 1_000_000}, (first,), waiting, {}, tasks)
+    waits = dict.fromkeys(waiting, 0)
+    told = source_times.Notice(7, (), (first,), {first: largest * 1_000_000}, (first,), waits, {}, tasks)
     row = {source_times.SOURCE: 0, source_times.DELAY: 0, source_times.NOTICE: told.encode()}
     return pa.Table.from_pylist([row], with_labels(COLUMNS))
 
 
 def test_a_task_that_waits_holds_back_merged_tasks_until_it_is_there_no_longer() -> None:
     first = source_times.source_of("to-1", 0)
-    waiting = source_times.Notice(5, (), (), {first + 3: 9_000_000}, (), (first + 3,), {}, (first, 4)).encode()
+    waiting = source_times.Notice(5, (), (), {first + 3: 9_000_000}, (), {first + 3: 0}, {}, (first, 4)).encode()
     row = {source_times.SOURCE: 0, source_times.DELAY: 0, source_times.NOTICE: waiting}
     heard = SourceTimes.over(pa.Table.from_pylist([row], with_labels(COLUMNS)), "t", NoState())
     others = SourceTimes.over(notice_of((first, 4), (), 70), "t", NoState())

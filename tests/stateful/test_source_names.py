@@ -54,7 +54,7 @@ def test_the_source_with_the_least_time_of_those_with_more_to_read_is_told(tmp_p
 
         assert told(row(ZERO, 500), row(ONE, 90), notice({ZERO: 500, ONE: 90}, (TWO,)))[:2] == (TWO, 0), "no time yet"
         assert told(row(TWO, 60), notice({TWO: 60}, (ZERO, ONE)))[:2] == (TWO, 440_000)
-        assert told(row(ONE, 95)) == (None, 0, {}, {}), "rows alone do not tell it"
+        assert told(row(ONE, 95)) == (TWO, 440_000, {}, {}), "rows alone do not change it"
         assert told(row(TWO, 99), notice({TWO: 99}, (ONE,), (TWO,)))[:2] == (ONE, 405_000)
         late = [row(ONE, 85, 70), row(ONE, 30, 125), row(TWO, 20, 79), row(ONE, 155)]
         assert told(*late, notice({ONE: 155}, (), (ONE,))) == (
@@ -65,7 +65,7 @@ def test_the_source_with_the_least_time_of_those_with_more_to_read_is_told(tmp_p
         )
 
 
-def test_numbers_become_names_of_partitions_and_what_a_batch_does_not_tell_stays() -> None:
+def test_numbers_become_names_of_partitions() -> None:
     asked: list[str] = []
 
     def describe(topic: str) -> Any:
@@ -77,16 +77,14 @@ def test_numbers_become_names_of_partitions_and_what_a_batch_does_not_tell_stays
     names = SourceNames(SimpleNamespace(describe_topic=describe), ("gone", "orders"))  # type: ignore[arg-type]
     plan = SubtopologyPlan(Subtopology(1, ("between", "other")), ())
     node = OperatorNode(WINDOWS, COLUMNS, "s", other=SimpleNamespace(topic="other"))  # type: ignore[arg-type]
-    nothing = StoreProgress(1, 9)
 
-    def named(before: StoreProgress = nothing, **given: Any) -> StoreProgress:
-        return names.named(StoreProgress(1, 9, **given), plan, TaskId(1, 4), node, before)
+    def named(**given: Any) -> StoreProgress:
+        return names.named(StoreProgress(1, 9, **given), plan, TaskId(1, 4), node)
 
     held = named(held_by=str(TWO), held_ms=7)
     assert (held.held_by, held.held_ms) == ("orders-2", 7)
-    assert named(held) == held, "a batch without notices"
-    assert named(held, held_by="0").held_by == ""
-    assert named(nothing).held_by is None
+    assert named(held_by="0").held_by == ""
+    assert named().held_by is None
     late = named(late_sources={"0": 5, "-1": 4, str(ZERO): 3, "7": 1}).late_sources
     assert late == {"between-4": 5, "other-4": 4, "orders-0": 3, "an unknown partition": 1}
     assert named(late_sources={"7": 2}).late_sources == {"an unknown partition": 2}

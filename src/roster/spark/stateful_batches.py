@@ -93,6 +93,7 @@ class StatefulBatches:
         self._to_change: set[TopicPartition] = set()
         self._reports: Accumulator[Reports] = jobs.context.accumulator({}, ByAttempt())
         self._restored: Accumulator[dict[TopicPartition, Restored]] = jobs.context.accumulator({}, ByTask())
+        self._sent: Accumulator[dict[int, int]] = jobs.context.accumulator({}, ByTask())
         self._found: Accumulator[dict[str, dict[TopicPartition, int]]] = jobs.context.accumulator({}, ByTask())
         self._ran: Accumulator[dict[int, str]] = jobs.context.accumulator({}, ByTask())
         self._restore_jobs = RestoreJobs(done=self._restored, found=self._found)
@@ -138,7 +139,7 @@ class StatefulBatches:
             joins.begin(batch)
         task_of = self._topology.task_of
         tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
-        self._reports.value, self._restored.value = {}, {}
+        self._reports.value, self._restored.value, self._sent.value = {}, {}, {}
         jobs, seconds = self._copies.with_batch(self._copies.tasks_of(batch.ranges))
         lanes = deal(jobs, len(tasks), self._jobs.cores)
         self._restore_jobs = RestoreJobs(lanes, seconds, self._restored, ran=self._noting())
@@ -159,7 +160,8 @@ class StatefulBatches:
         self._copies.ran(worked | self._tables_read())
         last_reports = {task: attempts[-1] for task, attempts in self._reports.value.items()}
         self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
-        self._stores.ran(batch, {task: TaskRun(r.stores, r.timer, r.is_notice) for task, r in last_reports.items()})
+        runs = {task: TaskRun(r.stores, r.timer, r.is_notice) for task, r in last_reports.items()}
+        self._stores.ran(batch, runs, self._sent.value)
         last = {task: self._named(task, report.stores) for task, report in last_reports.items()}
         self._seen = {task: each for task, each in self._seen.items() if task in self._copies.active()} | last
         stores, tokens = self._store_progress(last), tokens_of(self._reports.value)
@@ -167,9 +169,8 @@ class StatefulBatches:
 
     def _named(self, task: TaskId, stores: tuple[StoreProgress, ...]) -> tuple[StoreProgress, ...]:
         """Return what a task did, with the names of partitions."""
-        plan, before = self._topology.plan_of(task), self._seen.get(task, stores)
-        parts = zip(stores, plan.nodes, before, strict=True)
-        return tuple(self._stores.source_names.named(store, plan, task, node, was) for store, node, was in parts)
+        plan, named = self._topology.plan_of(task), self._stores.source_names.named
+        return tuple(named(store, plan, task, node) for store, node in zip(stores, plan.nodes, strict=True))
 
     def _tables_read(self) -> dict[TopicPartition, int]:
         """Return the offsets of tables that the batch has seen."""
@@ -206,7 +207,7 @@ class StatefulBatches:
         """Return what reads the tasks' splits and processes them with their stores."""
         jobs, tables = self._restore_jobs, {joins.number: joins.sides() for joins in self._joins}
         reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed, "tables": tables}
-        reading["backlogs"] = self._backlogs
+        reading |= {"backlogs": self._backlogs, "sent": self._sent if self._backlogs else None}
         return self._task(self._config, tasks, self._topology, self._targets, self._reports, jobs, **reading)
 
     @property

@@ -76,7 +76,7 @@ class Update:
     """Late rows, one table for each set of columns."""
     lateness: Lateness = NONE_LATE
     held_by: int | None = None
-    """The source that holds time back, 0 if none does, None if that is not told in this batch."""
+    """The source that holds time back, 0 if none does, None if that is unknown."""
     held_ms: int = 0
     """Milliseconds that time is behind that of the source that is furthest."""
     timer_in_ms: int | None = None

@@ -35,6 +35,7 @@ RIGHT_SOURCES_KEY = SOURCES_KEY + b" right"
 """Key of those of the right one."""
 SOURCE, DELAY, NOTICE = "\0source", "\0delay", "\0notice"
 """Columns of rows from a repartition topic: the source, 0 for none; microseconds behind its time; or a notice alone."""
+LABELS = (SOURCE, DELAY, NOTICE)
 UNLABELLED = 0
 HELD = -1 << 21
 """Name of an entry among the sources: the least time of those that hold the task back, and in `ended` which it is.
@@ -42,7 +43,7 @@ HELD = -1 << 21
 It is 0 if none does, but the notice of rows is still to come. The entry of minus a source is the largest time of rows
 of a source that is a task with sources of its own."""
 WAITING = -1
-"""In `ended`: the source waits."""
+"""In `ended`: the source waits; less the number of the source of its own that holds it back, if one does."""
 _DELAY_BITS, _SOURCES = 43, (1 << 20) - 1
 UNTIMED = (1 << _DELAY_BITS) - 1
 """The delay of a row that says nothing of its source's time; others are less: at most 101 days."""
@@ -84,9 +85,10 @@ class Notice(NamedTuple):
     """What a sender knows once its rows of a batch are read.
 
     batch: names the batch's attempt. behind: sources outside of the batch that have more to read. reading: those in it.
-    times: of the sender's own sources, None if unknown. ended: those among them that have no more to read and do not
-    wait. waiting: those that wait. holds: of those that have sources of their own, the least time of sources that hold
-    them back, None if none does. tasks: if sources are tasks, the number of the first one, and how many there are.
+    times: of the sender's own sources, and of those outside whose time not all have heard; None if unknown. ended: of
+    its own those that have no more to read and do not wait. waiting: {one that waits: which source of its own holds it
+    back, 0 if none does}. holds: of those that have sources of their own, the least time of sources that hold them
+    back, None if none does. tasks: if sources are tasks, the number of the first one, and how many there are.
     """
 
     batch: int
@@ -94,7 +96,7 @@ class Notice(NamedTuple):
     reading: tuple[int, ...]
     times: Mapping[int, int | None]
     ended: tuple[int, ...]
-    waiting: tuple[int, ...] = ()
+    waiting: Mapping[int, int] = MappingProxyType({})
     holds: Mapping[int, int | None] = MappingProxyType({})
     tasks: tuple[int, ...] = ()
 
@@ -102,7 +104,7 @@ class Notice(NamedTuple):
         """Return it as JSON."""
         parts = [self.batch, self.behind, self.reading, [*self.times.items()], self.ended]
         if self.tasks:  # an earlier release knows no sources that are tasks
-            parts += [self.waiting, [*self.holds.items()], self.tasks]
+            parts += [[*self.waiting.items()], [*self.holds.items()], self.tasks]
         return json.dumps(parts, separators=(",", ":")).encode()
 
     @classmethod
@@ -110,7 +112,7 @@ class Notice(NamedTuple):
         """Read the bytes of `encode`."""
         batch, behind, reading, times, ended, *more = json.loads(data)
         waiting, holds, tasks = more or ((), (), ())
-        own = tuple(waiting), dict(holds), tuple(tasks)
+        own = dict(waiting), dict(holds), tuple(tasks)
         return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended), *own)
 
     def among(self, is_own: Callable[[int], bool]) -> Notice:
@@ -148,7 +150,8 @@ class Known(NamedTuple):
         """Return what a task knows that gets keys of two tasks, which know this."""
         times = {source: max(time, self.times.get(source, NEVER)) for source, time in other.times.items()}
         ended = {
-            source: WAITING if self.ended.get(source) == WAITING else batch for source, batch in other.ended.items()
+            source: min(batch, mine) if (mine := self.ended.get(source, 0)) <= WAITING else batch
+            for source, batch in other.ended.items()
         }
         return Known({**self.times, **times}, {**self.ended, **ended})
 
@@ -163,8 +166,8 @@ class SourceTimes(NamedTuple):
 
     now: the task's time after the batch. known: the entry of `SOURCES_KEY` after it. is_known_new: whether it changes.
     hold: the least time of the sources that hold the task back, None if none does. sources: of the rows. held_by: the
-    source that holds the task's time back, 0 if none does, None if it is not told in this batch. held: microseconds
-    that the time is behind that of the source that is furthest.
+    source that holds the task's time back, of one that waits for a source of its own that one; 0 if none does, None if
+    the task has no sources of its own. held: microseconds that the time is behind that of the source that is furthest.
     """
 
     rows: pa.Table
@@ -205,7 +208,7 @@ class SourceTimes(NamedTuple):
         places, rows = np.flatnonzero(is_notice), np.flatnonzero(~is_notice)
         notices = [Notice.decode(data) for data in table[NOTICE].filter(pa.array(is_notice)).to_pylist()]
         notices = notices if is_own is None else [notice.among(is_own) for notice in notices]
-        plain = table.drop_columns([SOURCE, DELAY, NOTICE]).filter(pc.invert(pa.array(is_notice)))
+        plain = table.drop_columns(LABELS).filter(pc.invert(pa.array(is_notice)))
         source, delay = source[rows], table[DELAY].to_numpy()[rows]
         times = np.full(len(rows), NEVER)
         if column is not None:
@@ -215,27 +218,28 @@ class SourceTimes(NamedTuple):
         by_place, shown = dict(zip(places.tolist(), notices, strict=True)), np.where(relayed, NEVER, times)
         times_seen = _seen(source, shown, delay == UNTIMED, rows, by_place, known.times, lag)
         for notice in notices:
-            for label in notice.times:
-                is_over = label in notice.ended
-                known.ended[label] = notice.batch if is_over else WAITING if label in notice.waiting else 0
+            for label in notice.times.keys() & {*notice.reading, *notice.waiting}:
+                waits = label in notice.waiting
+                is_over = notice.batch if label in notice.ended else 0
+                known.ended[label] = WAITING - notice.waiting[label] if waits else is_over
             for label in filter(notice.is_gone, known.ended):
                 known.ended[label] = 0
-        now, hold, held_by, held_ms = before, known.hold, None, 0
+        now, hold = before, known.hold
         if notices:
-            until = times_seen.times(int(places[-1]))
-            least, held_by = _least(notices[-1], known.ended, until)
+            least, held_by = _least(notices[-1], known.ended, times_seen.times(int(places[-1])))
             now, hold, known.ended[HELD] = max(before, least), least if held_by else None, held_by
-            furthest = max((time for label, time in until.items() if label > UNLABELLED), default=now)
-            held_ms = furthest - now if held_by and now != NEVER else 0
         if hold is None and len(rows) and (not notices or rows[-1] > places[-1]):
             hold, known.ended[HELD] = now, 0  # a notice is still to come behind them
-        after = dict.fromkeys((label for label, ended in known.ended.items() if ended == WAITING), NEVER)
+        held_by = known.ended.get(HELD, UNLABELLED)
+        after = dict.fromkeys((label for label, ended in known.ended.items() if ended <= WAITING), NEVER)
         after |= {label: time for label, time in times_seen.times(len(table)).items() if label != HELD}
         after |= {} if hold is None else {HELD: hold}
+        furthest = max((time for label, time in after.items() if label > UNLABELLED), default=now)
+        held = max(furthest - now, 0) if held_by and now != NEVER else 0
         entry = Known(after, known.ended).encode()
         stream_times = np.where(relayed, times, times_seen.at)
         stream_times = np.maximum(np.maximum(stream_times, before), np.where(delay == UNTIMED, times, NEVER))
-        return cls(plain, stream_times, now, entry, entry != stored, hold, source, held_by, held_ms)
+        return cls(plain, stream_times, now, entry, entry != stored, hold, source, held_by, held)
 
     @classmethod
     def behind(
@@ -253,7 +257,7 @@ class SourceTimes(NamedTuple):
         largest = max(before, known.get(UNLABELLED, NEVER), int(times.max(initial=NEVER)))
         now = max(before, (largest if hold is None else min(largest, hold)) - lag)
         if SOURCE in table.column_names:
-            sources, rows = table[SOURCE].to_numpy(), table.drop_columns([SOURCE, DELAY, NOTICE])
+            sources, rows = table[SOURCE].to_numpy(), table.drop_columns(LABELS)
             seen = _Seen.of(sources, times + table[DELAY].to_numpy(), np.arange(count), [], known)
             stream_times, known = seen.at, seen.times(count)
         known |= {UNLABELLED: largest}
@@ -262,14 +266,16 @@ class SourceTimes(NamedTuple):
 
 
 def _least(notice: Notice, ended: Mapping[int, int], times: Mapping[int, int]) -> tuple[int, int]:
-    """Return a task's time as of a notice, and the source that holds it back most, 0 if none does.
+    """Return a task's time as of a notice, and the source that holds it back most, as `SourceTimes` has it.
 
     A source in the notice's batch holds back until its rows of that batch are read, too.
     """
     holding = {*notice.behind, *(source for source in notice.reading if ended.get(source) != notice.batch)}
-    holding |= {source for source, batch in ended.items() if batch == WAITING}
+    holding |= {source for source, batch in ended.items() if batch <= WAITING}
     if holding:
-        return min((times.get(source, NEVER), source) for source in holding)
+        least, source = min((times.get(source, NEVER), source) for source in holding)
+        of_its_own = WAITING - ended.get(source, 0)
+        return least, of_its_own if of_its_own > UNLABELLED else source
     return max((time for source, time in times.items() if source > UNLABELLED), default=NEVER), 0
 
 
@@ -356,7 +362,7 @@ class SourceClock:
 
     column: of times; None if they are unknown until rows have arrived. is_untimed: rows say nothing of the time of
     their source, a task whose rows come in another order. hold: the least time of its own sources that hold it back,
-    None if none does. waits: it waits.
+    None if none does, else by `held_by`. waits: it waits.
     """
 
     source: int
@@ -364,7 +370,8 @@ class SourceClock:
     is_untimed: bool = False
     hold: int | None = None
     waits: bool = False
-    time: int | None = field(default=None, init=False)
+    held_by: int = UNLABELLED
+    time: int | None = None
     """The largest time so far in microseconds, None without one."""
     passed: int | None = field(default=None, init=False)
     """A time before which no further row of the source is; None if that is not known."""

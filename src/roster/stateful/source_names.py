@@ -21,16 +21,9 @@ class SourceNames:
         self._admin, self._topics = admin, topics
         self._names: dict[str, str] = {}
 
-    def named(
-        self, progress: StoreProgress, plan: SubtopologyPlan, task: TaskId, node: OperatorNode, before: StoreProgress
-    ) -> StoreProgress:
-        """Return a task's progress with names of partitions. before: what the store's last one was.
-
-        A batch without notices does not say what holds time back: it is as before.
-        """
-        if progress.held_by is None:
-            progress = progress._replace(held_by=before.held_by, held_ms=before.held_ms)
-        else:
+    def named(self, progress: StoreProgress, plan: SubtopologyPlan, task: TaskId, node: OperatorNode) -> StoreProgress:
+        """Return a task's progress with names of partitions."""
+        if progress.held_by is not None:
             name = "" if progress.held_by == "0" else self._name(progress.held_by)
             progress = progress._replace(held_by=name)
         other = None if node.other is None else node.other.topic

@@ -232,25 +232,28 @@ class Stores:
         for due in self._due_tasks:
             due.assigned(partitions)
         for backlog in self.input_backlogs.values():
-            backlog.took()
+            backlog.took(partitions)
 
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:
         """Return the partitions whose tasks must run now, as `BetweenBatches.due` does. Raises ClientError."""
         due = [tasks.due(partitions, behind, once=once) for tasks in self._due_tasks]
-        if not behind:
-            due += [backlog.due(partitions, once=once) for backlog in self.input_backlogs.values()]
+        due += [backlog.due(partitions, behind, once=once) for backlog in self.input_backlogs.values()]
         return frozenset().union(*due)
 
     def idle_times(self, batch: Batch) -> Mapping[TaskId, list[tuple[int | None, ...]]]:
         """Return the stream times that stores of a batch's tasks get as their input is idle."""
         return {} if self._idleness is None else self._idleness.times_to_give(batch)
 
-    def ran(self, batch: Batch, tasks: Mapping[TaskId, TaskRun]) -> None:
-        """Record what a batch's tasks did."""
+    def ran(
+        self, batch: Batch, tasks: Mapping[TaskId, TaskRun], sent: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
+        """Record what a batch's tasks did. sent: {source: largest time of its rows}, where rows have labels."""
         for due in self._due_tasks:
             due.ran(batch, tasks)
+        for backlog in self.input_backlogs.values():
+            backlog.ran(sent)
 
     def committed(
         self, tokens: Mapping[TaskId, str], batch: Batch, ends: Mapping[TopicPartition, int] = MappingProxyType({})

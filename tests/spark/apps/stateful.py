@@ -87,7 +87,8 @@ class Collected:
 
     def add(self, term: dict[int, Any]) -> None:
         for task, reports in term.items():
-            self.value[task] = reports if isinstance(reports, Restored) else self.value.get(task, ()) + reports
+            is_one = isinstance(reports, Restored | int)
+            self.value[task] = reports if is_one else self.value.get(task, ()) + reports
 
 
 class InProcess:
@@ -114,7 +115,7 @@ class InProcess:
         self._copies, self._stores = stores.copies, stores
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: BatchSink, refused: Refused = ()) -> Outcome:
-        targets, reports, copies = self._targets.prepare(batch), Collected(), Collected()
+        targets, reports, copies, sent = self._targets.prepare(batch), Collected(), Collected(), Collected()
         if self._switching is not None:
             paused = self._stores.changelogs.tasks_of(self._switching.paused(batch.ranges))
             targets = {task: tuple(t._replace(is_paused=task in paused) for t in of) for task, of in targets.items()}
@@ -126,7 +127,7 @@ class InProcess:
         lanes, began = deal(wanted, len(tasks), self.cores), time.monotonic()
         tasks = [*tasks, *[()] * (len(lanes) - len(tasks))]
         jobs: Any = RestoreJobs(lanes, seconds, copies)  # type: ignore[arg-type]
-        more: dict[str, Any] = {"reports": reports, "tables": tables, "function": self._function}
+        more: dict[str, Any] = {"reports": reports, "sent": sent, "tables": tables, "function": self._function}
         looked = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
         more["backlogs"] = {number: backlog for number, backlog in looked.items() if backlog is not None}
         reading: Any = StatefulTask(self._config, tasks, self._work, targets, jobs=jobs, **more)
@@ -140,7 +141,7 @@ class InProcess:
         assert kept is None
         self._copies.ran({target.changelog: target.end for each in targets.values() for target in each})
         runs: Any = {task: TaskRun(each[-1].stores, each[-1].timer) for task, each in reports.value.items()}  # type: ignore[misc]
-        self._stores.ran(batch, runs)
+        self._stores.ran(batch, runs, sent.value)
         self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
         last = {task: each[-1].stores for task, each in reports.value.items()}
         outcome = Outcome(None, rows=batch.offsets, tokens=tokens_of(reports.value))  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from roster.state.event_time import (
 )
 from roster.state.pending import WithChanges
 from roster.state.source_times import (
-    DELAY,
+    LABELS,
     NOTICE,
     RIGHT_SOURCES_KEY,
     SOURCE,
@@ -127,7 +127,7 @@ class BySource(Around):
             rows = side.rows.append_column(AT, pa.array(side.at)).append_column(OF, pa.array(side.sources))
             parts.append(rows)
             now[NOW_KEYS[number]] = time_bytes(side.now)
-        plain = [name for name in table.column_names if name not in {SOURCE, DELAY, NOTICE}]
+        plain = [name for name in table.column_names if name not in LABELS]
         rows = pa.concat_tables(parts) if parts else table.select(plain).slice(0, 0)
         update = operator(rows, WithChanges(store, now))
         entries = {
@@ -147,7 +147,7 @@ class BySource(Around):
         if self.of_sides and not self._is_warm_up(table):
             return self._both_sides(table, store, operator)
         is_join = isinstance(self.operator, StreamJoin)
-        plain = [name for name in table.column_names if name not in {SOURCE, DELAY, NOTICE}]
+        plain = [name for name in table.column_names if name not in LABELS]
         if self._is_warm_up(table):
             return operator(table, store)
         own = table.filter(pc.invert(table[IS_OTHER])) if is_join else table
@@ -176,7 +176,7 @@ class BySource(Around):
         delays = pa.array(np.where(has, results[AT].to_numpy() - times, 0))
         labels = (results[OF], delays, pa.nulls(len(results), pa.binary()))
         rows = without_at(results)
-        for name, column in zip((SOURCE, DELAY, NOTICE), labels, strict=True):
+        for name, column in zip(LABELS, labels, strict=True):
             rows = rows.append_column(name, column)
         return rows
 

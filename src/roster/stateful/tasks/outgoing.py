@@ -48,7 +48,8 @@ class Backlog:
 
     batch: names the attempt. behind: sources outside of the batch with more to read. reading: {source in the batch:
     whether it has no more to read behind it}. is_for_all: whether partitions that get no rows hear of it. partitions:
-    how many the input has. left: partitions of the input with more to read behind the batch.
+    how many the input has. left: partitions of the input with more to read behind the batch. times: {source: largest
+    time of its rows in earlier batches}, of those in the batch, and those of which not all have heard.
     """
 
     batch: int
@@ -57,6 +58,7 @@ class Backlog:
     is_for_all: bool
     partitions: int
     left: frozenset[TopicPartition] = frozenset()
+    times: Mapping[int, int] = field(default_factory=dict)
 
 
 def by_split(
@@ -109,7 +111,7 @@ class Sent:
 
     def clock(self, source: int) -> SourceClock:
         """Return the clock of a source whose rows follow."""
-        self.clocks.append(SourceClock(source, self.topic.time))
+        self.clocks.append(SourceClock(source, self.topic.time, time=self.backlog.times.get(source)))
         return self.clocks[-1]
 
     def of_task(
@@ -125,26 +127,30 @@ class Sent:
             clock.time = updates[0].time_of_sources
         else:
             clock.is_untimed = not is_in_order and (plan.has_sources or self.topic.lag > 0)
-        clock.hold = updates[0].hold
+        clock.hold, clock.held_by = updates[0].hold, updates[0].held_by or 0
         if self.topic.delay is not None and now_ms is not None:
             clock.passed = now_ms * 1000 - self.topic.delay + (self.topic.lag if clock.is_untimed else 0)
         clock.waits = clock.hold is not None or any(update.waits for update in updates)
         self.tasks = plan.source_at(TopicPartition(self.topic.topic, 0)), self.backlog.partitions
-        # Others would not hear that it waits no longer.
-        self.is_for_all |= plan.has_sources or any(node.waiting is not None for node in plan.nodes)
+        # Others would not hear that it waits no longer, and what Spark makes of results is not known here.
+        self.is_for_all |= plan.has_sources or self.topic.is_framed
+        self.is_for_all |= any(node.waiting is not None for node in plan.nodes)
         return clock
 
     def notices(self) -> Iterator[pa.RecordBatch]:
         """Yield what those who read the rows have to know, for behind all of them."""
         if not self.clocks:
             return
-        times = {clock.source: clock.told for clock in self.clocks}
+        own = {clock.source: clock.told for clock in self.clocks}
         reading = self.backlog.reading
-        waiting = tuple(clock.source for clock in self.clocks if clock.waits)
-        ended = tuple(source for source in times if reading[source] and source not in waiting)
+        waiting = {clock.source: clock.held_by for clock in self.clocks if clock.waits}
+        ended = tuple(source for source in own if reading[source] and source not in waiting)
+        others = {source: time for source, time in self.backlog.times.items() if source not in reading}
+        others = {} if self.is_for_all else others
         holds = {clock.source: clock.hold for clock in self.clocks if clock.is_untimed}
+        holds = {**dict.fromkeys(others), **holds} if holds else {}
         notice = Notice(
-            self.backlog.batch, self.backlog.behind, tuple(reading), times, ended, waiting, holds, self.tasks
+            self.backlog.batch, self.backlog.behind, tuple(reading), own | others, ended, waiting, holds, self.tasks
         )
         is_for_all = self.backlog.is_for_all or self.is_for_all
         partitions = range(self.topic.partitions or 0) if is_for_all else sorted(self.partitions)

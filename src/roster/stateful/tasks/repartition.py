@@ -29,6 +29,7 @@ from roster.state.rows import PREFIX_LENGTH as ROWS_PREFIX
 from roster.state.rows import RowLayout, StoredRows
 from roster.state.source_times import (
     DELAY,
+    LABELS,
     NOTICE,
     SOURCE,
     UNLABELLED,
@@ -165,10 +166,13 @@ def through_labelled(
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     columns: pa.Schema,
     labelled_rows: Iterator[pa.RecordBatch],
+    *,
+    keeps_rows: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield what a function makes of rows with labels, and notices, all with these columns.
 
-    It gets rows of one source at a time, so that what it makes of them is of that source.
+    It gets rows of one source at a time, so that what it makes of them is of that source. keeps_rows: it adds columns
+    to rows, so it gets them with their labels and leaves these in place.
     """
     for batch in labelled_rows:
         if batch.num_rows == 1 and batch.column(NOTICE).is_valid()[0].as_py():
@@ -176,9 +180,12 @@ def through_labelled(
             continue
         if not batch.num_rows:
             continue
+        if keeps_rows:
+            yield from function(iter((batch,)))
+            continue
         source, delay = (batch.column(name).to_numpy() for name in (SOURCE, DELAY))
         is_untimed = delay == UNTIMED
-        names = [name for name in batch.schema.names if name not in {SOURCE, DELAY, NOTICE}]
+        names = [name for name in batch.schema.names if name not in LABELS]
         changes = np.flatnonzero(np.diff(source) | np.diff(is_untimed)) + 1
         for begin, end in pairwise([0, *changes, batch.num_rows]):
             rows = batch.select(names).slice(begin, end - begin)

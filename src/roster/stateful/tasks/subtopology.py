@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from roster.model import TopicPartition
 from roster.model.topology import Subtopology
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.tasks.arrow_function import ArrowFunction
+from roster.pipeline.tasks.steps import Chain
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import Definition, Migrate
 from roster.state.event_time import STREAM_TIME_KEY
@@ -27,11 +30,14 @@ from roster.stateful.tasks.operator_steps import innermost, sides_of
 from roster.stateful.tasks.other_stream import OtherSide
 from roster.stateful.tasks.processing import Operator
 from roster.stateful.tasks.relay import Relay
-from roster.stateful.tasks.repartition import RepartitionTopic
+from roster.stateful.tasks.repartition import RepartitionTopic, through_labelled
 from roster.stateful.tasks.table_join import Rows
 
 if TYPE_CHECKING:
     from roster.state.aggregate import Update
+
+RowsOf: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Makes rows of rows."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,13 @@ class SubtopologyPlan:
         last = self.nodes[-1]
         return last.operator(last.columns.empty_table(), NoState()).results.schema
 
+    def joining(self, joined: RowsOf) -> RowsOf:
+        """Return what joins rows with the tables, labels and notices included if the rows have them."""
+        if not self.tables or self.repartition_source is None or not self.repartition_source.is_labelled:
+            return joined
+        keeps_rows = all(table.then is None for table in self.tables)
+        return partial(through_labelled, joined, with_labels(self.tables[-1].columns), keeps_rows=keeps_rows)
+
     @property
     def has_sources(self) -> bool:
         """True if its rows come with labels of their sources."""
@@ -250,7 +263,9 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
     """
     done = list(plans)
     for number in range(len(plans) - 2, 0, -1):
-        done[number] = _relaying(done[number], done[number + 1 :])
+        if any(node.time_column is not None for plan in done[number + 1 :] for node in plan.nodes):
+            done[number - 1 : number + 2] = _with_steps_in_front(*done[number - 1 : number + 2])
+            done[number] = _relaying(done[number], done[number + 1 :])
     plans = tuple(done)
     is_timed = any(node.time_column is not None for plan in plans for node in plan.nodes)
     done[0] = replace(plans[0], is_by_split=is_timed and bool(plans[0].nodes) and len(plans[0].own_sources) > 1)
@@ -276,11 +291,39 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
     return tuple(done)
 
 
+def _with_steps_in_front(*plans: SubtopologyPlan) -> tuple[SubtopologyPlan, ...]:
+    """Return three plans with the steps behind the second repartition in front of it, if no operator is between.
+
+    So the times that they make are known where rows are sent on. They may stay where they are, if the topic cannot
+    have their columns.
+    """
+    first, second, third = plans
+    source, sink = second.repartition_source, second.repartition_sink
+    if second.nodes or source is None or sink is None or sink.then is None:
+        return plans
+    before = second.tables[-1].then if second.tables else source.then
+    then = sink.then if before is None else ArrowFunction(Chain([before, sink.then]), sink.then.columns)
+    try:
+        sink = replace(sink, columns=then.columns, then=None)
+    except PipelineError:
+        return plans
+    tables = second.tables
+    if tables:
+        tables = (*tables[:-1], tables[-1]._replace(then=then, columns=then.columns))
+    else:
+        source = replace(source, then=then)
+    return (
+        replace(first, repartition_sink=source),
+        replace(second, repartition_source=source, repartition_sink=sink, tables=tables),
+        replace(third, repartition_source=sink),
+    )
+
+
 def _relaying(plan: SubtopologyPlan, following: Sequence[SubtopologyPlan]) -> SubtopologyPlan:
     """Return a plan between two repartitions with a relay, if it has no operator and its rows have the times."""
     source, sink = plan.repartition_source, plan.repartition_sink
     columns = [node.time_column for each in following for node in each.nodes if node.time_column is not None]
-    if plan.nodes or source is None or sink is None or not following[0].nodes or not columns:
+    if plan.nodes or source is None or sink is None or not following[0].nodes:
         return plan
     steps = [sink.then, *(table.then for table in following[0].tables)]
     if any(step is not None for step in steps) or not _has_times(sink.columns, columns[0]):

@@ -26,6 +26,7 @@ from roster.pipeline.tasks.missing_values import Look
 from roster.pipeline.tasks.reader import ReaderConfig, read_splits
 from roster.pipeline.tasks.result_records import record_keys
 from roster.pipeline.tasks.steps import applied
+from roster.state.source_times import LABELS, labelled
 from roster.state.store import Value
 from roster.stateful.tasks.catch_up import StoreTarget, catch_up
 from roster.stateful.tasks.store_location import Place, on_sound
@@ -52,8 +53,11 @@ class Lookup:
     def joined(self, rows: pa.RecordBatch, table: Callable[[Sequence[bytes]], list[Value]]) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the table's fields, in pieces as many rows may have the same large value.
 
-        table: returns the value of each key.
+        table: returns the value of each key. Labels of rows stay behind the fields.
         """
+        names = [name for name in rows.schema.names if name in LABELS]
+        columns = labelled(self.columns) if names else self.columns
+        rows, labels = rows.drop_columns(names), rows.select(names)
         keys = record_keys(rows.column(self.on)).dictionary_encode()
         keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
         values = pa.array(table(keys.dictionary.to_pylist()), pa.binary())
@@ -62,8 +66,10 @@ class Lookup:
         piece = np.cumsum(sizes, dtype=np.int64) // _PIECE_BYTES
         for begin, end in itertools.pairwise([0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]):
             indices = keys.indices.slice(begin, end - begin)
-            columns = [*rows.slice(begin, end - begin).columns, *fields.take(indices).columns]
-            joined = pa.RecordBatch.from_arrays(columns, schema=self.columns)
+            arrays = [*rows.columns, *labels.columns]
+            own = [array.slice(begin, end - begin) for array in arrays]
+            own[rows.num_columns : rows.num_columns] = fields.take(indices).columns
+            joined = pa.RecordBatch.from_arrays(own, schema=columns)
             yield joined if self.keeps_all else joined.filter(pc.is_valid(values.take(indices)))
 
 

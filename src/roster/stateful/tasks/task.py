@@ -46,7 +46,7 @@ from roster.stateful.tasks.catch_up import StoreTarget
 from roster.stateful.tasks.host_stores import Restored, RestoreJob, found_here, process_id, restore_copy
 from roster.stateful.tasks.outgoing import Backlog, Outgoing, Sent, by_split
 from roster.stateful.tasks.processing import Applies, Report, combined, new_token, process_batch
-from roster.stateful.tasks.repartition import RepartitionTopic, through_labelled
+from roster.stateful.tasks.repartition import RepartitionTopic
 from roster.stateful.tasks.store_location import Place, on_sound
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.stateful.tasks.table_join import TableSide, fetch_table, through_tables
@@ -147,14 +147,16 @@ class StatefulTask(PartitionTask):
         failed: TaskAccumulator[dict[int, tuple[str, str]]] | None = None,
         tables: Mapping[int, Sequence[TableSide]] = MappingProxyType({}),
         backlogs: Mapping[int, Backlog] = MappingProxyType({}),
+        sent: TaskAccumulator[dict[int, int]] | None = None,
         **reading: Any,
     ) -> None:
         """tables, backlogs: by sub-topology: joined with rows; of the input, if rows it sends are labelled.
+        sent: collects {source: largest time of its rows}.
 
         `reading`: the other arguments of `ReadTask`.
         """
         super().__init__(config, tasks, failed=failed, **reading)
-        self._tables, self._backlogs = tables, backlogs
+        self._tables, self._backlogs, self._sent = tables, backlogs, sent
         others = [node.other for plan in work.plans for node in plan.nodes if node.other is not None]
         self._others = {
             other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
@@ -233,6 +235,8 @@ class StatefulTask(PartitionTask):
             for outgoing in sent.values():
                 if not outgoing.topic.is_framed:
                     yield from outgoing.notices()
+                if self._sent is not None:
+                    self._sent.add({clock.source: clock.time for clock in outgoing.clocks if clock.time is not None})
 
     def restore_lanes(self, tasks: Iterable[int]) -> Iterator[Restored]:
         """Restore the copies assigned to otherwise idle Spark tasks."""
@@ -385,10 +389,7 @@ class StatefulTask(PartitionTask):
             split = self._splits[number]
             if split.is_empty or split.topic not in plan.own_sources:
                 continue
-            joined = partial(through_tables, tables, split.partition, self._config, look)
-            if arriving is not None and arriving.is_labelled and tables:
-                columns = with_labels(plan.tables[-1].columns)
-                joined = partial(through_labelled, joined, columns)
+            joined = plan.joining(partial(through_tables, tables, split.partition, self._config, look))
             if self.made is not None:
                 rows = joined(self.made)
             elif aside is not None:
