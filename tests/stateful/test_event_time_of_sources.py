@@ -529,7 +529,7 @@ class World:
                     app.take(planned[1].ranges)  # the batch is aborted
                 else:
                     self.work(*planned)
-                if turn < 200 and self.rng.random() < 0.1:
+                if turn < 200 and not self.is_quiet and self.rng.random() < 0.1:
                     self.apps[number] = self.backlogs()  # it dies, and another one takes all that it had
             if quiet == 2:
                 return

@@ -64,12 +64,11 @@ class InputBacklog:
         self._sent: Mapping[int, int] = {}
 
     def took(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget what was seen: these partitions were assigned, and there may be new ones."""
+        """Look again: these partitions were assigned, and there may be new ones. Times that were read stay true."""
         self._partitions = []
         if any(at.topic in self._topics for at in partitions):
             self._looked = self._planned = float("-inf")
             self._is_committed = self._is_told = False
-            self._untold, self._read, self._times = set(), {}, {}
 
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
