@@ -122,7 +122,7 @@ def test_notices_of_input_partitions_are_as_in_the_release_before() -> None:
     notice = Notice(7, (1,), (5,), {5: 3}, (5,))
     assert notice.encode() == b"[7,[1],[5],[[5,3]],[5]]"
     assert Notice.decode(notice.encode()) == notice
-    of_tasks = notice._replace(waiting=(6,), holds={5: None, 6: 2}, tasks=(5, 4))
+    of_tasks = notice._replace(waiting={6: 0}, holds={5: None, 6: 2}, tasks=(5, 4))
     assert Notice.decode(of_tasks.encode()) == of_tasks
 
 
