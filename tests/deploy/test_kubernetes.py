@@ -170,7 +170,8 @@ class Pod:
         self._freeze.touch()
 
     def is_frozen(self) -> bool:
-        return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        status = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return status.rpartition(")")[2].split()[0] == "T"
 
     def thaw(self) -> None:
         send(self.process, signal.SIGCONT)
