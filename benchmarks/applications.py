@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from confluent_kafka import Producer
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from roster.spark import Batch, Progress
@@ -32,12 +33,10 @@ OPTIONS = ("session_timeout_ms", "trigger_interval_ms")
 """Options of a pipeline that an application takes on its command line, all whole numbers."""
 
 
-class Stream:
-    """A producer that spreads `rate` records a second over the partitions of a topic, ten times a second."""
+class Beside:
+    """Work in a thread of its own until it is left: `_run` goes on until `_ended` is set."""
 
-    def __init__(self, bootstrap: str, topic: str, rate: int, linger_ms: int = 5) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": linger_ms})
-        self._topic, self._rate = topic, rate
+    def __init__(self) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -48,8 +47,25 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Stream(Beside):
+    """A producer that spreads `rate` records a second over the partitions of a topic, ten times a second."""
+
+    def __init__(self, bootstrap: str, topic: str, rate: int, linger_ms: int = 5) -> None:
+        super().__init__()
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": linger_ms})
+        self._topic, self._rate = topic, rate
+
+    @override
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         self._producer.flush(10)
 
+    @override
     def _run(self) -> None:
         begin, sent = time.monotonic(), 0
         while not self._ended.wait(0.1):

@@ -22,18 +22,17 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
 
 from confluent_kafka import Consumer, TopicPartition
+from typing_extensions import override
 
-from benchmarks.applications import kill_tree, tree
+from benchmarks.applications import Beside, kill_tree, tree
 from benchmarks.peers import MissingError
 from benchmarks.pipeline import broker
 from roster.client import Admin
@@ -45,23 +44,19 @@ ORDERS, RESULTS, PARTITIONS, SHOPS = "orders", "totals-by-shop", 4, 200
 PATIENCE = 400.0
 
 
-class Orders:
+class Orders(Beside):
     """Sends orders of random shops until it is left; `sent` is the plain count."""
 
     def __init__(self, bootstrap: str, chance: random.Random, sent: Counter[str]) -> None:
+        super().__init__()
         self._producer, self._chance, self._sent = idempotent_producer(bootstrap, {"linger.ms": 5}), chance, sent
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+    @override
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         assert self._producer.flush(60) == 0
 
+    @override
     def _run(self) -> None:
         while not self._ended.wait(0.02):
             for _ in range(20):

@@ -41,12 +41,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 from confluent_kafka import Producer
+from typing_extensions import override
 
-from benchmarks.applications import kill_tree, say
+from benchmarks.applications import Beside, kill_tree, say
 from roster.client import Admin, ClientError
 from roster.model import TopicPartition
 from roster.state import StateError
@@ -114,30 +115,30 @@ class Owner:
         return f"{len(self.batches)} batches, owns {len(last['owned'])}, restores {last['restoring']}"
 
 
-class Copies:
+class Copies(Beside):
     """Looks five times a second how many disks have a store of each task within the acceptable lag.
 
     disks: the directories of the applications, which may be given while it looks. `least` of the looks so far.
     """
 
     def __init__(self, bootstrap: str, changelog: str, disks: Sequence[Path]) -> None:
+        super().__init__()
         self.looks, self.least = 0, len(disks)
         self._admin = Admin(bootstrap, request_timeout_ms=60_000)
         self._logs = [TopicPartition(changelog, number) for number in range(PARTITIONS)]
         self._disks, self._reached = disks, dict[Path, int]()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Copies:
+    @override
+    def __enter__(self) -> Self:
         self._admin.__enter__()
-        self._thread.start()
-        return self
+        return super().__enter__()
 
+    @override
     def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        super().__exit__(*error)
         self._admin.close()
 
+    @override
     def _run(self) -> None:
         while not self._ended.wait(0.2):
             ends = self._admin.end_offsets(self._logs)

@@ -305,8 +305,8 @@ def subtopology_plans(
         leaving = None
         if plan is not declared.last:
             leaving, columns = _repartition(options.group, subtopology, declared.subtopologies[number + 1], columns)
-            if plan.operators and (made := _by_spark(plan.operators[-1])) is not None:
-                delay = None if made.delay is None else microseconds(made.delay)
+            if plan.operators and (by_spark := _by_spark(plan.operators[-1])) is not None:
+                delay = None if by_spark.delay is None else microseconds(by_spark.delay)
                 leaving = replace(leaving, is_framed=True, delay=delay)
             sources = (leaving.topic,)
         plans.append(SubtopologyPlan(subtopology, tuple(nodes), arriving, leaving, tables, branches=plan.branches))
@@ -341,8 +341,8 @@ def _node(
         sortable = {field.name for field in results if not pa.types.is_nested(field.type)}
         order = next((time for time in times if time in sortable), None)
     parts = operator, rows, stateful.store, stateful.late, other, order, stateful.migrate, stateful.sides
-    made = _by_spark(declared)
-    return OperatorNode(*parts), from_arrow_schema(results) if made is None else made.columns
+    by_spark = _by_spark(declared)
+    return OperatorNode(*parts), from_arrow_schema(results) if by_spark is None else by_spark.columns
 
 
 def _by_spark(declared: DeclaredOperator) -> BySpark | None:

@@ -377,9 +377,9 @@ class SourceClock:
     """A time before which no further row of the source is; None if that is not known."""
 
     @property
-    def told(self) -> int | None:
-        """The time that others hear of."""
-        return max((each for each in (self.time, self.passed) if each is not None), default=None)
+    def noticed(self) -> int | None:
+        """The time in notices."""
+        return max((time for time in (self.time, self.passed) if time is not None), default=None)
 
     def labels(self, rows: pa.Table) -> Times:
         """Return the labels of the next rows."""

@@ -115,13 +115,19 @@ def _time_texts(times: Column) -> Column:
     kind = times.type
     if kind.tz not in {None, "UTC"}:
         return pc.replace_substring(times.cast(pa.string()), " ", "T")
-    plain = times.cast(pa.timestamp(kind.unit))  # whose texts Arrow makes fifty times as fast as those of a zone
+    text = utc_texts(times)
+    return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
+
+
+def utc_texts(times: Column) -> Column:
+    """Return times in UTC in ISO 8601 without a zone: Arrow makes these texts fifty times as fast."""
+    plain = times.cast(pa.timestamp(times.type.unit))
     text = pc.replace_substring(plain.cast(pa.string()), " ", "T")
     is_far = pc.starts_with(text, "<")  # beyond the years of 16 bits
     if pc.any(is_far).as_py():
         years = np.datetime_as_string(plain.to_numpy(zero_copy_only=False))
         text = pc.if_else(is_far, pa.array(years, pa.string()), text)
-    return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
+    return text
 
 
 def _decoded(value: bytes | None) -> str | None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.pipeline.tasks.result_records import utc_texts
 from roster.state.byte_slices import Column, as_bytes
 
 _PLAIN_MOST = 1e7
@@ -59,9 +60,8 @@ def _member(name: str, values: pa.Array, is_shortest: bool) -> pa.Array:
 
 def _times(values: pa.Array) -> pa.Array:
     """Return times in UTC to the millisecond; before and behind the years of four digits as Java does."""
-    millis = pc.floor_temporal(values, unit="millisecond")
-    text = np.datetime_as_string(millis.cast(pa.timestamp("ms", "UTC")).to_numpy(zero_copy_only=False))
-    return _years(pa.array(text, pa.string(), mask=np.asarray(values.is_null())), "Z")
+    millis = pc.floor_temporal(values, unit="millisecond").cast(pa.timestamp("ms", "UTC"))
+    return _years(utc_texts(millis), "Z")
 
 
 def _days(values: pa.Array) -> pa.Array:

@@ -95,7 +95,7 @@ def _in_order(part: Java, sides: Sequence[Node]) -> tuple[Java, Java] | None:
     if len(children) != 2:
         return None
     of_sides = [{column.exprId().id() for column in members(side.java.output())} for side in sides]
-    references = [{column.exprId().id() for column in members(each.references().toSeq())} for each in children]
+    references = [{column.exprId().id() for column in members(child.references().toSeq())} for child in children]
     for order in ((0, 1), (1, 0)):
         if all(references[place] and references[place] <= own for place, own in zip(order, of_sides, strict=True)):
             return children[order[0]], children[order[1]]
@@ -106,8 +106,8 @@ def _is_time_of(pair: tuple[Java, Java], sides: Sequence[Node]) -> bool:
     """Return True for two columns of event time."""
     watermarks = [watermark_of(side) for side in sides]
     return all(
-        watermark is not None and any(each.semanticEquals(time) for time in watermark[0])
-        for each, watermark in zip(pair, watermarks, strict=True)
+        watermark is not None and any(column.semanticEquals(time) for time in watermark[0])
+        for column, watermark in zip(pair, watermarks, strict=True)
     )
 
 
@@ -116,7 +116,7 @@ def _bound(part: Java, pair: tuple[Java, Java], jvm: Java) -> tuple[tuple[Java, 
 
     None for another comparison.
     """
-    first, second = (_offset(each, jvm) for each in pair)
+    first, second = (_offset(operand, jvm) for operand in pair)
     if first is None or second is None:
         return None
     kind, times, apart = class_of(part), (first[0], second[0]), first[1] - second[1]

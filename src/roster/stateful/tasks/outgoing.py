@@ -141,7 +141,7 @@ class Sent:
         """Yield what those who read the rows have to know, for behind all of them."""
         if not self.clocks:
             return
-        own = {clock.source: clock.told for clock in self.clocks}
+        own = {clock.source: clock.noticed for clock in self.clocks}
         reading = self.backlog.reading
         waiting = {clock.source: clock.held_by for clock in self.clocks if clock.waits}
         ended = tuple(source for source in own if reading[source] and source not in waiting)
